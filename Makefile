@@ -1,0 +1,49 @@
+# One word per job. Only Python >= 3.11 and make are assumed; every word makes its own virtual environment first.
+PYTHON ?= python3
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+VENV := .venv/$(VERSION)
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup fmt lint types check test demo bench proto clean help
+
+help:            ## show these words
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+setup: $(READY)  ## make the virtual environment
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("adsum needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.13")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable '.[demo]' --group dev
+	touch $(READY)
+
+fmt: $(READY)    ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lint: $(READY)   ## style and layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/lint-imports
+
+types: $(READY)  ## mypy --strict
+	$(BIN)/mypy
+
+check: lint types ## lint, types and layers
+
+test: $(READY)   ## the test suite: real sockets, a real Envoy, real processes
+	$(BIN)/python -m pytest $(ARGS)
+
+demo: $(READY)   ## workers, picker and a real Envoy, 30 s; KEEP=1 leaves them running
+	$(BIN)/python -m examples.demo $(if $(KEEP),--keep) $(ARGS)
+
+bench: $(READY)  ## figures for benchmarks/README.md
+	$(BIN)/python -m benchmarks $(ARGS)
+
+proto: $(READY)  ## generate the ext_proc messages from their .proto
+	$(BIN)/python -m epp.wire.generate
+
+clean:           ## remove what these words made
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

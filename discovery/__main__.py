@@ -1,0 +1,156 @@
+"""`python -m discovery list|watch|explain|check`: who is there, for people (a table) and scripts (`--json` lines)."""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import discovery
+from discovery.contract import Verdict, check_contract
+from discovery.events import InstanceEvent
+from discovery.explanation import Explanation
+from discovery.instance import Instance
+
+_COLUMNS = ("ID", "ADDRESS", "STATUS", "REACHABLE", "REVISION")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 done, 1 the answer is bad news, 2 the question was wrong."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(asyncio.run(options.run(options)))
+    except KeyboardInterrupt:
+        return 130
+    except asyncio.CancelledError:  # SIGTERM
+        return 0
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (discovery.AdsumError, ValueError, OSError) as error:
+        print(f"discovery: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ValueError) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m discovery", description="Who is there?")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("namespace")
+    shared.add_argument("component")
+    shared.add_argument("--discovery", metavar="URL", help=f"where to look: {discovery.opening.SCHEMES}")
+    shared.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
+    listing = commands.add_parser("list", parents=[shared], help="the ready instances now")
+    listing.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS")
+    listing.set_defaults(run=_list)
+    watching = commands.add_parser(
+        "watch", parents=[shared], help="the ready instances and their changes, until Ctrl-C"
+    )
+    watching.add_argument(
+        "--metadata", action="store_true", help="follow their metadata and reachability too"
+    )
+    watching.set_defaults(run=_watch)
+    explaining = commands.add_parser(
+        "explain", parents=[shared], help="every candidate, and why it is no instance"
+    )
+    explaining.set_defaults(run=_explain)
+    checking = commands.add_parser("check", help="test a worker's wire contract")
+    checking.add_argument("url", metavar="URL", help="http://host:port")
+    checking.set_defaults(run=_check)
+    return parser
+
+
+async def _list(options: argparse.Namespace) -> int:
+    async with discovery.open(options.discovery) as service:
+        found = await service.list_instances(options.namespace, options.component, timeout=options.timeout)
+    if options.json:
+        for instance in found:
+            _print_json(_as_dict(instance))
+    else:
+        _print_table([_COLUMNS[:3], *(_row(instance)[:3] for instance in found)])
+    return 0
+
+
+async def _watch(options: argparse.Namespace) -> int:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)  # type: ignore[union-attr]  # a coroutine under asyncio.run has a task
+    async with (
+        discovery.open(options.discovery) as service,
+        service.watch(options.namespace, options.component, metadata=options.metadata) as stream,
+    ):
+        async for event in stream:
+            _print_event(event, as_json=options.json)
+    return 0
+
+
+async def _explain(options: argparse.Namespace) -> int:
+    async with discovery.open(options.discovery) as service:
+        explanation = await service.explain(options.namespace, options.component)
+    if options.json:
+        for candidate in explanation.candidates:
+            _print_json(
+                {"id": candidate.id, "is_instance": candidate.is_instance, "reason": candidate.reason}
+            )
+    else:
+        print(explanation)
+    return 0 if _is_well(explanation) else 1
+
+
+async def _check(options: argparse.Namespace) -> int:
+    worst = 0
+    async for finding in check_contract(options.url, token=os.environ.get("ADSUM_TOKEN")):
+        print(
+            f"{finding.verdict:7}{finding.requirement}{f': {finding.seen}' if finding.seen else ''}",
+            flush=True,
+        )
+        worst = max(worst, int(finding.verdict is Verdict.BROKEN))
+    return worst
+
+
+def _is_well(explanation: Explanation) -> bool:
+    return bool(explanation.candidates) and not any(candidate.reason for candidate in explanation.candidates)
+
+
+def _print_event(event: InstanceEvent, *, as_json: bool) -> None:
+    kind = type(event).__name__.removeprefix("Instance").removesuffix("Event").lower()
+    reason = {"reason": event.reason} if isinstance(event, discovery.InstanceRemovedEvent) else {}
+    if as_json:
+        _print_json({"event": kind, **reason, "instance": _as_dict(event.instance)})
+        return
+    detail = " ".join((*_row(event.instance)[:3], *(f"({value})" for value in reason.values())))
+    unreachable = "" if event.instance.reachable else " unreachable"
+    print(f"{kind:8}{detail}{unreachable}", flush=True)
+
+
+def _as_dict(instance: Instance) -> dict[str, Any]:
+    names = ("id", "namespace", "component", "address", "port", "incarnation", "status", "zone", "node")
+    return {name: getattr(instance, name) for name in (*names, "revision", "reachable")} | {
+        "labels": dict(instance.labels)
+    }
+
+
+def _row(instance: Instance) -> tuple[str, ...]:
+    return (
+        instance.id,
+        instance.authority,
+        instance.status,
+        "yes" if instance.reachable else "no",
+        instance.revision or "-",
+    )
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document), flush=True)
+
+
+def _print_table(rows: Iterable[tuple[str, ...]]) -> None:
+    rows = list(rows)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,170 @@
+"""Does a worker keep the wire contract? What `python -m discovery check URL` asks, and its verdicts."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import aiohttp
+from yarl import URL
+
+from discovery.instance import (
+    HEALTH_PATH,
+    INSTANCE_ID_HEADER,
+    INSTANCE_INCARNATION_HEADER,
+    INSTANCE_STATUS_HEADER,
+    LIVE_PATH,
+    METADATA_LIMIT,
+    METADATA_PATH,
+    InstanceStatus,
+)
+
+_HOLD: Final = 1
+_TIMEOUT: Final = 5.0
+_REVISION: Final = re.compile(r'(W/)?"[^".]+\.[^".]+\.\d+"')
+
+
+class Verdict(StrEnum):
+    """OK; WEAK: a plain server, which works but is polled or unverified; BROKEN: discovery cannot use it."""
+
+    OK = "ok"
+    WEAK = "weak"
+    BROKEN = "broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One requirement, the verdict, and what was seen when it is not OK."""
+
+    requirement: str
+    verdict: Verdict
+    seen: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    seconds: float
+
+
+async def check_contract(url: str, *, token: str | None = None) -> AsyncIterator[Finding]:
+    """Ask the worker at `url` (`http://host:port`) everything the contract names; findings as they come.
+
+    Raises ValueError for a URL that is none. Takes about a second longer than the worker: one GET is held.
+    """
+    base = URL(url)
+    if base.scheme not in ("http", "https") or not base.host:
+        raise ValueError(f"{url!r} is not a worker's URL; expected http://host:port")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    async with aiohttp.ClientSession(
+        headers=headers, timeout=aiohttp.ClientTimeout(total=_TIMEOUT)
+    ) as session:
+        metadata = await _get(session, base.with_path(METADATA_PATH))
+        for finding in _judge_metadata(metadata):
+            yield finding
+        if isinstance(metadata, _Answer) and (etag := metadata.headers.get("ETag")):
+            async for finding in _judge_conditional(session, base.with_path(METADATA_PATH), etag):
+                yield finding
+        yield _judge_health(await _get(session, base.with_path(HEALTH_PATH)))
+        yield _judge_live(await _get(session, base.with_path(LIVE_PATH)))
+
+
+async def _get(
+    session: aiohttp.ClientSession, url: URL, headers: Mapping[str, str] | None = None
+) -> _Answer | str:
+    """The answer, or what went wrong in words."""
+    started = asyncio.get_running_loop().time()
+    try:
+        async with session.get(url, headers=headers, allow_redirects=False) as response:
+            body = await response.content.read(METADATA_LIMIT + 1)
+            seconds = asyncio.get_running_loop().time() - started
+            return _Answer(response.status, response.headers, body, seconds)
+    except TimeoutError:
+        return f"no answer within {_TIMEOUT:g} s"
+    except (aiohttp.ClientError, OSError) as error:
+        return str(error) or type(error).__name__
+
+
+def _judge_metadata(answer: _Answer | str) -> list[Finding]:
+    requirement = f"GET {METADATA_PATH} answers 200 with a JSON object of at most {METADATA_LIMIT} bytes"
+    if isinstance(answer, str):
+        return [Finding(requirement, Verdict.BROKEN, answer)]
+    if answer.status in (404, 405, 501):
+        return [Finding(requirement, Verdict.WEAK, f"HTTP {answer.status}: an instance without metadata")]
+    wrong = _wrong_document(answer)
+    if wrong:
+        return [Finding(requirement, Verdict.BROKEN, wrong)]
+    return [Finding(requirement, Verdict.OK), *(_judge_header(answer, *rule) for rule in _HEADERS)]
+
+
+def _wrong_document(answer: _Answer) -> str:
+    content_type = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if answer.status != 200:
+        return f"HTTP {answer.status}"
+    if content_type != "application/json" and not content_type.endswith("+json"):
+        return f"content type {content_type or '(none)'}"
+    if len(answer.body) > METADATA_LIMIT:
+        return "a larger body"
+    try:
+        document = json.loads(answer.body)
+    except ValueError as error:
+        return f"not JSON: {error}"
+    return "" if isinstance(document, dict) else f"a JSON {type(document).__name__}"
+
+
+_HEADERS: Final = (
+    ("ETag", _REVISION, '"<incarnation>.<epoch>.<count>"'),
+    (INSTANCE_ID_HEADER, re.compile(r".+"), "the instance id"),
+    (INSTANCE_INCARNATION_HEADER, re.compile(r".+"), "the incarnation"),
+    (INSTANCE_STATUS_HEADER, re.compile("|".join(InstanceStatus)), " or ".join(InstanceStatus)),
+)
+
+
+def _judge_header(answer: _Answer, name: str, form: re.Pattern[str], expected: str) -> Finding:
+    value = answer.headers.get(name)
+    requirement = f"its header {name} is {expected}"
+    if value is None:
+        return Finding(requirement, Verdict.WEAK, "absent")
+    return (
+        Finding(requirement, Verdict.OK)
+        if form.fullmatch(value)
+        else Finding(requirement, Verdict.WEAK, value)
+    )
+
+
+async def _judge_conditional(session: aiohttp.ClientSession, url: URL, etag: str) -> AsyncIterator[Finding]:
+    unchanged = await _get(session, url, {"If-None-Match": etag})
+    requirement = "with If-None-Match it answers 304 while nothing changed (RFC 9110)"
+    if isinstance(unchanged, _Answer) and unchanged.status == 304:
+        yield Finding(requirement, Verdict.OK)
+    else:
+        yield Finding(
+            requirement, Verdict.WEAK, unchanged if isinstance(unchanged, str) else f"HTTP {unchanged.status}"
+        )
+    held = await _get(session, url, {"If-None-Match": etag, "Prefer": f"wait={_HOLD}"})
+    requirement = "with Prefer: wait=N it holds the answer and says Preference-Applied (RFC 7240)"
+    if isinstance(held, str):
+        yield Finding(requirement, Verdict.BROKEN, held)
+    elif held.seconds >= _HOLD * 0.9 and "wait" in held.headers.get("Preference-Applied", ""):
+        yield Finding(requirement, Verdict.OK)
+    else:
+        yield Finding(requirement, Verdict.WEAK, f"answered after {held.seconds:.2f} s: it will be polled")
+
+
+def _judge_health(answer: _Answer | str) -> Finding:
+    requirement = f"GET {HEALTH_PATH} answers 200 when ready, else 503"
+    if isinstance(answer, _Answer) and answer.status in (200, 503):
+        return Finding(requirement, Verdict.OK)
+    return Finding(requirement, Verdict.WEAK, answer if isinstance(answer, str) else f"HTTP {answer.status}")
+
+
+def _judge_live(answer: _Answer | str) -> Finding:
+    requirement = f"GET {LIVE_PATH} answers 200"
+    if isinstance(answer, _Answer) and answer.status == 200:
+        return Finding(requirement, Verdict.OK)
+    return Finding(requirement, Verdict.WEAK, answer if isinstance(answer, str) else f"HTTP {answer.status}")

@@ -1,0 +1,45 @@
+"""What can go wrong, in one tree.
+
+AdsumError
+├── DiscoveryError                  the set of instances cannot be known
+│   ├── DiscoveryTimeoutError       (also TimeoutError) not within the time given; says what was last heard
+│   ├── ForbiddenError              (also PermissionError) the source of truth refuses us; says which right is missing
+│   └── MetadataUnavailableError    one worker's document cannot be had; says why
+│       └── WorkerUnreachableError  because nothing answered at its address, or somebody else did
+└── RegistrationError               a worker cannot announce itself; says what is missing
+
+A wrong argument is a plain `ValueError` or `TypeError` that names the rule.
+"""
+
+
+class AdsumError(Exception):
+    """Root of all errors that this distribution raises on purpose."""
+
+
+class DiscoveryError(AdsumError):
+    """The set of instances cannot be known."""
+
+
+class DiscoveryTimeoutError(DiscoveryError, TimeoutError):
+    """Not within the time given. The text names the last thing that was heard from the source."""
+
+
+class ForbiddenError(DiscoveryError, PermissionError):
+    """The source of truth refuses us. The text names the missing right."""
+
+
+class MetadataUnavailableError(DiscoveryError):
+    """One worker's metadata cannot be had; `reason` is the short cause that `explain` shows."""
+
+    def __init__(self, instance_id: str, url: str, reason: str) -> None:
+        super().__init__(f"metadata of {instance_id} at {url} is unavailable: {reason}")
+        self.instance_id = instance_id
+        self.reason = reason
+
+
+class WorkerUnreachableError(MetadataUnavailableError):
+    """Refused, reset, silent, or another instance answered: the worker may be gone, which only the source can say."""
+
+
+class RegistrationError(AdsumError):
+    """A worker cannot announce itself. The text says what was expected and what to do."""

@@ -1,0 +1,39 @@
+"""Why something is, or is not, an instance: what `explain` answers and `wait_for_instances` says when it gives up."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from discovery.instance import Instance
+from discovery.source import ComponentKey
+from discovery.watch import WatchHealth, WatchState
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedCandidate:
+    """`reason` None: it is an instance and nothing is wrong. A reachable problem of an instance is a reason too."""
+
+    id: str
+    instance: Instance | None
+    is_instance: bool
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Every candidate of one component, each with one reason; as text, one line each."""
+
+    key: ComponentKey
+    health: WatchHealth
+    candidates: tuple[ExplainedCandidate, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        if self.health.state is WatchState.DEGRADED:
+            yield f"the source of truth is degraded: {self.health.reason}"
+        if not self.candidates:
+            yield f"nothing is registered as {self.key}"
+        for candidate in self.candidates:
+            verdict = "is an instance" if candidate.is_instance else "is not an instance"
+            yield f"{candidate.id} {verdict}{f': {candidate.reason}' if candidate.reason else ''}"

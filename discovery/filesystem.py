@@ -1,0 +1,173 @@
+"""Instances of one machine, or of several that share a disk: one JSON record each under a root directory."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import anyio
+import anyio.to_thread
+from watchfiles import Change, awatch
+
+from discovery.directory import ComponentDirectory
+from discovery.record import RECORD_SUFFIX, component_path, open_root, this_host
+from discovery.source import ComponentKey, Report, Snapshot
+
+_PROBE: Final = 0.25
+"""Seconds between two probes of the owners' locks: a death raises no file event."""
+_RESCAN: Final = 5.0
+"""Seconds between two readings of the whole directory, for events that the kernel dropped."""
+_NETWORK_PROBE: Final = 1.0
+_NETWORK_FILESYSTEMS: Final = frozenset(
+    [
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "gpfs",
+        "glusterfs",
+        "lustre",
+        "nfs",
+        "nfs4",
+        "orangefs",
+        "pvfs2",
+        "smb3",
+        "smbfs",
+        "virtiofs",
+    ]
+)
+
+
+class FilesystemSource:
+    """The truth is a directory. `root` None: the default one, which is made if it is missing; a root that was named
+    must exist (`RootError`): a missing one means that a disk is not mounted or a word is misspelt.
+    """
+
+    def __init__(self, root: Path | None = None, *, host: str | None = None) -> None:
+        self._root = root
+        self._host = host or this_host()
+        self._looks: dict[ComponentKey, asyncio.Event] = {}
+        self._threads: anyio.CapacityLimiter | None = None
+
+    async def run(self, key: ComponentKey, report: Report) -> None:
+        root = open_root(self._root)
+        look = self._looks[key] = asyncio.Event()
+        try:
+            while True:
+                path = component_path(root, key)
+                await self._report_until_gone(path, report, look)
+                report.degraded(f"the directory {path} was removed; it is made again")
+        finally:
+            del self._looks[key]
+
+    def suspect(self, key: ComponentKey, instance_id: str) -> None:
+        """Probe the owners now."""
+        if look := self._looks.get(key):
+            look.set()
+
+    async def aclose(self) -> None:
+        """Nothing is held between runs."""
+
+    async def _report_until_gone(self, path: Path, report: Report, look: asyncio.Event) -> None:
+        directory = ComponentDirectory(path, self._host)
+        changed: set[str] = set()
+        try:
+            if is_network_filesystem(path):
+                await self._report(directory, report, look, lambda: None, pause=_NETWORK_PROBE)
+            else:
+                async with _file_events(path, changed, look):
+                    await self._report(directory, report, look, _Changes(changed).take, pause=_PROBE)
+        finally:
+            directory.close()
+
+    async def _report(
+        self,
+        directory: ComponentDirectory,
+        report: Report,
+        look: asyncio.Event,
+        take_changes: Callable[[], frozenset[str] | None],
+        pause: float,
+    ) -> None:
+        """Scan when told, and every `pause` seconds; returns when the directory is gone."""
+        last: Snapshot | None = None
+        while True:
+            look.clear()
+            try:
+                snapshot = await self._scan(directory, take_changes())
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                report.degraded(f"{directory.path} cannot be read: {error.strerror}")
+            else:
+                if snapshot != last:
+                    last = snapshot
+                    report(snapshot)
+            try:
+                async with asyncio.timeout(pause):
+                    await look.wait()
+            except TimeoutError:
+                pass
+
+    async def _scan(self, directory: ComponentDirectory, changed: frozenset[str] | None) -> Snapshot:
+        if self._threads is None:
+            self._threads = anyio.CapacityLimiter(8)
+        now = time.monotonic()
+        return await anyio.to_thread.run_sync(directory.scan, now, changed, limiter=self._threads)
+
+
+class _Changes:
+    """What to read anew: the files that changed, or everything at first and every few seconds."""
+
+    def __init__(self, changed: set[str]) -> None:
+        self._changed = changed
+        self._whole_at = 0.0
+
+    def take(self) -> frozenset[str] | None:
+        changed = frozenset(self._changed)
+        self._changed.clear()
+        if time.monotonic() < self._whole_at:
+            return changed
+        self._whole_at = time.monotonic() + _RESCAN
+        return None
+
+
+@asynccontextmanager
+async def _file_events(path: Path, changed: set[str], look: asyncio.Event) -> AsyncIterator[None]:
+    """Collect the names of changed records, and set `look`, while the block lasts."""
+
+    async def collect() -> None:
+        async for changes in awatch(
+            path, watch_filter=_of_record, debounce=50, step=5, recursive=False, raise_interrupt=False
+        ):
+            changed.update(Path(name).name for _, name in changes)
+            look.set()
+
+    task = asyncio.create_task(collect(), name=f"file events {path}")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def _of_record(change: Change, path: str) -> bool:
+    return path.endswith(RECORD_SUFFIX)
+
+
+def is_network_filesystem(path: Path) -> bool:
+    """Whether file events of other hosts cannot reach us: judged by the mount's type (Linux), False where unknown."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return False
+    resolved = path.resolve()
+    best, kind = "", ""
+    for line in mounts:
+        before, _, after = line.partition(" - ")
+        point = before.split()[4].encode().decode("unicode_escape")
+        if len(point) >= len(best) and resolved.is_relative_to(point):
+            best, kind = point, after.split()[0]
+    return kind in _NETWORK_FILESYSTEMS or kind.startswith("fuse.")

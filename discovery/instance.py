@@ -1,0 +1,129 @@
+"""One registered worker, and the words of its HTTP contract: paths, header names, label keys, name rules."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from ipaddress import IPv6Address
+from typing import Any, Final, Protocol
+
+from discovery.errors import MetadataUnavailableError
+
+METADATA_PATH: Final = "/metadata"
+HEALTH_PATH: Final = "/health"
+LIVE_PATH: Final = "/live"
+
+INSTANCE_ID_HEADER: Final = "Instance-Id"
+INSTANCE_INCARNATION_HEADER: Final = "Instance-Incarnation"
+INSTANCE_STATUS_HEADER: Final = "Instance-Status"
+
+METADATA_LIMIT: Final = 1024 * 1024
+"""Largest metadata document in encoded bytes, on both ends."""
+
+DEFAULT_WAIT: Final = 10.0
+"""Seconds that a GET of the metadata is held while nothing changes (RFC 7240 `Prefer: wait`)."""
+
+NAMESPACE_LABEL: Final = "nvidia.com/dynamo-namespace"
+COMPONENT_LABEL: Final = "nvidia.com/dynamo-component"
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_INSTANCE_ID_LIMIT = 200
+
+
+class InstanceStatus(StrEnum):
+    """What a worker says of itself: only READY ones are instances to route to."""
+
+    READY = "ready"
+    NOT_READY = "not_ready"
+    DRAINING = "draining"
+
+    @classmethod
+    def _missing_(cls, value: object) -> "InstanceStatus":
+        words = ", ".join(repr(status.value) for status in cls)
+        raise ValueError(f"{value!r} is not an instance status; expected one of {words}")
+
+
+class MetadataReader(Protocol):
+    """Whoever can read an instance's document: a `MetadataClient`, or the pushed copy of a watch."""
+
+    async def read(self, instance: "Instance") -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One registered worker as the source of truth knows it. `port` is where its HTTP contract is served.
+
+    `revision` (the metadata's ETag) and `reachable` are known in `watch(..., metadata=True)` only.
+    """
+
+    id: str
+    namespace: str
+    component: str
+    address: str
+    port: int
+    incarnation: str
+    status: InstanceStatus = InstanceStatus.READY
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    zone: str | None = None
+    node: str | None = None
+    revision: str | None = None
+    reachable: bool = True
+    reader: MetadataReader | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def authority(self) -> str:
+        """`address:port`, IPv6 in brackets (RFC 3986 §3.2.2)."""
+        return authority(self.address, self.port)
+
+    async def metadata(self) -> dict[str, Any]:
+        """The worker's document, asked of the worker itself (a conditional GET) or taken from the pushed copy.
+
+        Raises `MetadataUnavailableError`.
+        """
+        if self.reader is None:
+            raise MetadataUnavailableError(
+                self.id, self.authority, "this instance came without a way to ask it"
+            )
+        return await self.reader.read(self)
+
+
+def authority(address: str, port: int) -> str:
+    """`address:port`, IPv6 in brackets."""
+    return f"[{address}]:{port}" if _is_ipv6(address) else f"{address}:{port}"
+
+
+def _is_ipv6(address: str) -> bool:
+    if ":" not in address:
+        return False
+    IPv6Address(address.partition("%")[0])
+    return True
+
+
+def check_namespace(namespace: str) -> str:
+    """The namespace itself, or ValueError: a DNS-1123 label."""
+    return _check_label("namespace", namespace)
+
+
+def check_component(component: str) -> str:
+    """The component itself, or ValueError: a DNS-1123 label."""
+    return _check_label("component", component)
+
+
+def check_instance_id(instance_id: str) -> str:
+    """The id itself, or ValueError: a DNS-1123 subdomain of at most 200 characters."""
+    if len(instance_id) <= _INSTANCE_ID_LIMIT and _SUBDOMAIN.fullmatch(instance_id):
+        return instance_id
+    raise ValueError(
+        f"instance id {instance_id!r} is not a DNS-1123 subdomain: lower-case letters, digits, '-' and '.', "
+        f"starting and ending with a letter or digit, at most {_INSTANCE_ID_LIMIT} characters"
+    )
+
+
+def _check_label(what: str, value: str) -> str:
+    if isinstance(value, str) and _LABEL.fullmatch(value):
+        return value
+    raise ValueError(
+        f"{what} {value!r} is not a DNS-1123 label: lower-case letters, digits and '-', "
+        "starting and ending with a letter or digit, 1 to 63 characters"
+    )

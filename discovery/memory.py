@@ -1,0 +1,103 @@
+"""Instances of one process, for tests and for programs that are registry and discovery at once."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakValueDictionary
+
+from discovery.instance import Instance
+from discovery.source import Candidate, ComponentKey, Report, Snapshot
+
+
+class MemoryStore:
+    """What a memory registry writes and memory sources read. May be used from several threads and event loops."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._components: dict[ComponentKey, dict[str, Instance]] = {}
+        self._listeners: dict[Callable[[], object], ComponentKey] = {}
+
+    def put(self, instance: Instance) -> bool:
+        """Add or change an instance; False, and nothing done, if another incarnation holds that id."""
+        key = ComponentKey(instance.namespace, instance.component)
+        with self._lock:
+            members = self._components.setdefault(key, {})
+            holder = members.get(instance.id)
+            if holder is not None and holder.incarnation != instance.incarnation:
+                return False
+            members[instance.id] = instance
+        self._notify(key)
+        return True
+
+    def remove(self, instance: Instance) -> None:
+        """Remove this incarnation, if it is there."""
+        key = ComponentKey(instance.namespace, instance.component)
+        with self._lock:
+            members = self._components.get(key, {})
+            holder = members.get(instance.id)
+            if holder is None or holder.incarnation != instance.incarnation:
+                return
+            del members[instance.id]
+        self._notify(key)
+
+    def snapshot(self, key: ComponentKey) -> Snapshot:
+        with self._lock:
+            members = tuple(self._components.get(key, {}).values())
+        return Snapshot(tuple(Candidate(instance.id, instance) for instance in members))
+
+    def listen(self, key: ComponentKey, listener: Callable[[], object]) -> Callable[[], None]:
+        """Call `listener`, in whatever thread, after each change of `key`; returns the way to stop that."""
+        with self._lock:
+            self._listeners[listener] = key
+
+        def stop() -> None:
+            with self._lock:
+                self._listeners.pop(listener, None)
+
+        return stop
+
+    def _notify(self, key: ComponentKey) -> None:
+        with self._lock:
+            listeners = [listener for listener, wanted in self._listeners.items() if wanted == key]
+        for listener in listeners:
+            listener()
+
+
+class MemorySource:
+    """The truth is a `MemoryStore`."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    async def run(self, key: ComponentKey, report: Report) -> None:
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+        stop = self._store.listen(key, lambda: loop.call_soon_threadsafe(changed.set))
+        try:
+            while True:
+                changed.clear()
+                report(self._store.snapshot(key))
+                await changed.wait()
+        finally:
+            stop()
+
+    def suspect(self, key: ComponentKey, instance_id: str) -> None:
+        """Nothing to look at: a store knows only what it is told."""
+
+    async def aclose(self) -> None:
+        """Nothing is held between runs."""
+
+
+_named: Final[WeakValueDictionary[str, MemoryStore]] = WeakValueDictionary()
+_named_lock: Final = threading.Lock()
+
+
+def named(name: str) -> MemoryStore:
+    """The store behind `memory://name`: how two URLs in one process can mean the same one. It lives as long as it is
+    used."""
+    with _named_lock:
+        store = _named.get(name)
+        if store is None:
+            store = _named[name] = MemoryStore()
+        return store

@@ -1,0 +1,62 @@
+"""From a URL to a ServiceDiscovery, and the default URL."""
+
+import os
+import ssl
+from pathlib import Path
+from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from discovery.metadata import MetadataClient
+from discovery.service import SourceDiscovery
+from discovery.source import Source
+
+_IN_A_POD: Final = "KUBERNETES_SERVICE_HOST"
+SCHEMES: Final = "file:///path, static://host:port,..., static:///file.yaml, memory://name"
+
+
+def default_url() -> str:
+    """`$ADSUM_DISCOVERY`, else `kubernetes://` in a pod, else `file://` with the default root."""
+    if url := os.environ.get("ADSUM_DISCOVERY"):
+        return url
+    return "kubernetes://" if os.environ.get(_IN_A_POD) else "file://"
+
+
+def open(
+    url: str | None = None, *, ssl_context: ssl.SSLContext | None = None, token: str | None = None
+) -> SourceDiscovery:
+    """The discovery that `url` names; `ssl_context` and `token` are for asking workers for their metadata.
+
+    Raises ValueError for a URL that is none of ours. Nothing is connected or read before the first call.
+    """
+    source = open_source(url or default_url())
+    return SourceDiscovery(source, client=MetadataClient(ssl_context=ssl_context, token=token))
+
+
+def open_source(url: str) -> Source:
+    """The source that `url` names; each backend is imported when it is asked for."""
+    parts = urlsplit(url)
+    match parts.scheme:
+        case "file":
+            from discovery.filesystem import FilesystemSource
+
+            return FilesystemSource(file_path(parts, url))
+        case "memory":
+            from discovery.memory import MemorySource, named
+
+            return MemorySource(named(parts.netloc + parts.path))
+        case "static":
+            from discovery.static import open_static
+
+            return open_static(parts.netloc, unquote(parts.path))
+        case "kubernetes":
+            raise ValueError(
+                f"{url!r}: the kubernetes source is not part of this version; there are {SCHEMES}"
+            )
+    raise ValueError(f"{url!r} is not a discovery URL; expected one of {SCHEMES}")
+
+
+def file_path(parts: SplitResult, url: str) -> Path | None:
+    """The path of a `file:` URL; None for the default root. A host part is an error: `file://tmp/x` is a slip."""
+    if parts.netloc not in ("", "localhost"):
+        raise ValueError(f"{url!r} names the host {parts.netloc!r}; a path needs three slashes: file:///path")
+    return Path(unquote(parts.path)) if parts.path not in ("", "/") else None

@@ -1,0 +1,143 @@
+"""What users type against, and its one implementation over any Source."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Protocol, Self
+from weakref import WeakSet
+
+from discovery.explanation import ExplainedCandidate, Explanation
+from discovery.instance import Instance
+from discovery.metadata import MetadataClient
+from discovery.shared import SharedWatch
+from discovery.source import Candidate, ComponentKey, Source, component_key
+from discovery.watch import InstanceEventStream, Truth
+
+
+class ServiceDiscovery(Protocol):
+    """Who is there? (seed 002.) An async context manager; leaving it ends all its watches."""
+
+    async def list_instances(
+        self, namespace: str, component: str, *, timeout: float = 10.0
+    ) -> list[Instance]:
+        """The READY instances, sorted by id. `timeout` in seconds.
+
+        Raises `DiscoveryTimeoutError` naming what was last heard; a source out of reach is never an empty list.
+        """
+        ...
+
+    def watch(self, namespace: str, component: str, *, metadata: bool = False) -> InstanceEventStream:
+        """The instances and their changes. With `metadata`, an instance is told once its document is in, changes of
+        documents and of reachability are told, and `Instance.metadata()` answers from the pushed copy.
+        """
+        ...
+
+    async def explain(self, namespace: str, component: str) -> Explanation:
+        """Every candidate, and the one reason why it is not an instance."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class SourceDiscovery:
+    """`ServiceDiscovery` over any `Source`, so that sources cannot drift apart.
+
+    `sync_timeout`: seconds that entering a watch waits for the first set.
+    """
+
+    def __init__(
+        self, source: Source, *, client: MetadataClient | None = None, sync_timeout: float = 10.0
+    ) -> None:
+        self._source = source
+        self._client = client or MetadataClient()
+        self._sync_timeout = sync_timeout
+        self._shared: dict[ComponentKey, SharedWatch] = {}
+        self._streams: WeakSet[InstanceEventStream] = WeakSet()
+        self._closed = False
+
+    async def list_instances(
+        self, namespace: str, component: str, *, timeout: float = 10.0
+    ) -> list[Instance]:
+        async with self._attached(component_key(namespace, component), timeout) as shared:
+            instances = shared.membership.instances
+            return [instances[i] for i in sorted(instances)]
+
+    def watch(self, namespace: str, component: str, *, metadata: bool = False) -> InstanceEventStream:
+        key = component_key(namespace, component)
+        stream = InstanceEventStream(lambda: self._documents(key) if metadata else self._membership(key))
+        self._streams.add(stream)
+        return stream
+
+    async def explain(self, namespace: str, component: str) -> Explanation:
+        key = component_key(namespace, component)
+        async with self._attached(key, self._sync_timeout) as shared:
+            explained = await asyncio.gather(
+                *(_explain(shared, candidate) for candidate in shared.candidates)
+            )
+            return Explanation(key, shared.membership.health, tuple(sorted(explained, key=lambda e: e.id)))
+
+    async def aclose(self) -> None:
+        self._closed = True
+        for stream in list(self._streams):
+            await stream.aclose()
+        await self._client.aclose()
+        await self._source.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    @asynccontextmanager
+    async def _membership(self, key: ComponentKey) -> AsyncIterator[Truth]:
+        async with self._attached(key, self._sync_timeout) as shared:
+            yield shared.membership
+
+    @asynccontextmanager
+    async def _documents(self, key: ComponentKey) -> AsyncIterator[Truth]:
+        async with self._attached(key, self._sync_timeout) as shared, shared.followed() as truth:
+            yield truth
+
+    @asynccontextmanager
+    async def _attached(self, key: ComponentKey, timeout: float) -> AsyncIterator[SharedWatch]:
+        """The shared watch of `key`, synced; it ends with its last user."""
+        if self._closed:
+            raise RuntimeError("this discovery is closed; open another one")
+        shared = self._shared.get(key)
+        if shared is None or shared.membership.error is not None:
+            shared = self._shared[key] = SharedWatch(self._source, key, self._client)
+        shared.users += 1
+        try:
+            await shared.synced(timeout)
+            yield shared
+        finally:
+            shared.users -= 1
+            if shared.users == 0:
+                if self._shared.get(key) is shared:
+                    del self._shared[key]
+                await shared.stop()
+
+
+async def _explain(shared: SharedWatch, candidate: Candidate) -> ExplainedCandidate:
+    member = shared.membership.instances.get(candidate.id)
+    is_instance = (
+        member is not None
+        and candidate.instance is not None
+        and member.incarnation == candidate.instance.incarnation
+    )
+    reason = candidate.reason
+    if is_instance and member is not None and (problem := await shared.problem(member)):
+        reason = f"its metadata is unavailable: {problem}"
+    if reason is None and not is_instance and candidate.instance is not None:
+        reason = f"its status is {candidate.instance.status}"
+    return ExplainedCandidate(candidate.id, candidate.instance, is_instance, reason)

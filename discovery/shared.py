@@ -1,0 +1,101 @@
+"""One run of a source for one key, and at most one set of held GETs, shared by all who watch that key."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from discovery.errors import DiscoveryTimeoutError, MetadataUnavailableError
+from discovery.follow import DocumentFollower
+from discovery.instance import Instance
+from discovery.metadata import MetadataClient
+from discovery.source import Candidate, ComponentKey, Snapshot, Source
+from discovery.watch import Truth
+
+
+class SharedWatch:
+    """Owns the task that runs the source, and the task that follows documents while somebody wants them."""
+
+    def __init__(self, source: Source, key: ComponentKey, client: MetadataClient) -> None:
+        self.membership = Truth()
+        self.candidates: tuple[Candidate, ...] = ()
+        self.users = 0
+        self._key = key
+        self._client = client
+        self._source = source
+        self._run = asyncio.create_task(self._run_source(), name=f"source {key}")
+        self._follower: DocumentFollower | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._followers = 0
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        """Report: the set as the source knows it now."""
+        self.candidates = snapshot.candidates
+        instances = {i: self._readable(instance) for i, instance in snapshot.instances.items()}
+        self.membership.replace(instances, snapshot.known)
+
+    def degraded(self, reason: str) -> None:
+        """Report: contact to the source is lost."""
+        self.membership.degrade(reason)
+
+    async def stop(self) -> None:
+        await _join(self._run)
+
+    async def synced(self, timeout: float) -> None:
+        """Wait for the first set; raises what the source raised, or `DiscoveryTimeoutError` with what was heard."""
+        truth = self.membership
+        try:
+            async with asyncio.timeout(timeout):
+                with truth.subscribed() as ear:
+                    while not truth.synced and truth.error is None:
+                        await ear.wake.wait()
+                        ear.wake.clear()
+        except TimeoutError as error:
+            heard = truth.health.reason
+            raise DiscoveryTimeoutError(f"{self._key} did not sync within {timeout:g} s: {heard}") from error
+        if truth.error is not None:
+            raise truth.error
+
+    @asynccontextmanager
+    async def followed(self) -> AsyncIterator[Truth]:
+        """The truth with documents; the held GETs end with the last one who wants it."""
+        self._followers += 1
+        if self._follower is None:
+            suspect = self._source.suspect
+            self._follower = DocumentFollower(self.membership, self._client, lambda i: suspect(self._key, i))
+            self._following = asyncio.create_task(self._follower.run(), name=f"documents {self._key}")
+        try:
+            yield self._follower.truth
+        finally:
+            self._followers -= 1
+            if self._followers == 0 and self._following is not None:
+                task, self._following, self._follower = self._following, None, None
+                await _join(task)
+
+    async def problem(self, instance: Instance) -> str | None:
+        """Why this member's metadata cannot be had, from the follower if there is one, else by asking the worker."""
+        if self._follower is not None:
+            return self._follower.problems().get(instance.id)
+        try:
+            await self._client.fetch(instance)
+        except MetadataUnavailableError as error:
+            return error.reason
+        return None
+
+    async def _run_source(self) -> None:
+        try:
+            await self._source.run(self._key, self)
+        except Exception as error:  # noqa: BLE001 -- whatever ends a source must reach its readers, not a log
+            self.membership.fail(error)
+        else:
+            self.membership.fail(RuntimeError(f"the source of {self._key} ended, which it never should"))
+
+    def _readable(self, instance: Instance) -> Instance:
+        before = self.membership.instances.get(instance.id)
+        return before if before is not None and before == instance else replace(instance, reader=self._client)
+
+
+async def _join(task: asyncio.Task[None]) -> None:
+    """Cancel and wait; its error, if any, has reached its readers already."""
+    task.cancel()
+    await asyncio.wait([task])

@@ -1,0 +1,84 @@
+"""What a backend implements: a Source reports whole Snapshots; SourceDiscovery turns them into everything else."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol
+
+from discovery.instance import Instance, InstanceStatus, check_component, check_namespace
+
+
+class ComponentKey(NamedTuple):
+    """What is watched: one component of one namespace."""
+
+    namespace: str
+    component: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.component}"
+
+
+def component_key(namespace: str, component: str) -> ComponentKey:
+    """The key, checked; ValueError names the rule that is broken."""
+    return ComponentKey(check_namespace(namespace), check_component(component))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Something that is, or could be, an instance. `reason` says why it is none; `instance` is None when even its
+    record cannot be read."""
+
+    id: str
+    instance: Instance | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Every candidate of one component that a source knows at one moment. Never a difference."""
+
+    candidates: tuple[Candidate, ...]
+
+    @classmethod
+    def of(cls, candidates: Iterable[Candidate]) -> "Snapshot":
+        return cls(tuple(candidates))
+
+    @cached_property
+    def known(self) -> Mapping[str, Instance]:
+        """The candidates whose record is sound, by id; of one id the READY incarnation, else the last one named."""
+        known: dict[str, Instance] = {}
+        for instance in (candidate.instance for candidate in self.candidates):
+            if instance is not None and not _is_ready(known.get(instance.id)):
+                known[instance.id] = instance
+        return known
+
+    @cached_property
+    def instances(self) -> Mapping[str, Instance]:
+        """The READY ones, by id: the truth that readers are told."""
+        return {i.id: i for i in self.known.values() if i.status is InstanceStatus.READY}
+
+
+def _is_ready(instance: Instance | None) -> bool:
+    return instance is not None and instance.status is InstanceStatus.READY
+
+
+class Report(Protocol):
+    """How a source speaks. Each snapshot replaces the last one whole."""
+
+    def __call__(self, snapshot: Snapshot) -> None: ...
+
+    def degraded(self, reason: str) -> None:
+        """Contact to the truth is lost: the last snapshot goes on serving. The next snapshot ends it."""
+
+
+class Source(Protocol):
+    """A source of truth. It retries for ever by itself; what it raises is final and reaches every reader."""
+
+    async def run(self, key: ComponentKey, report: Report) -> None:
+        """Report the set of `key`, at once and whenever it changes, until cancelled."""
+
+    def suspect(self, key: ComponentKey, instance_id: str) -> None:
+        """A hint that this instance just stopped answering: look now rather than later."""
+
+    async def aclose(self) -> None:
+        """Give back what `run` does not own."""

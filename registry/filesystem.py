@@ -1,0 +1,187 @@
+"""Membership by a file: the record that discovery reads, and the lock that proves that its owner lives."""
+
+import asyncio
+import os
+import threading
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+import anyio.to_thread
+
+from discovery import AdsumError, Instance, RegistrationError
+from discovery.directory import SILENT_AFTER
+from discovery.flock import HeldLock, component_locked, is_held
+from discovery.record import (
+    HEARTBEAT,
+    LOCK_SUFFIX,
+    RECORD_SUFFIX,
+    Record,
+    component_path,
+    open_root,
+    read_record,
+    this_host,
+    write_record,
+)
+from discovery.source import ComponentKey
+
+
+class FilesystemMembership:
+    """One instance's record and lock under `root` (None: the default one). `host` is who this machine is."""
+
+    def __init__(self, root: Path | None = None, *, host: str | None = None) -> None:
+        self._root = root
+        self._host = host or this_host()
+        self._writing = threading.Lock()
+        self._directory = Path()
+        self._record: Record | None = None
+        self._lock: HeldLock | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
+
+    async def join(self, instance: Instance) -> Instance:
+        """Take the id and write the record. RegistrationError if the id is taken or the root cannot be used."""
+        try:
+            self._directory = component_path(
+                open_root(self._root), ComponentKey(instance.namespace, instance.component)
+            )
+            await self._outlast_other_host(instance.id)
+            await anyio.to_thread.run_sync(self._join, instance)
+        except AdsumError as error:
+            raise RegistrationError(str(error)) from error
+        except OSError as error:
+            raise RegistrationError(
+                f"{instance.id} cannot be registered in {self._directory}: {error.strerror or error}"
+            ) from error
+        self._heartbeat = asyncio.create_task(self._beat(), name=f"heartbeat {instance.id}")
+        return instance
+
+    def update(self, instance: Instance) -> None:
+        """Write the record anew. RegistrationError if that fails; the old one stays."""
+        with self._writing:
+            if self._record is None:
+                raise RegistrationError(f"{instance.id} is not registered any more")
+            record = self._record_of(instance, self._record.counter)
+            try:
+                write_record(self._directory, record)
+            except OSError as error:
+                raise RegistrationError(
+                    f"the record of {instance.id} cannot be written: {error.strerror}"
+                ) from error
+            self._record = record
+
+    async def leave(self) -> None:
+        """Remove the record, then the lock. Idempotent."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            await asyncio.wait([self._heartbeat])
+            self._heartbeat = None
+        await anyio.to_thread.run_sync(self._leave)
+
+    async def _outlast_other_host(self, instance_id: str) -> None:
+        """Another host's lock proves nothing here: an id is free once its counter stood still long enough."""
+        first: int | None = None
+        deadline = time.monotonic() + SILENT_AFTER
+        while time.monotonic() < deadline:
+            try:
+                record = read_record(self._record_path(instance_id))
+            except (FileNotFoundError, ValueError):
+                return
+            if record.host == self._host:
+                return
+            if first is not None and record.counter != first:
+                raise RegistrationError(
+                    f"the instance id {instance_id!r} is held by a living process on another host: "
+                    "choose another id, or none and one is made"
+                )
+            first = record.counter
+            await asyncio.sleep(HEARTBEAT / 4)
+
+    def _join(self, instance: Instance) -> None:
+        with component_locked(self._directory), self._writing:
+            self._refuse_if_held(instance.id)
+            self._record = self._record_of(instance, 0)
+            self._claim(self._record)
+
+    def _refuse_if_held(self, instance_id: str) -> None:
+        with suppress(FileNotFoundError):
+            descriptor = os.open(self._lock_path(instance_id), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if is_held(descriptor):
+                    raise RegistrationError(
+                        f"the instance id {instance_id!r} is held by a living process in {self._directory}: "
+                        "choose another id, or none and one is made"
+                    )
+            finally:
+                os.close(descriptor)
+
+    def _claim(self, record: Record) -> None:
+        """Lock a file aside, then put it in place: the lock is visible only when it is held."""
+        aside = self._directory / f".{record.instance_id}.{uuid.uuid4().hex}.tmp"
+        lock = HeldLock(aside)
+        try:
+            self._record_path(record.instance_id).unlink(
+                missing_ok=True
+            )  # a dead owner's, never under our lock
+            aside.rename(self._lock_path(record.instance_id))
+            write_record(self._directory, record)
+        except OSError:
+            aside.unlink(missing_ok=True)
+            lock.release()
+            raise
+        if self._lock is not None:
+            self._lock.release()
+        self._lock = lock
+
+    def _leave(self) -> None:
+        with self._writing:
+            record, self._record = self._record, None
+            lock, self._lock = self._lock, None
+            if record is None or lock is None:
+                return
+            path = self._lock_path(record.instance_id)
+            if lock.is_at(path):
+                with suppress(OSError):  # a root that went away took the record with it
+                    self._record_path(record.instance_id).unlink(missing_ok=True)
+                    path.unlink(missing_ok=True)
+            lock.release()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT)
+            with suppress(OSError, AdsumError):  # a full or absent disk: the next beat tries again
+                await anyio.to_thread.run_sync(self._count)
+
+    def _count(self) -> None:
+        """Another heartbeat for other hosts; and if somebody removed our files, announce this instance again."""
+        with self._writing:
+            if self._record is None or self._lock is None:
+                return
+            self._record = self._record.model_copy(update={"counter": self._record.counter + 1})
+            if self._lock.is_at(self._lock_path(self._record.instance_id)):
+                write_record(self._directory, self._record)
+                return
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with component_locked(self._directory, patience=0):
+                self._refuse_if_held(self._record.instance_id)
+                self._claim(self._record)
+
+    def _record_of(self, instance: Instance, counter: int) -> Record:
+        return Record(
+            instance_id=instance.id,
+            namespace=instance.namespace,
+            component=instance.component,
+            incarnation=instance.incarnation,
+            host=self._host,
+            address=instance.address,
+            port=instance.port,
+            status=instance.status,
+            labels=dict(instance.labels),
+            counter=counter,
+        )
+
+    def _record_path(self, instance_id: str) -> Path:
+        return self._directory / f"{instance_id}{RECORD_SUFFIX}"
+
+    def _lock_path(self, instance_id: str) -> Path:
+        return self._directory / f"{instance_id}{LOCK_SUFFIX}"

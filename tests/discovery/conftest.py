@@ -1,0 +1,27 @@
+"""A worker made for misbehaving, and a discovery over a store that the test writes itself."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from discovery import MetadataClient, SourceDiscovery
+from discovery.memory import MemorySource, MemoryStore
+from tests.fake_worker import FakeWorker, serving
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[FakeWorker]:
+    async with serving(FakeWorker()) as fake:
+        yield fake
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+async def discovering(store: MemoryStore) -> AsyncIterator[SourceDiscovery]:
+    client = MetadataClient(timeout=1.0, wait=1.0)
+    async with SourceDiscovery(MemorySource(store), client=client, sync_timeout=1.0) as service:
+        yield service

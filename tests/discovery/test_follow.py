@@ -1,0 +1,212 @@
+import asyncio
+
+import pytest
+from aiohttp import web
+
+from discovery import (
+    InstanceAddedEvent,
+    InstanceRemovedEvent,
+    InstanceUpdatedEvent,
+    SourceDiscovery,
+)
+from discovery.memory import MemoryStore
+from tests.fake_worker import FakeWorker, hang, serving
+
+
+class Holding:
+    """A handler that keeps the contract: conditional, held, counted."""
+
+    def __init__(self) -> None:
+        self.count = 1
+        self.changed = asyncio.Event()
+
+    def change(self) -> None:
+        self.count += 1
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    async def __call__(self, request: web.Request) -> web.Response:
+        etag = f'"one.e.{self.count}"'
+        if request.headers.get("If-None-Match") == etag:
+            if "Prefer" not in request.headers:
+                return web.Response(status=304, headers={"ETag": etag})
+            try:
+                async with asyncio.timeout(1.0):
+                    await self.changed.wait()
+            except TimeoutError:
+                return web.Response(status=304, headers={"ETag": etag, "Preference-Applied": "wait=1"})
+            etag = f'"one.e.{self.count}"'
+        applied = {"Preference-Applied": "wait=1"} if "Prefer" in request.headers else {}
+        return web.json_response({"count": self.count}, headers={"ETag": etag} | applied)
+
+
+async def test_an_instance_is_told_once_its_document_is_in_and_changes_are_pushed(
+    store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
+) -> None:
+    worker.handler = holding = Holding()
+    store.put(worker.instance())
+    async with discovering.watch("prod", "decode", metadata=True) as stream:
+        added = await anext(stream)
+        assert isinstance(added, InstanceAddedEvent)
+        assert added.instance.revision == "one.e.1"
+        assert await added.instance.metadata() == {"count": 1}
+        while len(worker.requests) < 2:  # the second one is held
+            await asyncio.sleep(0.005)
+        started = asyncio.get_running_loop().time()
+        holding.change()
+        updated = await anext(stream)
+        assert asyncio.get_running_loop().time() - started < 0.5
+        assert isinstance(updated, InstanceUpdatedEvent)
+        assert (updated.old.revision, updated.new.revision) == ("one.e.1", "one.e.2")
+        assert await updated.new.metadata() == {"count": 2}
+        assert len(worker.requests) <= 3, "metadata() answers from the pushed copy"
+
+
+@pytest.mark.parametrize("problem", ["hang", "500", "html"])
+async def test_a_bad_worker_stays_pending_shows_in_explain_and_delays_nobody(
+    store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker, problem: str
+) -> None:
+    good = worker.instance("good")
+
+    async def bad(request: web.Request) -> web.StreamResponse:
+        if problem == "hang":
+            return await hang(request)
+        if problem == "html":
+            return web.Response(text="<html>", content_type="text/html")
+        return web.Response(status=500)
+
+    broken = FakeWorker()
+    broken.handler = bad
+    async with serving(broken):
+        store.put(broken.instance("bad"))
+        store.put(good)
+        async with discovering.watch("prod", "decode", metadata=True) as stream:
+            async with asyncio.timeout(0.9):
+                assert (await anext(stream)).instance_id == "good"
+            async with asyncio.timeout(5):
+                while "not fetched yet" in (reason := await reason_of("bad", discovering)):
+                    await asyncio.sleep(0.05)
+            assert {"hang": "no answer within 1 s", "500": "HTTP 500", "html": "content type"}[
+                problem
+            ] in reason
+            broken.handler = broken.document
+            async with asyncio.timeout(10):
+                assert (await anext(stream)).instance_id == "bad"
+
+
+async def reason_of(instance_id: str, discovering: SourceDiscovery) -> str:
+    explanation = await discovering.explain("prod", "decode")
+    [reason] = [candidate.reason for candidate in explanation.candidates if candidate.id == instance_id]
+    return reason or ""
+
+
+async def test_a_reset_turns_reachable_false_and_the_next_answer_clears_it(
+    store: MemoryStore, discovering: SourceDiscovery
+) -> None:
+    worker = FakeWorker()
+    worker.handler = Holding()
+    async with serving(worker):
+        store.put(worker.instance())
+        stream = discovering.watch("prod", "decode", metadata=True)
+        await stream.__aenter__()
+        assert (await anext(stream)).instance.reachable
+        while len(worker.requests) < 2:
+            await asyncio.sleep(0.005)
+    async with asyncio.timeout(1):
+        lost = await anext(stream)
+    assert isinstance(lost, InstanceUpdatedEvent)
+    assert not lost.new.reachable
+    async with serving(worker), asyncio.timeout(10):
+        back = await anext(stream)
+        assert isinstance(back, InstanceUpdatedEvent)
+        assert back.new.reachable
+    await stream.aclose()
+
+
+async def test_silence_longer_than_the_wait_turns_reachable_false_and_removes_nothing(
+    store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
+) -> None:
+    holding = worker.handler = Holding()
+    store.put(worker.instance())
+    async with discovering.watch("prod", "decode", metadata=True) as stream:
+        await anext(stream)
+        worker.handler = hang
+        async with asyncio.timeout(1 + 1 + 2 + 1):  # the hold under way, then wait + 2 s
+            lost = await anext(stream)
+        assert isinstance(lost, InstanceUpdatedEvent)
+        assert not lost.new.reachable
+        worker.handler = holding
+        async with asyncio.timeout(10):
+            assert (await anext(stream)).instance.reachable
+
+
+async def test_the_workers_own_word_is_a_hint(
+    store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
+) -> None:
+    worker.headers = {"Instance-Status": "draining"}
+    store.put(worker.instance())
+    async with discovering.watch("prod", "decode", metadata=True) as stream:
+        added = await anext(stream)
+        assert isinstance(added, InstanceAddedEvent)
+        assert not added.instance.reachable
+
+
+async def test_a_plain_server_is_polled(
+    store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
+) -> None:
+    store.put(worker.instance())
+    async with discovering.watch("prod", "decode", metadata=True) as stream:
+        await anext(stream)
+        worker.body = b'{"model": {"name": "other"}}'
+        async with asyncio.timeout(5):
+            updated = await anext(stream)
+        assert isinstance(updated, InstanceUpdatedEvent)
+        assert await updated.new.metadata() == {"model": {"name": "other"}}
+        assert len(worker.requests) < 5
+
+
+async def test_another_incarnation_at_the_same_address_is_removed_then_added(
+    store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
+) -> None:
+    old, new = worker.instance(), worker.instance(incarnation="two")
+    store.put(old)
+    async with discovering.watch("prod", "decode", metadata=True) as stream:
+        await anext(stream)
+        store.remove(old)
+        store.put(new)
+        removed, added = await anext(stream), await anext(stream)
+        assert isinstance(removed, InstanceRemovedEvent)
+        assert (removed.reason, removed.instance.incarnation) == ("replaced", "one")
+        assert isinstance(added, InstanceAddedEvent)
+        assert added.instance.incarnation == "two"
+
+
+async def test_a_new_address_of_the_same_incarnation_is_an_update_and_keeps_its_document(
+    store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
+) -> None:
+    store.put(worker.instance())
+    moved = FakeWorker()
+    async with serving(moved), discovering.watch("prod", "decode", metadata=True) as stream:
+        await anext(stream)
+        store.put(moved.instance())
+        updated = await anext(stream)
+        assert isinstance(updated, InstanceUpdatedEvent)
+        assert updated.new.port == moved.port
+        async with asyncio.timeout(5):
+            while not moved.requests:
+                await asyncio.sleep(0.01)
+
+
+async def test_watchers_of_one_key_share_the_held_gets(
+    store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
+) -> None:
+    worker.handler = Holding()
+    store.put(worker.instance())
+    async with (
+        discovering.watch("prod", "decode", metadata=True) as first,
+        discovering.watch("prod", "decode", metadata=True) as second,
+    ):
+        assert await anext(first) == await anext(second)
+        while len(worker.requests) < 2:
+            await asyncio.sleep(0.005)
+    assert len(worker.requests) == 2

@@ -1,0 +1,68 @@
+import pytest
+
+from discovery import Instance, InstanceStatus, MetadataUnavailableError
+from discovery.instance import check_component, check_instance_id, check_namespace
+
+
+def an_instance(**changes: object) -> Instance:
+    values: dict[str, object] = {
+        "id": "a",
+        "namespace": "prod",
+        "component": "decode",
+        "address": "10.0.0.1",
+        "port": 8000,
+        "incarnation": "one",
+    }
+    return Instance(**(values | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["a", "prod", "a-b", "0a", "x" * 63])
+def test_dns_labels_are_namespaces_and_components(name: str) -> None:
+    assert check_namespace(name) == name
+    assert check_component(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "A", "a/b", "a.b", "-a", "a-", "x" * 64, "a b", "ä", "a\n", None, 5])
+def test_other_names_are_errors_that_name_the_rule(name: str) -> None:
+    with pytest.raises(ValueError, match="namespace .* is not a DNS-1123 label"):
+        check_namespace(name)
+    with pytest.raises(ValueError, match="component .* is not a DNS-1123 label"):
+        check_component(name)
+
+
+@pytest.mark.parametrize("name", ["pod-0", "pod.example", "x" * 200])
+def test_dns_subdomains_are_instance_ids(name: str) -> None:
+    assert check_instance_id(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "..", "../etc", "a/b", "A", ".a", "a.", "x" * 201])
+def test_other_instance_ids_are_errors(name: str) -> None:
+    with pytest.raises(ValueError, match="not a DNS-1123 subdomain"):
+        check_instance_id(name)
+
+
+def test_an_unknown_status_word_is_an_error_that_lists_the_known_ones() -> None:
+    with pytest.raises(
+        ValueError, match="'up' is not an instance status; expected one of 'ready', 'not_ready', 'draining'"
+    ):
+        InstanceStatus("up")
+
+
+def test_ipv6_addresses_are_bracketed() -> None:
+    assert an_instance(address="fd00::1").authority == "[fd00::1]:8000"
+    assert an_instance().authority == "10.0.0.1:8000"
+    assert an_instance(address="worker.example").authority == "worker.example:8000"
+
+
+def test_the_way_to_the_metadata_is_no_part_of_equality() -> None:
+    class Reader:
+        async def read(self, instance: Instance) -> dict[str, object]:
+            return {}
+
+    assert an_instance(reader=Reader()) == an_instance()
+    assert hash(an_instance(labels={"a": "b"})) == hash(an_instance(labels={"a": "b"}))
+
+
+async def test_an_instance_made_by_hand_says_that_it_cannot_be_asked() -> None:
+    with pytest.raises(MetadataUnavailableError, match="came without a way to ask it"):
+        await an_instance().metadata()

@@ -1,0 +1,53 @@
+"""A worker made for misbehaving: a real HTTP server whose answers the test decides."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from discovery import Instance
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class FakeWorker:
+    """Serves `/metadata` by whatever handler the test gives; counts what it was asked."""
+
+    def __init__(self) -> None:
+        self.handler: Handler = self.document
+        self.requests: list[web.Request] = []
+        self.body = b'{"model": {"name": "m"}}'
+        self.headers: dict[str, str] = {}
+        self.port = 0
+
+    async def document(self, request: web.Request) -> web.Response:
+        return web.Response(body=self.body, content_type="application/json", headers=self.headers)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request)
+        return await self.handler(request)
+
+    def instance(self, instance_id: str = "a", incarnation: str = "one") -> Instance:
+        return Instance(instance_id, "prod", "decode", "127.0.0.1", self.port, incarnation)
+
+
+@asynccontextmanager
+async def serving(worker: FakeWorker) -> AsyncIterator[FakeWorker]:
+    app = web.Application()
+    app.router.add_get("/metadata", worker.answer)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", worker.port)
+    await site.start()
+    worker.port = runner.addresses[0][1]
+    try:
+        yield worker
+    finally:
+        await runner.cleanup()
+
+
+async def hang(request: web.Request) -> web.Response:
+    """A handler that never answers."""
+    await asyncio.Event().wait()
+    raise AssertionError
