@@ -55,12 +55,17 @@ class ComponentDirectory:
     def __init__(self, path: Path, host: str) -> None:
         self.path = path
         self._host = host
+        self._inode = path.stat().st_ino
         self._entries: dict[str, Entry] = {}
 
     def scan(self, now: float, changed: Collection[str] | None = None) -> Snapshot:
-        """The set now. `changed`: only these file names are read anew, None: all are looked at. OSError when the
-        directory cannot be read.
+        """The set now. `changed`: only these file names are read anew, None: all are looked at.
+
+        FileNotFoundError when the directory was removed, even if another took its place; OSError when it cannot be
+        read.
         """
+        if self.path.stat().st_ino != self._inode:
+            raise FileNotFoundError(f"{self.path} was replaced by another directory")
         names = _record_names(self.path) if changed is None else {n for n in changed if _is_record(n)}
         if changed is None:
             for gone in self._entries.keys() - {_id_of(name) for name in names}:

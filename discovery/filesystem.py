@@ -1,11 +1,11 @@
 """Instances of one machine, or of several that share a disk: one JSON record each under a root directory."""
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import anyio
 import anyio.to_thread
@@ -14,6 +14,8 @@ from watchfiles import Change, awatch
 from discovery.directory import ComponentDirectory
 from discovery.record import RECORD_SUFFIX, component_path, open_root, this_host
 from discovery.source import ComponentKey, Report, Snapshot
+
+_log = logging.getLogger(__name__)
 
 _PROBE: Final = 0.25
 """Seconds between two probes of the owners' locks: a death raises no file event."""
@@ -73,13 +75,12 @@ class FilesystemSource:
 
     async def _report_until_gone(self, path: Path, report: Report, look: asyncio.Event) -> None:
         directory = ComponentDirectory(path, self._host)
-        changed: set[str] = set()
         try:
             if is_network_filesystem(path):
                 await self._report(directory, report, look, lambda: None, pause=_NETWORK_PROBE)
             else:
-                async with _file_events(path, changed, look):
-                    await self._report(directory, report, look, _Changes(changed).take, pause=_PROBE)
+                async with FileEvents(path, look) as events:
+                    await self._report(directory, report, look, events.take, pause=_PROBE)
         finally:
             directory.close()
 
@@ -118,39 +119,46 @@ class FilesystemSource:
         return await anyio.to_thread.run_sync(directory.scan, now, changed, limiter=self._threads)
 
 
-class _Changes:
-    """What to read anew: the files that changed, or everything at first and every few seconds."""
+class FileEvents:
+    """The names of the records that changed, by the kernel's word; `look` is set when there are any."""
 
-    def __init__(self, changed: set[str]) -> None:
-        self._changed = changed
+    def __init__(self, path: Path, look: asyncio.Event) -> None:
+        self._path = path
+        self._look = look
+        self._changed: set[str] = set()
         self._whole_at = 0.0
+        self._task: asyncio.Task[None] | None = None
 
     def take(self) -> frozenset[str] | None:
+        """What to read anew: the files that changed; None, everything, at first, every few seconds, and always when
+        there are no events to rely on.
+        """
         changed = frozenset(self._changed)
         self._changed.clear()
-        if time.monotonic() < self._whole_at:
+        if self._task is not None and not self._task.done() and time.monotonic() < self._whole_at:
             return changed
         self._whole_at = time.monotonic() + _RESCAN
         return None
 
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.create_task(self._collect(), name=f"file events {self._path}")
+        await asyncio.sleep(0)  # its first step, up to the first wait, is what starts the kernel's watch
+        return self
 
-@asynccontextmanager
-async def _file_events(path: Path, changed: set[str], look: asyncio.Event) -> AsyncIterator[None]:
-    """Collect the names of changed records, and set `look`, while the block lasts."""
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
 
-    async def collect() -> None:
-        async for changes in awatch(
-            path, watch_filter=_of_record, debounce=50, step=5, recursive=False, raise_interrupt=False
-        ):
-            changed.update(Path(name).name for _, name in changes)
-            look.set()
-
-    task = asyncio.create_task(collect(), name=f"file events {path}")
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+    async def _collect(self) -> None:
+        try:
+            async for changes in awatch(
+                self._path, watch_filter=_of_record, debounce=50, step=5, recursive=False
+            ):
+                self._changed.update(Path(name).name for _, name in changes)
+                self._look.set()
+        except Exception as error:  # noqa: BLE001 -- no watch left in the kernel, or whatever: reading everything works
+            _log.warning("no file events for %s (%s): it is read every %g s", self._path, error, _PROBE)
 
 
 def _of_record(change: Change, path: str) -> bool:

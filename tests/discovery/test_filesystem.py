@@ -1,0 +1,289 @@
+"""The directory as truth: real locks, real processes, real deaths."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent, RegistrationError, SourceDiscovery
+from discovery.directory import ComponentDirectory
+from discovery.filesystem import FilesystemSource, is_network_filesystem
+from discovery.record import RootError, check_root, this_host
+from registry.filesystem import FilesystemMembership
+
+Eventually = Callable[..., Awaitable[float]]
+
+OWNER = """
+import asyncio, os, sys
+from pathlib import Path
+from discovery import Instance
+from registry.filesystem import FilesystemMembership
+
+async def main():
+    root, instance_id, fork = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "fork"
+    await FilesystemMembership(root).join(Instance(instance_id, "prod", "decode", "127.0.0.1", 80, "one"))
+    if fork and os.fork() == 0:
+        print("child", os.getpid(), flush=True)
+        await asyncio.sleep(60)
+        os._exit(0)
+    print("joined", os.getpid(), flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def owner(root: Path, instance_id: str, how: str = "alone") -> Iterator[subprocess.Popen[str]]:
+    """A process that owns an instance, once it does; killed at the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(OWNER), str(root), instance_id, how],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        while "joined" not in (line := process.stdout.readline()):
+            assert line, "the owner died"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def an_instance(instance_id: str = "a", incarnation: str = "one") -> Instance:
+    return Instance(instance_id, "prod", "decode", "127.0.0.1", 80, incarnation)
+
+
+@pytest.fixture
+def component(tmp_path: Path) -> Path:
+    path = tmp_path / "prod" / "decode"
+    path.mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+async def discovering(tmp_path: Path) -> AsyncIterator[SourceDiscovery]:
+    async with SourceDiscovery(FilesystemSource(tmp_path)) as service:
+        yield service
+
+
+async def test_a_killed_owner_leaves_no_ghost_and_no_record(
+    tmp_path: Path, component: Path, discovering: SourceDiscovery, eventually: Eventually
+) -> None:
+    async with discovering.watch("prod", "decode") as stream:
+        with owner(tmp_path, "a") as process:
+            assert isinstance(await anext(stream), InstanceAddedEvent)
+            process.send_signal(signal.SIGKILL)
+            removed = await anext(stream)
+            assert isinstance(removed, InstanceRemovedEvent)
+            assert removed.reason == "deleted"
+            await eventually(lambda: not [p for p in component.iterdir() if p.name.startswith("a.")])
+
+
+async def test_a_forked_child_does_not_keep_a_dead_owner_alive(
+    tmp_path: Path, discovering: SourceDiscovery
+) -> None:
+    with owner(tmp_path, "a", "fork") as process:
+        async with discovering.watch("prod", "decode") as stream:
+            assert isinstance(await anext(stream), InstanceAddedEvent)
+            process.send_signal(signal.SIGKILL)
+            assert isinstance(await anext(stream), InstanceRemovedEvent)
+    # the child, which nobody waits for, is told to end by its closed standard output at the latest after 60 s
+
+
+async def test_a_stopped_owner_lives(tmp_path: Path, discovering: SourceDiscovery) -> None:
+    with owner(tmp_path, "a") as process:
+        process.send_signal(signal.SIGSTOP)
+        assert [i.id for i in await discovering.list_instances("prod", "decode")] == ["a"]
+        process.send_signal(signal.SIGCONT)
+
+
+async def test_two_processes_never_share_an_id(tmp_path: Path, discovering: SourceDiscovery) -> None:
+    with owner(tmp_path, "a"):
+        with pytest.raises(RegistrationError, match="'a' is held by a living process"):
+            await FilesystemMembership(tmp_path).join(an_instance())
+        assert len(await discovering.list_instances("prod", "decode")) == 1
+
+
+async def test_a_dead_owners_id_can_be_taken_at_once(tmp_path: Path, discovering: SourceDiscovery) -> None:
+    with owner(tmp_path, "a") as process:
+        process.kill()
+        process.wait()
+        membership = FilesystemMembership(tmp_path)
+        await membership.join(an_instance(incarnation="two"))
+        [instance] = await discovering.list_instances("prod", "decode")
+        assert instance.incarnation == "two"
+        await membership.leave()
+
+
+async def test_leaving_removes_the_files_at_once(
+    tmp_path: Path, component: Path, discovering: SourceDiscovery
+) -> None:
+    membership = FilesystemMembership(tmp_path)
+    await membership.join(an_instance())
+    assert {p.name for p in component.iterdir()} == {".lock", "a.json", "a.lock"}
+    await membership.leave()
+    await membership.leave()
+    assert {p.name for p in component.iterdir()} == {".lock"}
+    assert await discovering.list_instances("prod", "decode") == []
+
+
+async def test_removed_files_come_back_while_the_owner_lives(
+    tmp_path: Path, component: Path, discovering: SourceDiscovery
+) -> None:
+    membership = FilesystemMembership(tmp_path)
+    await membership.join(an_instance())
+    async with discovering.watch("prod", "decode") as stream:
+        assert isinstance(await anext(stream), InstanceAddedEvent)
+        for path in component.iterdir():
+            path.unlink()
+        component.rmdir()
+        assert isinstance(await anext(stream), InstanceRemovedEvent)
+        assert isinstance(await anext(stream), InstanceAddedEvent)
+    await membership.leave()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{"version": 1, "instance_id": "b', "not a whole record"),
+        (b"", "not a whole record"),
+        (b'{"version": 2}', "not a whole record"),
+        (b"\xff\x00", "not a whole record"),
+        (b"x" * 100_000, "larger than 65536 bytes"),
+    ],
+)
+async def test_a_half_written_or_foreign_file_is_reported_and_skipped(
+    tmp_path: Path, component: Path, discovering: SourceDiscovery, content: bytes, reason: str
+) -> None:
+    (component / "b.json").write_bytes(content)
+    (component / "README").write_text("not a record at all")
+    with owner(tmp_path, "a"):
+        assert [i.id for i in await discovering.list_instances("prod", "decode")] == ["a"]
+        explanation = await discovering.explain("prod", "decode")
+        [broken] = [candidate for candidate in explanation.candidates if candidate.id == "b"]
+        assert reason in (broken.reason or "")
+        assert (component / "b.json").exists(), "what is not ours is not removed"
+
+
+def a_record(host: str, counter: int = 0, **more: object) -> str:
+    return json.dumps(
+        {
+            "version": 1,
+            "instance_id": "a",
+            "namespace": "prod",
+            "component": "decode",
+            "incarnation": "one",
+            "host": host,
+            "address": "10.0.0.1",
+            "port": 80,
+            "status": "ready",
+            "labels": {},
+            "counter": counter,
+        }
+        | more
+    )
+
+
+def ids(directory: ComponentDirectory, now: float) -> list[str]:
+    return sorted(directory.scan(now).instances)
+
+
+def test_another_hosts_worker_is_judged_by_its_counter_and_our_clock(component: Path) -> None:
+    directory = ComponentDirectory(component, "this")
+    record = component / "a.json"
+    record.write_text(a_record("other"))
+    assert ids(directory, 0.0) == ["a"]
+    assert ids(directory, 5.0) == ["a"]
+    record.write_text(a_record("other", counter=1))
+    assert ids(directory, 10.0) == ["a"]
+    assert ids(directory, 16.5) == []
+    [silent] = directory.scan(17.0).candidates
+    assert silent.reason is not None
+    assert "silent for more than 6 s" in silent.reason
+    assert record.exists(), "another host's record is reaped only after 60 s"
+    directory.scan(70.5)
+    assert not record.exists()
+    directory.close()
+
+
+def test_another_hosts_worker_that_speaks_again_is_back(component: Path) -> None:
+    directory = ComponentDirectory(component, "this")
+    record = component / "a.json"
+    record.write_text(a_record("other"))
+    assert ids(directory, 0.0) == ["a"]
+    assert ids(directory, 10.0) == []
+    record.write_text(a_record("other", counter=100))
+    assert ids(directory, 11.0) == ["a"]
+    directory.close()
+
+
+def test_unknown_keys_are_tolerated_and_a_foreign_path_is_not(component: Path) -> None:
+    directory = ComponentDirectory(component, "this")
+    (component / "a.json").write_text(a_record("other", newer={"x": 1}))
+    (component / "b.json").write_text(a_record("other"))
+    assert ids(directory, 0.0) == ["a"]
+    reasons = [c.reason for c in directory.scan(0.0).candidates if c.id == "b"]
+    assert "foreign record" in (reasons[0] or "")
+    directory.close()
+
+
+def test_an_unlocked_record_of_this_host_is_dead_and_reaped(component: Path) -> None:
+    directory = ComponentDirectory(component, this_host())
+    (component / "a.json").write_text(a_record(this_host()))
+    (component / "a.lock").touch()
+    assert directory.scan(0.0).candidates == ()
+    assert not (component / "a.json").exists()
+    assert not (component / "a.lock").exists()
+
+
+async def test_a_missing_root_that_was_named_is_a_clear_error(tmp_path: Path) -> None:
+    missing = tmp_path / "nowhere"
+    async with SourceDiscovery(FilesystemSource(missing)) as service:
+        with pytest.raises(RootError, match=f"the root {missing} does not exist: mkdir"):
+            await service.list_instances("prod", "decode")
+    with pytest.raises(RegistrationError, match="does not exist"):
+        await FilesystemMembership(missing).join(an_instance())
+
+
+async def test_a_root_that_everyone_can_write_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(RegistrationError, match="can be written by everyone"):
+        await FilesystemMembership(tmp_path).join(an_instance())
+
+
+async def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RootError, match="is not a directory"):
+        check_root(tmp_path / "file")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs another user's directory, which only root can make")
+async def test_another_users_root_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 12345, -1)
+    with pytest.raises(RootError, match="belongs to user 12345"):
+        check_root(tmp_path)
+
+
+async def test_the_default_root_is_made_for_this_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ADSUM_ROOT", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    async with SourceDiscovery(FilesystemSource()) as service:
+        assert await service.list_instances("prod", "decode") == []
+    assert (tmp_path / "adsum").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_kernels_own_filesystems_are_not_network_ones(tmp_path: Path) -> None:
+    assert not is_network_filesystem(tmp_path)
+    assert not is_network_filesystem(Path("/proc"))
