@@ -38,14 +38,22 @@ class StaticSource:
             await self._names.refresh(listed)
             snapshot = Snapshot(tuple(self._candidates(key, listed)))
             if snapshot != last:
-                last = snapshot
                 report(snapshot)
+            listed, was_degraded = await self._next_list(listed, report)
+            last = None if was_degraded else snapshot
+
+    async def _next_list(
+        self, listed: list[FixedEndpoint], report: Report
+    ) -> tuple[list[FixedEndpoint], bool]:
+        """The list a moment later, and whether there was none to be had meanwhile."""
+        was_degraded = False
+        while True:
             await asyncio.sleep(_LOOK)
             try:
-                listed = self._read() if self._watched else listed
+                return (self._read() if self._watched else listed), was_degraded
             except (OSError, ValueError) as error:
                 report.degraded(str(error))
-                last = None  # the next sound list is reported even if it is the same one: that ends the degradation
+                was_degraded = True
 
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
         """A list knows nothing of the living."""

@@ -162,9 +162,9 @@ class InstanceEventStream:
         await self._resources.aclose()
 
     async def _entered(self) -> Truth:
+        if self._closed:
+            raise RuntimeError("the stream is closed; `watch` again")
         if self._truth is None:
-            if self._closed:
-                raise RuntimeError("the stream is closed; `watch` again")
             truth = await self._resources.enter_async_context(self._attach())
             self._ear = self._resources.enter_context(truth.subscribed())
             self._truth = truth

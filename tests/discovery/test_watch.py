@@ -1,0 +1,273 @@
+"""One truth, its readers, and what ends them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from discovery import (
+    Candidate,
+    ComponentKey,
+    DiscoveryTimeoutError,
+    ForbiddenError,
+    Instance,
+    InstanceAddedEvent,
+    InstanceEventStream,
+    InstanceRemovedEvent,
+    InstanceUpdatedEvent,
+    Report,
+    Snapshot,
+    SourceDiscovery,
+    WatchState,
+)
+from discovery.watch import Truth
+
+A = Instance("a", "n", "c", "10.0.0.1", 80, "one")
+B = replace(A, id="b")
+
+
+class ScriptedSource:
+    """A source that says what the test says."""
+
+    def __init__(self) -> None:
+        self.report: Report | None = None
+        self.error: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.runs = 0
+
+    async def run(self, key: ComponentKey, report: Report) -> None:
+        self.runs += 1
+        self.report = report
+        await self.error
+
+    def say(self, *instances: Instance) -> None:
+        assert self.report is not None
+        self.report(Snapshot(tuple(Candidate(i.id, i) for i in instances)))
+
+    def suspect(self, key: ComponentKey, instance_id: str) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def watched(*instances: Instance) -> AsyncIterator[tuple[ScriptedSource, InstanceEventStream]]:
+    source = ScriptedSource()
+    async with SourceDiscovery(source) as service:
+        stream = service.watch("n", "c")
+        entering = asyncio.create_task(stream.__aenter__())
+        while source.report is None:
+            await asyncio.sleep(0)
+        assert not entering.done(), "entering waits for the first sync"
+        source.say(*instances)
+        await entering
+        yield source, stream
+        await stream.aclose()
+
+
+async def test_entering_is_synced_and_iterating_replays_that_set() -> None:
+    async with watched(A, B) as (_, stream):
+        assert set(stream.instances) == {"a", "b"}
+        assert {(await anext(stream)).instance_id, (await anext(stream)).instance_id} == {"a", "b"}
+
+
+async def test_an_empty_set_is_a_set() -> None:
+    async with watched() as (_, stream):
+        assert stream.instances == {}
+        assert stream.health.state is WatchState.SYNCED
+
+
+async def test_what_happens_between_entering_and_reading_is_told() -> None:
+    async with watched(A) as (source, stream):
+        assert isinstance(await anext(stream), InstanceAddedEvent)
+        source.say()
+        assert isinstance(await anext(stream), InstanceRemovedEvent)
+
+
+async def test_a_flap_that_nobody_read_vanishes() -> None:
+    async with watched() as (source, stream):
+        source.say(A)
+        source.say()
+        source.say(B)
+        assert (await anext(stream)).instance_id == "b"
+
+
+async def test_removals_come_before_additions_and_the_unchanged_is_not_told_again() -> None:
+    async with watched(A, B) as (source, stream):
+        await anext(stream), await anext(stream)
+        source.say(B, replace(A, id="c"))
+        events = [await anext(stream), await anext(stream)]
+        assert [(type(e).__name__, e.instance_id) for e in events] == [
+            ("InstanceRemovedEvent", "a"),
+            ("InstanceAddedEvent", "c"),
+        ]
+        source.say(B, replace(A, id="c"))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await anext(stream)
+
+
+async def test_a_snapshot_that_a_reader_holds_does_not_change_under_it() -> None:
+    async with watched(A) as (source, stream):
+        held = stream.instances
+        source.say()
+        assert set(held) == {"a"}
+        assert set(stream.instances) == set()
+
+
+async def test_a_source_that_dies_raises_and_is_never_silent() -> None:
+    async with watched(A) as (source, stream):
+        await anext(stream)
+        source.error.set_exception(ForbiddenError("needs list"))
+        for _ in range(2):
+            with pytest.raises(ForbiddenError, match="needs list"):
+                await anext(stream)
+
+
+async def test_a_source_that_refuses_at_the_door_raises_on_entering() -> None:
+    source = ScriptedSource()
+    source.error.set_exception(ForbiddenError("needs list"))
+    async with SourceDiscovery(source) as service:
+        with pytest.raises(ForbiddenError, match="needs list"):
+            async with service.watch("n", "c"):
+                pass
+        with pytest.raises(ForbiddenError):
+            await service.list_instances("n", "c")
+
+
+async def test_a_source_out_of_reach_is_a_timeout_that_names_what_was_heard_never_an_empty_list() -> None:
+    class Deaf(ScriptedSource):
+        async def run(self, key: ComponentKey, report: Report) -> None:
+            report.degraded("connection refused")
+            await self.error
+
+    async with SourceDiscovery(Deaf(), sync_timeout=0.05) as service:
+        with pytest.raises(
+            DiscoveryTimeoutError, match=r"n/c did not sync within 0.05 s: connection refused"
+        ):
+            await service.list_instances("n", "c", timeout=0.05)
+        with pytest.raises(DiscoveryTimeoutError):
+            async with service.watch("n", "c"):
+                pass
+
+
+async def test_lost_contact_shows_and_keeps_the_set() -> None:
+    async with watched(A) as (source, stream):
+        assert source.report is not None
+        source.report.degraded("connection refused")
+        assert stream.health.state is WatchState.DEGRADED
+        assert stream.health.reason == "connection refused"
+        assert set(stream.instances) == {"a"}
+        source.say(A)
+        assert stream.health.state is WatchState.SYNCED
+
+
+async def test_watchers_of_one_key_share_one_run_and_end_it_together() -> None:
+    source = ScriptedSource()
+    async with SourceDiscovery(source) as service:
+        streams = [service.watch("n", "c") for _ in range(3)]
+        entering = [asyncio.create_task(stream.__aenter__()) for stream in streams]
+        while source.report is None:
+            await asyncio.sleep(0)
+        source.say(A)
+        await asyncio.gather(*entering)
+        assert source.runs == 1
+        for stream in streams[:2]:
+            await stream.aclose()
+        assert not source.error.cancelled()
+        await streams[2].aclose()
+        assert source.error.cancelled(), "the run ended with its last watcher"
+
+
+async def test_closing_ends_a_blocked_reader_from_another_task() -> None:
+    async with watched() as (_, stream):
+        reader = asyncio.create_task(_read_all(stream))
+        await asyncio.sleep(0.01)
+        async with asyncio.timeout(1):
+            await stream.aclose()
+            assert await reader == []
+
+
+async def _read_all(stream: InstanceEventStream) -> list[object]:
+    return [event async for event in stream]
+
+
+async def test_closing_the_discovery_ends_its_streams() -> None:
+    async with watched(A) as (_, stream):
+        pass
+    assert await _read_all(stream) == []
+    with pytest.raises(RuntimeError, match="closed"):
+        await stream.__aenter__()
+
+
+async def test_a_stream_that_was_not_entered_says_so() -> None:
+    async with SourceDiscovery(ScriptedSource()) as service:
+        with pytest.raises(RuntimeError, match="not entered yet"):
+            _ = service.watch("n", "c").instances
+
+
+@pytest.mark.parametrize(("namespace", "component"), [("", "c"), ("n", "a/b"), ("N", "c")])
+async def test_wrong_names_are_errors_before_anything_is_asked(namespace: str, component: str) -> None:
+    async with SourceDiscovery(ScriptedSource()) as service:
+        with pytest.raises(ValueError, match="DNS-1123"):
+            service.watch(namespace, component)
+        with pytest.raises(ValueError, match="DNS-1123"):
+            await service.list_instances(namespace, component)
+
+
+steps = st.lists(
+    st.one_of(
+        st.just("read"),
+        st.dictionaries(
+            st.sampled_from("abc"), st.tuples(st.sampled_from("12"), st.sampled_from("xy")), max_size=3
+        ),
+    ),
+    max_size=20,
+)
+
+
+@given(steps)
+@settings(max_examples=200)
+def test_a_reader_of_any_speed_ends_up_knowing_the_truth(script: list[object]) -> None:
+    """Removed alternates strictly with Added per id, whatever was skipped."""
+
+    async def run() -> None:
+        truth = Truth()
+
+        @asynccontextmanager
+        async def attach() -> AsyncIterator[Truth]:
+            yield truth
+
+        truth.replace({}, {})
+        told: dict[str, Instance] = {}
+        async with InstanceEventStream(attach) as stream:
+            for step in [*script, "read"]:
+                if isinstance(step, dict):
+                    world = {
+                        i: replace(A, id=i, incarnation=life, address=address)
+                        for i, (life, address) in step.items()
+                    }
+                    truth.replace(world, world)
+                elif (event := stream._next(truth)) is not None:
+                    _apply(told, event)
+            while (event := stream._next(truth)) is not None:
+                _apply(told, event)
+        assert told == dict(truth.instances)
+
+    asyncio.run(run())
+
+
+def _apply(told: dict[str, Instance], event: object) -> None:
+    match event:
+        case InstanceAddedEvent(instance):
+            assert instance.id not in told
+            told[instance.id] = instance
+        case InstanceUpdatedEvent(old, new):
+            assert told[new.id] == old
+            told[new.id] = new
+        case InstanceRemovedEvent(instance, _):
+            assert told.pop(instance.id) == instance
