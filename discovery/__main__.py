@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import discovery
-from discovery.contract import Verdict, check_contract
+from discovery.check import Verdict, check_contract
 from discovery.events import InstanceEvent
 from discovery.explanation import Explanation
 from discovery.instance import Instance

@@ -142,7 +142,11 @@ class FileEvents:
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._collect(), name=f"file events {self._path}")
-        await asyncio.sleep(0)  # its first step, up to the first wait, is what starts the kernel's watch
+        try:
+            await asyncio.sleep(0)  # its first step, up to the first wait, is what starts the kernel's watch
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -25,3 +25,19 @@ def eventually() -> Callable[..., Awaitable[float]]:
         return time.monotonic() - started
 
     return wait
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--strict-skips", action="store_true", help="a skipped test fails the run (continuous integration)"
+    )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Under --strict-skips nothing may be skipped, and something must have run."""
+    if not session.config.getoption("--strict-skips") or exitstatus != pytest.ExitCode.OK:
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

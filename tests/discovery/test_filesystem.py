@@ -3,11 +3,7 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import textwrap
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -17,46 +13,9 @@ from discovery.directory import ComponentDirectory
 from discovery.filesystem import FilesystemSource, is_network_filesystem
 from discovery.record import RootError, check_root, this_host
 from registry.filesystem import FilesystemMembership
+from tests.owner_process import owner
 
 Eventually = Callable[..., Awaitable[float]]
-
-OWNER = """
-import asyncio, os, sys
-from pathlib import Path
-from discovery import Instance
-from registry.filesystem import FilesystemMembership
-
-async def main():
-    root, instance_id, fork = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "fork"
-    await FilesystemMembership(root).join(Instance(instance_id, "prod", "decode", "127.0.0.1", 80, "one"))
-    if fork and os.fork() == 0:
-        print("child", os.getpid(), flush=True)
-        await asyncio.sleep(60)
-        os._exit(0)
-    print("joined", os.getpid(), flush=True)
-    await asyncio.sleep(60)
-
-asyncio.run(main())
-"""
-
-
-@contextmanager
-def owner(root: Path, instance_id: str, how: str = "alone") -> Iterator[subprocess.Popen[str]]:
-    """A process that owns an instance, once it does; killed at the end."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(OWNER), str(root), instance_id, how],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    try:
-        while "joined" not in (line := process.stdout.readline()):
-            assert line, "the owner died"
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 def an_instance(instance_id: str = "a", incarnation: str = "one") -> Instance:

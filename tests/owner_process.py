@@ -1,0 +1,45 @@
+"""A process that owns one instance by nothing but its lock and its record: something to kill."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+OWNER = """
+import asyncio, os, sys
+from pathlib import Path
+from discovery import Instance
+from registry.filesystem import FilesystemMembership
+
+async def main():
+    root, instance_id, fork = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "fork"
+    await FilesystemMembership(root).join(Instance(instance_id, "prod", "decode", "127.0.0.1", 80, "one"))
+    if fork and os.fork() == 0:
+        print("child", os.getpid(), flush=True)
+        await asyncio.sleep(60)
+        os._exit(0)
+    print("joined", os.getpid(), flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def owner(root: Path, instance_id: str, how: str = "alone") -> Iterator[subprocess.Popen[str]]:
+    """A process that owns an instance, once it does; killed at the end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(root), instance_id, how],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        while "joined" not in (line := process.stdout.readline()):
+            assert line, "the owner died"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
