@@ -58,8 +58,9 @@ class ComponentDirectory:
         self._inode = path.stat().st_ino
         self._entries: dict[str, Entry] = {}
 
-    def scan(self, now: float, changed: Collection[str] | None = None) -> Snapshot:
-        """The set now. `changed`: only these file names are read anew, None: all are looked at.
+    def scan(self, now: float, changed: Collection[str] | None = None, *, probe: bool = True) -> Snapshot:
+        """The set now. `changed`: only these file names are read anew, None: all are looked at. Without `probe` only
+        the owners of what was read are probed, the others are as they were.
 
         FileNotFoundError when the directory was removed, even if another took its place; OSError when it cannot be
         read.
@@ -72,8 +73,10 @@ class ComponentDirectory:
                 self._forget(gone)
         for name in names:
             self._read(name, now)
-        candidates = (self._judge(entry, now) for entry in list(self._entries.values()))
-        return Snapshot(tuple(candidate for candidate in candidates if candidate is not None))
+        doubtful = list(self._entries) if probe or changed is None else {_id_of(name) for name in names}
+        for entry in [self._entries[i] for i in doubtful if i in self._entries]:
+            entry.candidate = self._judge(entry, now)
+        return Snapshot(tuple(e.candidate for e in self._entries.values() if e.candidate is not None))
 
     def close(self) -> None:
         for entry in self._entries.values():

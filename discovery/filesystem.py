@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -51,12 +52,12 @@ class FilesystemSource:
     def __init__(self, root: Path | None = None, *, host: str | None = None) -> None:
         self._root = root
         self._host = host or this_host()
-        self._looks: dict[ComponentKey, asyncio.Event] = {}
+        self._looks: dict[ComponentKey, Look] = {}
         self._threads: anyio.CapacityLimiter | None = None
 
     async def run(self, key: ComponentKey, report: Report) -> None:
         root = open_root(self._root)
-        look = self._looks[key] = asyncio.Event()
+        look = self._looks[key] = Look()
         try:
             while True:
                 path = component_path(root, key)
@@ -68,18 +69,19 @@ class FilesystemSource:
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
         """Probe the owners now."""
         if look := self._looks.get(key):
-            look.set()
+            look.probe_at = 0.0
+            look.now.set()
 
     async def aclose(self) -> None:
         """Nothing is held between runs."""
 
-    async def _report_until_gone(self, path: Path, report: Report, look: asyncio.Event) -> None:
+    async def _report_until_gone(self, path: Path, report: Report, look: "Look") -> None:
         directory = ComponentDirectory(path, self._host)
         try:
             if is_network_filesystem(path):
                 await self._report(directory, report, look, lambda: None, pause=_NETWORK_PROBE)
             else:
-                async with FileEvents(path, look) as events:
+                async with FileEvents(path, look.now) as events:
                     await self._report(directory, report, look, events.take, pause=_PROBE)
         finally:
             directory.close()
@@ -88,16 +90,16 @@ class FilesystemSource:
         self,
         directory: ComponentDirectory,
         report: Report,
-        look: asyncio.Event,
+        look: "Look",
         take_changes: Callable[[], frozenset[str] | None],
         pause: float,
     ) -> None:
         """Scan when told, and every `pause` seconds; returns when the directory is gone."""
         last: Snapshot | None = None
         while True:
-            look.clear()
+            look.now.clear()
             try:
-                snapshot = await self._scan(directory, take_changes())
+                snapshot = await self._scan(directory, take_changes(), probe=look.take_probe(pause))
             except FileNotFoundError:
                 return
             except OSError as error:
@@ -106,17 +108,38 @@ class FilesystemSource:
                 if snapshot != last:
                     last = snapshot
                     report(snapshot)
-            try:
-                async with asyncio.timeout(pause):
-                    await look.wait()
-            except TimeoutError:
-                pass
+            await look.wait()
 
-    async def _scan(self, directory: ComponentDirectory, changed: frozenset[str] | None) -> Snapshot:
+    async def _scan(
+        self, directory: ComponentDirectory, changed: frozenset[str] | None, *, probe: bool
+    ) -> Snapshot:
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(8)
-        now = time.monotonic()
-        return await anyio.to_thread.run_sync(directory.scan, now, changed, limiter=self._threads)
+        scan = partial(directory.scan, time.monotonic(), changed, probe=probe)
+        return await anyio.to_thread.run_sync(scan, limiter=self._threads)
+
+
+class Look:
+    """When to look: `now` is set when files changed; the owners are probed when `probe_at` (monotonic) has come."""
+
+    def __init__(self) -> None:
+        self.now = asyncio.Event()
+        self.probe_at = 0.0
+
+    def take_probe(self, pause: float) -> bool:
+        """Whether it is time to probe; the next time is `pause` seconds later."""
+        if time.monotonic() < self.probe_at:
+            return False
+        self.probe_at = time.monotonic() + pause
+        return True
+
+    async def wait(self) -> None:
+        """Until there is something to look at."""
+        try:
+            async with asyncio.timeout(max(0.0, self.probe_at - time.monotonic())):
+                await self.now.wait()
+        except TimeoutError:
+            pass
 
 
 class FileEvents:

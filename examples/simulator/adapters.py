@@ -1,0 +1,47 @@
+"""LoRA adapters in the accelerator's memory: a few slots, time to load, idle ones make room."""
+
+from collections import Counter, OrderedDict
+
+
+class AdapterSlots:
+    """At most `slots` adapters at a time, each ready `load_seconds` after it was first wanted."""
+
+    def __init__(self, slots: int, load_seconds: float) -> None:
+        self._slots = slots
+        self._load_seconds = load_seconds
+        self._ready_at: OrderedDict[str, float] = OrderedDict()  # least recently used first
+        self._users: Counter[str] = Counter()
+
+    def prepare(self, adapter: str, now: float) -> bool:
+        """True when it can serve now. Otherwise it begins to load, if a slot can be had."""
+        ready_at = self._ready_at.get(adapter)
+        if ready_at is not None:
+            return ready_at <= now
+        if len(self._ready_at) >= self._slots and not self._evict(now):
+            return False
+        self._ready_at[adapter] = now + self._load_seconds
+        return self._load_seconds <= 0
+
+    def use(self, adapter: str) -> None:
+        """A request with this adapter runs."""
+        self._users[adapter] += 1
+        self._ready_at.move_to_end(adapter)
+
+    def release(self, adapter: str) -> None:
+        """It ended; the adapter stays until its slot is wanted."""
+        self._users[adapter] -= 1
+
+    def loaded(self, now: float) -> tuple[str, ...]:
+        """In memory and ready to serve, by name: what seed 004 asks of `running_lora_adapters`."""
+        return tuple(sorted(adapter for adapter, ready_at in self._ready_at.items() if ready_at <= now))
+
+    def next_ready(self, now: float) -> float | None:
+        """When the next load completes, if one is under way."""
+        return min((ready_at for ready_at in self._ready_at.values() if ready_at > now), default=None)
+
+    def _evict(self, now: float) -> bool:
+        for adapter, ready_at in self._ready_at.items():
+            if ready_at <= now and not self._users[adapter]:
+                del self._ready_at[adapter]
+                return True
+        return False

@@ -1,0 +1,147 @@
+"""The HTTP side of one simulated worker: OpenAI API, /metrics, /health."""
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from discovery.instance import InstanceStatus
+from examples.simulator import metrics_page, openai_api
+from examples.simulator.duty import Duty
+from examples.simulator.metrics_page import MetricsPage
+from examples.simulator.openai_api import ApiError, Generation, Profile, Reply
+from examples.simulator.pacing import Pacer, TokenStream
+from examples.simulator.queueing import Work
+from examples.simulator.tokens import block_digests
+
+SERVED_BY_HEADER = "x-served-by"
+REQUEST_ID_HEADER = "x-request-id"
+
+_BODY_LIMIT = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ModelServer:
+    """The handlers. `block_size`: tokens per KV block, by which prompts are compared."""
+
+    profile: Profile
+    pacer: Pacer
+    page: MetricsPage
+    duty: Duty
+    block_size: int
+
+    def app(self) -> web.Application:
+        """Serve it with `handler_cancellation=True`, or a client that goes away keeps its place."""
+        app = web.Application(client_max_size=_BODY_LIMIT, middlewares=[_openai_errors])
+        app.on_response_prepare.append(self._sign)
+        app.router.add_post("/v1/completions", self._completions)
+        app.router.add_post("/v1/chat/completions", self._chat_completions)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/health", self._health)
+        return app
+
+    async def _sign(self, request: web.Request, response: web.StreamResponse) -> None:
+        response.headers[SERVED_BY_HEADER] = self.profile.instance_id
+        if (request_id := request.headers.get(REQUEST_ID_HEADER)) is not None:
+            response.headers[REQUEST_ID_HEADER] = request_id
+        if self.duty.status is InstanceStatus.DRAINING:
+            response.headers["Connection"] = "close"  # force_close alone comes too late for the header
+            response.force_close()
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, chat=False)
+
+    async def _chat_completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, chat=True)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return _json(openai_api.models(self.profile, created=int(time.time())))
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        text = self.page.render(self.pacer.load(), self.pacer.totals, time.time())
+        return web.Response(body=text.encode(), headers={"Content-Type": metrics_page.CONTENT_TYPE})
+
+    async def _health(self, request: web.Request) -> web.Response:
+        ready = self.duty.status is InstanceStatus.READY
+        return _json({"status": self.duty.status.value}, status=200 if ready else 503)
+
+    async def _generate(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
+        started = time.monotonic()
+        with self.duty.request():
+            generation = openai_api.parse(await request.read(), chat=chat, profile=self.profile)
+            reply = Reply(
+                generation,
+                request_id=request.headers.get(REQUEST_ID_HEADER) or uuid.uuid4().hex,
+                instance_id=self.profile.instance_id,
+                created=int(time.time()),
+            )
+            with self.pacer.generate(self._work(generation)) as tokens:
+                answer = self._stream if generation.stream else self._collect
+                response = await answer(request, reply, tokens, started)
+            self.page.request_latency.observe(time.monotonic() - started)
+            return response
+
+    async def _collect(
+        self, request: web.Request, reply: Reply, tokens: TokenStream, started: float
+    ) -> web.StreamResponse:
+        batch = await tokens.receive()
+        self.page.time_to_first_token.observe(time.monotonic() - started)
+        while not batch[-1].finished:
+            batch = await tokens.receive()
+        return _json(reply.whole(batch[-1].cached_tokens))
+
+    async def _stream(
+        self, request: web.Request, reply: Reply, tokens: TokenStream, started: float
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+        )
+        await response.prepare(request)
+        sent, finished = 0, False
+        while not finished:
+            batch = await tokens.receive()
+            if not sent:
+                self.page.time_to_first_token.observe(time.monotonic() - started)
+            finished = batch[-1].finished
+            events = [openai_api.event(reply.chunk(index)) for index in range(sent, sent + len(batch))]
+            if finished and reply.generation.include_usage:
+                events.append(openai_api.event(reply.usage_chunk(batch[-1].cached_tokens)))
+            if finished:
+                events.append(openai_api.DONE)
+            await response.write(b"".join(events))
+            sent += len(batch)
+        await response.write_eof()
+        return response
+
+    def _work(self, generation: Generation) -> Work:
+        tokens = [*generation.prompt, *generation.answer]
+        return Work(
+            prompt_tokens=len(generation.prompt),
+            output_tokens=len(generation.answer),
+            digests=block_digests(generation.model, tokens, self.block_size),
+            adapter=generation.adapter,
+        )
+
+
+@web.middleware
+async def _openai_errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return _json(error.body(), status=error.status)
+    except web.HTTPException as error:
+        text = f"{request.method} {request.path}: {error.reason}"
+        response = _json(ApiError(error.status, text).body(), status=error.status)
+        if "Allow" in error.headers:
+            response.headers["Allow"] = error.headers["Allow"]
+        return response
+
+
+def _json(body: object, status: int = 200) -> web.Response:
+    return web.Response(body=msgspec.json.encode(body), status=status, content_type="application/json")

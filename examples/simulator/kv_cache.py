@@ -1,0 +1,77 @@
+"""The KV memory of one simulated worker: blocks in use, and a prefix cache in the blocks that are not."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+
+class KVCache:
+    """`num_blocks` blocks. A block is *private* (being filled by one request), *pinned* (full, shared by the requests
+    that use it) or *idle* (full, unused, evicted when room is needed: least recently used first, leaves before roots).
+    """
+
+    def __init__(self, num_blocks: int) -> None:
+        self._num_blocks = num_blocks
+        self._private = 0
+        self._pins: dict[bytes, int] = {}
+        self._idle: OrderedDict[bytes, None] = OrderedDict()
+
+    @property
+    def used(self) -> int:
+        """Blocks that running requests hold. Idle ones count as free, as vLLM counts them."""
+        return self._private + len(self._pins)
+
+    @property
+    def usage(self) -> float:
+        """0.0 to 1.0."""
+        return self.used / self._num_blocks
+
+    @property
+    def cached(self) -> frozenset[bytes]:
+        """The digests that a request could hit."""
+        return frozenset(self._pins) | frozenset(self._idle)
+
+    def match(self, digests: Iterable[bytes]) -> int:
+        """How many leading blocks are here."""
+        count = 0
+        for digest in digests:
+            if digest not in self._pins and digest not in self._idle:
+                break
+            count += 1
+        return count
+
+    def admit(self, digests: Sequence[bytes], private: int) -> bool:
+        """Pin these cached blocks and take `private` new ones; all or nothing."""
+        waking = sum(digest in self._idle for digest in digests)
+        if self.used + waking + private > self._num_blocks:
+            return False
+        for digest in digests:
+            self._pin(digest)
+        return self.take(private)
+
+    def take(self, private: int) -> bool:
+        """Take new blocks, evicting idle ones; all or nothing."""
+        if self.used + private > self._num_blocks:
+            return False
+        self._private += private
+        while self.used + len(self._idle) > self._num_blocks:
+            self._idle.popitem(last=False)
+        return True
+
+    def publish(self, digest: bytes) -> None:
+        """A private block is full: from now on others can share it."""
+        self._private -= 1
+        self._pin(digest)
+
+    def release(self, digests: Sequence[bytes], private: int) -> None:
+        """A request ends. Its last block becomes the oldest, so a leaf goes before the prefix that others share."""
+        self._private -= private
+        for digest in reversed(digests):
+            users = self._pins.pop(digest) - 1
+            if users:
+                self._pins[digest] = users
+            else:
+                self._idle[digest] = None
+
+    def _pin(self, digest: bytes) -> None:
+        self._idle.pop(digest, None)
+        self._pins[digest] = self._pins.get(digest, 0) + 1

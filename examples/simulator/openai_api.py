@@ -1,0 +1,254 @@
+"""The OpenAI API: bytes to a Generation, a Generation to answers. Only what a router or a benchmark client looks at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from examples.simulator.tokens import echo, tokenize
+
+DONE = b"data: [DONE]\n\n"
+
+_RequestT = TypeVar("_RequestT", bound="_Request")
+
+_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What one worker serves, and as whom. `max_model_len`: prompt and answer together, in tokens."""
+
+    instance_id: str
+    model: str
+    adapters: tuple[str, ...]
+    max_model_len: int
+
+
+class ApiError(Exception):
+    """Answered to the client in OpenAI's shape."""
+
+    def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self._error = {"message": message, "type": _error_type(status), "param": param, "code": code}
+
+    def body(self) -> dict[str, Any]:
+        return {"error": self._error}
+
+
+class _StreamOptions(msgspec.Struct, frozen=True):
+    include_usage: bool = False
+
+
+class _Request(msgspec.Struct, frozen=True, kw_only=True):
+    model: str
+    stream: bool | None = False
+    stream_options: _StreamOptions | None = None
+    max_tokens: int | None = None
+    n: int | None = 1
+
+
+class _CompletionRequest(_Request, frozen=True):
+    prompt: str | list[int]
+
+
+class _Part(msgspec.Struct, frozen=True):
+    type: str
+    text: str = ""
+
+
+class _Message(msgspec.Struct, frozen=True):
+    role: str
+    content: str | list[_Part] | None = None
+
+    def text(self) -> str:
+        """The text of all parts; a part that is no text counts as its type."""
+        if isinstance(self.content, list):
+            return "".join(part.text if part.type == "text" else f"<|{part.type}|>" for part in self.content)
+        return self.content or ""
+
+
+class _ChatRequest(_Request, frozen=True):
+    messages: list[_Message]
+    max_completion_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What both kinds of request come down to. `adapter`: None for the model itself."""
+
+    chat: bool
+    model: str
+    adapter: str | None
+    prompt: Sequence[str]
+    answer: Sequence[str]
+    finish_reason: str
+    stream: bool
+    include_usage: bool
+
+
+def parse(body: bytes, *, chat: bool, profile: Profile) -> Generation:
+    """Raises ApiError: 400 for what is no such request, 404 for a model that this worker does not serve."""
+    request: _ChatRequest | _CompletionRequest
+    request = _decode(body, _ChatRequest) if chat else _decode(body, _CompletionRequest)
+    _check(request, profile)
+    prompt, said = _chat_prompt(request) if isinstance(request, _ChatRequest) else _completion_prompt(request)
+    limit = _limit(request)
+    room = profile.max_model_len - len(prompt)
+    if room < (limit or 1):
+        raise ApiError(400, _too_long(profile.max_model_len, len(prompt), limit or 1), param="max_tokens")
+    answer = echo(said, limit)
+    options = request.stream_options or _StreamOptions()
+    return Generation(
+        chat=chat,
+        model=request.model,
+        adapter=request.model if request.model != profile.model else None,
+        prompt=prompt,
+        answer=answer[:room],
+        finish_reason="stop" if limit is None and len(answer) <= room else "length",
+        stream=bool(request.stream),
+        include_usage=options.include_usage,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The bodies that answer one Generation. `created`: seconds since the epoch."""
+
+    generation: Generation
+    request_id: str
+    instance_id: str
+    created: int
+
+    def whole(self, cached_tokens: int) -> dict[str, Any]:
+        """The answer in one piece."""
+        text, generation = "".join(self.generation.answer), self.generation
+        content = {"message": {"role": "assistant", "content": text}} if generation.chat else {"text": text}
+        choice = {"index": 0, **content, "logprobs": None, "finish_reason": generation.finish_reason}
+        body = self._body("chat.completion" if generation.chat else "text_completion", [choice])
+        return body | {"usage": self._usage(cached_tokens)}
+
+    def chunk(self, index: int) -> dict[str, Any]:
+        """The event that carries token `index` of the answer; the last one also carries the finish reason."""
+        generation = self.generation
+        token = generation.answer[index]
+        role = {"role": "assistant"} if index == 0 else {}
+        content = {"delta": role | {"content": token}} if generation.chat else {"text": token}
+        finish_reason = generation.finish_reason if index == len(generation.answer) - 1 else None
+        choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish_reason}
+        body = self._body(self._chunk_object(), [choice])
+        return body | {"usage": None} if generation.include_usage else body
+
+    def usage_chunk(self, cached_tokens: int) -> dict[str, Any]:
+        """The event after the last token, for those who asked by `stream_options.include_usage`."""
+        return self._body(self._chunk_object(), []) | {"usage": self._usage(cached_tokens)}
+
+    def _chunk_object(self) -> str:
+        return "chat.completion.chunk" if self.generation.chat else "text_completion"
+
+    def _body(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": f"{'chatcmpl' if self.generation.chat else 'cmpl'}-{self.request_id}",
+            "object": kind,
+            "created": self.created,
+            "model": self.generation.model,
+            "system_fingerprint": self.instance_id,
+            "choices": choices,
+        }
+
+    def _usage(self, cached_tokens: int) -> dict[str, Any]:
+        prompt, answer = len(self.generation.prompt), len(self.generation.answer)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": answer,
+            "total_tokens": prompt + answer,
+            "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        }
+
+
+def models(profile: Profile, created: int) -> dict[str, Any]:
+    """The body of /v1/models as vLLM writes it: adapters name the model as their parent."""
+    entries = [
+        {
+            "id": name,
+            "object": "model",
+            "created": created,
+            "owned_by": "adsum",
+            "root": name,
+            "parent": None if name == profile.model else profile.model,
+            "max_model_len": profile.max_model_len,
+        }
+        for name in _served(profile)
+    ]
+    return {"object": "list", "data": entries}
+
+
+def event(body: dict[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+def _served(profile: Profile) -> tuple[str, ...]:
+    return (profile.model, *profile.adapters)
+
+
+def _decode(body: bytes, shape: type[_RequestT]) -> _RequestT:
+    try:
+        return msgspec.json.decode(body, type=shape)
+    except msgspec.ValidationError as error:
+        raise ApiError(400, f"the request is not valid: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiError(400, f"the body is not JSON: {error}") from error
+
+
+def _check(request: _ChatRequest | _CompletionRequest, profile: Profile) -> None:
+    if request.model not in _served(profile):
+        message = (
+            f"The model `{request.model}` does not exist. This worker serves: {', '.join(_served(profile))}."
+        )
+        raise ApiError(404, message, param="model", code="model_not_found")
+    if request.n not in (None, 1):
+        raise ApiError(400, f"n must be 1, other values are not simulated, got {request.n}", param="n")
+    limit = _limit(request)
+    if limit is not None and limit < 1:
+        raise ApiError(400, f"max_tokens must be at least 1, got {limit}", param="max_tokens")
+
+
+def _chat_prompt(request: _ChatRequest) -> tuple[list[str], str]:
+    if not request.messages:
+        raise ApiError(400, "messages must hold at least one message", param="messages")
+    prompt: list[str] = []
+    for message in request.messages:
+        prompt.append(f"<|{message.role}|>")
+        prompt.extend(tokenize(message.text()))
+    prompt.append("<|assistant|>")
+    return prompt, request.messages[-1].text()
+
+
+def _completion_prompt(request: _CompletionRequest) -> tuple[list[str], str]:
+    prompt = request.prompt
+    if isinstance(prompt, str):
+        tokens, said = tokenize(prompt), prompt
+    else:
+        tokens, said = [f"#{token}" for token in prompt], ""
+    if not tokens:
+        raise ApiError(400, "prompt must not be empty", param="prompt")
+    return tokens, said
+
+
+def _limit(request: _ChatRequest | _CompletionRequest) -> int | None:
+    if isinstance(request, _ChatRequest):
+        return request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
+    return _COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
+
+
+def _too_long(room: int, prompt: int, answer: int) -> str:
+    return (
+        f"This model's maximum context length is {room} tokens, but {prompt + answer} were asked for "
+        f"({prompt} in the prompt, {answer} in the answer). Shorten one of them."
+    )
+
+
+def _error_type(status: int) -> str:
+    return "invalid_request_error" if status < 500 else "server_error"
