@@ -1,0 +1,80 @@
+"""`make demo`: half a minute in the life of a pool. Exit code 0 only if what it claims held."""
+
+import argparse
+import asyncio
+import signal
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from rich.console import Console
+
+from examples.demo.load import Load
+from examples.demo.processes import DemoError
+from examples.demo.screen import print_summary, show
+from examples.demo.stage import COMPONENT, MODEL, NAMESPACE, Stage, free_port
+from examples.demo.story import Story
+from examples.demo.summary import Summary
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
+    parser.add_argument("--port", type=int, default=8080, help="where Envoy listens; 0: any free port (8080)")
+    parser.add_argument("--keep", action="store_true", help="leave it running until Ctrl-C")
+    options = parser.parse_args()
+    console = Console()
+    try:
+        return asyncio.run(_run(console, options.port or free_port(), keep=options.keep))
+    except DemoError as error:
+        console.print(str(error), markup=False, style="red")
+        return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 130
+
+
+async def _run(console: Console, port: int, *, keep: bool) -> int:
+    running = asyncio.current_task()
+    assert running is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
+        console.print("starting three workers, the picker and Envoy ...")
+        async with Stage(Path(root), port) as stage:
+            summary = await _play(console, stage)
+            held = print_summary(console, summary)
+            if keep:
+                _print_invitation(console, stage)
+                await asyncio.Event().wait()
+    return 0 if held else 1
+
+
+async def _play(console: Console, stage: Stage) -> Summary:
+    async with Load(stage.url, MODEL) as load:
+        story = Story(stage, load)
+        screen = asyncio.create_task(show(console, stage, story))
+        try:
+            await story.tell()
+            stage.check_alive()
+            await load.stop()
+        finally:
+            screen.cancel()
+            with suppress(asyncio.CancelledError):
+                await screen
+        return Summary(load.exchanges, story.happenings)
+
+
+def _print_invitation(console: Console, stage: Stage) -> None:
+    body = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "Who is there?"}}]}}'
+    console.print("\nIt goes on until Ctrl-C. Try:", style="bold")
+    console.print(
+        f"  curl -i {stage.url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
+        soft_wrap=True,
+    )
+    console.print(
+        f"  {sys.executable} -m discovery watch {NAMESPACE} {COMPONENT} --discovery {stage.discovery}",
+        soft_wrap=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

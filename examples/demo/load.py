@@ -1,0 +1,121 @@
+"""Users: chats with shared beginnings, streamed and plain, a few at a time, through Envoy."""
+
+import asyncio
+import itertools
+import json
+import random
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+_BEGINNINGS = [
+    f"You are assistant number {number}. " + "Answer in a friendly way. " * 40 for number in range(6)
+]
+_QUESTIONS = [
+    "Who is there?",
+    "Where do I find the harbour?",
+    "Tell me a story of a lighthouse.",
+    "And then?",
+]
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """One request as its user saw it. Times are monotonic seconds; `failure` says why it was not answered whole."""
+
+    streamed: bool
+    started: float
+    worker: str | None = None
+    first_token: float | None = None
+    ended: float | None = None
+    failure: str | None = None
+
+
+class Load:
+    """`users` users, each asking again when answered. Entering starts them; leaving lets them finish their sentence."""
+
+    def __init__(self, url: str, model: str, users: int = 20) -> None:
+        self.exchanges: list[Exchange] = []
+        self._url = f"{url}/v1/chat/completions"
+        self._model = model
+        self._users = users
+        self._stopping = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._session: aiohttp.ClientSession | None = None
+        self._numbers = itertools.count()
+        self._random = random.Random(1)
+
+    async def __aenter__(self) -> Self:
+        timeout = aiohttp.ClientTimeout(total=30.0)
+        self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
+        self._tasks = [asyncio.create_task(self._use(self._session)) for _ in range(self._users)]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Ask nothing more; returns when the last answer is in."""
+        self._stopping.set()
+        await asyncio.gather(*self._tasks)
+        if self._session is not None:
+            await self._session.close()
+
+    def under_way(self, worker: str, *, streamed: bool) -> int:
+        """How many answers this worker is giving right now."""
+        return sum(e.ended is None and e.worker == worker and e.streamed == streamed for e in self.exchanges)
+
+    async def _use(self, session: aiohttp.ClientSession) -> None:
+        while not self._stopping.is_set():
+            exchange = Exchange(streamed=next(self._numbers) % 3 != 0, started=time.monotonic())
+            self.exchanges.append(exchange)
+            try:
+                await self._ask(session, exchange)
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                exchange.failure = f"{'cut while it streamed' if exchange.first_token else 'no answer'} ({type(error).__name__})"
+            exchange.ended = time.monotonic()
+            await asyncio.sleep(self._random.uniform(0.0, 0.1))
+
+    async def _ask(self, session: aiohttp.ClientSession, exchange: Exchange) -> None:
+        messages = [
+            {"role": "system", "content": self._random.choice(_BEGINNINGS)},
+            {"role": "user", "content": self._random.choice(_QUESTIONS)},
+        ]
+        max_tokens = self._random.randint(20, 80)
+        body = {
+            "model": self._model,
+            "messages": messages,
+            "max_tokens": max_tokens,
+            "stream": exchange.streamed,
+        }
+        async with session.post(self._url, json=body) as answer:
+            exchange.worker = answer.headers.get("x-served-by")
+            if answer.status != 200:
+                exchange.failure = f"HTTP {answer.status}: {(await answer.text())[:120]}"
+            elif exchange.streamed:
+                await _read_stream(answer, exchange)
+            else:
+                await answer.read()
+
+
+async def _read_stream(answer: aiohttp.ClientResponse, exchange: Exchange) -> None:
+    last = b""
+    async for line in answer.content:
+        if line.startswith(b"data: "):
+            last = line
+            if exchange.first_token is None and _has_text(line):
+                exchange.first_token = time.monotonic()
+    if last.strip() != b"data: [DONE]":
+        exchange.failure = "ended before it was done"
+
+
+def _has_text(line: bytes) -> bool:
+    if line.strip() == b"data: [DONE]":
+        return False
+    choices = json.loads(line.removeprefix(b"data: ")).get("choices") or [{}]
+    return bool(choices[0].get("delta", {}).get("content"))

