@@ -5,9 +5,9 @@ import asyncio
 import platform
 import sys
 
-from benchmarks import discovery_scale, pick_path
+from benchmarks import discovery_scale
 
-_ALL = {"discovery": discovery_scale.main, "pick": pick_path.main}
+_ALL = {"discovery": discovery_scale.main}
 
 
 def main() -> int:

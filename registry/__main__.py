@@ -1,0 +1,160 @@
+"""`python -m registry`: registers a model server not written in Python, or not ours (vLLM, SGLang, ...), from beside it."""
+
+import argparse
+import asyncio
+import logging
+import os
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import aiohttp
+import anyio
+from yarl import URL
+
+import registry
+from discovery.errors import AdsumError
+from discovery.instance import authority
+from registry.described import DocumentFile
+from registry.sidecar import Followed, Sidecar
+
+log = logging.getLogger("registry")
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 left as asked, 1 the worker cannot be registered, 2 the arguments are wrong."""
+    options = _parser().parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s registry: %(message)s", stream=sys.stderr)
+    try:
+        asyncio.run(_run(options))
+    except KeyboardInterrupt:
+        return 130
+    except (AdsumError, ValueError, OSError) as error:
+        print(f"registry: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ValueError) else 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m registry",
+        description="Register a model server that is not ours: follow its health, publish its metadata, until "
+        "SIGTERM. Readers of the metadata need the bearer token in $ADSUM_TOKEN, if there is one.",
+    )
+    who = parser.add_argument_group("who")
+    who.add_argument("--namespace", required=True)
+    who.add_argument("--component", required=True)
+    who.add_argument("--instance-id", metavar="ID", help="made up without it")
+    who.add_argument("--label", action="append", default=[], type=_label, metavar="KEY=VALUE", dest="labels")
+    what = parser.add_argument_group("what is followed")
+    what.add_argument("--server", required=True, type=_server, metavar="URL", help="http://127.0.0.1:8000")
+    what.add_argument("--health-path", default="/health", metavar="PATH", help="2xx means ready")
+    what.add_argument("--models-path", default="/v1/models", metavar="PATH", help="'' for a server without")
+    what.add_argument(
+        "--metadata-file", type=Path, metavar="FILE", help="a JSON object; read again when changed"
+    )
+    what.add_argument("--engine", metavar="NAME", help="whose metrics it has: vllm, sglang, ...")
+    what.add_argument("--interval", type=_seconds, default=1.0, metavar="TIME", help="1s, 500ms")
+    what.add_argument("--drain-timeout", type=_seconds, default=30.0, metavar="TIME", help="30s")
+    where = parser.add_argument_group("where")
+    where.add_argument("--discovery", metavar="URL", help="file:///path, ...; default $ADSUM_DISCOVERY")
+    where.add_argument(
+        "--address", help="how others reach this machine; default: the server's, if not loopback"
+    )
+    where.add_argument("--port", type=int, default=0, help="where /metadata is served; default: any free one")
+    return parser
+
+
+async def _run(options: argparse.Namespace) -> None:
+    stop = _stop_signals()
+    file = None if options.metadata_file is None else DocumentFile(options.metadata_file)
+    if file is not None:
+        file.refresh()
+    opened = registry.open(
+        options.discovery,
+        address=options.address or _own_address(options.server),
+        port=options.port,
+        instance_id=options.instance_id,
+        labels=dict(options.labels),
+        token=os.environ.get("ADSUM_TOKEN") or None,
+    )
+    async with (
+        opened.register_instance(options.namespace, options.component) as handle,
+        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=False) as session,
+    ):
+        instance = handle.instance
+        at = authority(instance.address, instance.port)
+        log.info("%s/%s %s at %s", instance.namespace, instance.component, instance.id, at)
+        await _follow(Sidecar(_followed(options), handle, session, file), stop)
+
+
+async def _follow(sidecar: Sidecar, stop: asyncio.Queue[signal.Signals]) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sidecar.follow)
+        await stop.get()
+        tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_cancel_when, stop, tasks.cancel_scope)
+        await sidecar.drain()
+        tasks.cancel_scope.cancel()
+
+
+async def _cancel_when(stop: asyncio.Queue[signal.Signals], scope: anyio.CancelScope) -> None:
+    await stop.get()
+    scope.cancel()
+
+
+def _stop_signals() -> asyncio.Queue[signal.Signals]:
+    """SIGTERM and SIGINT as they come: the first begins the drain, the second cuts it short."""
+    received: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, received.put_nowait, number)
+    return received
+
+
+def _followed(options: argparse.Namespace) -> Followed:
+    return Followed(
+        server=options.server,
+        health_path=options.health_path,
+        models_path=options.models_path or None,
+        engine=options.engine,
+        interval=options.interval,
+        drain_timeout=options.drain_timeout,
+    )
+
+
+def _own_address(server: URL) -> str | None:
+    return None if server.host in ("127.0.0.1", "::1", "localhost") else server.host
+
+
+def _server(text: str) -> URL:
+    try:
+        url = URL(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a URL: {error}") from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a server's URL; expected http://host:port")
+    return url
+
+
+def _seconds(text: str) -> float:
+    match = _DURATION.fullmatch(text)
+    if match is None or float(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; expected 1s, 500ms or a number of seconds")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not key or not separator:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a label; expected KEY=VALUE")
+    return key, value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""The same names without `await`: seed 002's snippets run as they are written.
+
+One thread runs the event loop of one registry; the calls may come from any thread, also from inside a running loop
+(which they block, as any blocking call does). What is still registered when the interpreter ends is taken back.
+"""
+
+import os
+import signal
+import ssl
+import threading
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from discovery.instance import Instance, InstanceStatus
+from discovery.portal import Portal
+from registry import opening
+from registry.service import InstanceHandle as AsyncInstanceHandle
+from registry.service import ServiceRegistry as AsyncServiceRegistry
+
+__all__ = ["InstanceHandle", "ServiceRegistry", "open"]
+
+
+class InstanceHandle:
+    """`registry.InstanceHandle` without await; a context manager."""
+
+    def __init__(self, native: AsyncInstanceHandle, portal: Portal) -> None:
+        self._native = native
+        self._portal = portal
+
+    @property
+    def instance(self) -> Instance:
+        return self._native.instance
+
+    def instance_id(self) -> str:
+        return self._native.instance_id()
+
+    def set_metadata(self, metadata: Mapping[str, Any]) -> None:
+        """Raises TypeError or ValueError that name the place; then the old document stays."""
+        self._native.set_metadata(metadata)
+
+    def set_ready(self, status: InstanceStatus | str) -> None:
+        """One of "ready", "not_ready", "draining"; ValueError otherwise."""
+        self._native.set_ready(status)
+
+    def busy(self) -> AbstractContextManager[None]:
+        """Work that a drain waits for, in whatever thread."""
+        return self._native.busy()
+
+    def drain(self, timeout: float) -> None:
+        """Say DRAINING, wait until nothing is busy or `timeout` seconds passed, then close."""
+        self._portal.call(self._native.drain, timeout)
+
+    def drain_on_sigterm(self, timeout: float = 30.0) -> None:
+        """On SIGTERM drain, beside the program's own work, then do what SIGTERM did before: end it, by default.
+
+        A second SIGTERM cuts the drain short. ValueError outside the main thread.
+        """
+        previous = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
+
+        def drain() -> None:
+            try:
+                self.drain(timeout)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        def received(number: int, frame: FrameType | None) -> None:
+            signal.signal(signal.SIGTERM, previous)
+            threading.Thread(target=drain, name="drain on SIGTERM", daemon=True).start()
+
+        signal.signal(signal.SIGTERM, received)
+
+    def close(self) -> None:
+        self._portal.call(self._native.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ServiceRegistry:
+    """`registry.ServiceRegistry` without await. A context manager; `close` closes its handles and ends its thread."""
+
+    def __init__(self, native: AsyncServiceRegistry, portal: Portal) -> None:
+        self._native = native
+        self._portal = portal
+        self._handles: dict[tuple[str, str], InstanceHandle] = {}
+
+    def register_instance(self, namespace: str, component: str) -> InstanceHandle:
+        """Register this worker, NOT_READY. Raises ValueError for a bad name, `RegistrationError`."""
+
+        async def register() -> AsyncInstanceHandle:
+            return await self._native.register_instance(namespace, component)
+
+        native = self._portal.call(register)
+        handle = self._handles.get((namespace, component))
+        if handle is None or handle._native is not native:
+            handle = self._handles[namespace, component] = InstanceHandle(native, self._portal)
+        return handle
+
+    def close(self) -> None:
+        self._portal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open(  # noqa: PLR0913  # as registry.open
+    url: str | None = None,
+    *,
+    address: str | None = None,
+    port: int | None = None,
+    instance_id: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    token: str | None = None,
+) -> ServiceRegistry:
+    """As `registry.open`; the contract is served by the registry's own thread."""
+    native = opening.open(
+        url,
+        address=address,
+        port=port,
+        instance_id=instance_id,
+        labels=labels,
+        ssl_context=ssl_context,
+        token=token,
+    )
+    return ServiceRegistry(native, Portal(native.aclose))

@@ -1,0 +1,89 @@
+"""What is said of a model server that does not say it itself: a file, its list of models, its port."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from yarl import URL
+
+from discovery.instance import METADATA_LIMIT
+
+
+class DocumentFile:
+    """A JSON object in a file, read again when the file changed. Blocking."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.content: Mapping[str, Any] = {}
+        self._signature: tuple[int, int, int] | None = None
+        self._problem: str | None = None
+
+    def refresh(self) -> None:
+        """Read what is there now. ValueError says what is wrong with it; then `content` stays as it was."""
+        try:
+            found = self.path.stat()
+            signature = (found.st_mtime_ns, found.st_size, found.st_ino)
+            if signature != self._signature:
+                self._signature, self._problem = signature, None
+                self._read()
+        except OSError as error:
+            self._signature, self._problem = None, f"{self.path} cannot be read: {error.strerror}"
+        if self._problem is not None:
+            raise ValueError(self._problem)
+
+    def _read(self) -> None:
+        text = self.path.read_bytes()
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            self._problem = f"{self.path} is not JSON: {error}"
+            return
+        if not isinstance(content, dict):
+            self._problem = f"{self.path} holds a JSON {type(content).__name__}; a JSON object is expected"
+        elif len(text) > METADATA_LIMIT:
+            self._problem = f"{self.path} is larger than {METADATA_LIMIT} bytes"
+        else:
+            self.content = content
+
+
+def read_models(body: bytes) -> Mapping[str, Any]:
+    """`{"model": {...}}` from an OpenAI-style list of models; ValueError if it is none.
+
+    vLLM lists the base model under each of its served names, then LoRA adapters with their base as `parent`.
+    """
+    listed = json.loads(body)
+    entries = listed.get("data") if isinstance(listed, dict) else None
+    if not isinstance(entries, list) or not all(_is_model(entry) for entry in entries):
+        raise ValueError('not a list of models: expected {"data": [{"id": ...}, ...]}')
+    bases = [entry for entry in entries if not entry.get("parent")]
+    if not bases:
+        return {}
+    model: dict[str, Any] = {"name": bases[0]["id"]}
+    if aliases := [entry["id"] for entry in bases[1:]]:
+        model["aliases"] = aliases
+    model["adapters"] = [entry["id"] for entry in entries if entry.get("parent")]
+    if isinstance(longest := bases[0].get("max_model_len"), int):
+        model["runtime_config"] = {"max_model_len": longest}
+    return {"model": model}
+
+
+def describe_transport(server: URL, engine: str | None) -> Mapping[str, Any]:
+    """Where the server answers: its port for requests and for metrics. Never its host: that is the source's to say."""
+    http: dict[str, Any] = {"port": server.port, "metrics_port": server.port}
+    return {"transport": {"http": http | ({"engine": engine} if engine else {})}}
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Both; where both say something, `over` counts, object by object."""
+    both = dict(under)
+    for key, value in over.items():
+        below = both.get(key)
+        both[key] = (
+            merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        )
+    return both
+
+
+def _is_model(entry: object) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("id"), str)

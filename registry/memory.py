@@ -1,0 +1,31 @@
+"""Membership in a `MemoryStore`: registry and discovery in one process."""
+
+from discovery.errors import RegistrationError
+from discovery.instance import Instance
+from discovery.memory import MemoryStore
+
+
+class MemoryMembership:
+    """One instance in `store`."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._instance: Instance | None = None
+
+    async def join(self, instance: Instance) -> Instance:
+        """Raises `RegistrationError` if the id is taken."""
+        if not self._store.put(instance):
+            raise RegistrationError(
+                f"the instance id {instance.id!r} is taken in {instance.namespace}/{instance.component}: "
+                "choose another id, or none and one is made"
+            )
+        self._instance = instance
+        return instance
+
+    def update(self, instance: Instance) -> None:
+        self._store.put(instance)
+
+    async def leave(self) -> None:
+        if self._instance is not None:
+            self._store.remove(self._instance)
+            self._instance = None

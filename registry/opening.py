@@ -1,0 +1,64 @@
+"""From a URL to a ServiceRegistry."""
+
+import ssl
+from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
+
+from discovery.opening import default_url, file_path
+from registry.contract import Contract
+from registry.handle import Membership
+from registry.registration import Announcement, MembershipRegistry
+
+_EXPECTED = "file:///path, memory://name"
+
+
+def open(  # noqa: PLR0913  # what a worker may say, each optional and by name; a settings object would only hide it
+    url: str | None = None,
+    *,
+    address: str | None = None,
+    port: int | None = None,
+    instance_id: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    token: str | None = None,
+    contract: Contract | None = None,
+) -> MembershipRegistry:
+    """The registry that `url` names: `file:///path`, `memory://name`; default as `discovery.open`.
+
+    `address`: host name or IP address by which others reach this machine; without it the contract is served to this
+    machine only, on 127.0.0.1. `port`: where it is served, any free one without it. `instance_id`: made up without
+    it. `ssl_context`, `token`: serve over TLS, ask readers of the metadata for a bearer token. `contract`: one that
+    the worker mounted in its own application, which listens on `port`.
+
+    Raises ValueError or TypeError. Nothing is opened before an instance is registered.
+    """
+    announcement = Announcement(
+        address, port or 0, instance_id, dict(labels or {}), ssl_context, token, contract
+    )
+    return MembershipRegistry(_membership(url or default_url()), announcement)
+
+
+def _membership(url: str) -> Callable[[], Membership]:
+    """How to make one instance's membership; each backend is imported when it is asked for."""
+    parts = urlsplit(url)
+    match parts.scheme:
+        case "file":
+            from registry.filesystem import FilesystemMembership
+
+            root = file_path(parts, url)
+            return lambda: FilesystemMembership(root)
+        case "memory":
+            from discovery.memory import named
+            from registry.memory import MemoryMembership
+
+            store = named(parts.netloc + parts.path)
+            return lambda: MemoryMembership(store)
+        case "static":
+            raise ValueError(
+                f"{url!r} lists fixed addresses: nobody registers there; register in {_EXPECTED}"
+            )
+        case "kubernetes":
+            raise ValueError(
+                f"{url!r}: registering with kubernetes is not part of this version; there are {_EXPECTED}"
+            )
+    raise ValueError(f"{url!r} is not a registry URL; expected one of {_EXPECTED}")

@@ -1,0 +1,37 @@
+"""What the worker side is tested with: a client, and contracts that are served for real."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import aiohttp
+import pytest
+
+from registry.contract import Contract
+from registry.document import Document
+from registry.server import ContractServer
+
+Serve = Callable[[Contract], Awaitable[str]]
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
+        yield session
+
+
+@pytest.fixture
+def document() -> Document:
+    return Document.of("decode-1", "life1")
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """`await serve(contract)`: its URL, on a port of its own."""
+    servers: list[ContractServer] = []
+
+    async def started(contract: Contract) -> str:
+        servers.append(ContractServer(contract))
+        return f"http://127.0.0.1:{await servers[-1].start('127.0.0.1', 0)}"
+
+    yield started
+    for server in servers:
+        await server.stop()

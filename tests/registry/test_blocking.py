@@ -1,0 +1,147 @@
+"""Seed 002's snippets as they are written, threads, running loops, and the end of the interpreter."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import discovery.blocking
+import registry.blocking
+from registry import RegistrationError
+
+
+def set_up_nats_listener(instance_id: str) -> dict[str, Any]:
+    return {"nats": {"subject": f"dynamo.decode.{instance_id}"}}
+
+
+def test_seed_002_decode_worker_set_up_and_its_frontend() -> None:
+    service_registry = registry.blocking.open("memory://seed-002")
+    service_discovery = discovery.blocking.open("memory://seed-002")
+    with service_registry, service_discovery:
+        # Register the instance
+        decode_worker = service_registry.register_instance("dynamo", "decode")
+        instance_id = decode_worker.instance_id()  # Unique identifier for the instance
+
+        # Start up NATS listener for the endpoints of this component (or other transport).
+        comp_transport_details = set_up_nats_listener(instance_id)
+
+        # Write metadata associated with the instance
+        metadata = {
+            "model": {"name": "Qwen3-32B"},  # Runtime Info
+            "transport": comp_transport_details,  # Transport details for this component
+            "mdc": {"display_name": "Qwen3-32B"},  # Model Deployment Card
+        }
+
+        decode_worker.set_metadata(metadata)
+        decode_worker.set_ready("ready")
+
+        decode_workers = service_discovery.list_instances("dynamo", "decode")
+        assert [worker.id for worker in decode_workers] == [instance_id]
+        assert decode_workers[0].metadata()["Model"] == {"name": "Qwen3-32B"}
+    assert not [thread for thread in threading.enumerate() if "portal" in thread.name]
+
+
+def test_the_same_handle_twice_and_closed_after_the_last_release() -> None:
+    with registry.blocking.open("memory://twice") as opened:
+        first = opened.register_instance("dynamo", "decode")
+        with opened.register_instance("dynamo", "decode") as second:
+            assert second is first
+        first.set_ready("ready")
+        first.close()
+        with pytest.raises(RegistrationError, match="is closed"):
+            first.set_ready("ready")
+        third = opened.register_instance("dynamo", "decode")
+        assert third.instance.incarnation != first.instance.incarnation
+        third.drain(1)
+
+
+async def test_inside_a_running_loop() -> None:
+    opened = registry.blocking.open("memory://running")
+    try:
+        handle = opened.register_instance("dynamo", "decode")
+        handle.set_ready("ready")
+        with discovery.blocking.open("memory://running") as found:
+            assert [worker.id for worker in found.list_instances("dynamo", "decode")] == [
+                handle.instance_id()
+            ]
+    finally:
+        await asyncio.to_thread(opened.close)
+
+
+def test_drain_waits_for_work_in_other_threads() -> None:
+    working, finish, finished = threading.Event(), threading.Event(), []
+
+    with registry.blocking.open("memory://work") as opened:
+        handle = opened.register_instance("dynamo", "decode")
+
+        def work() -> None:
+            with handle.busy():
+                working.set()
+                finish.wait(10)
+                finished.append(True)
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        working.wait(10)
+        threading.Timer(0.3, finish.set).start()
+        handle.drain(10)
+        assert finished
+        thread.join()
+
+
+def test_errors_arrive_as_they_are() -> None:
+    with registry.blocking.open("memory://errors") as opened:
+        with pytest.raises(ValueError, match="component 'a/b'"):
+            opened.register_instance("dynamo", "a/b")
+        handle = opened.register_instance("dynamo", "decode")
+        with pytest.raises(TypeError, match=r"metadata\['a'\] is of type object"):
+            handle.set_metadata({"a": object()})
+        with pytest.raises(ValueError, match="'up' is not an instance status"):
+            handle.set_ready("up")
+    with pytest.raises(ValueError, match="not a registry URL"):
+        registry.blocking.open("nonsense://")
+
+
+def run(program: str, root: Path) -> subprocess.Popen[bytes]:
+    source = f"URL = {f'file://{root}'!r}\n{textwrap.dedent(program)}"
+    return subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE)
+
+
+def test_a_program_that_just_ends_leaves(tmp_path: Path) -> None:
+    program = """
+        import pathlib, registry.blocking
+        handle = registry.blocking.open(URL).register_instance("dynamo", "decode")
+        handle.set_ready("ready")
+        print(len(list(pathlib.Path(URL[7:]).glob("dynamo/decode/decode-*.json"))))
+    """
+    with run(program, tmp_path) as process:
+        output, _ = process.communicate(timeout=20)
+    assert (output, process.returncode) == (b"1\n", 0)
+    assert list(tmp_path.glob("dynamo/decode/decode-*")) == []
+
+
+def test_sigterm_drains_beside_the_programs_own_work(tmp_path: Path) -> None:
+    program = """
+        import registry.blocking, time
+        handle = registry.blocking.open(URL).register_instance("dynamo", "decode")
+        handle.drain_on_sigterm(timeout=5)
+        handle.set_ready("ready")
+        with handle.busy():
+            print("up", flush=True)
+            time.sleep(0.7)
+            print("work done", flush=True)
+        time.sleep(30)
+    """
+    with run(program, tmp_path) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"up\n"
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=10)
+    assert (output, process.returncode) == (b"work done\n", -signal.SIGTERM)
+    assert list(tmp_path.glob("dynamo/decode/decode-*")) == []

@@ -1,0 +1,68 @@
+"""A registry in one process, seen by the discovery of the same process."""
+
+import asyncio
+
+import pytest
+
+import discovery
+import registry
+from discovery.memory import named
+from registry.memory import MemoryMembership
+
+URL = "memory://registry-tests"
+
+
+async def test_registered_ready_not_ready_left() -> None:
+    async with discovery.open(URL) as found, registry.open(URL) as opened:
+        handle = await opened.register_instance("dynamo", "decode")
+        assert await found.list_instances("dynamo", "decode") == []
+        handle.set_metadata({"Model": {"name": "m"}})
+        handle.set_ready("ready")
+        (instance,) = await found.list_instances("dynamo", "decode")
+        assert (instance.id, instance.address) == (handle.instance_id(), "127.0.0.1")
+        assert (await instance.metadata())["model"] == {"name": "m"}
+        handle.set_ready(discovery.InstanceStatus.NOT_READY)
+        assert await found.list_instances("dynamo", "decode") == []
+        await handle.close()
+        assert (
+            named(URL.removeprefix("memory://")).snapshot(discovery.ComponentKey("dynamo", "decode")).known
+            == {}
+        )
+
+
+async def test_a_taken_id_is_refused_and_leaves_the_owner_alone() -> None:
+    async with (
+        registry.open(URL, instance_id="decode-0") as first,
+        registry.open(URL, instance_id="decode-0") as second,
+        discovery.open(URL) as found,
+    ):
+        owner = await first.register_instance("dynamo", "taken")
+        owner.set_ready("ready")
+        with pytest.raises(registry.RegistrationError, match="'decode-0' is taken in dynamo/taken"):
+            await second.register_instance("dynamo", "taken")
+        assert await found.list_instances("dynamo", "taken") == [owner.instance]
+        await owner.close()
+        await second.register_instance("dynamo", "taken")
+
+
+async def test_membership_leaves_twice() -> None:
+    store = named("twice")
+    membership = MemoryMembership(store)
+    await membership.leave()
+    await membership.join(discovery.Instance("a", "dynamo", "decode", "127.0.0.1", 1, "life1"))
+    await membership.leave()
+    await membership.leave()
+    assert not store.snapshot(discovery.ComponentKey("dynamo", "decode")).known
+
+
+async def test_status_from_another_thread_reaches_watchers() -> None:
+    async with (
+        discovery.open(URL) as found,
+        registry.open(URL).register_instance("dynamo", "threads") as handle,
+        found.watch("dynamo", "threads") as stream,
+    ):
+        await asyncio.to_thread(handle.set_ready, "ready")
+        event = await asyncio.wait_for(anext(stream), 2)
+        assert event.instance == handle.instance
+        with pytest.raises(ValueError, match="'up' is not an instance status"):
+            await asyncio.to_thread(handle.set_ready, "up")

@@ -1,0 +1,58 @@
+"""What a worker may not ask of `registry.open`."""
+
+from typing import Any
+
+import pytest
+
+import registry
+from registry.contract import Contract
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (
+            {"url": "memory://x", "instance_id": "Not_OK"},
+            ValueError,
+            "instance id 'Not_OK' is not a DNS-1123",
+        ),
+        (
+            {"url": "memory://x", "address": "host:80"},
+            ValueError,
+            "'host:80' is neither a host name nor an IP",
+        ),
+        ({"url": "memory://x", "address": "0.0.0.0"}, ValueError, "nobody can reach '0.0.0.0'"),
+        ({"url": "memory://x", "address": "::"}, ValueError, "nobody can reach '::'"),
+        ({"url": "memory://x", "address": ""}, ValueError, "neither"),
+        ({"url": "memory://x", "port": 70000}, ValueError, "port 70000 is not one"),
+        ({"url": "memory://x", "labels": {"a": 1}}, TypeError, "label 'a': 1 is not a string"),
+        ({"url": "memory://x", "contract": Contract()}, ValueError, "needs `port`"),
+        (
+            {"url": "memory://x", "contract": Contract(), "port": 1, "token": "t"},
+            ValueError,
+            "give the token to",
+        ),
+        ({"url": "static://a:1"}, ValueError, "nobody registers there"),
+        ({"url": "kubernetes://"}, ValueError, "not part of this version"),
+        ({"url": "etcd://x"}, ValueError, "'etcd://x' is not a registry URL; expected one of file:///path"),
+        ({"url": "file://tmp/x"}, ValueError, "three slashes"),
+    ],
+)
+def test_bad_arguments_are_refused_at_the_door(
+    arguments: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        registry.open(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "component", "words"),
+    [
+        ("", "decode", "namespace '' is not"),
+        ("dynamo", "a/b", "component 'a/b' is not"),
+        ("A", "b", "namespace 'A'"),
+    ],
+)
+def test_bad_names_are_refused_before_anything_happens(namespace: str, component: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        registry.open("memory://x").register_instance(namespace, component)

@@ -1,0 +1,258 @@
+"""The wire contract over real sockets, on its own port and inside another application."""
+
+import asyncio
+import datetime
+import ipaddress
+import json
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from discovery.check import Verdict, check_contract
+from discovery.errors import RegistrationError
+from discovery.instance import InstanceStatus
+from registry.contract import Contract
+from registry.document import Document
+from registry.server import ContractServer, add_routes, application
+
+Serve = Callable[[Contract], Awaitable[str]]
+Eventually = Callable[..., Awaitable[float]]
+
+
+def bound(document: Document, **options: object) -> Contract:
+    contract = Contract(**options)  # type: ignore[arg-type]  # what each test names
+    contract.bind(document)
+    return contract
+
+
+def hold(document: Document, wait: float = 30) -> dict[str, str]:
+    return {"If-None-Match": document.current.etag, "Prefer": f"wait={wait:g}"}
+
+
+async def test_keeps_the_contract(serve: Serve, document: Document) -> None:
+    document.set_status(InstanceStatus.READY)
+    document.set_metadata({"model": {"name": "m"}})
+    url = await serve(bound(document))
+    findings = [finding async for finding in check_contract(url)]
+    assert {finding.verdict for finding in findings} == {Verdict.OK}, findings
+
+
+async def test_unregistered_answers_503_and_lives(serve: Serve, client: aiohttp.ClientSession) -> None:
+    url = await serve(Contract())
+    statuses = []
+    for path in ("/metadata", "/health", "/live", "/other"):
+        async with client.get(url + path) as response:
+            statuses.append(response.status)
+    assert statuses == [503, 503, 200, 404]
+
+
+async def test_probe_follows_the_status_and_metadata_still_answers_while_draining(
+    serve: Serve, client: aiohttp.ClientSession, document: Document
+) -> None:
+    url = await serve(bound(document))
+    for status, expected in (("not_ready", 503), ("ready", 200), ("draining", 503)):
+        document.set_status(InstanceStatus(status))
+        async with client.get(f"{url}/health") as response:
+            assert response.status == expected
+        async with client.get(f"{url}/metadata") as response:
+            assert (response.status, response.headers["Instance-Status"]) == (200, status)
+
+
+async def test_held_get_answers_when_the_document_changes(
+    serve: Serve, client: aiohttp.ClientSession, document: Document
+) -> None:
+    contract = bound(document)
+    url = await serve(contract)
+    loop = asyncio.get_running_loop()
+    for change in (
+        lambda: document.set_metadata({"a": 1}),
+        lambda: document.set_status(InstanceStatus.READY),
+        lambda: document.set_status(InstanceStatus.DRAINING),
+    ):
+        loop.call_later(0.05, change)
+        started = loop.time()
+        async with client.get(f"{url}/metadata", headers=hold(document)) as response:
+            assert response.status == 200
+            assert response.headers["Preference-Applied"] == "wait=30"
+            assert response.headers["ETag"] == document.current.etag
+        assert 0.04 < loop.time() - started < 1
+
+
+async def test_held_get_answers_304_when_time_is_up(
+    serve: Serve, client: aiohttp.ClientSession, document: Document
+) -> None:
+    url = await serve(bound(document, max_wait=0.2))
+    started = asyncio.get_running_loop().time()
+    async with client.get(f"{url}/metadata", headers=hold(document)) as response:
+        assert (response.status, response.headers["Preference-Applied"]) == (304, "wait=0.2")
+        assert await response.read() == b""
+    assert 0.15 < asyncio.get_running_loop().time() - started < 2
+
+
+async def test_a_change_from_another_thread_ends_held_gets(
+    serve: Serve, client: aiohttp.ClientSession, document: Document
+) -> None:
+    url = await serve(bound(document))
+    get = asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document)))
+    await asyncio.sleep(0.05)
+    await asyncio.to_thread(document.set_metadata, {"from": "a thread"})
+    async with await asyncio.wait_for(get, 2) as response:
+        assert await response.json() == {"from": "a thread"}
+
+
+async def test_held_gets_are_bounded_and_given_back_when_the_reader_goes(
+    serve: Serve, client: aiohttp.ClientSession, document: Document, eventually: Eventually
+) -> None:
+    contract = bound(document, max_held=2)
+    url = await serve(contract)
+    held = [asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document))) for _ in range(2)]
+    await eventually(lambda: contract.held == 2)
+    async with client.get(f"{url}/metadata", headers=hold(document)) as response:
+        assert response.status == 304
+        assert "Preference-Applied" not in response.headers
+    for get in held:
+        get.cancel()
+    await eventually(lambda: contract.held == 0)
+
+
+async def test_stopping_ends_held_gets(
+    serve: Serve, client: aiohttp.ClientSession, document: Document
+) -> None:
+    contract = bound(document)
+    server = ContractServer(contract)
+    url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
+    get = asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document)))
+    await asyncio.sleep(0.05)
+    contract.release()
+    await asyncio.wait_for(server.stop(), 2)
+    async with await asyncio.wait_for(get, 2) as response:
+        assert (response.status, response.headers["Instance-Status"]) == (200, "draining")
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await client.get(f"{url}/live")
+
+
+async def test_head_has_the_headers_and_no_body(
+    serve: Serve, client: aiohttp.ClientSession, document: Document
+) -> None:
+    document.set_metadata({"a": 1})
+    url = await serve(bound(document))
+    async with client.head(f"{url}/metadata") as response:
+        assert (response.status, response.headers["ETag"]) == (200, document.current.etag)
+        assert response.headers["Content-Length"] == str(len(document.current.body))
+        assert await response.read() == b""
+    async with client.post(f"{url}/metadata") as response:
+        assert response.status == 405
+
+
+async def test_several_header_lines_are_one_field(serve: Serve, document: Document) -> None:
+    url = await serve(bound(document))
+    port = int(url.rpartition(":")[2])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(
+        b'GET /metadata HTTP/1.1\r\nHost: x\r\nIf-None-Match: "a"\r\nIf-None-Match: '
+        + document.current.etag.encode()
+        + b"\r\nConnection: close\r\n\r\n"
+    )
+    assert (await reader.readline()).startswith(b"HTTP/1.1 304")
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_token_guards_the_metadata_but_not_the_probes(
+    serve: Serve, client: aiohttp.ClientSession, document: Document
+) -> None:
+    document.set_status(InstanceStatus.READY)
+    url = await serve(bound(document, token="s3cret-ü"))
+    for given in (None, "Bearer wrong", "s3cret-ü", "Bearer s3cret-ü "):
+        headers = (
+            {} if given is None else {"Authorization": given.rstrip() + ("x" if given[-1:] == " " else "")}
+        )
+        async with client.get(f"{url}/metadata", headers=headers) as response:
+            assert response.status == 401
+            assert response.headers["WWW-Authenticate"].startswith("Bearer")
+            assert b"s3cret" not in await response.read()
+    async with client.get(f"{url}/metadata", headers={"Authorization": "Bearer s3cret-ü"}) as response:
+        assert response.status == 200
+    for path in ("/health", "/live"):
+        async with client.get(url + path) as response:
+            assert response.status == 200
+
+
+async def test_tls(client: aiohttp.ClientSession, document: Document, tmp_path: Path) -> None:
+    served, trusted = certificate(tmp_path)
+    server = ContractServer(bound(document), ssl_context=served)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        async with client.get(f"https://127.0.0.1:{port}/metadata", ssl=trusted) as response:
+            assert response.status == 200
+    finally:
+        await server.stop()
+
+
+async def test_a_taken_port_says_so(document: Document) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for host in ("127.0.0.1", None):
+            with pytest.raises(RegistrationError, match=rf"port {port}|:{port}.*another process.*port=0"):
+                await ContractServer(bound(document)).start(host, port)
+    with pytest.raises(RegistrationError, match="nowhere.invalid:0: .*host name or an IP address"):
+        await ContractServer(bound(document)).start("nowhere.invalid", 0)
+
+
+async def test_mounts_in_an_application_and_under_a_prefix(
+    client: aiohttp.ClientSession, document: Document
+) -> None:
+    app, contract = web.Application(), bound(document)
+    add_routes(app, contract)
+    app.add_subapp("/worker", application(contract))
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        for path in ("/metadata", "/worker/metadata"):
+            async with client.get(url + path) as response:
+                assert (response.status, json.loads(await response.read())) == (200, {})
+    finally:
+        await runner.cleanup()
+
+
+def test_a_contract_answers_for_one_instance_at_a_time(document: Document) -> None:
+    contract = bound(document)
+    with pytest.raises(RegistrationError, match="already answers for instance 'decode-1'"):
+        contract.bind(Document.of("decode-2", "life1"))
+    contract.release()
+    contract.bind(Document.of("decode-2", "life1"))
+
+
+def certificate(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "worker")])
+    now = datetime.datetime.now(datetime.UTC)
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    pem = signed.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / "both.pem").write_bytes(pem + private)
+    (folder / "ca.pem").write_bytes(pem)
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(folder / "both.pem")
+    return served, ssl.create_default_context(cafile=str(folder / "ca.pem"))
