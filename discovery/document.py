@@ -89,8 +89,11 @@ def read_document(instance: Instance, headers: Mapping[str, str], body: bytes) -
 def verify_identity(instance: Instance, headers: Mapping[str, str]) -> bool:
     """True when the answer names the expected instance, False when it names none; raises when it names another one.
 
-    An address is reused: the answer may come from a worker that took the place of the expected one.
+    An address is reused: the answer may come from a worker that took the place of the expected one. A source that
+    knows addresses only (incarnation "") expects nobody in particular.
     """
+    if not instance.incarnation:
+        return False
     named = headers.get(INSTANCE_ID_HEADER)
     incarnation = headers.get(INSTANCE_INCARNATION_HEADER)
     if named is not None and named != instance.id:

@@ -45,6 +45,7 @@ class DocumentFollower:
         self._suspect = suspect
         self._followed: dict[str, Followed] = {}
         self._publishing = False
+        self._ended = False
 
     async def run(self) -> None:
         """Follow the membership until cancelled, or until its source fails; owns one task per instance."""
@@ -54,14 +55,20 @@ class DocumentFollower:
         except BaseExceptionGroup as group:
             self.truth.fail(group.exceptions[0])
         finally:
+            self._ended = True
             self._followed.clear()
 
     async def read(self, instance: Instance) -> dict[str, Any]:
-        """The pushed copy; asks the worker when this incarnation is not followed (any more)."""
+        """The pushed copy, at once; when nothing is followed any more, the worker is asked.
+
+        Raises `MetadataUnavailableError`, at once too for an incarnation that has gone since it was told.
+        """
+        if self._ended:
+            return await self._client.read(instance)
         followed = self._followed.get(instance.id)
         if followed and followed.document and followed.instance.incarnation == instance.incarnation:
             return followed.document.metadata()
-        return await self._client.read(instance)
+        raise MetadataUnavailableError(instance.id, instance.authority, "this instance is not there any more")
 
     def problems(self) -> Mapping[str, str]:
         """Why members are not told yet, or are unreachable, by instance id."""
@@ -135,6 +142,8 @@ class DocumentFollower:
         followed.problem = None if document.ready else "the worker itself says that it is not ready"
         if document == followed.document and followed.reachable == document.ready:
             return
+        if document.ready and not followed.reachable:
+            followed.holds = None  # a worker that drains holds nothing; one that is back may hold again
         followed.document, followed.reachable = document, document.ready
         self._see(followed)
         self._publish_soon()

@@ -54,6 +54,7 @@ class MetadataReader(Protocol):
 class Instance:
     """One registered worker as the source of truth knows it. `port` is where its HTTP contract is served.
 
+    `incarnation` is "" where the source knows addresses only.
     `revision` (the metadata's ETag) and `reachable` are known in `watch(..., metadata=True)` only.
     """
 

@@ -12,8 +12,8 @@ from discovery.endpoints_file import FixedEndpoint, parse_hosts, read_endpoints_
 from discovery.instance import Instance
 from discovery.source import Candidate, ComponentKey, Report, Snapshot
 
-INCARNATION: Final = "static"
-"""A fixed address says nothing about lives: a restart shows in the metadata's epoch only."""
+INCARNATION: Final = ""
+"""A fixed address says nothing about who lives there: a restart shows in the metadata's revision only."""
 _LOOK: Final = 0.5
 """Seconds between two looks at the list."""
 _RESOLVE: Final = 5.0

@@ -1,0 +1,169 @@
+"""What a worker may go through, and how soon its watchers and the picker know: real processes, real signals."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+
+from discovery import (
+    InstanceAddedEvent,
+    InstanceEventStream,
+    InstanceRemovedEvent,
+    InstanceUpdatedEvent,
+    MetadataClient,
+    SourceDiscovery,
+)
+from discovery.opening import open_source
+from epp.server import PickerServer
+from epp.settings import Settings
+
+
+class Worker:
+    """One simulated worker's process; `port` is where it serves requests."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        self.process = process
+        self.port = port
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+
+@asynccontextmanager
+async def a_worker(root: Path, *options: str) -> AsyncIterator[Worker]:
+    command = ["-m", "examples.simulator", "--discovery", f"file://{root}", "--instance-id", "w-0", *options]
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(30):
+            ready = dict(word.split("=") for word in (await process.stdout.readline()).decode().split()[1:])
+        yield Worker(process, int(ready["http"].rpartition(":")[2]))
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        await process.wait()
+
+
+@asynccontextmanager
+async def watched(url: str, *, wait: float = 1.0) -> AsyncIterator[InstanceEventStream]:
+    client = MetadataClient(timeout=2.0, wait=wait)
+    async with (
+        SourceDiscovery(open_source(url), client=client) as service,
+        service.watch("demo", "decode", metadata=True) as stream,
+    ):
+        yield stream
+
+
+async def next_event(stream: InstanceEventStream, within: float) -> object:
+    async with asyncio.timeout(within):
+        return await anext(stream)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def test_sigkill_is_a_removal_and_no_record_stays(tmp_path: Path) -> None:
+    async with a_worker(tmp_path) as worker, watched(f"file://{tmp_path}", wait=10.0) as stream:
+        assert isinstance(await next_event(stream, 10), InstanceAddedEvent)
+        await asyncio.sleep(0.2)  # until the GET is held
+        worker.send(signal.SIGKILL)
+        event = await next_event(stream, 10)
+        if isinstance(event, InstanceUpdatedEvent):  # the reset was seen before the lock was probed
+            assert not event.new.reachable
+            event = await next_event(stream, 10)
+        assert isinstance(event, InstanceRemovedEvent)
+        assert event.reason == "deleted"
+        async with asyncio.timeout(10):
+            while [name for name in os.listdir(tmp_path / "demo" / "decode") if name != ".lock"]:
+                await asyncio.sleep(0.01)
+
+
+async def test_the_picker_leaves_a_killed_worker_alone_at_once(tmp_path: Path) -> None:
+    """100 ms is the figure; tests bound it at ten times that. Two workers: the pick has somewhere else to go."""
+    settings = Settings(
+        discovery=f"file://{tmp_path}",
+        namespace="demo",
+        component="decode",
+        host="127.0.0.1",
+        grpc_port=0,
+        grpc_health_port=0,
+        metrics_port=0,
+        secure_serving=False,
+    )
+    async with (
+        a_worker(tmp_path) as worker,
+        a_worker(tmp_path, "--instance-id", "w-1"),
+        PickerServer(settings) as picker,
+        aiohttp.ClientSession() as session,
+    ):
+        metrics = dict(word.split("=") for word in picker.ready_line.split()[1:])["metrics"]
+
+        async def picked() -> set[str]:
+            async with session.get(f"http://{metrics}/debug/endpoints") as answer:
+                return {e["id"] for e in (await answer.json())["endpoints"] if e["reachable"]}
+
+        async with asyncio.timeout(10):
+            while await picked() != {"w-0", "w-1"}:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)  # until the GETs are held
+        worker.send(signal.SIGKILL)
+        killed = now()
+        while await picked() != {"w-1"}:
+            assert now() - killed < 1.0
+            await asyncio.sleep(0.002)
+
+
+async def test_a_stopped_worker_is_unreachable_not_removed_and_comes_back(tmp_path: Path) -> None:
+    async with a_worker(tmp_path) as worker, watched(f"file://{tmp_path}") as stream:
+        assert isinstance(await next_event(stream, 10), InstanceAddedEvent)
+        worker.send(signal.SIGSTOP)
+        lost = await next_event(
+            stream, 1 + 1 + 2 + 5
+        )  # the hold under way, then wait + 2 s, and a busy machine
+        assert isinstance(lost, InstanceUpdatedEvent)
+        assert not lost.new.reachable
+        assert set(stream.instances) == {"w-0"}
+        worker.send(signal.SIGCONT)
+        back = await next_event(stream, 10)
+        assert isinstance(back, InstanceUpdatedEvent)
+        assert back.new.reachable
+
+
+async def test_a_worker_restarted_in_place_is_an_update_with_its_new_document(tmp_path: Path) -> None:
+    """The same address, and a source that knows of no lives: only the epoch in the revision tells."""
+    async with a_worker(tmp_path, "--model", "first") as worker:
+        [record] = (tmp_path / "demo" / "decode").glob("*.json")
+        port = int(record.read_text().partition('"port":')[2].partition(",")[0])
+        async with watched(f"static://127.0.0.1:{port}") as stream:
+            added = await next_event(stream, 10)
+            assert isinstance(added, InstanceAddedEvent)
+            assert (await added.instance.metadata())["model"]["name"] == "first"
+            worker.send(signal.SIGKILL)
+            await worker.process.wait()
+            async with a_worker(tmp_path, "--model", "second", "--contract-port", str(port)):
+                event = await next_event(stream, 10)
+                while (
+                    not isinstance(event, InstanceUpdatedEvent)
+                    or event.new.revision == added.instance.revision
+                ):
+                    event = await next_event(stream, 10)
+                assert (await event.new.metadata())["model"]["name"] == "second"
+
+
+async def test_a_drained_worker_leaves_in_order(tmp_path: Path) -> None:
+    async with a_worker(tmp_path) as worker, watched(f"file://{tmp_path}") as stream:
+        assert isinstance(await next_event(stream, 10), InstanceAddedEvent)
+        worker.send(signal.SIGTERM)
+        event = await next_event(stream, 10)
+        while isinstance(event, InstanceUpdatedEvent):
+            event = await next_event(stream, 10)
+        assert isinstance(event, InstanceRemovedEvent)
+        assert event.reason == "terminating"
+        assert await worker.process.wait() == 0
