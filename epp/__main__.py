@@ -1,0 +1,82 @@
+"""`python -m epp`: the endpoint picker. `python -m epp envoy-config`: the Envoy configuration that goes with it."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from epp import envoy_flags, flags
+from epp.envoy_config import render
+from epp.settings import Settings
+
+if TYPE_CHECKING:
+    from epp.server import PickerServer
+
+log = logging.getLogger("epp")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 after SIGTERM or SIGINT, 1 when something failed, 2 for bad input."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["envoy-config"]:
+        sys.stdout.write(render(envoy_flags.parse(given[1:])))
+        return 0
+    settings, verbosity, ignored = flags.parse(given)
+    level = logging.WARNING if verbosity <= 0 else logging.INFO if verbosity < 4 else logging.DEBUG
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if ignored:
+        log.warning("flags without effect here: %s", ", ".join(f"--{name}" for name in ignored))
+    try:
+        return asyncio.run(_run(settings))
+    except KeyboardInterrupt:
+        return 0
+
+
+async def _run(settings: Settings) -> int:
+    os.environ.setdefault(
+        "GRPC_VERBOSITY", "NONE"
+    )  # what fails is said once, by us; read when grpc is imported
+    from epp.server import FAILURES, INPUT_ERRORS, PickerServer
+
+    try:
+        async with PickerServer(settings) as server:
+            print(server.ready_line, flush=True)
+            await _serve(server)
+    except INPUT_ERRORS as error:
+        return _complain(error, 2)
+    except FAILURES as error:
+        return _complain(error, 1)
+    return 0
+
+
+async def _serve(server: "PickerServer") -> None:
+    """Until a signal, then drain; a second signal ends the process at once."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    signals = (signal.SIGTERM, signal.SIGINT)
+    for number in signals:
+        loop.add_signal_handler(number, stop.set)
+    stopping = asyncio.create_task(stop.wait())
+    failing = asyncio.create_task(server.wait())
+    try:
+        await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
+        for number in signals:
+            loop.remove_signal_handler(number)
+        if failing.done():
+            await failing
+        await server.drain()
+    finally:
+        stopping.cancel()
+        failing.cancel()
+
+
+def _complain(error: BaseException, code: int) -> int:
+    print(f"python -m epp: {error}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""The key and certificate that the picker serves gRPC with."""
+
+import datetime
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+VALID_FOR = datetime.timedelta(days=3650)
+
+
+class CertificateError(Exception):
+    """The files under --cert-path cannot be used; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """PEM bytes."""
+
+    key: bytes = field(repr=False)
+    certificate: bytes
+
+
+def read(folder: Path) -> KeyPair:
+    """Read `tls.key` and `tls.crt`, the names of a Kubernetes TLS secret; raises CertificateError."""
+    try:
+        pair = KeyPair((folder / "tls.key").read_bytes(), (folder / "tls.crt").read_bytes())
+    except OSError as error:
+        raise CertificateError(f"--cert-path: cannot read {error.filename}: {error.strerror}") from error
+    try:
+        key = serialization.load_pem_private_key(pair.key, password=None)
+        certificate = x509.load_pem_x509_certificate(pair.certificate)
+    except (ValueError, TypeError) as error:
+        raise CertificateError(f"--cert-path: no PEM key and certificate in {folder}: {error}") from error
+    if key.public_key() != certificate.public_key():
+        raise CertificateError(f"--cert-path: tls.key is not the key of tls.crt in {folder}")
+    return pair
+
+
+def self_signed(now: datetime.datetime) -> KeyPair:
+    """A fresh P-256 pair: encryption without identity, as the Go picker serves when it is given no certificate."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "endpoint-picker")])
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - datetime.timedelta(hours=1)).not_valid_after(now + VALID_FOR)
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.DNSName("endpoint-picker")])
+    certificate = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return KeyPair(private, certificate.public_bytes(pem))

@@ -1,0 +1,147 @@
+"""From one request to its endpoints: parse, find who may serve it, admit, schedule, reserve."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from epp.datastore import Datastore
+from epp.endpoint import Endpoint, EndpointPool, Mask
+from epp.protocol import Rejection, Subset
+from epp.request import InferenceRequest, parse_request, passthrough_request
+from epp.saturation import SaturationDetector
+from epp.scheduling.profile import SchedulerProfile
+
+NO_ENDPOINTS: Final = "rejected-no-endpoints"
+SATURATED: Final = "rejected-saturated"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Pick:
+    """What became of a request: `endpoints[0]` is the choice, the rest are its fallbacks in order."""
+
+    request: InferenceRequest
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What an operator decides about requests.
+
+    `objectives`: priority by the name that the objective header gives, 0 for others; below 0 is shed at saturation.
+    `models`: the only ones there are (seed 001), empty: no such rule. `retry_after`: seconds, for what is shed.
+    `passthrough`: no body is looked into, all requests are routed by load.
+    """
+
+    objectives: Mapping[str, int] = field(default_factory=dict)
+    models: frozenset[str] = frozenset()
+    retry_after: float = 1.0
+    passthrough: bool = False
+
+
+class Director:
+    """Decides where requests go, and counts those that are on their way.
+
+    Pure but for the datastore: the same requests at the same times with the same `rng` go to the same endpoints.
+    """
+
+    def __init__(
+        self,
+        datastore: Datastore,
+        profile: SchedulerProfile,
+        detector: SaturationDetector,
+        policy: Policy,
+        rng: random.Random,
+    ) -> None:
+        self._datastore = datastore
+        self._profile = profile
+        self._detector = detector
+        self._policy = policy
+        self._new_id: Callable[[], str] = lambda: f"{rng.getrandbits(128):032x}"
+        self._reserved: dict[Pick, Endpoint] = {}
+
+    def direct(
+        self,
+        headers: Mapping[str, str],
+        body: bytes | bytearray | memoryview,
+        subset: Subset | None,
+        now: float,
+    ) -> Pick:
+        """Pick endpoints and count the request as in flight at the first; `headers` with lower-case names.
+
+        Raises `Rejection`; anything else that is raised is a fault of a plugin, and nothing is reserved then.
+        """
+        read = passthrough_request if self._policy.passthrough else parse_request
+        request = read(headers, body, self._new_id)
+        request.priority = self._policy.objectives.get(request.objective or "", 0)
+        candidates = self._candidates(request, subset, self._datastore.pool(now))
+        self._admit(request, candidates)
+        pick = Pick(request, self._profile.run(request, candidates))
+        self._datastore.reserve(pick.endpoints[0])
+        self._reserved[pick] = pick.endpoints[0]
+        return pick
+
+    def served(self, pick: Pick, destination: str, now: float) -> None:
+        """The data plane says who served: the request counts as in flight there, if that is an endpoint of ours."""
+        before = self._reserved.get(pick)
+        named = Subset.of([destination])
+        ours = (*pick.endpoints, *self._datastore.endpoints)
+        after = next((endpoint for endpoint in ours if named.allows(endpoint.address, endpoint.port)), None)
+        if before is None or after is None or after.key == before.key:
+            return
+        self._datastore.release(before)
+        self._datastore.reserve(after)
+        self._reserved[pick] = after
+
+    def release(self, pick: Pick, now: float) -> None:
+        """The request is over, for whatever reason; does nothing the second time."""
+        endpoint = self._reserved.pop(pick, None)
+        if endpoint is not None:
+            self._datastore.release(endpoint)
+
+    def saturation(self, now: float) -> float:
+        """The load of all endpoints, 1.0 = full."""
+        return self._detector.saturation(self._datastore.pool(now))
+
+    def _candidates(
+        self, request: InferenceRequest, subset: Subset | None, pool: EndpointPool
+    ) -> EndpointPool:
+        """Who serves the model, among them those of the subset, among them the reachable ones if there are any."""
+        model = request.model
+        if model and self._policy.models and model not in self._policy.models:
+            raise _unknown(model)
+        if not len(pool):
+            raise _unavailable("no endpoint is ready")
+        serving = self._datastore.serving(model) if model else None
+        if serving is not None and not serving.any():
+            raise _unknown(model)
+        allowed = _allowed(subset, pool)
+        mask = allowed if serving is None else allowed & serving
+        if not mask.any():
+            raise _unavailable("no endpoint of the requested subset is ready for this request")
+        pool = pool.take(mask)
+        reachable = pool.reachable
+        return pool.take(reachable) if reachable.any() else pool
+
+    def _admit(self, request: InferenceRequest, candidates: EndpointPool) -> None:
+        if request.priority >= 0 or self._detector.saturation(candidates) < 1.0:
+            return
+        message = f"the endpoints are saturated, and a request of priority {request.priority} has to wait"
+        raise Rejection(429, "saturated", message, reason=SATURATED, retry_after=self._policy.retry_after)
+
+
+def _allowed(subset: Subset | None, pool: EndpointPool) -> Mask:
+    if subset is None:
+        return np.ones(len(pool), dtype=np.bool_)
+    allowed = [subset.allows(endpoint.address, endpoint.port) for endpoint in pool.endpoints]
+    return np.array(allowed, dtype=np.bool_)
+
+
+def _unknown(model: str) -> Rejection:
+    return Rejection(404, "model_not_found", f"the model {model[:200]!r} does not exist here")
+
+
+def _unavailable(message: str) -> Rejection:
+    return Rejection(503, "no_endpoints", message, reason=NO_ENDPOINTS)

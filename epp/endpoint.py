@@ -1,0 +1,142 @@
+"""What the picker knows of the workers: an Endpoint is who it is, an EndpointPool holds the numbers as columns."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats: TypeAlias = NDArray[np.float64]
+Mask: TypeAlias = NDArray[np.bool_]
+Indices: TypeAlias = NDArray[np.intp]
+
+NEVER = float("-inf")
+"""The time of a scrape that has not happened."""
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Endpoint:
+    """One instance as the picker addresses it. Two endpoints are equal only if they are the same object.
+
+    `models` holds the declared model and its adapters; empty: the worker declares nothing. `engine` None: unknown.
+    """
+
+    id: str
+    incarnation: str
+    address: str
+    port: int
+    metrics_port: int
+    metrics_path: str = "/metrics"
+    scheme: str = "http"
+    engine: str | None = None
+    models: frozenset[str] = frozenset()
+    labels: Mapping[str, str] = field(default_factory=dict)
+    zone: str | None = None
+    node: str | None = None
+    reachable: bool = True
+    destination: str = field(init=False)
+    """`10.0.0.1:8000` or `[fd00::1]:8000`."""
+
+    def __post_init__(self) -> None:
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        object.__setattr__(self, "destination", f"{host}:{self.port}")
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """One life of one worker; stays the same when its metadata changes."""
+        return self.id, self.incarnation
+
+
+class Column(IntEnum):
+    """The rows of an EndpointPool's matrix, each a column over the endpoints."""
+
+    WAITING = 0
+    RUNNING = 1
+    KV_USAGE = 2
+    INFLIGHT = 3
+    MAX_LORA = 4
+    SCRAPED_AT = 5
+    REACHABLE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """The LoRA adapters that a worker says it runs and those that wait for a slot."""
+
+    active: frozenset[str] = frozenset()
+    waiting: frozenset[str] = frozenset()
+
+
+NO_ADAPTERS = Adapters()
+NO_NUMBERS: Floats = np.array([[0.0], [0.0], [0.0], [0.0], [0.0], [NEVER], [1.0]])
+"""The matrix of one endpoint that nothing is known of yet."""
+
+
+class EndpointPool:
+    """The endpoints and what is known of each at one moment, as float64 columns of one length.
+
+    `numbers` is a matrix indexed by Column, shared with whoever keeps it up to date; plugins only read. `now` and
+    the scrape times are seconds of one monotonic clock.
+    """
+
+    __slots__ = ("adapters", "endpoints", "now", "numbers")
+
+    def __init__(
+        self, endpoints: Sequence[Endpoint], numbers: Floats, adapters: Sequence[Adapters], now: float
+    ) -> None:
+        self.endpoints = tuple(endpoints)
+        self.numbers = numbers
+        self.adapters = tuple(adapters)
+        self.now = now
+
+    def __len__(self) -> int:
+        return len(self.endpoints)
+
+    @property
+    def waiting(self) -> Floats:
+        """Requests that wait in the worker's own queue."""
+        return self._column(Column.WAITING)
+
+    @property
+    def running(self) -> Floats:
+        """Requests that the worker is serving."""
+        return self._column(Column.RUNNING)
+
+    @property
+    def kv_usage(self) -> Floats:
+        """Share of the KV cache in use, 0 to 1."""
+        return self._column(Column.KV_USAGE)
+
+    @property
+    def inflight(self) -> Floats:
+        """Requests that this picker sent and that have not ended."""
+        return self._column(Column.INFLIGHT)
+
+    @property
+    def max_lora(self) -> Floats:
+        """Adapters that the worker can hold at once; 0 when it says nothing of adapters."""
+        return self._column(Column.MAX_LORA)
+
+    @property
+    def reachable(self) -> Mask:
+        """False where discovery has a hint that the worker does not answer."""
+        return self._column(Column.REACHABLE) > 0
+
+    @property
+    def age(self) -> Floats:
+        """Seconds since the last good scrape, inf where there was none."""
+        return self.now - self._column(Column.SCRAPED_AT)
+
+    def take(self, mask: Mask) -> "EndpointPool":
+        """The pool of those endpoints only; the pool itself when that is all of them."""
+        kept = np.flatnonzero(mask)
+        if len(kept) == len(self.endpoints):
+            return self
+        endpoints = [self.endpoints[i] for i in kept]
+        return EndpointPool(endpoints, self.numbers[:, kept], [self.adapters[i] for i in kept], self.now)
+
+    def _column(self, column: Column) -> Floats:
+        values: Floats = self.numbers[column]
+        return values

@@ -1,0 +1,105 @@
+"""The command line of `python -m epp envoy-config`."""
+
+import argparse
+from collections.abc import Sequence
+
+from epp.envoy_config import Address, EnvoySettings
+from epp.flags import Parser, boolean, port
+
+BODY_MODES = ("FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "NONE")
+
+
+def parse(arguments: Sequence[str]) -> EnvoySettings:
+    """Exits with 2 and one line on bad input."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    subset = None if given.subset is None else [item for item in given.subset.split(",") if item]
+    try:
+        return EnvoySettings(
+            mode=given.mode,
+            listen=Address(given.listen_address, given.listen_port),
+            admin=Address(given.admin_address, given.admin_port),
+            pickers=given.epp or EnvoySettings().pickers,
+            endpoints=given.endpoint,
+            subset=subset,
+            request_body=given.request_body,
+            response_body=given.response_body,
+            response_trailer=given.response_trailer,
+            failure_mode_allow=given.failure_mode_allow,
+            secure=given.secure,
+            message_timeout=given.message_timeout,
+            route_timeout=given.route_timeout,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="python -m epp envoy-config",
+        description="Prints an Envoy bootstrap (YAML) that asks the picker about every request.",
+        allow_abbrev=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--mode",
+        choices=("original-dst", "override-host"),
+        default="original-dst",
+        help="how Envoy follows a pick",
+    )
+    add("--listen-address", default="127.0.0.1", help="where clients connect")
+    add("--listen-port", type=port, default=8080, help="0 is any free port")
+    add("--admin-address", default="127.0.0.1", help="of Envoy's admin interface")
+    add("--admin-port", type=port, default=9901, help="0 is any free port")
+    add(
+        "--epp",
+        type=_address,
+        action="append",
+        metavar="HOST:PORT",
+        help="a picker; repeatable (127.0.0.1:9002)",
+    )
+    add(
+        "--endpoint",
+        type=_address,
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="override-host: a worker",
+    )
+    add("--subset", metavar="HOST:PORT,...", help="only these may be picked; an empty one allows none")
+    add("--request-body", choices=BODY_MODES, default="FULL_DUPLEX_STREAMED", help="request_body_mode")
+    add("--response-body", choices=BODY_MODES, default="NONE", help="response_body_mode")
+    add(
+        "--response-trailer",
+        choices=("SKIP", "SEND"),
+        default="SKIP",
+        help="SEND: exact in-flight, at a price",
+    )
+    add(
+        "--failure-mode-allow",
+        nargs="?",
+        const=True,
+        default=False,
+        type=boolean,
+        help="go on without a picker",
+    )
+    add(
+        "--secure",
+        "--secure-serving",
+        nargs="?",
+        const=True,
+        default=True,
+        type=boolean,
+        help="TLS to the picker",
+    )
+    add("--message-timeout", default="10s", help="how long one answer of the picker may take")
+    add("--route-timeout", default="0s", help="of a whole answer; 0s is none")
+    return parser
+
+
+def _address(text: str) -> Address:
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

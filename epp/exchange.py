@@ -1,0 +1,299 @@
+"""One HTTP request's ext_proc conversation, as a state machine: messages in, messages out, time passed in.
+
+How the body comes is Envoy's `request_body_mode`, stated in the first message; a data plane that states nothing is
+taken to do what the protocol demands, FULL_DUPLEX_STREAMED. There and in BUFFERED the pick sees the body. In STREAMED
+and NONE the request headers must be answered before any body comes, so the pick sees the headers only.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+
+from epp import protocol
+from epp.body import Body
+from epp.director import Pick
+from epp.protocol import ProtocolVersion, Rejection, Subset
+from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest, ProcessingResponse
+
+_HEADERS_ONLY = (ProcessingMode.NONE, ProcessingMode.STREAMED)
+_DUPLEX = (ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.GRPC)
+
+
+class ExchangeError(Exception):
+    """The conversation cannot go on: a fault of the picker or messages out of order; gRPC status 13 (INTERNAL)."""
+
+
+class Deferral(Protocol):
+    """A pick that comes later, from an admission queue."""
+
+    def subscribe(self, settle: Callable[[Pick | Exception, float], None]) -> None:
+        """Call `settle` once, with the pick or with why there is none, and the time."""
+
+    def abandon(self) -> None:
+        """Nobody waits any more; `settle` is not called after this."""
+
+
+class Directing(Protocol):
+    """What an exchange asks of a director (`epp.director.Director`)."""
+
+    def direct(
+        self,
+        headers: Mapping[str, str],
+        body: bytes | bytearray | memoryview,
+        subset: Subset | None,
+        now: float,
+    ) -> Pick | Deferral:
+        """Pick and reserve; raises `Rejection`."""
+
+    def served(self, pick: Pick, destination: str, now: float) -> None:
+        """The data plane reports who served the request."""
+
+    def release(self, pick: Pick, now: float) -> None:
+        """The stream is over."""
+
+
+class Observer(Protocol):
+    """Told what becomes of each request, for metrics."""
+
+    def picked(self, pick: Pick, now: float) -> None:
+        """A request was given its endpoints."""
+
+    def rejected(self, rejection: Rejection, now: float) -> None:
+        """A request was answered by the picker itself."""
+
+    def responded(self, pick: Pick, status: int, now: float) -> None:
+        """The response headers came."""
+
+    def released(self, pick: Pick, started: float, now: float) -> None:
+        """The stream of a request that began at `started` is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What all exchanges of a picker have in common; `max_body_bytes` is what one request may make it hold."""
+
+    version: ProtocolVersion = ProtocolVersion.V1_0
+    max_body_bytes: int = 64 * 1024 * 1024
+
+
+class _Phase(Enum):
+    HEADERS = auto()
+    BODY = auto()
+    DEFERRED = auto()
+    PICKED = auto()
+    OVER = auto()
+
+
+class Exchange:
+    """Feed it the messages of one stream, send what it answers, close it when the stream ends for any reason."""
+
+    __slots__ = (
+        "_answer",
+        "_body",
+        "_deferral",
+        "_director",
+        "_fail",
+        "_headers",
+        "_headers_only",
+        "_mode",
+        "_observer",
+        "_phase",
+        "_pick",
+        "_response_mode",
+        "_rules",
+        "_started",
+        "_subset",
+        "_trailers",
+        "closed_by",
+        "responded",
+    )
+
+    def __init__(self, director: Directing, rules: Rules, observer: Observer | None = None) -> None:
+        self._director = director
+        self._rules = rules
+        self._observer = observer
+        self._phase = _Phase.HEADERS
+        self._mode: int = ProcessingMode.FULL_DUPLEX_STREAMED
+        self._response_mode: int = ProcessingMode.FULL_DUPLEX_STREAMED
+        self._headers: dict[str, str] = {}
+        self._headers_only = False
+        self._trailers = False
+        self._subset: Subset | None = None
+        self._body = Body(rules.max_body_bytes)
+        self._started = 0.0
+        self._pick: Pick | None = None
+        self._deferral: Deferral | None = None
+        self._answer: Callable[[list[ProcessingResponse]], None] | None = None
+        self._fail: Callable[[ExchangeError], None] | None = None
+        self.responded = False  # response headers answered: from then on the stream may end OK at any time
+        self.closed_by: str | None = None
+
+    def on_answer(
+        self, callback: Callable[[list[ProcessingResponse]], None], failure: Callable[[ExchangeError], None]
+    ) -> None:
+        """Where answers, or a fault, go that `feed` could not give because the pick was deferred."""
+        self._answer = callback
+        self._fail = failure
+
+    def feed(self, message: ProcessingRequest, now: float) -> list[ProcessingResponse]:
+        """The answers to one message, in the order they must be sent; raises ExchangeError."""
+        if self._phase is _Phase.OVER or message.observability_mode:
+            return []
+        match message.WhichOneof("request"):
+            case "response_headers":
+                return self._response_headers(message, now)
+            case "response_body":
+                piece = message.response_body
+                if self._response_mode in _DUPLEX:
+                    return protocol.streamed("response_body", piece.body, end_of_stream=piece.end_of_stream)
+                return [protocol.unchanged("response_body")]
+            case "response_trailers":
+                return [protocol.unchanged("response_trailers")]
+            case None:
+                raise ExchangeError(
+                    "a message without a known request: the data plane speaks another ext_proc"
+                )
+            case kind:
+                return self._request(kind, message, now)
+
+    def close(self, cause: str, now: float) -> None:
+        """The stream is over, `cause` says why: gives the reservation back; does nothing the second time."""
+        if self.closed_by is not None:
+            return
+        self.closed_by = cause
+        self._abandon()
+        self._phase = _Phase.OVER
+        self._body.drop()
+        if self._pick is not None:
+            self._director.release(self._pick, now)
+            if self._observer is not None:
+                self._observer.released(self._pick, self._started, now)
+
+    def _request(self, kind: str, message: ProcessingRequest, now: float) -> list[ProcessingResponse]:
+        if message.HasField("metadata_context") and self._rules.version is not ProtocolVersion.FEBRUARY_2025:
+            hint = protocol.parse_subset(message.metadata_context)
+            self._subset = self._subset if hint is None else hint
+        try:
+            if kind == "request_headers":
+                return self._request_headers(message, now)
+            if kind == "request_body":
+                return self._request_body(message.request_body.body, message.request_body.end_of_stream, now)
+            return self._request_trailers(now)
+        except Rejection as rejection:
+            return [self._reject(rejection, now)]
+
+    def _request_headers(self, message: ProcessingRequest, now: float) -> list[ProcessingResponse]:
+        if self._phase is not _Phase.HEADERS:
+            raise ExchangeError("request headers came twice on one stream")
+        self._phase = _Phase.BODY
+        self._started = now
+        self._headers = protocol.read_headers(message.request_headers.headers)
+        if message.HasField("protocol_config"):
+            self._mode = message.protocol_config.request_body_mode
+            self._response_mode = message.protocol_config.response_body_mode
+        self._headers_only = message.request_headers.end_of_stream or self._mode in _HEADERS_ONLY
+        if self._headers_only:
+            return self._direct(b"", now)
+        self._body.expect(self._headers.get("content-length"))
+        return [] if self._mode in _DUPLEX else [protocol.unchanged("request_headers")]
+
+    def _request_body(self, body: bytes, end_of_stream: bool, now: float) -> list[ProcessingResponse]:
+        if self._headers_only and self._mode in _HEADERS_ONLY:
+            return [protocol.unchanged("request_body")]
+        if self._phase is not _Phase.BODY:
+            raise ExchangeError(
+                "a request body came before the headers or after its end; set request_header_mode: SEND"
+            )
+        self._body.add(body)
+        # a buffered body comes whole: its one message says end_of_stream = false when trailers follow
+        return self._direct(self._body.whole(), now) if end_of_stream or self._mode not in _DUPLEX else []
+
+    def _request_trailers(self, now: float) -> list[ProcessingResponse]:
+        if self._phase is _Phase.BODY and self._mode in _DUPLEX:
+            self._trailers = True
+            return self._direct(self._body.whole(), now)
+        if self._phase is _Phase.BODY:
+            raise Rejection(400, "invalid_request_error", "the request has trailers but no body")
+        return [protocol.unchanged("request_trailers")]
+
+    def _direct(self, body: bytes, now: float) -> list[ProcessingResponse]:
+        try:
+            outcome = self._director.direct(self._headers, body, self._subset, now)
+        except Rejection:
+            raise
+        except Exception as error:
+            raise ExchangeError(f"the director failed: {type(error).__name__}") from error
+        if isinstance(outcome, Pick):
+            return self._picked(outcome, now)
+        if self._answer is None:
+            raise ExchangeError("the pick was deferred, but nothing listens with on_answer")
+        self._phase = _Phase.DEFERRED
+        self._deferral = outcome
+        outcome.subscribe(self._settle)
+        return []
+
+    def _settle(self, outcome: Pick | Exception, now: float) -> None:
+        self._deferral = None
+        if self._phase is not _Phase.DEFERRED or self._answer is None or self._fail is None:
+            if isinstance(outcome, Pick):
+                self._director.release(outcome, now)
+        elif isinstance(outcome, Pick):
+            self._answer(self._picked(outcome, now))
+        elif isinstance(outcome, Rejection):
+            self._answer([self._reject(outcome, now)])
+        else:
+            error = ExchangeError(f"the director failed: {type(outcome).__name__}")
+            error.__cause__ = outcome
+            self._fail(error)
+
+    def _picked(self, pick: Pick, now: float) -> list[ProcessingResponse]:
+        self._pick = pick
+        self._phase = _Phase.PICKED
+        if self._observer is not None:
+            self._observer.picked(pick, now)
+        destinations = [endpoint.destination for endpoint in pick.endpoints]
+        common, metadata = protocol.routing(destinations, self._rules.version, self._headers)
+        answer = ProcessingResponse(dynamic_metadata=metadata)
+        if not self._headers_only and self._mode not in _DUPLEX:
+            answer.request_body.response.CopyFrom(common)
+            return [answer]
+        answer.request_headers.response.CopyFrom(common)
+        if self._headers_only:
+            return [answer]
+        body = self._body.whole()
+        self._body.drop()
+        if not self._trailers:
+            return [answer, *protocol.streamed("request_body", body, end_of_stream=True)]
+        # trailers close the stream, and Envoy 1.40 fails a request that is answered a body it never had
+        pieces = protocol.streamed("request_body", body, end_of_stream=False) if body else []
+        return [answer, *pieces, protocol.unchanged("request_trailers")]
+
+    def _reject(self, rejection: Rejection, now: float) -> ProcessingResponse:
+        self._phase = _Phase.OVER
+        self._body.drop()
+        if self._observer is not None:
+            self._observer.rejected(rejection, now)
+        return protocol.immediate(rejection)
+
+    def _response_headers(self, message: ProcessingRequest, now: float) -> list[ProcessingResponse]:
+        self._abandon()
+        if message.HasField("protocol_config"):
+            self._response_mode = message.protocol_config.response_body_mode
+        if self._pick is not None and not self.responded:
+            self._report(self._pick, message, now)
+        self.responded = True
+        return [protocol.unchanged("response_headers")]
+
+    def _report(self, pick: Pick, message: ProcessingRequest, now: float) -> None:
+        served = protocol.parse_served(message.metadata_context)
+        if served is not None and self._rules.version is ProtocolVersion.V1_0:
+            self._director.served(pick, served, now)
+        status = protocol.read_headers(message.response_headers.headers).get(":status", "")
+        if self._observer is not None and status.isascii() and status.isdigit():
+            self._observer.responded(pick, int(status), now)
+
+    def _abandon(self) -> None:
+        if self._deferral is not None:
+            self._deferral.abandon()
+            self._deferral = None

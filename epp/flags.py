@@ -1,0 +1,187 @@
+"""The command line: flags under the Go picker's names, and a few of our own."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+from epp.duration import parse_duration
+from epp.protocol import ProtocolVersion
+from epp.settings import Settings
+
+IGNORED = (
+    "allow-experimental-plugins",
+    "disable-endpoint-subset-filter",
+    "emit-endpoint-scores",
+    "enable-cert-reload",
+    "enable-grpc-stream-metrics",
+    "enable-pprof",
+    "endpoint-selector",
+    "endpoint-target-ports",
+    "grpc-max-send-msg-size",
+    "ha-enable-leader-election",
+    "health-checking",
+    "metrics-cert-dir",
+    "metrics-client-ca-file",
+    "metrics-endpoint-auth",
+    "pool-group",
+    "pool-namespace",
+    "refresh-prometheus-metrics-interval",
+    "serving-port-name",
+    "tls-cipher-suites",
+    "tls-min-version",
+    "tracing",
+    "zap-devel",
+    "zap-encoder",
+    "zap-log-level",
+    "zap-stacktrace-level",
+    "zap-time-encoding",
+)
+"""Flags that a deployment may carry, most of them the Go picker's, and that change nothing here."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Instead of argparse's usage text."""
+        self.exit(2, f"{self.prog}: {message}; see --help\n")
+
+
+def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
+    """Settings, verbosity, and the names of flags that were given but change nothing. Exits with 2 on bad input."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    ignored = [name for name in IGNORED if getattr(given, name.replace("-", "_")) is not None]
+    if given.discovery is not None and given.endpoint:
+        parser.error("--discovery and --endpoint exclude each other: both say where the workers are")
+    if given.config_file is not None and given.config_text is not None:
+        parser.error("--config-file and --config-text exclude each other")
+    values = {name: value for name, value in vars(given).items() if name in _FIELDS and value is not None}
+    values["models"] = frozenset(given.model)
+    values["objectives"] = dict(given.objective)
+    if given.endpoint:
+        values["discovery"] = "static://" + ",".join(given.endpoint)
+    return Settings(**values), given.v, ignored
+
+
+_FIELDS = frozenset(field.name for field in fields(Settings))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="python -m epp",
+        description="Endpoint picker for Envoy (ext_proc). `python -m epp envoy-config` prints the Envoy side.",
+        allow_abbrev=False,
+    )
+    _workers(parser.add_argument_group("workers"))
+    _serving(parser.add_argument_group("serving"))
+    _picking(parser.add_argument_group("picking"))
+    for name in IGNORED:
+        parser.add_argument(f"--{name}", nargs="?", const="true", help=argparse.SUPPRESS)
+    return parser
+
+
+def _workers(group: Any) -> None:
+    group.add_argument(
+        "--discovery", metavar="URL", help="where workers announce themselves ($ADSUM_DISCOVERY)"
+    )
+    group.add_argument(
+        "--endpoint", metavar="HOST:PORT", action="append", default=[], help="a fixed worker; repeatable"
+    )
+    group.add_argument("--namespace", help="of the workers (default: default)")
+    group.add_argument("--component", help="of the workers (default: default)")
+    group.add_argument("--pool-name", help="the pool's name on the metrics page")
+    group.add_argument("--refresh-metrics-interval", type=_duration, metavar="DURATION", help="default: 50ms")
+    group.add_argument(
+        "--metrics-staleness-threshold", type=_duration, metavar="DURATION", help="default: 2s"
+    )
+
+
+def _serving(group: Any) -> None:
+    group.add_argument("--host", help="address that gRPC listens on (default: all)")
+    group.add_argument("--grpc-port", type=port, metavar="PORT", help="default: 9002; 0 is any free one")
+    group.add_argument("--grpc-health-port", type=port, metavar="PORT", help="default: 9003")
+    group.add_argument(
+        "--metrics-address", help="address that the metrics page listens on (default: as --host)"
+    )
+    group.add_argument("--metrics-port", type=port, metavar="PORT", help="default: 9090")
+    group.add_argument(
+        "--secure-serving", nargs="?", const=True, type=boolean, metavar="BOOL", help="default: true"
+    )
+    group.add_argument(
+        "--cert-path", type=Path, metavar="FOLDER", help="tls.crt and tls.key (default: self-signed)"
+    )
+    group.add_argument(
+        "--drain-timeout", type=_duration, metavar="DURATION", help="after SIGTERM (default: 30s)"
+    )
+    group.add_argument("--grpc-max-recv-msg-size", type=_size, metavar="BYTES", help="default: 4194304")
+    group.add_argument(
+        "--max-body-bytes", type=_size, metavar="BYTES", help="of one request (default: 67108864)"
+    )
+    group.add_argument(
+        "-v", "--v", type=int, default=2, metavar="LEVEL", help="0 warnings, 2 state changes, 4 debug"
+    )
+
+
+def _picking(group: Any) -> None:
+    group.add_argument("--config-file", type=Path, metavar="FILE", help="EndpointPickerConfig YAML")
+    group.add_argument("--config-text", metavar="YAML", help="the same, inline")
+    group.add_argument(
+        "--protocol-version",
+        type=ProtocolVersion,
+        choices=list(ProtocolVersion),
+        help="of the endpoint picker protocol (default: 1.0.0)",
+    )
+    group.add_argument(
+        "--model", metavar="NAME", action="append", default=[], help="others are 404 (seed 001); repeatable"
+    )
+    group.add_argument(
+        "--objective",
+        type=_objective,
+        action="append",
+        default=[],
+        metavar="NAME=PRIORITY",
+        help="repeatable",
+    )
+
+
+def _duration(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def port(text: str) -> int:
+    """A TCP port; 0 is any free one."""
+    if not (text.isascii() and text.isdigit() and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes above 0")
+    return int(text)
+
+
+def boolean(text: str) -> bool:
+    """As Go's strconv.ParseBool reads it."""
+    if text in ("1", "t", "T", "true", "TRUE", "True"):
+        return True
+    if text in ("0", "f", "F", "false", "FALSE", "False"):
+        return False
+    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+
+
+def _objective(text: str) -> tuple[str, int]:
+    name, equals, priority = text.partition("=")
+    try:
+        number = int(priority)
+    except ValueError:
+        number, equals = 0, ""
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PRIORITY with a whole number, as batch=-1")
+    return name, number

@@ -1,0 +1,207 @@
+"""Reads the few numbers that matter off a Prometheus text page, by byte search: most of the page is never looked at.
+
+Which series hold them depends on the engine (vLLM, SGLang, TensorRT-LLM, Triton); names as in the Go picker, plus the
+ones that older vLLM versions use (seed 004).
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from epp.endpoint import Adapters
+
+_PREFIX: Final = re.compile(r"\s*([A-Za-z_:][A-Za-z0-9_:]*)\s*(?:\{(.*)\})?\s*", re.DOTALL)
+_PAIR: Final = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"([^"]*)"|([^",{}\s]+))\s*')
+_SAMPLE: Final = re.compile(
+    rb'[ \t]*(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\[^\n])*+")*+)\})?[ \t]*([^\s#]+)(?:[ \t]+(-?[0-9]+))?'
+)
+_LABEL: Final = re.compile(rb'([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]++|\\.)*+)"')
+_ESCAPE: Final = re.compile(r"\\(.)")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Which series of a page: a metric name and the labels that it must have."""
+
+    name: str
+    labels: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, text: str) -> "Series":
+        """`name` or `name{label=value,label="value"}`; ValueError when it is neither."""
+        found = _PREFIX.fullmatch(text)
+        if found is None:
+            raise ValueError(f"{text!r} is not a metric: expected name or name{{label=value,...}}")
+        labels: dict[str, str] = {}
+        for pair in (found[2] or "").split(",") if (found[2] or "").strip() else ():
+            label = _PAIR.fullmatch(pair)
+            if label is None:
+                raise ValueError(f"{text!r}: {pair.strip()!r} is not label=value")
+            labels[label[1]] = label[2] if label[2] is not None else label[3]
+        return cls(found[1], labels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """Where one kind of model server keeps its numbers; of several series the first one found counts."""
+
+    name: str
+    waiting: Sequence[Series] = ()
+    running: Sequence[Series] = ()
+    kv_usage: Sequence[Series] = ()
+    lora: Sequence[Series] = ()
+
+    @classmethod
+    def of(cls, name: str, **texts: str) -> "Engine":
+        """An engine with its series as text, alternatives separated by `|`."""
+        series = {
+            field: tuple(Series.parse(one) for one in text.split("|"))
+            for field, text in texts.items()
+            if text
+        }
+        return cls(name=name, **series)
+
+
+ENGINES: Final = (
+    Engine.of(
+        "vllm",
+        waiting="vllm:num_requests_waiting",
+        running="vllm:num_requests_running",
+        kv_usage="vllm:kv_cache_usage_perc|vllm:gpu_cache_usage_perc",
+        lora="vllm:lora_requests_info",
+    ),
+    Engine.of(
+        "sglang",
+        waiting="sglang:num_queue_reqs",
+        running="sglang:num_running_reqs",
+        kv_usage="sglang:token_usage",
+    ),
+    Engine.of(
+        "trtllm-serve",
+        waiting="trtllm_num_requests_waiting",
+        running="trtllm_num_requests_running",
+        kv_usage="trtllm_kv_cache_utilization",
+    ),
+    Engine.of(
+        "triton-tensorrt-llm",
+        waiting="nv_trt_llm_request_metrics{request_type=waiting}",
+        running="nv_trt_llm_request_metrics{request_type=scheduled}",
+        kv_usage="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}",
+    ),
+    Engine.of("triton", waiting="nv_inference_pending_request_count", running="nv_inference_exec_count"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """One look at one worker; None where its page says nothing. `kv_usage` from 0 to 1."""
+
+    waiting: float | None = None
+    running: float | None = None
+    kv_usage: float | None = None
+    max_lora: float | None = None
+    adapters: Adapters | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether the page said anything at all."""
+        return self != _NOTHING
+
+
+_NOTHING: Final = Load()
+
+
+def read_load(page: bytes, engine: Engine) -> Load:
+    """What the page says in the words of that engine."""
+    max_lora, adapters = _lora(page, engine.lora)
+    return Load(
+        waiting=_latest(page, engine.waiting),
+        running=_latest(page, engine.running),
+        kv_usage=_latest(page, engine.kv_usage),
+        max_lora=max_lora,
+        adapters=adapters,
+    )
+
+
+def detect(page: bytes, engines: Sequence[Engine]) -> Engine | None:
+    """The first engine whose words the page speaks."""
+    return next((engine for engine in engines if read_load(page, engine).known), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    labels: Mapping[str, str]
+    value: float
+    timestamp: int
+
+
+def _latest(page: bytes, alternatives: Sequence[Series]) -> float | None:
+    """The value with the latest timestamp (ms); where there are none, or equal ones, that of the last line."""
+    for series in alternatives:
+        samples = list(_samples(page, series))
+        if samples:
+            return max(reversed(samples), key=lambda sample: sample.timestamp).value
+    return None
+
+
+def _lora(page: bytes, alternatives: Sequence[Series]) -> tuple[float | None, Adapters | None]:
+    """Limit and adapters of the series with the largest value: its value is the time of its update (seed 004)."""
+    samples = [sample for series in alternatives for sample in _samples(page, series)]
+    if not samples:
+        return None, None
+    labels = max(samples, key=lambda sample: sample.value).labels
+    limit = labels.get("max_lora", "")
+    adapters = Adapters(
+        _names(labels.get("running_lora_adapters", "")), _names(labels.get("waiting_lora_adapters", ""))
+    )
+    return float(limit) if limit.isascii() and limit.isdigit() else None, adapters
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
+def _samples(page: bytes, series: Series) -> Iterator[_Sample]:
+    """The finite, non-negative samples of a series, in the order of the page; none of a histogram or summary."""
+    name = series.name.encode()
+    at = 0 if page.startswith(name) else page.find(b"\n" + name) + 1
+    if (at == 0 and not page.startswith(name)) or not _counts(page, name):
+        return
+    while True:
+        sample = (
+            _SAMPLE.match(page, at + len(name))
+            if page[at + len(name) : at + len(name) + 1] in _ENDS
+            else None
+        )
+        if sample is not None and (read := _read(sample, series.labels)) is not None:
+            yield read
+        at = page.find(b"\n" + name, at) + 1
+        if at == 0:
+            return
+
+
+_ENDS: Final = (b"{", b" ", b"\t")
+
+
+def _counts(page: bytes, name: bytes) -> bool:
+    head = b"# TYPE " + name + b" "
+    at = page.find(head)
+    return at < 0 or not page.startswith((b"histogram", b"summary"), at + len(head))
+
+
+def _read(sample: re.Match[bytes], wanted: Mapping[str, str]) -> _Sample | None:
+    labels = {name.decode(): _text(value) for name, value in _LABEL.findall(sample[1] or b"")}
+    if any(labels.get(name) != value for name, value in wanted.items()):
+        return None
+    try:
+        value = float(sample[2])
+    except ValueError:
+        return None
+    return _Sample(labels, value, int(sample[3] or 0)) if math.isfinite(value) and value >= 0 else None
+
+
+def _text(value: bytes) -> str:
+    text = value.decode("utf-8", "replace")
+    return _ESCAPE.sub(lambda found: {"n": "\n"}.get(found[1], found[1]), text) if "\\" in text else text

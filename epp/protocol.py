@@ -1,0 +1,224 @@
+"""Names and rules of the endpoint picker protocol: seed 000 (1.0.0), seed 001 (0.3.0), seed 004 (2025-02)."""
+
+import ipaddress
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+
+from google.protobuf.struct_pb2 import Struct, Value
+
+from epp.wire.messages.ext_proc_pb2 import (
+    CommonResponse,
+    HeaderMap,
+    HeaderValueOption,
+    Metadata,
+    ProcessingResponse,
+)
+
+EXT_PROC = "envoy.service.ext_proc.v3.ExternalProcessor"
+"""The gRPC service that Envoy calls and asks the health of."""
+
+METADATA_NAMESPACE = "envoy.lb"
+SUBSET_NAMESPACE = "envoy.lb.subset_hint"
+DESTINATION = "x-gateway-destination-endpoint"
+FALLBACK = "x-gateway-destination-endpoint-fallback"
+SERVED = "x-gateway-destination-endpoint-served"
+SUBSET = "x-gateway-destination-endpoint-subset"
+DROPPED_REASON = "x-llm-d-request-dropped-reason"
+
+CHUNK = 62_000
+"""Bytes in one streamed body answer, as the Go picker sends them."""
+
+CONTROL_HEADERS = (FALLBACK, SERVED, SUBSET)
+"""What only the data plane and the picker say to each other: a client's are taken off the request."""
+
+
+class ProtocolVersion(StrEnum):
+    """The versions of the protocol that differ on the wire."""
+
+    V1_0 = "1.0.0"
+    V0_3 = "0.3.0"
+    FEBRUARY_2025 = "2025-02"
+
+
+class Rejection(Exception):  # noqa: N818  # an answer to the client rather than a fault
+    """An answer that is not a pick; the client sees it as an OpenAI-style error.
+
+    `reason` is the value of `x-llm-d-request-dropped-reason`, `retry_after` is in seconds.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        reason: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.reason = reason
+        self.retry_after = retry_after
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """The destinations a pick must come from; one that is empty allows nothing (seed 000).
+
+    Members are (address, port) with the address as `ipaddress` writes it; port None means every port.
+    """
+
+    members: frozenset[tuple[str, int | None]] = frozenset()
+
+    @classmethod
+    def of(cls, destinations: Iterable[str]) -> "Subset":
+        """Read `ip`, `ip:port`, `[ip6]:port`; one item may hold several, separated by commas."""
+        words = (word.strip() for item in destinations for word in item.split(","))
+        return cls(frozenset(_destination(word) for word in words if word))
+
+    def allows(self, address: str, port: int) -> bool:
+        """Whether that address and port may be picked."""
+        host = _canonical(address)
+        return (host, port) in self.members or (host, None) in self.members
+
+
+def parse_subset(metadata: Metadata) -> Subset | None:
+    """Read the subset hint: a list or a comma string. None when the key is absent: the whole pool."""
+    value = _field(metadata, SUBSET_NAMESPACE, SUBSET)
+    if value is None:
+        return None
+    return Subset.of(_strings(value.list_value.values if value.HasField("list_value") else (value,)))
+
+
+def parse_served(metadata: Metadata) -> str | None:
+    """The destination that the data plane says has served the request, as it wrote it."""
+    value = _field(metadata, METADATA_NAMESPACE, SERVED)
+    return value.string_value or None if value is not None else None
+
+
+def _field(metadata: Metadata, namespace: str, key: str) -> Value | None:
+    if namespace not in metadata.filter_metadata:
+        return None
+    fields = metadata.filter_metadata[namespace].fields
+    return fields.get(key)
+
+
+def _strings(values: Iterable[Value]) -> Iterator[str]:
+    return (value.string_value for value in values if value.HasField("string_value"))
+
+
+def _destination(text: str) -> tuple[str, int | None]:
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+    elif text.count(":") == 1:
+        host, colon, port = text.partition(":")
+        rest = colon + port
+    else:
+        host, rest = text, ""
+    return _canonical(host), _port(rest) if rest else None
+
+
+def _port(rest: str) -> int:
+    """-1, which nothing listens on, when what follows the host is not a port."""
+    port = rest.removeprefix(":")
+    return int(port) if port != rest and port.isascii() and port.isdigit() else -1
+
+
+@lru_cache(maxsize=8192)
+def _canonical(address: str) -> str:
+    try:
+        ip = ipaddress.ip_address(address.strip("[]"))
+    except ValueError:
+        return address.lower()
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return str(mapped or ip)
+
+
+def read_headers(headers: HeaderMap) -> dict[str, str]:
+    """Lower-cased names; `raw_value` if there is one, else `value`; of repeated names the first."""
+    seen: dict[str, str] = {}
+    for header in headers.headers:
+        value = header.raw_value.decode("utf-8", "replace") if header.raw_value else header.value
+        seen.setdefault(header.key.lower(), value)
+    return seen
+
+
+def routing(
+    destinations: Sequence[str], version: ProtocolVersion, sent: Mapping[str, str]
+) -> tuple[CommonResponse, Struct]:
+    """The header mutation and the dynamic metadata that say where a request goes.
+
+    `destinations` is the choice and its ordered fallbacks, `sent` the client's headers. Only the destination header
+    is set, so that every other one reaches the worker as it came; header and metadata are always equal (seed 000).
+    """
+    value = ",".join(destinations) if version is ProtocolVersion.V1_0 else destinations[0]
+    common = CommonResponse(clear_route_cache=True)
+    option = common.header_mutation.set_headers.add(
+        append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+    )
+    option.header.key = DESTINATION
+    option.header.raw_value = value.encode()
+    common.header_mutation.remove_headers.extend(name for name in CONTROL_HEADERS if name in sent)
+    metadata = Struct()
+    fields = metadata.fields[METADATA_NAMESPACE].struct_value.fields
+    fields[DESTINATION].string_value = value
+    if version is ProtocolVersion.V0_3 and len(destinations) > 1:
+        fields[FALLBACK].string_value = destinations[1]
+    return common, metadata
+
+
+def immediate(rejection: Rejection) -> ProcessingResponse:
+    """The ImmediateResponse for a rejection: OpenAI-style JSON, `Retry-After` in whole seconds (RFC 9110 10.2.3)."""
+    answer = ProcessingResponse()
+    response = answer.immediate_response
+    response.status.code = rejection.status
+    response.details = rejection.reason or rejection.code
+    error = {
+        "message": rejection.message,
+        "type": _kind(rejection.status),
+        "param": None,
+        "code": rejection.code,
+    }
+    response.body = json.dumps({"error": error}).encode()
+    headers = {"content-type": "application/json"}
+    if rejection.retry_after is not None:
+        headers["retry-after"] = str(max(1, math.ceil(rejection.retry_after)))
+    if rejection.reason is not None:
+        headers[DROPPED_REASON] = rejection.reason
+    for name, text in headers.items():
+        option = response.headers.set_headers.add(append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD)
+        option.header.key = name
+        option.header.raw_value = text.encode()
+    return answer
+
+
+def _kind(status: int) -> str:
+    """The `type` of an OpenAI error object."""
+    if status == 429:
+        return "rate_limit_error"
+    return "invalid_request_error" if status < 500 else "server_error"
+
+
+def unchanged(kind: str) -> ProcessingResponse:
+    """The empty answer, "go on as it is", to a message of that kind."""
+    answer = ProcessingResponse()
+    getattr(answer, kind).SetInParent()
+    return answer
+
+
+def streamed(kind: str, body: bytes, *, end_of_stream: bool) -> list[ProcessingResponse]:
+    """FULL_DUPLEX_STREAMED: a body byte for byte, in pieces of at most CHUNK bytes; an empty one is one empty piece."""
+    answers = []
+    for start in range(0, len(body) or 1, CHUNK):
+        answer = ProcessingResponse()
+        piece = getattr(answer, kind).response.body_mutation.streamed_response
+        piece.body = body[start : start + CHUNK]
+        piece.end_of_stream = end_of_stream and start + CHUNK >= len(body)
+        answers.append(answer)
+    return answers

@@ -1,0 +1,227 @@
+"""What the picker reads of a request: the model, whether the answer is streamed, whose request it is. Nothing else."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Raw, Struct
+
+from epp.protocol import Rejection
+
+Body: TypeAlias = bytes | bytearray | memoryview
+
+DEFAULT_FAIRNESS_ID: Final = "default-flow"
+OBJECTIVE_HEADERS: Final = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
+FAIRNESS_HEADERS: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+"""The name in use and its older alias, which counts where the first is absent."""
+_PATH_HEADERS: Final = (":path", "x-original-path", "x-forwarded-path")
+_DEFAULT_PATH: Final = "/v1/completions"
+_MULTIPART_SCAN: Final = 64
+"""Parts of a form that are looked at for the model."""
+_SHORT: Final = 1024
+"""Bytes: a list that is longer is not looked at for being blank, a form's part not for another name."""
+
+
+@dataclass(slots=True, kw_only=True)
+class InferenceRequest:
+    """One request. Sizes in bytes; `prompt_size` is that of the prompt, messages or input as JSON.
+
+    `model` is empty where the request names none: a GET, a path or a content type that is not read.
+    """
+
+    request_id: str
+    path: str
+    model: str = ""
+    streaming: bool = False
+    objective: str | None = None
+    priority: int = 0
+    fairness_id: str = DEFAULT_FAIRNESS_ID
+    headers: Mapping[str, str] = field(repr=False)
+    body_size: int = 0
+    prompt_size: int = 0
+
+
+def parse_request(headers: Mapping[str, str], body: Body, new_id: Callable[[], str]) -> InferenceRequest:
+    """The request as the picker sees it; `headers` with lower-case names, `new_id` for one without `x-request-id`.
+
+    Completions, chat, embeddings and responses must be sound JSON: `Rejection` 400 says what is wrong. Of other
+    paths only the model is read, where it stands in the usual place; what is not JSON passes unread.
+    """
+    request = passthrough_request(headers, body, new_id)
+    if not body:
+        return request
+    content_type = headers.get("content-type", "application/json")
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        request.model = _form_model(content_type, bytes(body))
+    elif kind == "application/json" or kind.endswith("+json"):
+        _read_json(request, body)
+    return request
+
+
+def passthrough_request(
+    headers: Mapping[str, str], body: Body, new_id: Callable[[], str]
+) -> InferenceRequest:
+    """The request without a look into its body: no model, routed by load only."""
+    return InferenceRequest(
+        request_id=headers.get("x-request-id") or new_id(),
+        path=_path(headers),
+        objective=_first(headers, OBJECTIVE_HEADERS),
+        fairness_id=_first(headers, FAIRNESS_HEADERS) or DEFAULT_FAIRNESS_ID,
+        headers=headers,
+        body_size=len(body),
+    )
+
+
+def _path(headers: Mapping[str, str]) -> str:
+    path = _first(headers, _PATH_HEADERS) or _DEFAULT_PATH
+    return path.partition("?")[0].rstrip("/") or "/"
+
+
+def _first(headers: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    return next((value for name in names if (value := headers.get(name, "").strip())), None)
+
+
+class _Message(Struct):
+    role: str
+    content: Raw = Raw(b"null")
+
+
+class _Content(Struct):
+    """What all APIs share."""
+
+    model: str | None = None
+    stream: bool | None = None
+
+    def size(self) -> int:
+        """Bytes of what is asked, as JSON; 0 where it is absent, null or empty."""
+        return 0
+
+
+class _Completion(_Content):
+    prompt: Raw = Raw(b"null")
+
+    def size(self) -> int:
+        return _text_or_list(self.prompt, "$.prompt")
+
+
+class _Chat(_Content):
+    messages: list[_Message] | None = None
+
+    def size(self) -> int:
+        return sum(memoryview(message.content).nbytes for message in self.messages or ())
+
+
+class _Input(_Content):
+    input: Raw = Raw(b"null")
+
+    def size(self) -> int:
+        return _text_or_list(self.input, "$.input")
+
+
+_APIS: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
+    "chat/completions": (msgspec.json.Decoder(_Chat), "messages"),
+    "chat/completions/render": (msgspec.json.Decoder(_Chat), "messages"),
+    "completions": (msgspec.json.Decoder(_Completion), "prompt"),
+    "completions/render": (msgspec.json.Decoder(_Completion), "prompt"),
+    "embeddings": (msgspec.json.Decoder(_Input), "input"),
+    "responses": (msgspec.json.Decoder(_Input), "input"),
+}
+"""By the end of the path: how the body is decoded, and the field that must say what is asked."""
+_ONLY_MODEL: Final = frozenset(
+    {"messages", "messages/count_tokens", "images/generations", "conversations", "audio/speech"}
+    | {"rerank", "score", "classify", "pooling", "tokenize", "detokenize"}
+)
+"""Ends of paths whose bodies name a model, but whose other fields are not ours to judge."""
+_CONTENT: Final = msgspec.json.Decoder(_Content)
+_BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def _read_json(request: InferenceRequest, body: Body) -> None:
+    ends = _ends(request.path)
+    api = next((_APIS[end] for end in ends if end in _APIS), None)
+    if api is None:
+        if not _ONLY_MODEL.isdisjoint(ends):
+            _read_loosely(request, body)
+        return
+    decoder, name = api
+    try:
+        decoded = decoder.decode(body)
+        size = decoded.size()
+    except msgspec.ValidationError as error:
+        raise _bad(f"the request body has a field of the wrong type: {error}") from error
+    except _BROKEN as error:
+        raise _bad(f"the request body is not valid JSON: {_short(error)}") from error
+    if not decoded.model:
+        raise _bad("the request body has no 'model': a string that names the model is required")
+    if not size:
+        raise _bad(f"the request body has no {name!r}: {request.path} requires one that is not empty")
+    request.model = decoded.model
+    request.streaming = bool(decoded.stream)
+    request.prompt_size = size
+
+
+def _read_loosely(request: InferenceRequest, body: Body) -> None:
+    try:
+        decoded = _CONTENT.decode(body)
+    except _BROKEN:
+        return  # the worker says what is wrong with a body of an API that is not ours
+    request.model = decoded.model or ""
+    request.streaming = bool(decoded.stream)
+
+
+def _ends(path: str) -> list[str]:
+    """The ends of a path at its slashes, longest first, three segments at most."""
+    segments = path.split("/")[-3:]
+    return ["/".join(segments[i:]) for i in range(len(segments))]
+
+
+def _text_or_list(raw: Raw, place: str) -> int:
+    view = memoryview(raw)
+    match bytes(view[:1]):
+        case b'"':
+            return view.nbytes if view.nbytes > 2 else 0
+        case b"[":
+            blank = view.nbytes < _SHORT and not bytes(view[1:-1]).strip()
+            return 0 if blank else view.nbytes
+        case b"n":
+            return 0
+        case _:
+            raise msgspec.ValidationError(f"Expected `str | array` - at `{place}`")
+
+
+def _bad(message: str) -> Rejection:
+    return Rejection(400, "invalid_request_error", message)
+
+
+def _short(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+
+
+_BOUNDARY: Final = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s;]{1,70}))', re.IGNORECASE)
+_MODEL_FIELD: Final = re.compile(
+    rb'content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;|\r?$)', re.IGNORECASE | re.MULTILINE
+)
+
+
+def _form_model(content_type: str, body: bytes) -> str:
+    """The form field `model` (RFC 7578, as audio transcriptions send it), empty when it cannot be found."""
+    found = _BOUNDARY.search(content_type)
+    if found is None:
+        return ""
+    delimiter = b"--" + (found[1] or found[2]).encode("utf-8", "replace")
+    start = 0 if body.startswith(delimiter) else body.find(b"\r\n" + delimiter)
+    for _ in range(_MULTIPART_SCAN):
+        head = body.find(b"\r\n", start + 2) if start >= 0 else -1
+        value = body.find(b"\r\n\r\n", head) if head >= 0 else -1
+        end = body.find(b"\r\n" + delimiter, value) if value >= 0 else -1
+        if end < 0:
+            return ""
+        if _MODEL_FIELD.search(body, head, min(value, head + _SHORT)):
+            return body[value + 4 : end].decode("utf-8", "replace").strip()
+        start = end
+    return ""

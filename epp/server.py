@@ -1,0 +1,233 @@
+"""The composition root: from Settings to a picker that serves."""
+
+import asyncio
+import contextlib
+import datetime
+import logging
+import random
+import ssl
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from aiohttp import web
+
+import discovery
+from discovery.endpoints_file import read_endpoints_file
+from discovery.static import StaticSource
+from epp import certificate, status
+from epp.catalogue import FileDiscoveryParameters, MetricsSourceParameters
+from epp.certificate import CertificateError, KeyPair
+from epp.config import PickerConfig, load_config
+from epp.config_document import ConfigError
+from epp.datastore import Datastore
+from epp.director import Director, Policy
+from epp.endpoint import EndpointPool
+from epp.exchange import Exchange, Rules
+from epp.health import Health
+from epp.scrape import Scraper, ScrapeRules
+from epp.settings import ALL_INTERFACES, Settings
+from epp.telemetry import PoolGauges, Telemetry, TimedDirector
+from epp.wire.grpc_transport import ExternalProcessor
+from epp.wire.listener import Listener, ListenError
+
+INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
+"""What a user can put right in the command line or a file that it names."""
+FAILURES = (discovery.DiscoveryError, ListenError, OSError)
+"""What the world around can put right."""
+
+CATCH_UP = 1.0
+"""Seconds that entering waits, at most, for the metadata of the workers that are there already."""
+
+log = logging.getLogger(__name__)
+
+
+class PickerServer:
+    """Entered: the workers are known, the ports are open and health says SERVING. Raises INPUT_ERRORS and FAILURES."""
+
+    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._stack = contextlib.AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._health = Health()
+        self._telemetry = Telemetry()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    @property
+    def ready_line(self) -> str:
+        """One line for programs: where each port is."""
+        ports = f"grpc={self._listener.address} health={self._health_listener.address} metrics={self._metrics_address}"
+        return f"ready {ports}"
+
+    async def wait(self) -> None:
+        """Until one of the tasks that must not end does; raises what it raised."""
+        await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    async def drain(self) -> None:
+        """Say NOT_SERVING, end what is answered, give requests under way the drain timeout."""
+        log.info("draining, %d streams are open", self._processor.open_streams)
+        self._health.set_serving(False)
+        self._processor.drain()
+        self._health.close()
+        await self._listener.stop(self._settings.drain_timeout)
+
+    async def _open(self) -> None:
+        settings = self._settings
+        rng = random.Random()
+        config = self._config(rng)
+        tls = self._tls()
+        self._datastore = Datastore(config.defaults)
+        policy = Policy(
+            objectives=settings.objectives, models=settings.models, passthrough=config.passthrough
+        )
+        self._director = Director(self._datastore, config.profile, config.detector, policy, rng)
+        await self._open_status()
+        self._health_listener = await self._listen(
+            self._settings.grpc_health_port, None, [self._health.handler()]
+        )
+        await self._open_discovery(config)
+        self._open_scraper(config, rng)
+        director = TimedDirector(self._director, self._telemetry.scheduled, time.perf_counter)
+        rules = Rules(settings.protocol_version, settings.max_body_bytes)
+        self._processor = ExternalProcessor(lambda: Exchange(director, rules, self._telemetry), self._clock)
+        handlers = [self._processor.handler(), self._health.handler()]
+        self._listener = await self._listen(settings.grpc_port, tls, handlers)
+        self._stack.callback(self._health.close)
+        self._health.set_serving(True)
+
+    def _config(self, rng: random.Random) -> PickerConfig:
+        settings = self._settings
+        text = settings.config_text
+        if settings.config_file is not None:
+            try:
+                text = settings.config_file.read_text()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(str(settings.config_file), f"cannot be read: {error}") from error
+        config = load_config(text, rng=rng, staleness=settings.metrics_staleness_threshold)
+        for warning in config.warnings:
+            log.warning("%s", warning)
+        return config
+
+    def _tls(self) -> KeyPair | None:
+        settings = self._settings
+        if not settings.secure_serving:
+            return None
+        if settings.cert_path is not None:
+            return certificate.read(settings.cert_path)
+        return certificate.self_signed(datetime.datetime.now(datetime.UTC))
+
+    async def _listen(self, port: int, tls: KeyPair | None, handlers: list[Any]) -> Listener:
+        settings = self._settings
+        limit = settings.grpc_max_recv_msg_size
+        listener = Listener(handlers, settings.host, port, tls=tls, max_message=limit)
+        return await self._stack.enter_async_context(listener)
+
+    async def _open_status(self) -> None:
+        settings = self._settings
+        stale_after = settings.metrics_staleness_threshold
+        self._telemetry.registry.register(
+            PoolGauges(settings.pool_name, self._pool, self._saturation, stale_after)
+        )
+        app = status.application(
+            self._telemetry.registry, lambda: status.describe(self._pool(), self._saturation())
+        )
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        host = settings.metrics_address or settings.host
+        try:
+            await web.TCPSite(runner, None if host == ALL_INTERFACES else host, settings.metrics_port).start()
+        except OSError as error:
+            raise ListenError(
+                f"cannot listen on {host} port {settings.metrics_port}: {error.strerror}"
+            ) from error
+        shown = f"[{host}]" if ":" in host else host
+        self._metrics_address = f"{shown}:{runner.addresses[0][1]}"
+
+    async def _open_discovery(self, config: PickerConfig) -> None:
+        settings = self._settings
+        found = await self._stack.enter_async_context(_discovery(settings.discovery, config.file_discovery))
+        watch = found.watch(settings.namespace, settings.component, metadata=True)
+        events = await self._stack.enter_async_context(watch)
+        self._start(self._datastore.follow(events))
+        members = await found.list_instances(settings.namespace, settings.component)
+        await self._caught_up({member.id for member in members})
+
+    async def _caught_up(self, members: set[str]) -> None:
+        """A picker that says it is ready should not answer 503 because it has not looked yet."""
+        changed = asyncio.Event()
+        self._datastore.on_change.append(changed.set)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CATCH_UP):
+                while not members <= {endpoint.id for endpoint in self._datastore.endpoints}:
+                    await changed.wait()
+                    changed.clear()
+        self._datastore.on_change.remove(changed.set)
+
+    def _open_scraper(self, config: PickerConfig, rng: random.Random) -> None:
+        source = config.metrics
+        if source is None:
+            return
+        interval = source.interval or self._settings.refresh_metrics_interval
+        rules = ScrapeRules(interval=interval, engines=config.engines)
+        self._start(Scraper(self._datastore, rules, rng, tls=_scrape_tls(source)).run())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.append(task)
+        self._stack.push_async_callback(_ended, task)
+
+    def _pool(self) -> EndpointPool:
+        return self._datastore.pool(self._clock())
+
+    def _saturation(self) -> float:
+        return self._director.saturation(self._clock())
+
+
+def _discovery(url: str | None, listed: FileDiscoveryParameters | None) -> discovery.SourceDiscovery:
+    """Where the workers are: what the flags say or what the configuration does; the flags' default if neither."""
+    if listed is None:
+        return discovery.open(url)
+    if url is not None:
+        problem = f"{listed.path} and {url} both say where the workers are; give one of them"
+        raise ConfigError("dataLayer.discovery", problem)
+    path = Path(listed.path)
+    return discovery.SourceDiscovery(
+        StaticSource(lambda: read_endpoints_file(path), watched=listed.watch_file)
+    )
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+
+
+def _scrape_tls(source: MetricsSourceParameters) -> ssl.SSLContext | None:
+    """How workers' https pages are checked, as the configuration says."""
+    if source.scheme != "https":
+        return None
+    context = ssl.create_default_context(cafile=source.ca_cert_path or None)
+    if source.insecure_skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if source.client_cert_path:
+        context.load_cert_chain(source.client_cert_path, source.client_key_path or None)
+    return context

@@ -1,0 +1,36 @@
+"""What one picker process is told, checked before anything is opened."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from epp.protocol import ProtocolVersion
+
+ALL_INTERFACES = "::"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Times in seconds, sizes in bytes; port 0 means any free one. Field names follow the flags."""
+
+    discovery: str | None = None
+    namespace: str = "default"
+    component: str = "default"
+    host: str = ALL_INTERFACES
+    grpc_port: int = 9002
+    grpc_health_port: int = 9003
+    metrics_address: str | None = None
+    metrics_port: int = 9090
+    secure_serving: bool = True
+    cert_path: Path | None = None
+    config_file: Path | None = None
+    config_text: str | None = None
+    pool_name: str = ""
+    refresh_metrics_interval: float = 0.05
+    metrics_staleness_threshold: float = 2.0
+    drain_timeout: float = 30.0
+    grpc_max_recv_msg_size: int = 4 * 1024 * 1024
+    max_body_bytes: int = 64 * 1024 * 1024
+    protocol_version: ProtocolVersion = ProtocolVersion.V1_0
+    models: frozenset[str] = frozenset()
+    objectives: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,42 @@
+import datetime
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from epp import certificate
+from epp.certificate import CertificateError, KeyPair
+
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+def write(pair: KeyPair, folder: Path) -> None:
+    (folder / "tls.key").write_bytes(pair.key)
+    (folder / "tls.crt").write_bytes(pair.certificate)
+
+
+def test_a_self_signed_pair_is_valid_for_years_and_can_be_read_back(tmp_path: Path) -> None:
+    pair = certificate.self_signed(NOW)
+    parsed = x509.load_pem_x509_certificate(pair.certificate)
+    assert parsed.not_valid_before_utc < NOW < parsed.not_valid_after_utc - datetime.timedelta(days=3000)
+    write(pair, tmp_path)
+    assert certificate.read(tmp_path) == pair
+    assert "PRIVATE" not in repr(pair)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CertificateError, match=r"tls\.key: No such file"):
+        certificate.read(tmp_path)
+
+
+def test_no_pem(tmp_path: Path) -> None:
+    write(KeyPair(b"x", b"y"), tmp_path)
+    with pytest.raises(CertificateError, match="no PEM key and certificate"):
+        certificate.read(tmp_path)
+
+
+def test_a_key_of_another_certificate(tmp_path: Path) -> None:
+    one, other = certificate.self_signed(NOW), certificate.self_signed(NOW)
+    write(KeyPair(one.key, other.certificate), tmp_path)
+    with pytest.raises(CertificateError, match="is not the key of"):
+        certificate.read(tmp_path)

@@ -1,0 +1,80 @@
+"""A director that answers later, as an admission queue will."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from epp.director import Pick
+from epp.exchange import Exchange, ExchangeError, Rules
+from epp.protocol import Rejection
+from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
+
+NONE_READY = Rejection(503, "no_endpoints", "no endpoint is ready", reason="rejected-no-endpoints")
+
+
+class Later:
+    """A deferral that the test settles."""
+
+    settle: Callable[[Pick | Exception, float], None]
+    abandoned = False
+
+    def subscribe(self, settle: Callable[[Pick | Exception, float], None]) -> None:
+        self.settle = settle
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+
+class Deferred:
+    """An exchange whose pick waits, and what it said since."""
+
+    def __init__(self, director: Any, messages: Any) -> None:
+        self.later = director.outcome = Later()
+        self.answers: list[ProcessingResponse] = []
+        self.errors: list[ExchangeError] = []
+        self.exchange = Exchange(director, Rules())
+        self.exchange.on_answer(self.answers.extend, self.errors.append)
+        self.exchange.feed(messages.headers(), 0)
+        assert self.exchange.feed(messages.body(b"abc", end_of_stream=True), 0) == []
+
+
+@pytest.fixture
+def deferred(director: Any, messages: Any) -> Deferred:
+    return Deferred(director, messages)
+
+
+def test_a_deferred_pick_answers_later(deferred: Deferred, director: Any, picking: Any) -> None:
+    chosen = picking("10.0.0.5:8000")
+    deferred.later.settle(chosen, 5)
+    headers, body = deferred.answers
+    (option,) = headers.request_headers.response.header_mutation.set_headers
+    assert option.header.raw_value == b"10.0.0.5:8000"
+    assert body.request_body.response.body_mutation.streamed_response.body == b"abc"
+    deferred.exchange.close("end", 6)
+    assert director.released == [chosen]
+
+
+def test_a_deferred_rejection_answers_later(deferred: Deferred) -> None:
+    deferred.later.settle(NONE_READY, 5)
+    assert [answer.immediate_response.status.code for answer in deferred.answers] == [503]
+
+
+def test_a_deferred_fault_is_an_exchange_error(deferred: Deferred) -> None:
+    deferred.later.settle(ZeroDivisionError(), 5)
+    assert [str(error) for error in deferred.errors] == ["the director failed: ZeroDivisionError"]
+
+
+def test_closing_abandons_a_deferred_pick(deferred: Deferred, director: Any, picking: Any) -> None:
+    deferred.exchange.close("reset", 1)
+    assert deferred.later.abandoned
+    deferred.later.settle(picking("10.0.0.5:8000"), 2)  # a director that settles all the same leaks nothing
+    assert len(director.released) == 1
+    assert deferred.answers == []
+
+
+def test_a_deferred_pick_needs_a_listener(director: Any, messages: Any) -> None:
+    director.outcome = Later()
+    exchange = Exchange(director, Rules())
+    with pytest.raises(ExchangeError, match="on_answer"):
+        exchange.feed(messages.headers(end_of_stream=True), 0)

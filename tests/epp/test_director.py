@@ -1,0 +1,247 @@
+import json
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from discovery import Instance, InstanceAddedEvent
+from epp.config import load_config
+from epp.datastore import Datastore
+from epp.director import Director, Pick, Policy
+from epp.endpoint import Endpoint, EndpointPool
+from epp.metrics_page import Load
+from epp.protocol import Rejection, Subset
+from epp.request import InferenceRequest
+from epp.scheduling.pickers import MaxScorePicker
+from epp.scheduling.profile import SchedulerProfile, Weighted
+
+NOW = 100.0
+
+
+def store_of(*models: str, unreachable: frozenset[int] = frozenset()) -> Datastore:
+    """Workers w0, w1, ... at 10.0.0.1, ..., idle and scraped just now; an empty name declares nothing."""
+    store = Datastore()
+    for i, model in enumerate(models):
+        address = f"10.0.0.{i + 1}"
+        instance = Instance(f"w{i}", "ns", "c", address, 8000, "a", reachable=i not in unreachable)
+        store.apply(InstanceAddedEvent(instance), {"model": {"name": model}} if model else {})
+        load(store, i)
+    return store
+
+
+def load(store: Datastore, i: int, waiting: float = 0, kv_usage: float = 0, now: float = NOW) -> None:
+    store.observe(store.endpoints[i], Load(waiting=waiting, running=0, kv_usage=kv_usage), now)
+
+
+def director(store: Datastore, max_endpoints: int = 1, **policy: Any) -> Director:
+    config = load_config(None, rng=random.Random(1))
+    profile = SchedulerProfile(
+        picker=config.profile.picker,
+        scorers=config.profile.scorers,
+        max_endpoints=max_endpoints,
+        staleness=config.profile.staleness,
+    )
+    return Director(store, profile, config.detector, Policy(**policy), random.Random(2))
+
+
+def direct(it: Director, model: str = "m", subset: Subset | None = None, **headers: str) -> Pick:
+    sent = {":path": "/v1/completions"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    return it.direct(sent, json.dumps({"model": model, "prompt": "p"}).encode(), subset, NOW)
+
+
+def rejection(it: Director, model: str = "m", subset: Subset | None = None, **headers: str) -> Rejection:
+    with pytest.raises(Rejection) as caught:
+        direct(it, model, subset, **headers)
+    return caught.value
+
+
+def inflight(store: Datastore) -> list[float]:
+    return list(store.pool(NOW).inflight.tolist())
+
+
+def test_the_least_loaded_is_picked_and_counted() -> None:
+    store = store_of("", "", "")
+    load(store, 0, 3, 0.2)
+    load(store, 1, 0, 0.1)
+    load(store, 2, 10, 0.2)
+    it = director(store)
+    pick = direct(it)
+    assert [endpoint.destination for endpoint in pick.endpoints] == ["10.0.0.2:8000"]
+    assert (pick.request.model, len(pick.request.request_id)) == ("m", 32)
+    assert inflight(store) == [0, 1, 0]
+    it.release(pick, NOW)
+    it.release(pick, NOW)
+    assert inflight(store) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("age", [0.0, 60.0])
+def test_a_burst_on_equal_endpoints_differs_by_one_at_most(age: float) -> None:
+    store = store_of(*[""] * 7)
+    for i in range(7):
+        load(store, i, now=NOW - age)
+    it = director(store)
+    for _ in range(100):
+        direct(it)
+        assert max(inflight(store)) - min(inflight(store)) <= 1
+
+
+def test_it_is_deterministic() -> None:
+    def picked() -> list[tuple[str, str]]:
+        it = director(store_of("", "", ""))
+        return [(pick.request.request_id, pick.endpoints[0].id) for pick in (direct(it) for _ in range(20))]
+
+    assert picked() == picked()
+
+
+def test_the_load_of_aborted_requests_ends_at_zero() -> None:
+    store = store_of("", "")
+    it = director(store, max_endpoints=2)
+    rng = random.Random(3)
+    open_picks: list[Pick] = []
+    for _ in range(3000):
+        open_picks.append(direct(it))
+        if rng.random() < 0.5:
+            it.served(open_picks[-1], rng.choice(["10.0.0.1:8000", "10.0.0.2:8000"]), NOW)
+        if rng.random() < 0.6:
+            it.release(open_picks.pop(rng.randrange(len(open_picks))), NOW)
+        assert sum(inflight(store)) == len(open_picks)
+    for pick in open_picks:
+        it.release(pick, NOW)
+    assert inflight(store) == [0, 0]
+
+
+def test_the_one_who_served_has_the_load() -> None:
+    store = store_of("", "", "")
+    load(store, 2, 5)
+    load(store, 1, 1)
+    it = director(store, max_endpoints=2)
+    pick = direct(it)
+    assert [endpoint.id for endpoint in pick.endpoints] == ["w0", "w1"]
+    it.served(pick, "10.0.0.9:8000", NOW)
+    it.served(pick, "nonsense", NOW)
+    assert inflight(store) == [1, 0, 0]
+    it.served(pick, "10.0.0.2:8000", NOW)
+    assert inflight(store) == [0, 1, 0]
+    it.served(pick, "10.0.0.3:8000", NOW)
+    assert inflight(store) == [0, 0, 1]
+    it.release(pick, NOW)
+    it.served(pick, "10.0.0.1:8000", NOW)
+    assert inflight(store) == [0, 0, 0]
+
+
+def test_no_endpoint() -> None:
+    found = rejection(director(store_of()))
+    assert (found.status, found.reason) == (503, "rejected-no-endpoints")
+
+
+def test_a_bad_request_is_bad_even_without_endpoints() -> None:
+    with pytest.raises(Rejection) as caught:
+        director(store_of()).direct({}, b'{"prompt":"hello world"}', None, NOW)
+    assert caught.value.status == 400
+
+
+def test_a_model_goes_to_those_that_serve_it() -> None:
+    store = store_of("m", "other", "m", "")
+    it = director(store)
+    served = Counter(direct(it).endpoints[0].id for _ in range(30))
+    assert served == {"w0": 10, "w2": 10, "w3": 10}
+
+
+def test_a_model_that_nobody_declares() -> None:
+    found = rejection(director(store_of("m", "other")), "third")
+    assert (found.status, found.code) == (404, "model_not_found")
+    assert direct(director(store_of("m", "")), "third").endpoints[0].id == "w1"
+    assert direct(director(store_of("", "")), "third")
+
+
+def test_configured_models_are_all_there_are() -> None:
+    it = director(store_of(), models=frozenset({"m"}))
+    assert rejection(it, "other").status == 404
+    assert rejection(it, "m").status == 503
+
+
+def test_a_request_that_names_no_model_goes_anywhere() -> None:
+    store = store_of("m", "other")
+    it = director(store, models=frozenset({"m"}))
+    served = Counter(it.direct({":path": "/v1/models"}, b"", None, NOW).endpoints[0].id for _ in range(10))
+    assert served == {"w0": 5, "w1": 5}
+    with pytest.raises(Rejection) as caught:
+        director(store_of()).direct({":path": "/v1/models"}, b"", None, NOW)
+    assert caught.value.status == 503
+
+
+def test_only_the_subset_is_picked_from() -> None:
+    store = store_of("m", "other", "m")
+    it = director(store)
+    for _ in range(10):
+        assert direct(it, subset=Subset.of(["10.0.0.3:8000", "10.0.0.2"])).endpoints[0].id == "w2"
+
+
+@pytest.mark.parametrize("hint", [[], ["10.0.0.9:8000"], ["10.0.0.1:9"], ["10.0.0.2:8000"]])
+def test_a_subset_without_an_eligible_endpoint(hint: list[str]) -> None:
+    found = rejection(director(store_of("m", "other")), subset=Subset.of(hint))
+    assert (found.status, found.reason) == (503, "rejected-no-endpoints")
+
+
+def test_the_unreachable_are_avoided_while_others_are_left() -> None:
+    it = director(store_of("", "", "", unreachable=frozenset({0, 2})), max_endpoints=3)
+    assert [[endpoint.id for endpoint in direct(it).endpoints] for _ in range(3)] == [["w1"]] * 3
+    it = director(store_of("", "", unreachable=frozenset({0, 1})))
+    assert Counter(direct(it).endpoints[0].id for _ in range(10)) == {"w0": 5, "w1": 5}
+
+
+def test_a_sheddable_request_is_shed_at_saturation() -> None:
+    store = store_of("", "")
+    it = director(store, objectives={"batch": -1, "premium": 2}, retry_after=7.0)
+    assert direct(it, x_llm_d_inference_objective="batch").request.priority == -1
+    for i in range(2):
+        load(store, i, waiting=5)
+    found = rejection(it, x_gateway_inference_objective="batch")
+    assert (found.status, found.reason, found.retry_after) == (429, "rejected-saturated", 7.0)
+    assert it.saturation(NOW) == 1.0
+    assert direct(it, x_llm_d_inference_objective="premium").request.priority == 2
+    assert direct(it, x_llm_d_inference_objective="unheard-of").request.priority == 0
+    assert sum(inflight(store)) == 3
+
+
+def test_saturation_is_that_of_the_candidates() -> None:
+    store = store_of("m", "other")
+    load(store, 0, waiting=5)
+    it = director(store, objectives={"batch": -1})
+    assert direct(it, "other", x_llm_d_inference_objective="batch")
+    assert rejection(it, "m", x_llm_d_inference_objective="batch").status == 429
+
+
+def test_passthrough_looks_into_no_body() -> None:
+    pick = director(store_of("m"), passthrough=True).direct({}, b"{", None, NOW)
+    assert (pick.request.model, pick.request.body_size) == ("", 1)
+
+
+class Broken:
+    """A plugin with a fault."""
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Any:
+        raise RuntimeError("a fault")
+
+
+def test_a_plugin_s_fault_is_not_an_answer_and_reserves_nothing() -> None:
+    store = store_of("")
+    profile = SchedulerProfile(picker=MaxScorePicker(random.Random(1)), scorers=(Weighted(Broken()),))
+    it = Director(
+        store, profile, load_config(None, rng=random.Random(1)).detector, Policy(), random.Random(1)
+    )
+    with pytest.raises(RuntimeError, match="a fault"):
+        direct(it)
+    assert inflight(store) == [0]
+
+
+def test_picks_are_told_apart_though_they_look_alike() -> None:
+    store = store_of("")
+    it = director(store)
+    one, other = direct(it, x_request_id="same"), direct(it, x_request_id="same")
+    assert isinstance(one.endpoints[0], Endpoint)
+    it.release(one, NOW)
+    assert inflight(store) == [1]
+    it.release(other, NOW)
+    assert inflight(store) == [0]

@@ -1,0 +1,295 @@
+"""Through a real Envoy, by the configuration that we print; workers and picker are in this process."""
+
+import asyncio
+import datetime
+import hashlib
+import io
+import random
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import grpc
+import pytest
+import yaml
+from aiohttp import web
+from grpc import aio
+
+from epp import certificate
+from epp.envoy_config import Address, EnvoySettings, bootstrap, render
+from epp.exchange import Exchange, Rules
+from epp.health import Health
+from epp.protocol import Rejection
+from epp.wire.grpc_transport import ExternalProcessor
+
+ANY = Address("127.0.0.1", 0)
+LOCAL = EnvoySettings(listen=ANY, admin=ANY, secure=False)
+
+
+class Worker:
+    """Says who it is and what it got; /stream sends one line, then waits to be told to go on."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.port = 0
+
+    @property
+    def destination(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator["Worker"]:
+        app = web.Application(client_max_size=2**26)
+        app.router.add_get("/stream", self._stream)
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.port = runner.addresses[0][1]
+        try:
+            yield self
+        finally:
+            await runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        digest = hashlib.sha256(await request.read()).hexdigest()
+        headers = {name: value for name, value in request.headers.items() if name.startswith("x-gateway")}
+        response = web.json_response({"port": self.port, "sha256": digest, "headers": headers})
+        response.headers.add("set-cookie", "a=1")
+        response.headers.add("set-cookie", "b=2")
+        return response
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"data: first\n\n")
+        await self.go_on.wait()
+        await response.write(b"data: last\n\n")
+        return response
+
+
+class Picker:
+    """The transport over a FakeDirector."""
+
+    def __init__(self, director: Any, *, secure: bool = False) -> None:
+        self.processor = ExternalProcessor(lambda: Exchange(director, Rules()), time.monotonic)
+        self.health = Health()
+        self.health.set_serving(True)
+        self.server = aio.server()
+        self.server.add_generic_rpc_handlers((self.processor.handler(), self.health.handler()))
+        if secure:
+            pair = certificate.self_signed(datetime.datetime.now(datetime.UTC))
+            credentials = grpc.ssl_server_credentials([(pair.key, pair.certificate)])
+            self.port = self.server.add_secure_port("127.0.0.1:0", credentials)
+        else:
+            self.port = self.server.add_insecure_port("127.0.0.1:0")
+
+
+class Mesh:
+    """Opens what a test needs and closes it in the end."""
+
+    def __init__(self, stack: AsyncExitStack, running_envoy: Any, director: Any) -> None:
+        self._stack = stack
+        self._running_envoy = running_envoy
+        self.director = director
+
+    async def worker(self) -> Worker:
+        return await self._stack.enter_async_context(Worker().serving())
+
+    async def picker(self, *, secure: bool = False) -> Picker:
+        picker = Picker(self.director, secure=secure)
+        await picker.server.start()
+        self._stack.push_async_callback(picker.server.stop, None)
+        return picker
+
+    async def envoy(self, config: str) -> Any:
+        return await self._stack.enter_async_context(self._running_envoy(config))
+
+    async def client(self) -> aiohttp.ClientSession:
+        return await self._stack.enter_async_context(aiohttp.ClientSession())
+
+
+@pytest.fixture
+async def mesh(running_envoy: Any, director: Any) -> AsyncIterator[Mesh]:
+    async with AsyncExitStack() as stack:
+        yield Mesh(stack, running_envoy, director)
+
+
+def _settings(picker: Picker, **changes: Any) -> EnvoySettings:
+    return replace(LOCAL, pickers=(Address("127.0.0.1", picker.port),), **changes)
+
+
+@pytest.mark.parametrize("secure", [True, False])
+async def test_every_request_reaches_the_worker_that_was_picked(
+    mesh: Mesh, picking: Any, secure: bool
+) -> None:
+    workers = [await mesh.worker() for _ in range(3)]
+    mesh.director.outcome = lambda headers, body: picking(workers[int(headers["x-want"])].destination)
+    picker = await mesh.picker(secure=secure)
+    envoy = await mesh.envoy(render(_settings(picker, secure=secure)))
+    client = await mesh.client()
+    rng = random.Random(7)
+
+    async def ask(size: int) -> None:
+        body, want = rng.randbytes(size), rng.randrange(3)
+        headers = {"x-want": str(want), "x-gateway-destination-endpoint": "203.0.113.1:1"}
+        async with client.post(
+            envoy.url("/v1/completions"), data=io.BytesIO(body), headers=headers
+        ) as answer:
+            said = await answer.json()
+            assert said["port"] == workers[want].port
+            assert said["sha256"] == hashlib.sha256(body).hexdigest()
+            assert said["headers"] == {"x-gateway-destination-endpoint": workers[want].destination}
+            assert answer.headers.getall("set-cookie") == ["a=1", "b=2"]
+
+    for batch in ([0] * 10, [1_000] * 40, [70_000] * 10, [5_000_000] * 2):
+        await asyncio.gather(*(ask(size) for size in batch))
+
+
+async def test_a_body_that_ends_with_trailers(mesh: Mesh, picking: Any) -> None:
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    config = bootstrap(_settings(picker))
+    chain = config["static_resources"]["listeners"][0]["filter_chains"][0]
+    chain["filters"][0]["typed_config"]["http_protocol_options"] = {"enable_trailers": True}
+    envoy = await mesh.envoy(yaml.safe_dump(config))
+    for body in (b"", b"hello"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", envoy.ports["inference"])
+        head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+        chunk = b"%x\r\n%s\r\n" % (len(body), body) if body else b""
+        writer.write(head + chunk + b"0\r\nx-checksum: 1\r\n\r\n")
+        async with asyncio.timeout(5):
+            answer = await reader.read()
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 200"), answer
+        assert hashlib.sha256(body).hexdigest().encode() in answer
+
+
+async def test_a_rejection_is_what_the_client_sees(mesh: Mesh) -> None:
+    mesh.director.outcome = Rejection(429, "saturated", "later", reason="rejected-saturated", retry_after=3)
+    envoy = await mesh.envoy(render(_settings(await mesh.picker())))
+    async with (await mesh.client()).post(envoy.url(), data=b"x") as answer:
+        assert answer.status == 429
+        assert answer.headers["retry-after"] == "3"
+        assert answer.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
+        assert (await answer.json())["error"]["message"] == "later"
+
+
+@pytest.mark.parametrize("mode", ["BUFFERED", "STREAMED", "NONE"])
+async def test_other_body_modes(mesh: Mesh, picking: Any, mode: str) -> None:
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    envoy = await mesh.envoy(render(_settings(picker, request_body=mode)))
+    client = await mesh.client()
+    for size in (0, 1_000, 300_000):
+        body = bytes(size)
+        async with client.post(envoy.url(), data=body) as answer:
+            assert (await answer.json())["sha256"] == hashlib.sha256(body).hexdigest()
+    seen = {len(body) for _, body, _ in mesh.director.directed}
+    assert seen == ({0, 1_000, 300_000} if mode == "BUFFERED" else {0})
+
+
+async def test_ordered_fallback_subset_and_served_endpoint(mesh: Mesh, picking: Any, eventually: Any) -> None:
+    workers = [await mesh.worker() for _ in range(2)]
+    with socket.socket() as dead:  # bound, not listening: connections are refused
+        dead.bind(("127.0.0.1", 0))
+        gone = f"127.0.0.1:{dead.getsockname()[1]}"
+        mesh.director.outcome = picking(gone, workers[1].destination)
+        picker = await mesh.picker()
+        hosts = [gone, *(worker.destination for worker in workers)]
+        endpoints = tuple(Address.parse(host) for host in hosts)
+        envoy = await mesh.envoy(
+            render(
+                _settings(
+                    picker, mode="override-host", endpoints=endpoints, subset=(gone, workers[1].destination)
+                )
+            )
+        )
+        client = await mesh.client()
+        for _ in range(6):
+            async with client.post(envoy.url(), data=b"x") as answer:
+                assert (await answer.json())["port"] == workers[1].port
+    await eventually(lambda: len(mesh.director.released) == 6)
+    assert mesh.director.reported == [workers[1].destination] * 6
+    subset = mesh.director.directed[0][2]
+    assert [subset.allows("127.0.0.1", worker.port) for worker in workers] == [False, True]
+
+
+async def test_a_picker_that_goes_away_cuts_no_answer(mesh: Mesh, picking: Any, eventually: Any) -> None:
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    envoy = await mesh.envoy(render(_settings(picker)))
+    async with (await mesh.client()).get(envoy.url("/stream")) as answer:
+        async with asyncio.timeout(5):
+            assert await answer.content.readline() == b"data: first\n"
+        await picker.server.stop(None)
+        worker.go_on.set()
+        assert (await answer.read()).endswith(b"data: last\n\n")
+
+
+async def test_exact_mode_holds_the_stream_until_the_answer_ends(
+    mesh: Mesh, picking: Any, eventually: Any
+) -> None:
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    envoy = await mesh.envoy(render(_settings(picker, response_trailer="SEND")))
+    async with (await mesh.client()).get(envoy.url("/stream")) as answer:
+        assert await answer.content.readline() == b"data: first\n"
+        assert picker.processor.open_streams == 1
+        assert mesh.director.released == []
+        worker.go_on.set()
+        await answer.read()
+    await eventually(lambda: mesh.director.released)
+
+
+async def test_drain_in_exact_mode_cuts_no_answer(mesh: Mesh, picking: Any) -> None:
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    envoy = await mesh.envoy(render(_settings(picker, response_trailer="SEND")))
+    async with (await mesh.client()).get(envoy.url("/stream")) as answer:
+        assert await answer.content.readline() == b"data: first\n"
+        picker.processor.drain()
+        async with asyncio.timeout(5):
+            await picker.server.stop(30)
+        worker.go_on.set()
+        assert (await answer.read()).endswith(b"data: last\n\n")
+
+
+async def test_a_fault_of_the_picker_is_a_500_and_hangs_nothing(mesh: Mesh) -> None:
+    mesh.director.outcome = ZeroDivisionError()
+    envoy = await mesh.envoy(render(_settings(await mesh.picker())))
+    async with asyncio.timeout(5), (await mesh.client()).post(envoy.url(), data=b"x") as answer:
+        assert answer.status == 500
+
+
+@pytest.mark.parametrize("mode", ["original-dst", "override-host"])
+async def test_without_a_picker_a_clients_own_destination_steers_nothing(mesh: Mesh, mode: str) -> None:
+    workers = [await mesh.worker() for _ in range(2)]
+    picker = await mesh.picker()
+    known = () if mode == "original-dst" else (Address("127.0.0.1", workers[0].port),)
+    settings = _settings(picker, mode=mode, endpoints=known, failure_mode_allow=True)
+    envoy = await mesh.envoy(render(settings))
+    await picker.server.stop(None)
+    headers = {"x-gateway-destination-endpoint": workers[1].destination}
+    async with (await mesh.client()).get(envoy.url(), headers=headers) as answer:
+        assert answer.status == (503 if mode == "original-dst" else 200)
+        assert mode == "original-dst" or (await answer.json())["port"] == workers[0].port
+
+
+async def test_a_client_that_leaves_gives_its_reservation_back(
+    mesh: Mesh, picking: Any, eventually: Any
+) -> None:
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    envoy = await mesh.envoy(render(_settings(picker, response_trailer="SEND")))
+    client = await mesh.client()
+    for _ in range(5):
+        async with client.get(envoy.url("/stream")) as answer:
+            await answer.content.readline()
+            answer.close()
+    await eventually(lambda: len(mesh.director.released) == 5)
+    worker.go_on.set()

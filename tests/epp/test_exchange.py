@@ -1,0 +1,293 @@
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from epp.director import Pick
+from epp.exchange import Exchange, ExchangeError, Rules
+from epp.protocol import DESTINATION, SERVED, SUBSET, SUBSET_NAMESPACE, ProtocolVersion, Rejection
+from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
+
+NONE_READY = Rejection(503, "no_endpoints", "no endpoint is ready", reason="rejected-no-endpoints")
+
+
+def kinds(answers: list[ProcessingResponse]) -> list[str | None]:
+    return [answer.WhichOneof("response") for answer in answers]
+
+
+def lb(answer: ProcessingResponse) -> dict[str, str]:
+    found: dict[str, str] = MessageToDict(answer.dynamic_metadata)["envoy.lb"]
+    return found
+
+
+def destination(answer: ProcessingResponse) -> str:
+    """Header and metadata of a routed answer, which must be equal."""
+    common = getattr(answer, answer.WhichOneof("response") or "").response
+    (option,) = common.header_mutation.set_headers
+    value: str = option.header.raw_value.decode()
+    assert lb(answer)[DESTINATION] == value
+    return value
+
+
+def streamed(answers: list[ProcessingResponse]) -> list[tuple[bytes, bool]]:
+    pieces = [answer.request_body.response.body_mutation.streamed_response for answer in answers]
+    return [(piece.body, piece.end_of_stream) for piece in pieces]
+
+
+@pytest.fixture
+def exchange(director: Any) -> Exchange:
+    return Exchange(director, Rules())
+
+
+def test_full_duplex_collects_then_answers_headers_and_body(
+    exchange: Exchange, director: Any, messages: Any
+) -> None:
+    assert exchange.feed(messages.headers(), 0) == []
+    assert exchange.feed(messages.body(b'{"model"', end_of_stream=False), 0) == []
+    assert exchange.feed(messages.body(b':"m"}', end_of_stream=False), 0) == []
+    answers = exchange.feed(messages.body(b"", end_of_stream=True), 0)
+    assert kinds(answers) == ["request_headers", "request_body"]
+    assert destination(answers[0]) == "10.0.0.1:8000"
+    assert streamed(answers[1:]) == [(b'{"model":"m"}', True)]
+    ((headers, body, subset),) = director.directed
+    assert (headers[":path"], body, subset) == ("/v1/completions", b'{"model":"m"}', None)
+
+
+def test_an_empty_body_is_one_empty_closing_piece(exchange: Exchange, messages: Any) -> None:
+    exchange.feed(messages.headers(), 0)
+    answers = exchange.feed(messages.body(b"", end_of_stream=True), 0)
+    assert streamed(answers[1:]) == [(b"", True)]
+
+
+def test_a_body_closed_by_trailers(exchange: Exchange, messages: Any) -> None:
+    exchange.feed(messages.headers(), 0)
+    exchange.feed(messages.body(b"abc", end_of_stream=False), 0)
+    answers = exchange.feed(messages.trailers(), 0)
+    assert kinds(answers) == ["request_headers", "request_body", "request_trailers"]
+    assert streamed(answers[1:2]) == [(b"abc", False)]
+
+
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED", "STREAMED", "NONE", None])
+def test_headers_only(exchange: Exchange, director: Any, messages: Any, mode: str | None) -> None:
+    answers = exchange.feed(messages.headers({":method": "GET"}, end_of_stream=True, mode=mode), 0)
+    assert kinds(answers) == ["request_headers"]
+    assert destination(answers[0]) == "10.0.0.1:8000"
+    assert director.directed[0][1] == b""
+
+
+@pytest.mark.parametrize("mode", ["BUFFERED", "BUFFERED_PARTIAL"])
+@pytest.mark.parametrize("trailers", [False, True])
+def test_buffered(exchange: Exchange, director: Any, messages: Any, mode: str, trailers: bool) -> None:
+    first = exchange.feed(messages.headers(mode=mode), 0)
+    assert kinds(first) == ["request_headers"]
+    assert not first[0].request_headers.response.header_mutation.set_headers
+    (answer,) = exchange.feed(messages.body(b"abc", end_of_stream=not trailers), 0)
+    assert destination(answer) == "10.0.0.1:8000"
+    assert not answer.request_body.response.HasField("body_mutation")
+    assert director.directed[0][1] == b"abc"
+    if trailers:
+        assert kinds(exchange.feed(messages.trailers(), 0)) == ["request_trailers"]
+
+
+def test_streamed_picks_on_the_headers_and_lets_the_body_pass(exchange: Exchange, messages: Any) -> None:
+    (answer,) = exchange.feed(messages.headers(mode="STREAMED"), 0)
+    assert destination(answer) == "10.0.0.1:8000"
+    for last in (False, True):
+        (answer,) = exchange.feed(messages.body(b"abc", end_of_stream=last), 0)
+        assert answer.WhichOneof("response") == "request_body"
+        assert not answer.request_body.response.HasField("body_mutation")
+
+
+def test_no_body_mode_picks_on_the_headers(exchange: Exchange, messages: Any) -> None:
+    assert kinds(exchange.feed(messages.headers(mode="NONE"), 0)) == ["request_headers"]
+
+
+def test_a_data_plane_that_names_no_mode_gets_full_duplex(exchange: Exchange, messages: Any) -> None:
+    assert exchange.feed(messages.headers(mode=None), 0) == []
+    answers = exchange.feed(messages.body(b"abc", end_of_stream=True), 0)
+    assert streamed(answers[1:]) == [(b"abc", True)]
+
+
+@pytest.mark.parametrize("place", ["headers", "body", "both"])
+def test_the_subset_comes_with_headers_or_body_and_the_last_wins(
+    exchange: Exchange, director: Any, messages: Any, context: Any, place: str
+) -> None:
+    here = context(SUBSET_NAMESPACE, {SUBSET: ["10.0.0.1:8000"]})
+    other = context(SUBSET_NAMESPACE, {SUBSET: ["10.0.0.9:8000"]})
+    first = {"headers": here, "body": None, "both": other}[place]
+    exchange.feed(messages.headers(context=first), 0)
+    exchange.feed(messages.body(b"a", end_of_stream=True, context=None if place == "headers" else here), 0)
+    subset = director.directed[0][2]
+    assert subset.allows("10.0.0.1", 8000)
+    assert not subset.allows("10.0.0.9", 8000)
+
+
+def test_february_2025_knows_no_subset(director: Any, messages: Any, context: Any) -> None:
+    exchange = Exchange(director, Rules(ProtocolVersion.FEBRUARY_2025))
+    exchange.feed(messages.headers(context=context(SUBSET_NAMESPACE, {SUBSET: []}), end_of_stream=True), 0)
+    assert director.directed[0][2] is None
+
+
+def test_fallbacks_by_version(director: Any, messages: Any, picking: Any) -> None:
+    director.outcome = picking("10.0.0.1:1", "10.0.0.2:2", "10.0.0.3:3")
+    found = {}
+    for version in ProtocolVersion:
+        (answer,) = Exchange(director, Rules(version)).feed(messages.headers(end_of_stream=True), 0)
+        found[version] = (
+            destination(answer),
+            lb(answer).get(f"{DESTINATION}-fallback"),
+        )
+    assert found == {
+        ProtocolVersion.V1_0: ("10.0.0.1:1,10.0.0.2:2,10.0.0.3:3", None),
+        ProtocolVersion.V0_3: ("10.0.0.1:1", "10.0.0.2:2"),
+        ProtocolVersion.FEBRUARY_2025: ("10.0.0.1:1", None),
+    }
+
+
+def test_a_rejection_is_the_last_word(exchange: Exchange, director: Any, messages: Any) -> None:
+    director.outcome = NONE_READY
+    exchange.feed(messages.headers(), 0)
+    (answer,) = exchange.feed(messages.body(b"a", end_of_stream=True), 0)
+    assert answer.immediate_response.status.code == 503
+    assert exchange.feed(messages.trailers(), 0) == []
+    assert exchange.feed(messages.response_headers("503"), 0) == []
+    exchange.close("end", 1)
+    assert director.released == []
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_body_over_the_limit_is_413(director: Any, messages: Any, announced: bool) -> None:
+    exchange = Exchange(director, Rules(max_body_bytes=10))
+    headers = {"content-length": "11"} if announced else {"content-length": "nonsense"}
+    answers = exchange.feed(messages.headers(headers), 0)
+    answers += exchange.feed(messages.body(b"123456", end_of_stream=False), 0)
+    answers += exchange.feed(messages.body(b"78901", end_of_stream=True), 0)
+    assert [answer.immediate_response.status.code for answer in answers] == [413]
+    assert director.directed == []
+
+
+def test_a_body_at_the_limit_passes(director: Any, messages: Any) -> None:
+    exchange = Exchange(director, Rules(max_body_bytes=10))
+    exchange.feed(messages.headers({"content-length": "10"}), 0)
+    assert kinds(exchange.feed(messages.body(b"1234567890", end_of_stream=True), 0))[0] == "request_headers"
+
+
+def test_a_fault_of_the_director_is_an_exchange_error(
+    exchange: Exchange, director: Any, messages: Any
+) -> None:
+    director.outcome = ZeroDivisionError("secret")
+    with pytest.raises(ExchangeError, match="^the director failed: ZeroDivisionError$") as caught:
+        exchange.feed(messages.headers(end_of_stream=True), 0)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_served_and_status_are_reported(director: Any, messages: Any, context: Any) -> None:
+    observed: list[Any] = []
+    exchange = Exchange(director, Rules(), Recorder(observed))
+    exchange.feed(messages.headers(end_of_stream=True), 1)
+    served = context("envoy.lb", {SERVED: "10.0.0.2:8000"})
+    assert kinds(exchange.feed(messages.response_headers("502", served), 2)) == ["response_headers"]
+    assert exchange.responded
+    assert director.reported == ["10.0.0.2:8000"]
+    exchange.close("end", 3)
+    assert observed == [("picked", 1), ("responded", 502, 2), ("released", 1, 3)]
+
+
+class Recorder:
+    """An observer that keeps a list."""
+
+    def __init__(self, seen: list[Any]) -> None:
+        self.seen = seen
+
+    def picked(self, pick: Pick, now: float) -> None:
+        self.seen.append(("picked", now))
+
+    def rejected(self, rejection: Rejection, now: float) -> None:
+        self.seen.append(("rejected", rejection.status, now))
+
+    def responded(self, pick: Pick, status: int, now: float) -> None:
+        self.seen.append(("responded", status, now))
+
+    def released(self, pick: Pick, started: float, now: float) -> None:
+        self.seen.append(("released", started, now))
+
+
+def test_closing_releases_once(exchange: Exchange, director: Any, messages: Any) -> None:
+    exchange.feed(messages.headers(end_of_stream=True), 0)
+    exchange.close("reset", 1)
+    exchange.close("end", 2)
+    assert director.released == [director.outcome]
+    assert exchange.closed_by == "reset"
+    assert exchange.feed(messages.response_headers(), 3) == []
+
+
+def test_closing_before_the_pick_releases_nothing(exchange: Exchange, director: Any, messages: Any) -> None:
+    exchange.feed(messages.headers(), 0)
+    exchange.close("reset", 1)
+    assert director.released == []
+
+
+def test_response_bodies_are_echoed_when_envoy_sends_them(exchange: Exchange, messages: Any) -> None:
+    exchange.feed(messages.headers(end_of_stream=True, response_mode="FULL_DUPLEX_STREAMED"), 0)
+    exchange.feed(messages.response_headers(), 0)
+    (answer,) = exchange.feed(messages.response_body(b"data: x", end_of_stream=False), 0)
+    piece = answer.response_body.response.body_mutation.streamed_response
+    assert (piece.body, piece.end_of_stream) == (b"data: x", False)
+    trailers = ProcessingRequest()
+    trailers.response_trailers.SetInParent()
+    assert kinds(exchange.feed(trailers, 0)) == ["response_trailers"]
+
+
+@pytest.mark.parametrize("mode", ["STREAMED", "BUFFERED"])
+def test_other_response_bodies_pass_unchanged(exchange: Exchange, messages: Any, mode: str) -> None:
+    exchange.feed(messages.headers(end_of_stream=True, response_mode=mode), 0)
+    exchange.feed(messages.response_headers(), 0)
+    (answer,) = exchange.feed(messages.response_body(b"data: x", end_of_stream=True), 0)
+    assert answer.WhichOneof("response") == "response_body"
+    assert not answer.response_body.response.HasField("body_mutation")
+
+
+def test_a_response_without_a_request_is_let_through(
+    exchange: Exchange, director: Any, messages: Any
+) -> None:
+    assert kinds(exchange.feed(messages.response_headers("401"), 0)) == ["response_headers"]
+    exchange.close("end", 1)
+    assert director.released == []
+
+
+def test_messages_out_of_order_are_errors(director: Any, messages: Any) -> None:
+    with pytest.raises(ExchangeError, match="request_header_mode"):
+        Exchange(director, Rules()).feed(messages.body(b"a", end_of_stream=True), 0)
+    exchange = Exchange(director, Rules())
+    exchange.feed(messages.headers(), 0)
+    with pytest.raises(ExchangeError, match="twice"):
+        exchange.feed(messages.headers(), 0)
+    with pytest.raises(ExchangeError, match="without a known request"):
+        Exchange(director, Rules()).feed(ProcessingRequest(), 0)
+
+
+def test_observability_mode_wants_no_answers(exchange: Exchange, director: Any, messages: Any) -> None:
+    message = messages.headers(end_of_stream=True)
+    message.observability_mode = True
+    assert exchange.feed(message, 0) == []
+    assert director.directed == []
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)  # both hold no state
+@given(st.lists(st.integers(0, 70_000).map(bytes) | st.binary(), max_size=4), st.booleans())
+def test_any_cut_of_a_body_comes_out_byte_for_byte(
+    director: Any, messages: Any, pieces: list[bytes], trailers: bool
+) -> None:
+    exchange = Exchange(director, Rules())
+    exchange.feed(messages.headers(), 0)
+    for piece in pieces:
+        assert exchange.feed(messages.body(piece, end_of_stream=False), 0) == []
+    last = messages.trailers() if trailers else messages.body(b"", end_of_stream=True)
+    answers = exchange.feed(last, 0)
+    bodies = [answer for answer in answers if answer.WhichOneof("response") == "request_body"]
+    assert b"".join(body for body, _ in streamed(bodies)) == b"".join(pieces)
+    closing = [closes for _, closes in streamed(bodies)]
+    assert not any(closing[:-1])
+    assert closing[-1:] == ([True] if not trailers else [False] if any(pieces) else [])

@@ -1,0 +1,100 @@
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+from epp.health import Health
+from epp.wire.messages.health_pb2 import (
+    HealthCheckRequest,
+    HealthCheckResponse,
+    HealthListRequest,
+    HealthListResponse,
+)
+
+SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
+READINESS = ["", "envoy.service.ext_proc.v3.ExternalProcessor", "readiness", "inference-extension"]
+
+
+class Probe:
+    """What a kubelet, Envoy or grpcurl asks."""
+
+    def __init__(self, channel: aio.Channel) -> None:
+        request, response = HealthCheckRequest.SerializeToString, HealthCheckResponse.FromString
+        self._check: Any = channel.unary_unary("/grpc.health.v1.Health/Check", request, response)
+        self._watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch", request, response)
+        self._list: Any = channel.unary_unary(
+            "/grpc.health.v1.Health/List", HealthListRequest.SerializeToString, HealthListResponse.FromString
+        )
+
+    async def check(self, service: str) -> int:
+        answer: HealthCheckResponse = await self._check(HealthCheckRequest(service=service))
+        return answer.status
+
+    def watch(self, service: str) -> Any:
+        return self._watch(HealthCheckRequest(service=service))
+
+    async def list(self) -> dict[str, int]:
+        answer = await self._list(HealthListRequest())
+        return {service: status.status for service, status in answer.statuses.items()}
+
+
+@pytest.fixture
+async def health(anyio_backend: str) -> Health:
+    return Health()
+
+
+@pytest.fixture
+async def probe(health: Health) -> AsyncIterator[Probe]:
+    server = aio.server()
+    server.add_generic_rpc_handlers((health.handler(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield Probe(channel)
+    health.close()
+    await server.stop(None)
+
+
+@pytest.mark.parametrize("service", READINESS)
+async def test_readiness_follows_serving(health: Health, probe: Probe, service: str) -> None:
+    assert await probe.check(service) == NOT_SERVING
+    health.set_serving(True)
+    assert await probe.check(service) == SERVING
+    health.set_serving(False)
+    assert await probe.check(service) == NOT_SERVING
+
+
+async def test_liveness_always_serves(probe: Probe) -> None:
+    assert await probe.check("liveness") == SERVING
+
+
+async def test_an_unknown_service_is_not_found(probe: Probe) -> None:
+    with pytest.raises(aio.AioRpcError) as caught:
+        await probe.check("nobody")
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_watch_tells_changes_and_ends_with_the_server(health: Health, probe: Probe) -> None:
+    call = probe.watch("readiness")
+    assert (await call.read()).status == NOT_SERVING
+    health.set_serving(True)
+    assert (await call.read()).status == SERVING
+    health.set_serving(True)
+    health.set_serving(False)
+    assert (await call.read()).status == NOT_SERVING
+    health.close()
+    async with asyncio.timeout(5):
+        assert await call.read() is aio.EOF
+
+
+async def test_watching_an_unknown_service_waits(probe: Probe) -> None:
+    call = probe.watch("nobody")
+    assert (await call.read()).status == HealthCheckResponse.SERVICE_UNKNOWN
+    call.cancel()
+
+
+async def test_list_names_every_service(health: Health, probe: Probe) -> None:
+    assert await probe.list() == {"liveness": SERVING} | dict.fromkeys(READINESS, NOT_SERVING)

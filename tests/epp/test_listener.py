@@ -1,0 +1,58 @@
+import datetime
+import socket
+
+import pytest
+from grpc import aio
+
+from epp import certificate
+from epp.health import Health
+from epp.wire.listener import Listener, ListenError
+from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
+
+
+def listener(host: str = "127.0.0.1", port: int = 0, *, secure: bool = False) -> Listener:
+    tls = certificate.self_signed(datetime.datetime.now(datetime.UTC)) if secure else None
+    return Listener([Health().handler()], host, port, tls=tls, max_message=4_000_000)
+
+
+async def check(address: str) -> int:
+    async with aio.insecure_channel(address) as channel:
+        call = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=HealthCheckRequest.SerializeToString,
+            response_deserializer=HealthCheckResponse.FromString,
+        )
+        answer: HealthCheckResponse = await call(HealthCheckRequest(service="liveness"))
+        return answer.status
+
+
+async def test_port_0_is_a_free_one() -> None:
+    async with listener() as one, listener() as other:
+        assert 0 not in (one.port, other.port)
+        assert one.port != other.port
+        assert await check(one.address) == HealthCheckResponse.SERVING
+        assert one.address == f"127.0.0.1:{one.port}"
+
+
+@pytest.mark.parametrize("secure", [True, False])
+async def test_a_taken_port_is_named(secure: bool) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(ListenError, match=f"cannot listen on 127.0.0.1:{port}"):
+            async with listener(port=port, secure=secure):
+                pass
+
+
+async def test_a_strange_address_is_named() -> None:
+    with pytest.raises(ListenError, match=r"cannot listen on 192\.0\.2\.1:0"):
+        async with listener("192.0.2.1"):
+            pass
+
+
+async def test_leaving_frees_the_port() -> None:
+    async with listener() as first:
+        pass
+    async with listener(port=first.port) as second:
+        assert await check(second.address) == HealthCheckResponse.SERVING

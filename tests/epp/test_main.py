@@ -1,0 +1,109 @@
+"""The process itself: `python -m epp`."""
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from epp.envoy_config import Address, EnvoySettings, render
+
+LOCAL = ["--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]
+
+
+@asynccontextmanager
+async def process(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`python -m epp ARGUMENTS`, killed in the end if it still runs."""
+    pipe = asyncio.subprocess.PIPE
+    command = [sys.executable, "-m", "epp", *arguments]
+    running = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    try:
+        yield running
+    finally:
+        if running.returncode is None:
+            running.kill()
+        await running.communicate()
+
+
+async def ended(*arguments: str) -> tuple[int | None, str]:
+    """Exit code and standard error."""
+    async with process(*arguments) as running, asyncio.timeout(30):
+        _, stderr = await running.communicate()
+        return running.returncode, stderr.decode()
+
+
+async def ready(running: asyncio.subprocess.Process) -> dict[str, str]:
+    assert running.stdout is not None
+    async with asyncio.timeout(30):
+        word, *pairs = (await running.stdout.readline()).decode().split()
+    assert word == "ready"
+    return dict(pair.split("=") for pair in pairs)
+
+
+async def _hello(request: web.Request) -> web.Response:
+    return web.Response(text=f"hello {len(await request.read())}")
+
+
+async def test_a_request_through_envoy_and_an_end_by_sigterm(running_envoy: Any) -> None:
+    app = web.Application()
+    app.router.add_post("/v1/completions", _hello)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    worker = f"127.0.0.1:{runner.addresses[0][1]}"
+    any_port = Address("127.0.0.1", 0)
+    async with process(*LOCAL, "--endpoint", worker) as running:
+        where = await ready(running)
+        settings = EnvoySettings(listen=any_port, admin=any_port, pickers=(Address.parse(where["grpc"]),))
+        async with running_envoy(render(settings)) as envoy, aiohttp.ClientSession() as client:
+            url = envoy.url("/v1/completions")
+            async with client.post(url, json={"model": "m", "prompt": "x"}) as answer:
+                assert (answer.status, await answer.text()) == (200, "hello 29")
+            async with client.post(url, data=b"{", headers={"content-type": "application/json"}) as answer:
+                assert answer.status == 400
+                assert (await answer.json())["error"]["type"] == "invalid_request_error"
+        running.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(10):
+            assert await running.wait() == 0
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--grpc-port", "x"], "is not a port"),
+        (["--discovery", "nowhere://x"], "not a discovery URL"),
+        (["--endpoint", "10.0.0.1"], "10.0.0.1"),
+        (["--config-text", "kind: Nothing"], "apiVersion"),
+        (["--cert-path", "/nonexistent", "--endpoint", "127.0.0.1:9"], "tls.key"),
+    ],
+)
+async def test_bad_input_is_one_line_and_exit_2(arguments: list[str], complaint: str) -> None:
+    code, stderr = await ended(*LOCAL, *arguments)
+    assert code == 2, stderr
+    assert complaint in stderr
+    assert stderr.count("\n") == 1, stderr
+
+
+async def test_a_taken_port_is_one_line_and_exit_1() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, stderr = await ended(*LOCAL, "--endpoint", "127.0.0.1:9", "--grpc-port", port)
+    assert code == 1, stderr
+    assert f"cannot listen on 127.0.0.1:{port}" in stderr
+    assert stderr.count("\n") <= 2  # the other line may say that the endpoint has no metrics
+
+
+async def test_envoy_config_prints_what_envoy_reads() -> None:
+    async with process("envoy-config", "--listen-port", "0") as running:
+        stdout, stderr = await running.communicate()
+        assert running.returncode == 0, stderr
+        assert stdout.decode() == render(EnvoySettings(listen=Address("127.0.0.1", 0)))

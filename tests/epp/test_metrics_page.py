@@ -1,0 +1,163 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.endpoint import Adapters
+from epp.metrics_page import ENGINES, Engine, Load, Series, detect, read_load
+
+BY_NAME = {engine.name: engine for engine in ENGINES}
+
+VLLM = b"""\
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{engine="0",model_name="m"} 7.0
+# TYPE vllm:num_requests_waiting_by_reason gauge
+vllm:num_requests_waiting_by_reason{reason="capacity"} 99.0
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 2.5e-01
+# TYPE vllm:lora_requests_info gauge
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="a, b",waiting_lora_adapters=""} 1.7e+09
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="a",waiting_lora_adapters="c,d"} 1.8e+09
+vllm:lora_requests_info{max_lora="4",running_lora_adapters="old",waiting_lora_adapters=""} 1.6e+09
+"""
+
+TRITON = (
+    b'nv_trt_llm_request_metrics{model="m",request_type="scheduled"} 2\n'
+    b'nv_trt_llm_request_metrics{model="m",request_type="waiting"} 1\n'
+    b'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max"} 500\n'
+    b'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction"} 0.3\n'
+)
+
+
+def test_vllm() -> None:
+    assert read_load(VLLM, BY_NAME["vllm"]) == Load(
+        waiting=7,
+        running=3,
+        kv_usage=0.25,
+        max_lora=4,
+        adapters=Adapters(frozenset({"a"}), frozenset({"c", "d"})),
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "page", "expected"),
+    [
+        ("vllm", b"vllm:gpu_cache_usage_perc 0.5\n", Load(kv_usage=0.5)),
+        (
+            "sglang",
+            b"sglang:num_queue_reqs 1\nsglang:num_running_reqs 2\nsglang:token_usage 0.3\n",
+            Load(waiting=1, running=2, kv_usage=0.3),
+        ),
+        (
+            "trtllm-serve",
+            b"trtllm_num_requests_waiting 1\ntrtllm_num_requests_running 2\ntrtllm_kv_cache_utilization 0.3\n",
+            Load(waiting=1, running=2, kv_usage=0.3),
+        ),
+        (
+            "triton-tensorrt-llm",
+            TRITON,
+            Load(waiting=1, running=2, kv_usage=0.3),
+        ),
+        (
+            "triton",
+            b"nv_inference_pending_request_count 1\nnv_inference_exec_count 2\n",
+            Load(waiting=1, running=2),
+        ),
+    ],
+)
+def test_the_words_of_each_engine(engine: str, page: bytes, expected: Load) -> None:
+    assert read_load(page, BY_NAME[engine]) == expected
+    found = detect(page, ENGINES)
+    assert found is not None
+    assert found.name == engine
+
+
+def value(page: bytes, series: str = "m") -> float | None:
+    return read_load(page, Engine.of("x", waiting=series)).waiting
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        (b"m 1", 1),
+        (b"a 0\nm 1\nb 2", 1),
+        (b"m\t1\r\n", 1),
+        (b'm{a="}",b="\\"x\\\\"} 4\n', 4),
+        (b"m{} 1\n", 1),
+        (b"m 1\nm 2\n", 2),
+        (b"m 1 500\nm 2 400\n", 1),
+        (b"m 1 500\nm 2 500\nm 3\n", 2),
+        (b'm{a="1"} 1 # {trace="x"} 9 9\n', 1),
+        (b"mm 1\nxm 2\nm_total 3\nm:a 4\n", None),
+        (b"m NaN\n", None),
+        (b"m +Inf\n", None),
+        (b"m -1\n", None),
+        (b"m one\n", None),
+        (b"m\n", None),
+        (b'm{a="b 1\n', None),
+        (b"m 5\nm NaN\n", 5),
+        (b'# TYPE m summary\nm{quantile="0.5"} 1\n', None),
+        (b"# TYPE m histogram\nm_bucket 1\nm 1\n", None),
+        (b"# TYPE m counter\nm 1\n", 1),
+        (b"# m 1\n", None),
+        (b"", None),
+        (b"<html>m 1</html>", None),
+    ],
+)
+def test_which_sample_counts(page: bytes, expected: float | None) -> None:
+    assert value(page) == expected
+
+
+@pytest.mark.parametrize(
+    ("series", "expected"),
+    [
+        ("m{a=1}", 1),
+        ('m{a="2"}', 2),
+        ("m{a=2,b=x}", 3),
+        ("m{c=1}", None),
+        (" m { a = 1 } ", 1),
+        ("m{c=1}|m{a=1}", 1),
+    ],
+)
+def test_labels_choose(series: str, expected: float | None) -> None:
+    assert value(b'm{a="2",b="x"} 3\nm{a="1"} 1\nm{a="2"} 2\n', series) == expected
+
+
+@pytest.mark.parametrize("text", ["", "1m", "m{", "m}", "m{a}", "m{a=}", "m{a=b,}", "m n"])
+def test_what_is_no_series(text: str) -> None:
+    with pytest.raises(ValueError, match="is not"):
+        Series.parse(text)
+
+
+def test_escapes_in_labels() -> None:
+    assert value(b'm{a="x\\n\\"y\\\\"} 1\n', "m") == 1
+    engine = Engine(name="x", waiting=(Series("m", {"a": 'x\n"y\\'}),))
+    assert read_load(b'm{a="x\\n\\"y\\\\"} 1\n', engine).waiting == 1
+
+
+def test_a_page_that_says_nothing() -> None:
+    assert not read_load(b"python_gc_objects 5\n", BY_NAME["vllm"]).known
+    assert detect(b"python_gc_objects 5\n", ENGINES) is None
+
+
+@given(page=st.binary() | st.from_regex(rb"(\n|vllm:num_requests_waiting|[{}\", =\\0-9.]|a)*"))
+def test_any_bytes_are_read(page: bytes) -> None:
+    load = read_load(page, BY_NAME["vllm"])
+    assert load.waiting is None or load.waiting >= 0
+
+
+@given(
+    labels=st.dictionaries(
+        st.from_regex(r"[a-z_]{1,5}", fullmatch=True), st.text(st.characters(codec="utf-8")), max_size=3
+    ),
+    number=st.floats(0, 1e9),
+)
+def test_what_is_written_by_the_rules_is_read(labels: dict[str, str], number: float) -> None:
+    def escaped(text: str) -> str:
+        return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+    inside = ",".join(f'{name}="{escaped(text)}"' for name, text in labels.items())
+    page = f'# TYPE m gauge\nm{{zz="other"}} -1\nm{{{inside}}} {number!r}\n'.encode()
+    assert read_load(page, Engine(name="x", waiting=(Series("m", labels),))).waiting == number

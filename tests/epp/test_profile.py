@@ -1,0 +1,174 @@
+import random
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from epp.endpoint import NEVER, NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool, Floats, Mask
+from epp.protocol import Rejection
+from epp.request import InferenceRequest
+from epp.scheduling.filters import DECODE_ROLES, PREFILL_ROLES, LabelSelectorFilter, Requirement, RoleFilter
+from epp.scheduling.pickers import MaxScorePicker, WeightedRandomPicker
+from epp.scheduling.plugin import Filter
+from epp.scheduling.profile import SchedulerProfile, Weighted
+from epp.scheduling.scorers import ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer
+
+
+def pool_of(now: float = 100.0, **columns: list[float]) -> EndpointPool:
+    """Endpoints 10.0.0.1, 10.0.0.2, ...; a column that is not given is as of an idle worker, scraped just now."""
+    count = max(len(values) for values in columns.values())
+    numbers = np.repeat(NO_NUMBERS, count, axis=1)
+    numbers[Column.SCRAPED_AT] = now
+    for name, values in columns.items():
+        numbers[Column[name.upper()]] = values
+    endpoints = [
+        Endpoint(id=f"w{i}", incarnation="a", address=f"10.0.0.{i + 1}", port=8000, metrics_port=8000)
+        for i in range(count)
+    ]
+    return EndpointPool(endpoints, numbers, [NO_ADAPTERS] * count, now)
+
+
+REQUEST = InferenceRequest(request_id="r", path="/v1/completions", model="m", headers={})
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A scorer, and a filter, that says what it was told to say."""
+
+    values: list[float]
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
+        return np.array(self.values)
+
+    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
+        return np.array(self.values, dtype=np.bool_)
+
+
+def profile(
+    *scorers: Weighted, filters: tuple[Filter, ...] = (), staleness: float | None = 2.0
+) -> SchedulerProfile:
+    return SchedulerProfile(
+        picker=MaxScorePicker(random.Random(1)),
+        scorers=scorers,
+        filters=filters,
+        max_endpoints=3,
+        staleness=staleness,
+    )
+
+
+LOAD = (Weighted(QueueScorer(), 2), Weighted(KvCacheUtilizationScorer(), 2))
+
+
+def order(chosen: tuple[Endpoint, ...]) -> list[str]:
+    return [endpoint.id for endpoint in chosen]
+
+
+def test_the_sum_is_weighted() -> None:
+    # the first case of the Go picker's hermetic suite: (3, .2) (0, .1) (10, .2)
+    pool = pool_of(waiting=[3, 0, 10], kv_usage=[0.2, 0.1, 0.2])
+    assert order(profile(*LOAD).run(REQUEST, pool)) == ["w1", "w0", "w2"]
+    few = Weighted(Fixed([0.0, 1.0, 0.5]), 1)
+    many = Weighted(Fixed([1.0, 0.0, 0.0]), 3)
+    assert order(profile(few, many).run(REQUEST, pool)) == ["w0", "w1", "w2"]
+
+
+def test_scores_are_clamped_and_nan_is_0() -> None:
+    wild = Weighted(Fixed([100.0, float("nan"), -5.0]))
+    tame = Weighted(Fixed([0.0, 0.9, 0.8]))
+    assert order(profile(wild, tame).run(REQUEST, pool_of(waiting=[0, 0, 0]))) == ["w0", "w1", "w2"]
+
+
+def test_filters_narrow_what_scorers_compare() -> None:
+    pool = pool_of(waiting=[0, 50, 100], kv_usage=[0.0, 0.3, 0.0])
+    kept = profile(*LOAD, filters=(Fixed([0, 1, 1]),)).run(REQUEST, pool)
+    assert order(kept) == ["w1", "w2"]
+
+
+def test_filters_that_leave_nothing_are_an_absence() -> None:
+    with pytest.raises(Rejection) as caught:
+        profile(filters=(Fixed([0, 0]),)).run(REQUEST, pool_of(waiting=[0, 0]))
+    assert (caught.value.status, caught.value.reason) == (503, "rejected-no-endpoints")
+
+
+def test_a_burst_on_idle_endpoints_is_spread_evenly() -> None:
+    pool = pool_of(waiting=[0] * 4)
+    for _ in range(42):
+        chosen = profile(*LOAD).run(REQUEST, pool)[0]
+        pool.numbers[Column.INFLIGHT, pool.endpoints.index(chosen)] += 1
+    assert max(pool.inflight) - min(pool.inflight) <= 1
+
+
+def test_in_flight_decides_between_equal_scores_only() -> None:
+    pool = pool_of(waiting=[0, 0, 1], inflight=[3, 2, 0])
+    assert order(profile(Weighted(QueueScorer())).run(REQUEST, pool)) == ["w1", "w0", "w2"]
+
+
+def test_what_was_never_scraped_or_is_stale_comes_last() -> None:
+    pool = pool_of(waiting=[90, 0, 0], kv_usage=[0.99, 0, 0], inflight=[50, 0, 1], scraped_at=[99, NEVER, 90])
+    assert order(profile(*LOAD).run(REQUEST, pool)) == ["w0", "w1", "w2"]
+
+
+def test_stale_numbers_do_not_shift_those_of_the_fresh() -> None:
+    # the queue of 1000 is stale: among 10, 5, 0 the middle one scores 0.5 and the other scorer decides
+    pool = pool_of(waiting=[10, 5, 0, 1000], scraped_at=[100, 100, 100, 0])
+    other = Weighted(KvCacheUtilizationScorer(), 1)
+    pool.numbers[Column.KV_USAGE] = [0.0, 0.2, 0.8, 0.0]
+    assert order(profile(Weighted(QueueScorer()), other).run(REQUEST, pool)) == ["w1", "w2", "w0"]
+
+
+def test_where_all_are_stale_in_flight_decides() -> None:
+    pool = pool_of(waiting=[0, 90, 90], inflight=[2, 0, 1], scraped_at=[NEVER, 0, 0])
+    assert order(profile(*LOAD).run(REQUEST, pool)) == ["w1", "w2", "w0"]
+    one = SchedulerProfile(picker=WeightedRandomPicker(random.Random(1)), scorers=LOAD, staleness=2.0)
+    first = Counter(order(one.run(REQUEST, pool))[0] for _ in range(600))
+    assert first["w1"] > first["w2"] > first["w0"] > 0
+
+
+def test_age_says_nothing_where_nothing_scraped_is_read() -> None:
+    pool = pool_of(inflight=[1, 0], scraped_at=[100, NEVER])
+    chosen = profile(Weighted(ActiveRequestScorer()), staleness=None).run(REQUEST, pool)
+    assert order(chosen) == ["w1", "w0"]
+
+
+def labelled(*roles: str | None) -> EndpointPool:
+    endpoints = [
+        Endpoint(
+            id=str(role),
+            incarnation="a",
+            address="10.0.0.1",
+            port=1,
+            metrics_port=1,
+            labels={"llm-d.ai/role": role} if role else {},
+        )
+        for role in roles
+    ]
+    count = len(endpoints)
+    return EndpointPool(endpoints, np.repeat(NO_NUMBERS, count, axis=1), [NO_ADAPTERS] * count, 0.0)
+
+
+def test_filters_by_label() -> None:
+    pool = labelled("decode", "prefill", "both", None)
+    assert RoleFilter(DECODE_ROLES, unlabelled=True).filter(REQUEST, pool).tolist() == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert RoleFilter(PREFILL_ROLES).filter(REQUEST, pool).tolist() == [False, True, True, False]
+    key = "llm-d.ai/role"
+    for selector, expected in (
+        (LabelSelectorFilter(), [True, True, True, True]),
+        (LabelSelectorFilter({key: "both"}), [False, False, True, False]),
+        (
+            LabelSelectorFilter({}, (Requirement(key, "In", frozenset({"both", "x"})),)),
+            [False, False, True, False],
+        ),
+        (
+            LabelSelectorFilter({}, (Requirement(key, "NotIn", frozenset({"both"})),)),
+            [True, True, False, True],
+        ),
+        (LabelSelectorFilter({}, (Requirement(key, "Exists"),)), [True, True, True, False]),
+        (LabelSelectorFilter({}, (Requirement(key, "DoesNotExist"),)), [False, False, False, True]),
+    ):
+        assert selector.filter(REQUEST, pool).tolist() == expected

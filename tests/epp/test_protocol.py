@@ -1,0 +1,153 @@
+import json
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp import protocol
+from epp.protocol import ProtocolVersion, Rejection, Subset
+from epp.wire.messages.ext_proc_pb2 import HeaderMap, HeaderValue, HeaderValueOption, Metadata
+
+HINT = protocol.SUBSET_NAMESPACE
+
+
+@pytest.mark.parametrize(
+    ("value", "allowed"),
+    [
+        (["10.0.0.1:8000"], True),
+        (["10.0.0.1:8001"], False),
+        (["10.0.0.1"], True),
+        ("10.0.0.1:8000", True),
+        ("10.0.0.9:1, 10.0.0.1:8000", True),
+        (["10.0.0.9:1,10.0.0.1:8000"], True),
+        ([7, None, "10.0.0.1:8000"], True),
+        (["10.0.0.1:http"], False),
+        (["10.0.0.1:"], False),
+        (["::ffff:10.0.0.1"], True),
+        ([], False),
+        ("", False),
+        ([""], False),
+        (7, False),
+    ],
+)
+def test_subset_of_an_ipv4_endpoint(context: Any, value: Any, allowed: bool) -> None:
+    subset = protocol.parse_subset(context(HINT, {protocol.SUBSET: value}))
+    assert subset is not None
+    assert subset.allows("10.0.0.1", 8000) is allowed
+
+
+@pytest.mark.parametrize(
+    "hint", ["[fd00::1]:8000", "[fd00::1]", "fd00::1", "fd00:0::0:1", "[FD00:0:0::1]:8000"]
+)
+@pytest.mark.parametrize("address", ["fd00::1", "[fd00::1]", "FD00::0:1"])
+def test_ipv6_is_compared_as_an_address(hint: str, address: str) -> None:
+    assert Subset.of([hint]).allows(address, 8000)
+    assert not Subset.of([hint]).allows("fd00::2", 8000)
+
+
+def test_bracketed_ipv6_with_another_port_is_not_allowed() -> None:
+    assert not Subset.of(["[fd00::1]:8000"]).allows("fd00::1", 8001)
+
+
+def test_no_hint_is_no_subset(context: Any) -> None:
+    assert protocol.parse_subset(Metadata()) is None
+    assert protocol.parse_subset(context(HINT, {"other": "x"})) is None
+    assert protocol.parse_subset(context("envoy.lb", {protocol.SUBSET: "10.0.0.1"})) is None
+
+
+@given(
+    st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(), st.lists, max_leaves=8)
+)
+def test_no_hint_breaks_the_parser(value: Any) -> None:
+    metadata = Metadata()
+    metadata.filter_metadata[HINT].update({protocol.SUBSET: value})
+    subset = protocol.parse_subset(metadata)
+    assert subset is not None
+    subset.allows("10.0.0.1", 1)
+
+
+@given(st.ip_addresses(), st.integers(0, 65535), st.integers(0, 65535))
+def test_a_written_destination_allows_itself_only(ip: Any, port: int, other: int) -> None:
+    text = f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
+    subset = Subset.of([text])
+    assert subset.allows(str(ip), port)
+    assert subset.allows(str(ip), other) is (other == port)
+
+
+def test_headers_prefer_the_raw_value_and_the_first_of_a_name() -> None:
+    headers = [
+        HeaderValue(key="X-A", value="text"),
+        HeaderValue(key="x-b", value="text", raw_value=b"raw"),
+        HeaderValue(key="x-a", value="second"),
+        HeaderValue(key="x-c", raw_value=b"\xff"),
+    ]
+    assert protocol.read_headers(HeaderMap(headers=headers)) == {"x-a": "text", "x-b": "raw", "x-c": "\ufffd"}
+
+
+@pytest.mark.parametrize(
+    ("version", "value", "fallback"),
+    [
+        (ProtocolVersion.V1_0, "a:1,b:2,c:3", None),
+        (ProtocolVersion.V0_3, "a:1", "b:2"),
+        (ProtocolVersion.FEBRUARY_2025, "a:1", None),
+    ],
+)
+def test_header_and_metadata_say_the_same(version: ProtocolVersion, value: str, fallback: str | None) -> None:
+    common, metadata = protocol.routing(["a:1", "b:2", "c:3"], version, {})
+    (option,) = common.header_mutation.set_headers
+    assert option.header.key == "x-gateway-destination-endpoint"
+    assert option.header.raw_value.decode() == value
+    assert option.append_action == HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+    assert common.clear_route_cache
+    assert not common.header_mutation.remove_headers
+    expected = {"x-gateway-destination-endpoint": value}
+    if fallback is not None:
+        expected["x-gateway-destination-endpoint-fallback"] = fallback
+    assert MessageToDict(metadata) == {"envoy.lb": expected}
+
+
+def test_what_a_client_sent_under_control_names_is_removed() -> None:
+    sent = {protocol.SERVED: "x", protocol.SUBSET: "x", "x-other": "x", protocol.DESTINATION: "6.6.6.6:1"}
+    common, _ = protocol.routing(["a:1"], ProtocolVersion.V1_0, sent)
+    assert set(common.header_mutation.remove_headers) == {protocol.SERVED, protocol.SUBSET}
+    assert [option.header.key for option in common.header_mutation.set_headers] == [protocol.DESTINATION]
+
+
+def test_a_rejection_is_an_openai_error() -> None:
+    rejection = Rejection(429, "saturated", "come back later", reason="rejected-saturated", retry_after=1.2)
+    response = protocol.immediate(rejection).immediate_response
+    assert response.status.code == 429
+    headers = {o.header.key: o.header.raw_value.decode() for o in response.headers.set_headers}
+    assert headers == {
+        "content-type": "application/json",
+        "retry-after": "2",
+        "x-llm-d-request-dropped-reason": "rejected-saturated",
+    }
+    assert json.loads(response.body) == {
+        "error": {
+            "message": "come back later",
+            "type": "rate_limit_error",
+            "param": None,
+            "code": "saturated",
+        }
+    }
+
+
+@pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.4, "1"), (1.0, "1"), (29.01, "30")])
+def test_retry_after_is_whole_seconds_and_at_least_one(seconds: float, header: str) -> None:
+    response = protocol.immediate(Rejection(429, "c", "m", retry_after=seconds)).immediate_response
+    values = {o.header.key: o.header.raw_value.decode() for o in response.headers.set_headers}
+    assert values == {"content-type": "application/json", "retry-after": header}
+
+
+@pytest.mark.parametrize("size", [0, 1, 61_999, 62_000, 62_001, 124_000, 200_000])
+@pytest.mark.parametrize("closes", [True, False])
+def test_streamed_pieces_are_the_body_and_only_the_last_may_end_it(size: int, closes: bool) -> None:
+    body = bytes(index % 251 for index in range(size))
+    answers = protocol.streamed("request_body", body, end_of_stream=closes)
+    pieces = [answer.request_body.response.body_mutation.streamed_response for answer in answers]
+    assert b"".join(piece.body for piece in pieces) == body
+    assert all(len(piece.body) <= 62_000 for piece in pieces)
+    assert [piece.end_of_stream for piece in pieces] == [False] * (len(pieces) - 1) + [closes]

@@ -1,0 +1,204 @@
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.protocol import Rejection
+from epp.request import InferenceRequest, parse_request
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+COMPLETION = {"model": "m", "prompt": "hi"}
+INPUT = {"model": "m", "input": "hi"}
+
+
+def parse(body: object, path: str | None = "/v1/completions", **headers: str) -> InferenceRequest:
+    raw = body if isinstance(body, bytes | bytearray | memoryview) else json.dumps(body).encode()
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    if path is not None:
+        sent[":path"] = path
+    return parse_request(sent, raw, lambda: "made-up")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", COMPLETION),
+        ("/v1/completions/", COMPLETION),
+        ("/v1/completions?a=/v1/embeddings", COMPLETION),
+        ("/tenant/openai/v1/chat/completions", CHAT),
+        ("/v1/chat/completions/render", CHAT),
+        ("/v1/completions/render", COMPLETION),
+        ("/v1/embeddings", INPUT),
+        ("/v1/responses", INPUT),
+        (None, COMPLETION),
+    ],
+)
+def test_the_model_is_read_by_the_end_of_the_path(path: str | None, body: dict[str, Any]) -> None:
+    assert parse(body, path).model == "m"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        ("/v1/completions", b"no healthy upstream", "not valid JSON"),
+        ("/v1/completions", b'{"model": "m", "x": ' + b"[" * 200_000, "nested too deeply"),
+        ("/v1/completions", b'{"model": "\xff", "prompt": "p"}', "not UTF-8"),
+        ("/v1/completions", b"[]", "wrong type"),
+        ("/v1/completions", b"null", "wrong type"),
+        ("/v1/completions", {"prompt": "hello world"}, "'model'"),
+        ("/v1/completions", {"model": "", "prompt": "p"}, "'model'"),
+        ("/v1/completions", {"model": None, "prompt": "p"}, "'model'"),
+        ("/v1/completions", {"model": 5, "prompt": "p"}, "$.model"),
+        ("/v1/completions", {"model": "m"}, "'prompt'"),
+        ("/v1/completions", {"model": "m", "prompt": ""}, "'prompt'"),
+        ("/v1/completions", {"model": "m", "prompt": []}, "'prompt'"),
+        ("/v1/completions", {"model": "m", "prompt": None}, "'prompt'"),
+        ("/v1/completions", {"model": "m", "prompt": 123}, "$.prompt"),
+        ("/v1/completions", {"model": "m", "prompt": {}}, "$.prompt"),
+        ("/v1/completions", {"model": "m", "prompt": True}, "$.prompt"),
+        ("/v1/completions", {"model": "m", "prompt": "p", "stream": "yes"}, "$.stream"),
+        ("/v1/chat/completions", {"model": "m"}, "'messages'"),
+        ("/v1/chat/completions", {"model": "m", "messages": []}, "'messages'"),
+        ("/v1/chat/completions", {"model": "m", "messages": {}}, "$.messages"),
+        ("/v1/chat/completions", {"model": "m", "messages": ["hi"]}, "$.messages[0]"),
+        ("/v1/chat/completions", {"model": "m", "messages": [{"role": 1}]}, "$.messages[0].role"),
+        ("/v1/chat/completions", {"model": "m", "messages": [{"content": "hi"}]}, "role"),
+        ("/v1/embeddings", {"model": "m"}, "'input'"),
+        ("/v1/responses", {"model": "m", "input": 7}, "$.input"),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_said(path: str, body: object, expected: str) -> None:
+    with pytest.raises(Rejection) as caught:
+        parse(body, path)
+    assert (caught.value.status, caught.value.code) == (400, "invalid_request_error")
+    assert expected in caught.value.message
+
+
+def test_a_streamed_answer_and_the_sizes() -> None:
+    body = json.dumps(COMPLETION | {"stream": True}).encode()
+    request = parse(memoryview(bytearray(body)))
+    assert (request.streaming, request.body_size, request.prompt_size) == (True, len(body), len('"hi"'))
+    assert not parse(COMPLETION | {"stream": None}).streaming
+    chat = {"model": "m", "messages": [{"role": "system"}, {"role": "user", "content": [{"type": "text"}]}]}
+    assert parse(chat, "/v1/chat/completions").prompt_size == len('null[{"type": "text"}]')
+
+
+def test_token_lists_and_what_is_none_of_our_business() -> None:
+    assert parse({"model": "m", "prompt": [1, 2, 3], "seed": 2**70, "max_tokens": "x"}).model == "m"
+    assert parse({"model": "m", "prompt": [[1], [2]]}).model == "m"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "model"),
+    [
+        ("/v1/messages", CHAT, "m"),
+        ("/v1/messages/count_tokens", CHAT, "m"),
+        ("/v1/rerank", {"model": "m", "query": 1, "stream": None}, "m"),
+        ("/v1/rerank", {"model": 5}, ""),
+        ("/v1/rerank", b"not JSON", ""),
+        ("/v1/unheard-of", {"model": "m"}, ""),
+        ("/v1/responses/resp_1/cancel", {"model": "m"}, ""),
+        ("/", b"\x00\x01", ""),
+    ],
+)
+def test_other_paths_pass(path: str, body: object, model: str) -> None:
+    assert parse(body, path).model == model
+
+
+def test_a_request_without_a_body_names_no_model() -> None:
+    request = parse(b"", "/v1/models")
+    assert (request.model, request.path, request.body_size) == ("", "/v1/models", 0)
+
+
+@pytest.mark.parametrize("content_type", ["application/grpc", "text/plain", "application/octet-stream", ""])
+def test_what_is_not_json_passes(content_type: str) -> None:
+    assert parse(b"\x00\x00", content_type=content_type).model == ""
+
+
+@pytest.mark.parametrize(
+    "content_type", ["application/json; charset=utf-8", "APPLICATION/JSON", "application/x+json"]
+)
+def test_json_by_any_name(content_type: str) -> None:
+    assert parse(COMPLETION, content_type=content_type).model == "m"
+
+
+def form(*fields: tuple[str, bytes], boundary: str = "xyz") -> bytes:
+    parts = (
+        f"--{boundary}\r\nContent-Disposition: {head}\r\n\r\n".encode() + value for head, value in fields
+    )
+    return b"\r\n".join(parts) + f"\r\n--{boundary}--\r\n".encode()
+
+
+FILE = ('form-data; name="file"; filename="model"\r\nContent-Type: audio/wav', b"\r\n--xy\r\n\r\nRIFF" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (form(FILE, ('form-data; name="model"', b"whisper-1")), "whisper-1"),
+        (form(("form-data; name=model", b" whisper-1 "), FILE), "whisper-1"),
+        (b"preamble\r\n" + form(('form-data; name="model"', b"w")), "w"),
+        (form(FILE), ""),
+        (form(("form-data; name=model", b"w"))[:-20], ""),
+        (b"", ""),
+        (b"--xyz", ""),
+    ],
+)
+def test_a_form_names_its_model(body: bytes, expected: str) -> None:
+    request = parse(body, "/v1/audio/transcriptions", content_type='multipart/form-data; boundary="xyz"')
+    assert request.model == expected
+
+
+def test_a_form_without_a_boundary_passes() -> None:
+    assert parse(form(("form-data; name=model", b"w")), content_type="multipart/form-data").model == ""
+
+
+def test_headers_new_names_win_over_old_ones() -> None:
+    request = parse(
+        COMPLETION,
+        x_llm_d_inference_objective="new",
+        x_gateway_inference_objective="old",
+        x_gateway_inference_fairness_id="tenant",
+        x_request_id="r-1",
+    )
+    assert (request.objective, request.fairness_id, request.request_id) == ("new", "tenant", "r-1")
+
+
+def test_headers_that_are_absent() -> None:
+    request = parse(COMPLETION)
+    assert (request.objective, request.fairness_id, request.request_id) == (None, "default-flow", "made-up")
+    assert parse(COMPLETION, x_llm_d_inference_fairness_id="  ").fairness_id == "default-flow"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(["model", "stream", "prompt", "messages", "input", "role", "content"])
+PATHS = st.sampled_from(["/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/rerank", "/x", ""])
+TYPES = st.sampled_from(["application/json", "multipart/form-data; boundary=a", "text/plain"])
+
+
+def status(body: object, path: str, **headers: str) -> int:
+    try:
+        parse(body, path, **headers)
+    except Rejection as rejection:
+        return rejection.status
+    return 200
+
+
+@given(path=PATHS, body=st.dictionaries(FIELDS, JSON) | JSON)
+def test_any_json_is_read_or_rejected(path: str, body: object) -> None:
+    assert status(body, path) in (200, 400)
+
+
+@given(
+    path=PATHS | st.text(),
+    body=st.binary() | st.from_regex(rb"--a\r\n.*name=model.*"),
+    kind=TYPES | st.text(),
+)
+def test_any_bytes_are_read_or_rejected(path: str, body: bytes, kind: str) -> None:
+    assert status(body, path, content_type=kind) in (200, 400)

@@ -1,0 +1,222 @@
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent, InstanceUpdatedEvent
+from epp.datastore import Datastore
+from epp.endpoint import Endpoint
+from epp.scrape import Scraper, ScrapeRules
+
+Eventually = Callable[..., Awaitable[float]]
+RULES = ScrapeRules(interval=0.01, timeout=0.2, backoff=0.05, limit=4096)
+
+
+class Worker:
+    """A metrics page that says and does what it is told."""
+
+    def __init__(self) -> None:
+        self.page = (
+            b"vllm:num_requests_waiting 1\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.5\n"
+        )
+        self.status = 200
+        self.headers: dict[str, str] = {}
+        self.hang = False
+        self.asked = 0
+        self.connections: set[object] = set()
+        self.paths: list[str] = []
+        self.port = 0
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked += 1
+        self.paths.append(request.path_qs)
+        self.connections.add(request.transport)
+        if self.hang:
+            await asyncio.sleep(60)
+        return web.Response(body=self.page, status=self.status, headers=self.headers)
+
+
+@asynccontextmanager
+async def serving(*workers: Worker) -> AsyncIterator[None]:
+    runners = []
+    for worker in workers:
+        app = web.Application()
+        app.router.add_get("/{path:.*}", worker.answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", worker.port)
+        await site.start()
+        worker.port = runner.addresses[0][1]
+        runners.append(runner)
+    try:
+        yield
+    finally:
+        for runner in runners:
+            await runner.cleanup()
+
+
+@asynccontextmanager
+async def scraping(store: Datastore, rules: ScrapeRules = RULES, **options: Any) -> AsyncIterator[None]:
+    task = asyncio.create_task(Scraper(store, rules, random.Random(1), **options).run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+
+
+def add(store: Datastore, worker: Worker, name: str = "w1", document: dict[str, Any] | None = None) -> None:
+    instance = Instance(name, "ns", "c", "127.0.0.1", worker.port, "a")
+    store.apply(InstanceAddedEvent(instance), document or {})
+
+
+def waiting(store: Datastore) -> list[float]:
+    return list(store.pool(0.0).waiting.tolist())
+
+
+def age(store: Datastore) -> float:
+    return float(store.pool(asyncio.get_running_loop().time()).age[0])
+
+
+async def test_the_numbers_follow_the_page(eventually: Eventually) -> None:
+    worker, store = Worker(), Datastore()
+    async with serving(worker), scraping(store):
+        add(store, worker)
+        assert age(store) == float("inf")
+        await eventually(lambda: waiting(store) == [1])
+        pool = store.pool(0.0)
+        assert (pool.running.tolist(), pool.kv_usage.tolist()) == ([2], [0.5])
+        assert age(store) < 1
+        worker.page = worker.page.replace(b"waiting 1", b"waiting 9")
+        await eventually(lambda: waiting(store) == [9])
+        await eventually(lambda: worker.asked > 5)
+        assert len(worker.connections) == 1, "the connection is kept"
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/m/x?a=b", "//evil.example:80/m", "/@evil.example/", "/a%20b"])
+async def test_a_worker_names_its_path_but_no_host(path: str, eventually: Eventually) -> None:
+    worker, store = Worker(), Datastore()
+    async with serving(worker), scraping(store):
+        add(store, worker, document={"transport": {"http": {"metrics_path": path}}})
+        await eventually(lambda: waiting(store) == [1])
+    assert worker.paths[0].endswith(path.removeprefix("/"))
+
+
+async def test_the_metrics_port_can_be_another_one(eventually: Eventually) -> None:
+    worker, metrics, store = Worker(), Worker(), Datastore()
+    metrics.page = b"sglang:num_queue_reqs 4\n"
+    async with serving(worker, metrics), scraping(store):
+        http = {"metrics_port": metrics.port, "engine": "no-engine-that-we-know"}
+        add(store, worker, document={"transport": {"http": http}})
+        await eventually(lambda: waiting(store) == [4])
+    assert worker.asked == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"status": 503}, "status 503"),
+        ({"status": 302, "headers": {"Location": "/elsewhere"}}, "status 302"),
+        ({"page": b"x" * 5000}, "more than 4096 bytes"),
+        ({"page": b"<html>hello</html>"}, "no known metric"),
+        ({"page": b""}, "no known metric"),
+        ({"hang": True}, "no whole answer within 0.2 s"),
+    ],
+)
+async def test_what_goes_wrong_is_said_and_passes(
+    wrong: dict[str, Any], said: str, eventually: Eventually
+) -> None:
+    worker, store = Worker(), Datastore()
+    right = {name: getattr(worker, name) for name in wrong}
+    for name, value in wrong.items():
+        setattr(worker, name, value)
+    failures: list[tuple[str, str]] = []
+
+    def on_error(endpoint: Endpoint, reason: str) -> None:
+        failures.append((endpoint.id, reason))
+
+    async with serving(worker), scraping(store, on_error=on_error):
+        add(store, worker)
+        await eventually(lambda: len(failures) >= 2)
+        assert failures[0][0] == "w1"
+        assert said in failures[0][1]
+        assert age(store) == float("inf")
+        for name, value in right.items():
+            setattr(worker, name, value)
+        await eventually(lambda: waiting(store) == [1])
+
+
+async def test_a_worker_that_is_not_there_and_comes_back(eventually: Eventually) -> None:
+    worker, store = Worker(), Datastore()
+    failures: list[str] = []
+    async with scraping(store, on_error=lambda endpoint, reason: failures.append(reason)):
+        async with serving(worker):
+            add(store, worker)
+            await eventually(lambda: waiting(store) == [1])
+        await eventually(lambda: len(failures) >= 2)
+        before = age(store)
+        async with serving(worker):
+            await eventually(lambda: age(store) < before)
+
+
+async def test_one_that_hangs_costs_the_others_nothing(eventually: Eventually) -> None:
+    workers, store = [Worker() for _ in range(5)], Datastore()
+    for worker in workers[:4]:
+        worker.hang = True
+    async with serving(*workers), scraping(store, ScrapeRules(interval=0.01, timeout=30.0)):
+        for i, worker in enumerate(workers):
+            add(store, worker, f"w{i}")
+        await eventually(lambda: workers[4].asked > 10)
+        assert [worker.asked for worker in workers[:4]] == [1, 1, 1, 1]
+
+
+async def test_errors_are_followed_by_longer_pauses(eventually: Eventually) -> None:
+    good, bad, store = Worker(), Worker(), Datastore()
+    bad.status = 500
+    rules = ScrapeRules(interval=0.005, timeout=1.0, backoff=10.0)
+    async with serving(good, bad), scraping(store, rules):
+        add(store, good, "good")
+        add(store, bad, "bad")
+        await eventually(lambda: good.asked > 30)
+        assert 1 <= bad.asked < 8
+
+
+async def test_many_are_looked_at_less_often(eventually: Eventually) -> None:
+    workers, store = [Worker() for _ in range(5)], Datastore()
+    rules = ScrapeRules(interval=0.001, timeout=1.0, most=100.0)
+    async with serving(*workers), scraping(store, rules):
+        for i, worker in enumerate(workers):
+            add(store, worker, f"w{i}")
+        took = await eventually(lambda: sum(worker.asked for worker in workers) >= 30)
+        assert took > 0.15
+
+
+async def test_who_leaves_is_asked_no_more_and_who_changes_is_asked_elsewhere(eventually: Eventually) -> None:
+    worker, other, store = Worker(), Worker(), Datastore()
+    async with serving(worker, other), scraping(store):
+        add(store, worker)
+        add(store, other, "w2")
+        await eventually(lambda: waiting(store) == [1, 1])
+        store.apply(InstanceRemovedEvent(Instance("w2", "ns", "c", "127.0.0.1", other.port, "a"), "deleted"))
+        before = Instance("w1", "ns", "c", "127.0.0.1", worker.port, "a")
+        store.apply(InstanceUpdatedEvent(before, before), {"transport": {"http": {"metrics_path": "/new"}}})
+        await eventually(lambda: worker.paths[-1] == "/new")
+        asked = other.asked
+        await eventually(lambda: worker.paths.count("/new") > 5)
+        assert other.asked <= asked + 1, "only what was already under way"
+
+
+async def test_nothing_is_left_when_it_stops(eventually: Eventually) -> None:
+    worker, store = Worker(), Datastore()
+    async with serving(worker):
+        before = asyncio.all_tasks()
+        async with scraping(store):
+            add(store, worker)
+            await eventually(lambda: waiting(store) == [1])
+        await eventually(lambda: asyncio.all_tasks() <= before | {asyncio.current_task()})
+        assert store.on_change == []

@@ -1,0 +1,253 @@
+import asyncio
+import datetime
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc
+import pytest
+from aiohttp import web
+from grpc import aio
+
+from discovery import DiscoveryError
+from epp import certificate
+from epp.certificate import CertificateError
+from epp.config_document import ConfigError
+from epp.server import PickerServer
+from epp.settings import Settings
+from epp.wire.listener import ListenError
+from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
+from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
+
+PROMPT = json.dumps({"model": "m", "prompt": "hello"}).encode()
+
+
+class Worker:
+    """A model server that has a vLLM metrics page and no metadata."""
+
+    def __init__(self, waiting: int) -> None:
+        self.waiting = waiting
+        self.scrapes = 0
+        self.port = 0
+
+    @property
+    def destination(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator["Worker"]:
+        app = web.Application()
+        app.router.add_get("/metrics", self._metrics)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.port = runner.addresses[0][1]
+        try:
+            yield self
+        finally:
+            await runner.cleanup()
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        self.scrapes += 1
+        lines = f"vllm:num_requests_waiting {self.waiting}\nvllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.1\n"
+        return web.Response(text=lines)
+
+
+def local(**changes: Any) -> Settings:
+    ports = {"grpc_port": 0, "grpc_health_port": 0, "metrics_port": 0}
+    defaults: dict[str, Any] = {"host": "127.0.0.1", "secure_serving": False, **ports}
+    return Settings(**(defaults | changes))
+
+
+@pytest.fixture
+def nobody(tmp_path: Path) -> str:
+    """A discovery that knows of no worker."""
+    path = tmp_path / "nobody.yaml"
+    path.write_text("endpoints: []\n")
+    return f"static://{path}"
+
+
+def ports(server: PickerServer) -> dict[str, str]:
+    word, *pairs = server.ready_line.split()
+    assert word == "ready"
+    return dict(pair.split("=") for pair in pairs)
+
+
+async def pick(address: str, messages: Any, *, credentials: grpc.ChannelCredentials | None = None) -> Any:
+    """One request's answer to its headers."""
+    options = [("grpc.ssl_target_name_override", "localhost")]
+    channel = (
+        aio.insecure_channel(address)
+        if credentials is None
+        else aio.secure_channel(address, credentials, options=options)
+    )
+    async with channel:
+        stream: Any = channel.stream_stream(
+            "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
+            request_serializer=ProcessingRequest.SerializeToString,
+            response_deserializer=ProcessingResponse.FromString,
+        )()
+        await stream.write(messages.headers())
+        await stream.write(messages.body(PROMPT, end_of_stream=True))
+        answer: ProcessingResponse = await stream.read()
+        await stream.done_writing()
+    if answer.HasField("immediate_response"):
+        return answer.immediate_response.status.code
+    (option,) = answer.request_headers.response.header_mutation.set_headers
+    return option.header.raw_value.decode()
+
+
+async def check(address: str, service: str) -> int:
+    async with aio.insecure_channel(address) as channel:
+        call: Any = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=HealthCheckRequest.SerializeToString,
+            response_deserializer=HealthCheckResponse.FromString,
+        )
+        answer: HealthCheckResponse = await call(HealthCheckRequest(service=service))
+        return answer.status
+
+
+async def fetch(address: str, path: str) -> str:
+    async with aiohttp.ClientSession() as session, session.get(f"http://{address}{path}") as answer:
+        assert answer.status == 200
+        return await answer.text()
+
+
+async def test_from_fixed_endpoints_to_a_pick(messages: Any, eventually: Any) -> None:
+    async with Worker(waiting=9).serving() as busy, Worker(waiting=0).serving() as idle:
+        settings = local(discovery=f"static://{busy.destination},{idle.destination}", pool_name="pool")
+        async with PickerServer(settings) as server:
+            where = ports(server)
+            await eventually(lambda: busy.scrapes > 1 and idle.scrapes > 1)
+            assert [await pick(where["grpc"], messages) for _ in range(3)] == [idle.destination] * 3
+            for address in (where["grpc"], where["health"]):
+                for service in ("", "readiness", "liveness", "envoy.service.ext_proc.v3.ExternalProcessor"):
+                    assert await check(address, service) == HealthCheckResponse.SERVING
+            page = await fetch(where["metrics"], "/metrics")
+            assert 'llm_d_epp_ready_endpoints{name="pool"} 2.0' in page
+            assert 'llm_d_epp_average_queue_size{name="pool"} 4.5' in page
+            assert 'llm_d_epp_request_total{fairness_id="default-flow",model_name="m",priority="0"' in page
+            described = json.loads(await fetch(where["metrics"], "/debug/endpoints"))["endpoints"]
+            assert {each["destination"]: each["waiting"] for each in described} == {
+                busy.destination: 9,
+                idle.destination: 0,
+            }
+            assert await fetch(where["metrics"], "/healthz") == "ok\n"
+
+
+async def test_instances_come_and_go(messages: Any, eventually: Any, tmp_path: Path) -> None:
+    listed = tmp_path / "endpoints.yaml"
+    listed.write_text("endpoints: []\n")
+    async with (
+        Worker(waiting=0).serving() as worker,
+        PickerServer(local(discovery=f"static://{listed}")) as server,
+    ):
+        where = ports(server)
+        assert await pick(where["grpc"], messages) == 503
+
+        async def known() -> list[str]:
+            described = json.loads(await fetch(where["metrics"], "/debug/endpoints"))["endpoints"]
+            return [each["destination"] for each in described]
+
+        line = f"endpoints: [{{name: w, address: 127.0.0.1, port: {worker.port}}}]\n"
+        for text, expected in ((line, [worker.destination]), ("endpoints: []\n", [])):
+            listed.write_text(text)
+            async with asyncio.timeout(10):
+                while await known() != expected:
+                    await asyncio.sleep(0.02)
+        assert await pick(where["grpc"], messages) == 503
+
+
+@pytest.mark.parametrize("own", [True, False])
+async def test_secure_serving(messages: Any, tmp_path: Path, own: bool) -> None:
+    settings = local(
+        discovery="static://127.0.0.1:9", secure_serving=True, cert_path=tmp_path if own else None
+    )
+    if own:
+        pair = certificate.self_signed(datetime.datetime.now(datetime.UTC))
+        (tmp_path / "tls.key").write_bytes(pair.key)
+        (tmp_path / "tls.crt").write_bytes(pair.certificate)
+    async with PickerServer(settings) as server:
+        address = ports(server)["grpc"]
+        if own:
+            credentials = grpc.ssl_channel_credentials(root_certificates=pair.certificate)
+            assert await pick(address, messages, credentials=credentials) == 503
+        with pytest.raises(aio.AioRpcError):
+            await check(address, "liveness")  # plain text
+
+
+async def test_drain_says_so_first(nobody: str) -> None:
+    async with PickerServer(local(discovery=nobody)) as server:
+        await server.drain()
+        assert await check(ports(server)["health"], "readiness") == HealthCheckResponse.NOT_SERVING
+        assert await check(ports(server)["health"], "liveness") == HealthCheckResponse.SERVING
+        with pytest.raises(aio.AioRpcError):
+            await check(ports(server)["grpc"], "liveness")
+
+
+@pytest.mark.parametrize("port", ["grpc_port", "grpc_health_port", "metrics_port"])
+async def test_a_taken_port_is_named_and_nothing_stays_open(nobody: str, port: str) -> None:
+    before = len(asyncio.all_tasks())
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        with pytest.raises(ListenError, match=str(number)):
+            async with PickerServer(local(discovery=nobody, **{port: number})):
+                pass
+    assert len(asyncio.all_tasks()) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"discovery": "nowhere://x"}, ValueError, "not a discovery URL"),
+        ({"discovery": "file://x/y"}, ValueError, "three slashes"),
+        ({"config_text": "kind: Nothing"}, ConfigError, "apiVersion"),
+        ({"config_file": Path("/nonexistent.yaml")}, ConfigError, "nonexistent.yaml: cannot be read"),
+        ({"secure_serving": True, "cert_path": Path("/nonexistent")}, CertificateError, "tls.key"),
+        ({"discovery": "static:///nonexistent.yaml"}, (DiscoveryError, OSError), "nonexistent.yaml"),
+        ({"discovery": "memory://x", "namespace": "a/b"}, ValueError, "a/b"),
+    ],
+)
+async def test_bad_input_is_an_error_at_the_door(changes: dict[str, Any], error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        async with PickerServer(local(**changes)):
+            pass
+
+
+async def test_opening_and_closing_leaves_nothing(nobody: str, eventually: Any) -> None:
+    before = len(asyncio.all_tasks())
+    for _ in range(20):
+        async with PickerServer(local(discovery=nobody)):
+            pass
+    await eventually(lambda: len(asyncio.all_tasks()) == before)
+
+
+async def test_a_configuration_file_that_lists_the_endpoints(messages: Any, tmp_path: Path) -> None:
+    listed = tmp_path / "endpoints.yaml"
+    text = f"""\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: file-discovery
+  parameters: {{path: {listed}, watchFile: true}}
+- type: random-picker
+dataLayer:
+  discovery: {{pluginRef: file-discovery}}
+schedulingProfiles:
+- name: default
+  plugins: [{{pluginRef: random-picker}}]
+"""
+    async with Worker(waiting=0).serving() as worker:
+        listed.write_text(f"endpoints: [{{name: w, address: 127.0.0.1, port: {worker.port}}}]\n")
+        async with PickerServer(local(config_text=text)) as server:
+            assert await pick(ports(server)["grpc"], messages) == worker.destination
+    with pytest.raises(ConfigError, match="give one of them"):
+        async with PickerServer(local(config_text=text, discovery="static://127.0.0.1:9")):
+            pass

@@ -1,0 +1,119 @@
+import math
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry
+
+from epp.director import Pick
+from epp.endpoint import EndpointPool
+from epp.protocol import Rejection
+from epp.telemetry import PoolGauges, Telemetry, TimedDirector
+
+M = {"model_name": "m", "target_model_name": "m", "fairness_id": "default-flow", "priority": "0"}
+NOBODY = dict.fromkeys(M, "")
+
+
+@pytest.fixture
+def telemetry() -> Telemetry:
+    return Telemetry()
+
+
+def test_a_request_that_was_served(telemetry: Telemetry, picking: Any) -> None:
+    pick = picking("10.0.0.1:8000")
+    value = telemetry.registry.get_sample_value
+    telemetry.picked(pick, 1)
+    assert value("llm_d_epp_request_total", M) == 1
+    assert value("llm_d_epp_request_running", M) == 1
+    telemetry.responded(pick, 200, 2)
+    telemetry.released(pick, 1, 3.5)
+    assert value("llm_d_epp_request_running", M) == 0
+    assert value("llm_d_epp_request_duration_seconds_sum", M) == 2.5
+    assert value("llm_d_epp_request_error_total", M | {"error_code": "ModelServerError"}) is None
+
+
+@pytest.mark.parametrize(("status", "counted"), [(399, None), (400, 1), (502, 1)])
+def test_a_workers_error(telemetry: Telemetry, picking: Any, status: int, counted: int | None) -> None:
+    telemetry.responded(picking("10.0.0.1:8000"), status, 2)
+    labels = M | {"error_code": "ModelServerError"}
+    assert telemetry.registry.get_sample_value("llm_d_epp_request_error_total", labels) == counted
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, "BadRequest"),
+        (404, "NotFound"),
+        (429, "ResourceExhausted"),
+        (503, "ServiceUnavailable"),
+        (599, "Internal"),
+    ],
+)
+def test_a_rejection(telemetry: Telemetry, status: int, code: str) -> None:
+    telemetry.rejected(Rejection(status, "c", "m"), 1)
+    value = telemetry.registry.get_sample_value
+    assert value("llm_d_epp_request_total", NOBODY) == 1
+    assert value("llm_d_epp_request_error_total", NOBODY | {"error_code": code}) == 1
+
+
+def test_a_client_cannot_make_labels_without_end(picking: Any) -> None:
+    telemetry = Telemetry(label_values=2)
+    for name in ("a", "b", "c", "d", "a"):
+        pick = picking("10.0.0.1:8000")
+        pick.request.model = name
+        telemetry.picked(pick, 1)
+        telemetry.released(pick, 1, 2)
+    counted = {
+        sample.labels["model_name"]: sample.value
+        for family in telemetry.registry.collect()
+        for sample in family.samples
+        if sample.name == "llm_d_epp_request_total"
+    }
+    assert counted == {"a": 2, "b": 1, "other": 2}
+
+
+def test_picks_are_timed(telemetry: Telemetry, director: Any) -> None:
+    clock = iter([1.0, 1.25]).__next__
+    timed = TimedDirector(director, telemetry.scheduled, clock)
+    pick = timed.direct({}, b"", None, 0)
+    assert isinstance(pick, Pick)
+    assert pick is director.outcome
+    assert telemetry.registry.get_sample_value("llm_d_epp_scheduler_e2e_duration_seconds_sum") == 0.25
+    timed.served(pick, "10.0.0.2:8000", 0)
+    timed.release(pick, 0)
+    assert director.reported == ["10.0.0.2:8000"]
+    assert director.released == [director.outcome]
+
+
+def _pool(**columns: list[float]) -> EndpointPool:
+    endpoints = tuple(SimpleNamespace(reachable=index != 1) for index in range(len(columns["age"])))
+    arrays = {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
+    return cast("EndpointPool", SimpleNamespace(endpoints=endpoints, **arrays))
+
+
+def _gauges(pool: EndpointPool) -> dict[str, float]:
+    registry = CollectorRegistry()
+    registry.register(PoolGauges("pool", lambda: pool, lambda: 0.5, 2.0))
+    return {sample.name: sample.value for family in registry.collect() for sample in family.samples}
+
+
+def test_pool_gauges_average_the_fresh_endpoints() -> None:
+    found = _gauges(
+        _pool(
+            age=[0.1, 1.9, 60, math.inf], waiting=[2, 4, 99, 99], running=[1, 2, 9, 9], kv_usage=[0, 1, 0, 0]
+        )
+    )
+    assert found == {
+        "llm_d_epp_ready_endpoints": 3,
+        "inference_pool_ready_pods": 3,
+        "llm_d_epp_average_queue_size": 3,
+        "llm_d_epp_average_running_requests": 1.5,
+        "llm_d_epp_average_kv_cache_utilization": 0.5,
+        "llm_d_epp_flow_control_pool_saturation": 0.5,
+    }
+
+
+def test_pool_gauges_of_nobody() -> None:
+    found = _gauges(_pool(age=[], waiting=[], running=[], kv_usage=[]))
+    assert found == dict.fromkeys(found, 0) | {"llm_d_epp_flow_control_pool_saturation": 0.5}

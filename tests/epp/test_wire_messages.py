@@ -1,0 +1,86 @@
+"""Our copy of the messages against what Envoy's external_processor.proto says: only numbers and kinds travel."""
+
+from pathlib import Path
+
+import pytest
+
+from epp.wire import generate
+from epp.wire.messages import ext_proc_pb2 as wire
+from epp.wire.messages import health_pb2
+
+REQUEST = {
+    "request_headers": 2,
+    "response_headers": 3,
+    "request_body": 4,
+    "response_body": 5,
+    "request_trailers": 6,
+    "response_trailers": 7,
+    "metadata_context": 8,
+    "attributes": 9,
+    "observability_mode": 10,
+    "protocol_config": 11,
+}
+RESPONSE = {
+    "request_headers": 1,
+    "response_headers": 2,
+    "request_body": 3,
+    "response_body": 4,
+    "request_trailers": 5,
+    "response_trailers": 6,
+    "immediate_response": 7,
+    "dynamic_metadata": 8,
+    "mode_override": 9,
+    "override_message_timeout": 10,
+    "streamed_immediate_response": 11,
+    "request_drain": 12,
+}
+
+
+@pytest.mark.parametrize(
+    ("message", "numbers"),
+    [
+        (wire.ProcessingRequest, REQUEST),
+        (wire.ProcessingResponse, RESPONSE),
+        (wire.HeaderValue, {"key": 1, "value": 2, "raw_value": 3}),
+        (wire.HeaderValueOption, {"header": 1, "append_action": 3, "keep_empty_value": 4}),
+        (wire.HeaderMutation, {"set_headers": 1, "remove_headers": 2}),
+        (wire.HttpHeaders, {"headers": 1, "end_of_stream": 3}),
+        (
+            wire.CommonResponse,
+            {"status": 1, "header_mutation": 2, "body_mutation": 3, "trailers": 4, "clear_route_cache": 5},
+        ),
+        (wire.BodyMutation, {"body": 1, "clear_body": 2, "streamed_response": 3}),
+        (wire.ImmediateResponse, {"status": 1, "headers": 2, "body": 3, "grpc_status": 4, "details": 5}),
+        (health_pb2.HealthCheckRequest, {"service": 1}),
+        (health_pb2.HealthCheckResponse, {"status": 1}),
+    ],
+)
+def test_field_numbers(message: type, numbers: dict[str, int]) -> None:
+    descriptor = message.DESCRIPTOR  # type: ignore[attr-defined]  # every generated message has one
+    assert {field.name: field.number for field in descriptor.fields} == numbers
+
+
+def test_a_routed_answer_byte_for_byte() -> None:
+    answer = wire.ProcessingResponse()
+    option = answer.request_headers.response.header_mutation.set_headers.add(append_action=2)
+    option.header.key, option.header.raw_value = "k", b"v"
+    answer.request_headers.response.clear_route_cache = True
+    value = b"\x0a\x01k" + b"\x1a\x01v"
+    mutation = b"\x0a\x0a" + b"\x0a\x06" + value + b"\x18\x02"
+    common = b"\x12\x0c" + mutation + b"\x28\x01"
+    assert answer.SerializeToString() == b"\x0a\x12" + b"\x0a\x10" + common
+
+
+def test_a_field_of_a_newer_envoy_is_no_harm() -> None:
+    newer = b"\xfa\x06\x03abc"  # field 111
+    message = wire.ProcessingRequest.FromString(wire.ProcessingRequest().SerializeToString() + newer)
+    assert message.WhichOneof("request") is None
+
+
+def test_the_generated_files_are_up_to_date(tmp_path: Path) -> None:
+    pytest.importorskip("grpc_tools")
+    assert generate.main(tmp_path) == 0
+    kept = generate.FOLDER / "messages"
+    fresh = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert set(fresh) == {"ext_proc_pb2.py", "ext_proc_pb2.pyi", "health_pb2.py", "health_pb2.pyi"}
+    assert fresh == {name: (kept / name).read_text() for name in fresh}
