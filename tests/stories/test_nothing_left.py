@@ -15,7 +15,7 @@ import registry.blocking
 from epp.server import PickerServer
 from epp.settings import Settings
 
-POOL = 4
+POOL = 8
 """Threads that a pool may keep for the next one; whatever leaks once in a cycle leaks a hundred times."""
 
 Cycle = Callable[[str], Awaitable[None]]
