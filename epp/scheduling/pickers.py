@@ -8,10 +8,6 @@ import numpy as np
 from epp.endpoint import Floats, Indices
 
 
-_LEAST = 1e-300
-"""Of a weight, so that a draw divided by it stays finite."""
-
-
 @dataclass(frozen=True, slots=True)
 class MaxScorePicker:
     """The highest scores; ties by chance."""
