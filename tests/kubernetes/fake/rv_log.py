@@ -1,0 +1,165 @@
+"""What an API server remembers: the objects, and by resource version what happened to them.
+
+Semantics as of kube-apiserver 1.37: one counter for all kinds, a watch window that forgets, a store that is compacted.
+"""
+
+import copy
+import uuid
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tests.kubernetes.fake.selector import Selector
+
+Object: TypeAlias = dict[str, Any]
+Key: TypeAlias = tuple[str, str, str]
+"""Resource (plural), namespace, name."""
+
+
+class ExpiredError(Exception):
+    """The version is older than what is remembered; `oldest` is the first that would do."""
+
+    def __init__(self, asked: int, oldest: int) -> None:
+        super().__init__(f"too old resource version: {asked} ({oldest})")
+        self.oldest = oldest
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One write. `before` None: it was created; `after` None: deleted. `lost`: no watcher is told."""
+
+    rv: int
+    key: Key
+    before: Object | None
+    after: Object | None
+    lost: bool = False
+
+    def event(self, selector: Selector) -> tuple[str, Object] | None:
+        """How a watcher with `selector` sees it: leaving the selection is DELETED, with the previous content and this
+        write's version.
+        """
+        was = self.before is not None and selector.matches(self.before)
+        if self.after is not None and selector.matches(self.after):
+            return ("MODIFIED" if was else "ADDED"), self.after
+        if not was or self.before is None:
+            return None
+        return "DELETED", self.before | {
+            "metadata": self.before["metadata"] | {"resourceVersion": str(self.rv)}
+        }
+
+
+class RvLog:
+    """The store. Objects handed in are copied, objects handed out must not be changed."""
+
+    def __init__(self, rv: int = 1000) -> None:
+        self.rv = rv
+        self.oldest_watch = rv
+        """Watches may start at this version or later: the window of the server's watch cache."""
+        self.oldest_read = rv
+        """Exact lists, hence pages, may be read at this version or later: etcd's compaction."""
+        self._objects: dict[Key, Object] = {}
+        self._changes: list[Change] = []
+        self._listeners: set[Callable[[], None]] = set()
+        self._silent = False
+        self._uids = 0
+
+    def put(self, resource: str, obj: Object) -> Object:
+        """Create or replace. An equal object is no write: no version, no event."""
+        stored = copy.deepcopy(obj)
+        meta = stored.setdefault("metadata", {})
+        key = (resource, meta.setdefault("namespace", "default"), meta["name"])
+        before = self._objects.get(key)
+        meta["uid"] = before["metadata"]["uid"] if before else meta.get("uid") or self._new_uid()
+        meta["resourceVersion"] = before["metadata"]["resourceVersion"] if before else ""
+        meta.setdefault("generation", 1)
+        if before == stored:
+            return before
+        self.rv += 1
+        meta["resourceVersion"] = str(self.rv)
+        self._objects[key] = stored
+        self._record(Change(self.rv, key, before, stored, self._silent))
+        return stored
+
+    def delete(self, resource: str, namespace: str, name: str) -> Object:
+        """Raises KeyError when there is no such object."""
+        key = (resource, namespace, name)
+        before = self._objects.pop(key)
+        self.rv += 1
+        self._record(Change(self.rv, key, before, None, self._silent))
+        return before
+
+    def get(self, resource: str, namespace: str, name: str) -> Object | None:
+        return self._objects.get((resource, namespace, name))
+
+    def list(
+        self, resource: str, namespace: str, selector: Selector | None = None, *, at: int | None = None
+    ) -> list[Object]:
+        """By name; as it was at version `at` if given. Raises `ExpiredError` when that is compacted."""
+        objects = self._objects if at is None else self._past(at)
+        keys = sorted(k for k in objects if k[:2] == (resource, namespace))
+        return [objects[k] for k in keys if selector is None or selector.matches(objects[k])]
+
+    def changes_after(self, rv: int, resource: str, namespace: str) -> Iterator[Change]:
+        """In order; none for a version of the future. Raises `ExpiredError` at once when `rv` has left the window."""
+        if rv < self.oldest_watch:
+            raise ExpiredError(rv, self.oldest_watch)
+        start = self._index_after(rv)
+        return (c for c in self._changes[start:] if not c.lost and c.key[:2] == (resource, namespace))
+
+    def forget(self) -> None:
+        """The watch window starts now, as after a restart of the server or a burst of writes."""
+        self.oldest_watch = self.rv
+
+    def compact(self) -> None:
+        """etcd forgets all but the newest version of each object: pages begun before cannot go on."""
+        self.oldest_read = self.rv
+
+    @contextmanager
+    def silently(self) -> Iterator[None]:
+        """Writes inside are never told to watchers (k8s#123072: the server loses an event)."""
+        self._silent = True
+        try:
+            yield
+        finally:
+            self._silent = False
+
+    def restore(self, rv: int) -> None:
+        """etcd comes back from a backup taken at `rv`, without a revision bump: the version goes backwards."""
+        self._objects = self._past(rv)
+        del self._changes[self._index_after(rv) :]
+        self.rv = rv
+        self.oldest_watch = min(self.oldest_watch, rv)
+
+    @contextmanager
+    def listening(self, listener: Callable[[], None]) -> Iterator[None]:
+        """`listener()` after every write, as long as the block lasts."""
+        self._listeners.add(listener)
+        try:
+            yield
+        finally:
+            self._listeners.discard(listener)
+
+    def _record(self, change: Change) -> None:
+        self._changes.append(change)
+        for listener in list(self._listeners):
+            listener()
+
+    def _past(self, at: int) -> dict[Key, Object]:
+        if at < self.oldest_read:
+            raise ExpiredError(at, self.oldest_read)
+        objects = dict(self._objects)
+        for change in reversed(self._changes[self._index_after(at) :]):
+            if change.before is None:
+                del objects[change.key]
+            else:
+                objects[change.key] = change.before
+        return objects
+
+    def _index_after(self, rv: int) -> int:
+        return bisect_right(self._changes, rv, key=lambda change: change.rv)
+
+    def _new_uid(self) -> str:
+        self._uids += 1
+        return str(uuid.UUID(int=self._uids))

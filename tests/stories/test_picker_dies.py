@@ -1,0 +1,48 @@
+"""The picker's own death, while answers stream through a real Envoy: none of them is cut."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import aiohttp
+
+from examples.demo.stage import MODEL, Stage, free_port
+
+
+async def stream(session: aiohttp.ClientSession, url: str, begun: asyncio.Event) -> bytes:
+    """The last line of a streamed answer of 150 tokens, about two seconds long."""
+    body = {"model": MODEL, "prompt": "Who is there?", "max_tokens": 150, "stream": True}
+    last = b""
+    async with session.post(f"{url}/v1/completions", json=body) as answer:
+        assert answer.status == 200
+        async for line in answer.content:
+            begun.set()
+            last = line.strip() or last
+    return last
+
+
+async def test_a_killed_picker_cuts_no_answer(tmp_path: Path) -> None:
+    async with Stage(tmp_path, free_port()) as stage, aiohttp.ClientSession() as session:
+        begun = [asyncio.Event() for _ in range(12)]
+        answers = [asyncio.create_task(stream(session, stage.url, event)) for event in begun]
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(event.wait() for event in begun))
+            assert stage.picker is not None
+            stage.picker.send(signal.SIGKILL)
+            assert await stage.picker.wait() == -signal.SIGKILL
+            assert not any(answer.done() for answer in answers), (
+                "the answers must outlive the picker to prove it"
+            )
+            assert set(await asyncio.gather(*answers)) == {b"data: [DONE]"}
+
+
+async def test_a_picker_that_is_told_to_end_fails_no_request_under_way(tmp_path: Path) -> None:
+    async with Stage(tmp_path, free_port()) as stage, aiohttp.ClientSession() as session:
+        begun = [asyncio.Event() for _ in range(12)]
+        answers = [asyncio.create_task(stream(session, stage.url, event)) for event in begun]
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(event.wait() for event in begun))
+            assert stage.picker is not None
+            stage.picker.send(signal.SIGTERM)
+            assert await stage.picker.wait() == 0
+            assert set(await asyncio.gather(*answers)) == {b"data: [DONE]"}
