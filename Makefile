@@ -5,7 +5,7 @@ VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup fmt lint types check test demo bench proto clean help
+.PHONY: setup fmt lint types check test demo bench soak proto clean help
 
 help:            ## show these words
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -41,6 +41,9 @@ demo: $(READY)   ## workers, picker and a real Envoy, 30 s; KEEP=1 leaves them r
 
 bench: $(READY)  ## figures for benchmarks/README.md
 	$(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(READY)   ## half an hour under load, memory printed; ARGS="--minutes 5"
+	$(BIN)/python -m benchmarks.soak $(ARGS)
 
 proto: $(READY)  ## generate the ext_proc messages from their .proto
 	$(BIN)/python -m epp.wire.generate

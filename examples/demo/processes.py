@@ -42,6 +42,10 @@ class DemoProcess:
         return cls(name, process, log)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def alive(self) -> bool:
         return self._process.returncode is None
 
