@@ -71,6 +71,9 @@ async def _list(options: argparse.Namespace) -> int:
             _print_json(_as_dict(instance))
     else:
         _print_table([_COLUMNS[:3], *(_row(instance)[:3] for instance in found)])
+    if not found:
+        where = options.discovery or discovery.default_url()
+        print(f"no ready instance of {options.namespace}/{options.component} at {where}", file=sys.stderr)
     return 0
 
 
@@ -99,14 +102,20 @@ async def _explain(options: argparse.Namespace) -> int:
 
 
 async def _check(options: argparse.Namespace) -> int:
-    worst = 0
+    verdicts: set[Verdict] = set()
     async for finding in check_contract(options.url, token=os.environ.get("ADSUM_TOKEN")):
-        print(
-            f"{finding.verdict:7}{finding.requirement}{f': {finding.seen}' if finding.seen else ''}",
-            flush=True,
-        )
-        worst = max(worst, int(finding.verdict is Verdict.BROKEN))
-    return worst
+        seen = f": {finding.seen}" if finding.seen else ""
+        print(f"{finding.verdict:7}{finding.requirement}{seen}", flush=True)
+        verdicts.add(finding.verdict)
+    if Verdict.BROKEN in verdicts:
+        print("\nbroken: discovery cannot use this worker's metadata")
+    elif verdicts == {Verdict.WEAK}:
+        print("\nnothing here keeps any of the contract: is this the URL of a worker?")
+    elif Verdict.WEAK in verdicts:
+        print("\nusable: what is weak is polled instead of pushed, or cannot be verified")
+    else:
+        print("\nit keeps the contract")
+    return int(Verdict.BROKEN in verdicts or verdicts == {Verdict.WEAK})
 
 
 def _is_well(explanation: Explanation) -> bool:

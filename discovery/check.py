@@ -27,6 +27,10 @@ _TIMEOUT: Final = 5.0
 _REVISION: Final = re.compile(r'(W/)?"[^".]+\.[^".]+\.\d+"')
 
 
+_CONDITIONAL: Final = "with If-None-Match it answers 304 while nothing changed (RFC 9110)"
+_HELD: Final = "with Prefer: wait=N it holds the answer and says Preference-Applied (RFC 7240)"
+
+
 class Verdict(StrEnum):
     """OK; WEAK: a plain server, which works but is polled or unverified; BROKEN: discovery cannot use it."""
 
@@ -70,6 +74,9 @@ async def check_contract(url: str, *, token: str | None = None) -> AsyncIterator
         if isinstance(metadata, _Answer) and (etag := metadata.headers.get("ETag")):
             async for finding in _judge_conditional(session, base.with_path(METADATA_PATH), etag):
                 yield finding
+        else:
+            yield Finding(_CONDITIONAL, Verdict.WEAK, "no ETag to ask with")
+            yield Finding(_HELD, Verdict.WEAK, "no ETag to ask with: it will be polled")
         yield _judge_health(await _get(session, base.with_path(HEALTH_PATH)))
         yield _judge_live(await _get(session, base.with_path(LIVE_PATH)))
 
@@ -107,7 +114,7 @@ def _wrong_document(answer: _Answer) -> str:
     if answer.status != 200:
         return f"HTTP {answer.status}"
     if content_type != "application/json" and not content_type.endswith("+json"):
-        return f"content type {content_type or '(none)'}"
+        return f"content type {content_type or '(none)'}, expected application/json"
     if len(answer.body) > METADATA_LIMIT:
         return "a larger body"
     try:
@@ -139,7 +146,7 @@ def _judge_header(answer: _Answer, name: str, form: re.Pattern[str], expected: s
 
 async def _judge_conditional(session: aiohttp.ClientSession, url: URL, etag: str) -> AsyncIterator[Finding]:
     unchanged = await _get(session, url, {"If-None-Match": etag})
-    requirement = "with If-None-Match it answers 304 while nothing changed (RFC 9110)"
+    requirement = _CONDITIONAL
     if isinstance(unchanged, _Answer) and unchanged.status == 304:
         yield Finding(requirement, Verdict.OK)
     else:
@@ -147,7 +154,7 @@ async def _judge_conditional(session: aiohttp.ClientSession, url: URL, etag: str
             requirement, Verdict.WEAK, unchanged if isinstance(unchanged, str) else f"HTTP {unchanged.status}"
         )
     held = await _get(session, url, {"If-None-Match": etag, "Prefer": f"wait={_HOLD}"})
-    requirement = "with Prefer: wait=N it holds the answer and says Preference-Applied (RFC 7240)"
+    requirement = _HELD
     if isinstance(held, str):
         yield Finding(requirement, Verdict.BROKEN, held)
     elif held.seconds >= _HOLD * 0.9 and "wait" in held.headers.get("Preference-Applied", ""):

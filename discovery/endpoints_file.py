@@ -75,7 +75,8 @@ def read_endpoints_file(path: Path) -> list[FixedEndpoint]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
-        raise ValueError(f"{path}: {where}: {first['msg']}") from error
+        said = "expected a mapping" if first["type"] == "model_type" else first["msg"]
+        raise ValueError(f"{path}: {where}: {said}") from error
     seen: set[tuple[str, str]] = set()
     for endpoint in listed.endpoints:
         if (endpoint.namespace, endpoint.name) in seen:

@@ -25,6 +25,8 @@ class Explanation:
     key: ComponentKey
     health: WatchHealth
     candidates: tuple[ExplainedCandidate, ...]
+    elsewhere: tuple[ComponentKey, ...] = ()
+    """Where something is registered, when nothing is here: most often a name is misspelt."""
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -33,7 +35,8 @@ class Explanation:
         if self.health.state is WatchState.DEGRADED:
             yield f"the source of truth is degraded: {self.health.reason}"
         if not self.candidates:
-            yield f"nothing is registered as {self.key}"
+            others = ", ".join(map(str, self.elsewhere))
+            yield f"nothing is registered as {self.key}{f'; there is {others}' if others else ''}"
         for candidate in self.candidates:
             verdict = "is an instance" if candidate.is_instance else "is not an instance"
             yield f"{candidate.id} {verdict}{f': {candidate.reason}' if candidate.reason else ''}"

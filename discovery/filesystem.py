@@ -72,6 +72,12 @@ class FilesystemSource:
             look.probe_at = 0.0
             look.now.set()
 
+    async def components(self) -> list[ComponentKey]:
+        records = await anyio.to_thread.run_sync(
+            lambda: list(open_root(self._root).glob(f"*/*/[!.]*{RECORD_SUFFIX}"))
+        )
+        return list({ComponentKey(path.parent.parent.name, path.parent.name) for path in records})
+
     async def aclose(self) -> None:
         """Nothing is held between runs."""
 

@@ -46,6 +46,10 @@ class MemoryStore:
             members = tuple(self._components.get(key, {}).values())
         return Snapshot(tuple(Candidate(instance.id, instance) for instance in members))
 
+    def components(self) -> list[ComponentKey]:
+        with self._lock:
+            return [key for key, members in self._components.items() if members]
+
     def listen(self, key: ComponentKey, listener: Callable[[], object]) -> Callable[[], None]:
         """Call `listener`, in whatever thread, after each change of `key`; returns the way to stop that."""
         with self._lock:
@@ -84,6 +88,9 @@ class MemorySource:
 
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
         """Nothing to look at: a store knows only what it is told."""
+
+    async def components(self) -> list[ComponentKey]:
+        return self._store.components()
 
     async def aclose(self) -> None:
         """Nothing is held between runs."""

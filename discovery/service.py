@@ -8,7 +8,7 @@ from typing import Protocol, Self
 from weakref import WeakSet
 
 from discovery.explanation import ExplainedCandidate, Explanation
-from discovery.instance import Instance
+from discovery.instance import Instance, InstanceStatus
 from discovery.metadata import MetadataClient
 from discovery.shared import SharedWatch
 from discovery.source import Candidate, ComponentKey, Source, component_key
@@ -81,7 +81,9 @@ class SourceDiscovery:
             explained = await asyncio.gather(
                 *(_explain(shared, candidate) for candidate in shared.candidates)
             )
-            return Explanation(key, shared.membership.health, tuple(sorted(explained, key=lambda e: e.id)))
+            elsewhere = () if explained else tuple(sorted(await self._source.components()))
+            candidates = tuple(sorted(explained, key=lambda e: e.id))
+            return Explanation(key, shared.membership.health, candidates, elsewhere)
 
     async def aclose(self) -> None:
         self._closed = True
@@ -139,5 +141,7 @@ async def _explain(shared: SharedWatch, candidate: Candidate) -> ExplainedCandid
     if is_instance and member is not None and (problem := await shared.problem(member)):
         reason = f"its metadata is unavailable: {problem}"
     if reason is None and not is_instance and candidate.instance is not None:
-        reason = f"its status is {candidate.instance.status}"
+        status = candidate.instance.status
+        hint = '; it has not said set_ready("ready")' if status is InstanceStatus.NOT_READY else ""
+        reason = f"its status is {status}{hint}"
     return ExplainedCandidate(candidate.id, candidate.instance, is_instance, reason)

@@ -80,5 +80,8 @@ class Source(Protocol):
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
         """A hint that this instance just stopped answering: look now rather than later."""
 
+    async def components(self) -> list[ComponentKey]:
+        """Where something is registered, for people who look in the wrong place; empty where that cannot be known."""
+
     async def aclose(self) -> None:
         """Give back what `run` does not own."""

@@ -58,6 +58,10 @@ class StaticSource:
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
         """A list knows nothing of the living."""
 
+    async def components(self) -> list[ComponentKey]:
+        """Every name means the same list."""
+        return []
+
     async def aclose(self) -> None:
         """Nothing is held between runs."""
 

@@ -8,9 +8,12 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from epp import envoy_flags, flags
-from epp.envoy_config import render
-from epp.settings import Settings
+try:
+    from epp import envoy_flags, flags
+    from epp.envoy_config import render
+    from epp.settings import Settings
+except ModuleNotFoundError as missing:  # the picker's libraries are an extra
+    sys.exit(f"python -m epp: the module {missing.name!r} is not installed; pip install 'adsum[epp]'")
 
 if TYPE_CHECKING:
     from epp.server import PickerServer
@@ -27,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings, verbosity, ignored = flags.parse(given)
     level = logging.WARNING if verbosity <= 0 else logging.INFO if verbosity < 4 else logging.DEBUG
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for chatty in ("grpc", "watchfiles", "asyncio"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     if ignored:
         log.warning("flags without effect here: %s", ", ".join(f"--{name}" for name in ignored))
     try:

@@ -10,7 +10,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from discovery import Instance, InstanceEvent, InstanceRemovedEvent, MetadataUnavailableError
+from discovery import (
+    Instance,
+    InstanceAddedEvent,
+    InstanceEvent,
+    InstanceRemovedEvent,
+    InstanceUpdatedEvent,
+    MetadataUnavailableError,
+)
 from epp.endpoint import NO_ADAPTERS, NO_NUMBERS, Adapters, Column, Endpoint, EndpointPool, Floats, Mask
 from epp.metrics_page import Load
 
@@ -76,6 +83,7 @@ class Datastore:
     async def follow(self, events: AsyncIterable[InstanceEvent]) -> None:
         """Fold events until the stream ends; raises what the stream raises."""
         async for event in events:
+            logger.info("%s", _told(event))
             document: Mapping[str, Any] | None = None
             if not isinstance(event, InstanceRemovedEvent):
                 try:
@@ -193,6 +201,19 @@ class _Roster:
             for model in endpoint.models:
                 serving.setdefault(model, undeclared.copy())[row] = True
         return cls(endpoints, undeclared, serving)
+
+
+def _told(event: InstanceEvent) -> str:
+    """One line for the log."""
+    who = f"{event.instance.id} ({event.instance.authority})"
+    match event:
+        case InstanceRemovedEvent(_, reason):
+            return f"{who} is gone: {reason}"
+        case InstanceAddedEvent():
+            return f"{who} is there"
+        case InstanceUpdatedEvent(old, new) if old.reachable != new.reachable:
+            return f"{who} {'answers again' if new.reachable else 'is avoided: it does not answer or is not ready'}"
+    return f"{who} changed"
 
 
 def read_endpoint(instance: Instance, document: Mapping[str, Any], defaults: EndpointDefaults) -> Endpoint:

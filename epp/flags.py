@@ -135,7 +135,7 @@ def _picking(group: Any) -> None:
         help="of the endpoint picker protocol (default: 1.0.0)",
     )
     group.add_argument(
-        "--model", metavar="NAME", action="append", default=[], help="others are 404 (seed 001); repeatable"
+        "--model", metavar="NAME", action="append", default=[], help="others are answered 404; repeatable"
     )
     group.add_argument(
         "--objective",

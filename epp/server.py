@@ -35,7 +35,7 @@ from epp.wire.listener import Listener, ListenError
 
 INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
 """What a user can put right in the command line or a file that it names."""
-FAILURES = (discovery.DiscoveryError, ListenError, OSError)
+FAILURES = (discovery.AdsumError, ListenError, OSError)
 """What the world around can put right."""
 
 CATCH_UP = 1.0
@@ -157,7 +157,7 @@ class PickerServer:
             await web.TCPSite(runner, None if host == ALL_INTERFACES else host, settings.metrics_port).start()
         except OSError as error:
             raise ListenError(
-                f"cannot listen on {host} port {settings.metrics_port}: {error.strerror}"
+                f"cannot listen on {host} port {settings.metrics_port} (--metrics-port): {error.strerror}"
             ) from error
         shown = f"[{host}]" if ":" in host else host
         self._metrics_address = f"{shown}:{runner.addresses[0][1]}"
@@ -169,6 +169,11 @@ class PickerServer:
         events = await self._stack.enter_async_context(watch)
         self._start(self._datastore.follow(events))
         members = await found.list_instances(settings.namespace, settings.component)
+        if not members:
+            where = settings.discovery or discovery.default_url()
+            log.warning(
+                "no worker of %s/%s is ready at %s yet", settings.namespace, settings.component, where
+            )
         await self._caught_up({member.id for member in members})
 
     async def _caught_up(self, members: set[str]) -> None:

@@ -24,7 +24,11 @@ def application(registry: CollectorRegistry, describe: Callable[[], Mapping[str,
     async def endpoints(_: web.Request) -> web.Response:
         return web.json_response(describe())
 
+    async def index(_: web.Request) -> web.Response:
+        return web.Response(text="/metrics\n/healthz\n/debug/endpoints\n")
+
     app = web.Application()
+    app.router.add_get("/", index)
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/healthz", health)
     app.router.add_get("/debug/endpoints", endpoints)

@@ -196,7 +196,9 @@ class PoolGauges(Collector):
         fresh = np.asarray(pool.age) <= self.stale_after
         yield self._gauge(PREFIX + "ready_endpoints", "Endpoints that can be reached.", ready)
         yield self._gauge(
-            "inference_pool_ready_pods", "Endpoints that can be reached (the name in seed 000's time).", ready
+            "inference_pool_ready_pods",
+            "Endpoints that can be reached, under the name of the Gateway API Inference Extension.",
+            ready,
         )
         for name, help_text, column in (
             ("average_queue_size", "Requests waiting in a worker, on average.", pool.waiting),

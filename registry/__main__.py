@@ -30,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 left as asked, 1 the worker cannot be registered, 2 the arguments are wrong."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s registry: %(message)s", stream=sys.stderr)
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)
     try:
         asyncio.run(_run(options))
     except KeyboardInterrupt:
@@ -60,7 +61,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     what.add_argument("--engine", metavar="NAME", help="whose metrics it has: vllm, sglang, ...")
     what.add_argument("--interval", type=_seconds, default=1.0, metavar="TIME", help="1s, 500ms")
-    what.add_argument("--drain-timeout", type=_seconds, default=30.0, metavar="TIME", help="30s")
+    what.add_argument(
+        "--drain-timeout",
+        type=_seconds,
+        default=30.0,
+        metavar="TIME",
+        help="after SIGTERM, how long the server may go on serving (30s)",
+    )
     where = parser.add_argument_group("where")
     where.add_argument("--discovery", metavar="URL", help="file:///path, ...; default $ADSUM_DISCOVERY")
     where.add_argument(

@@ -130,6 +130,14 @@ class HandleRegistration:
     def __await__(self) -> Generator[Any, None, RegisteredInstance]:
         return self._registry.acquire(self._key).__await__()
 
+    def __getattr__(self, name: str) -> Any:
+        hint = (
+            ""
+            if name.startswith("_")
+            else ": await register_instance(...), or enter it with `async with`, first"
+        )
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}{hint}")
+
     async def __aenter__(self) -> RegisteredInstance:
         handle = await self._registry.acquire(self._key)
         self._entered.append(handle)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -69,11 +70,15 @@ class Sidecar:
 
     async def drain(self) -> None:
         """Say DRAINING, wait until the server's health goes or the drain timeout passes, leave."""
-        log.info("draining")
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._busy_until_gone)
-            await self._handle.drain(self._followed.drain_timeout)
-            tasks.cancel_scope.cancel()
+        timeout = self._followed.drain_timeout
+        log.info("draining: waiting up to %g s for %s to stop", timeout, self._followed.server)
+        with suppress(RegistrationError):  # leaving matters more than saying so beforehand
+            self._handle.set_ready(InstanceStatus.DRAINING)
+        with anyio.move_on_after(timeout) as waiting:
+            await self._until_gone()
+        if waiting.cancelled_caught:
+            log.info("%s still serves after %g s", self._followed.server, timeout)
+        await self._handle.drain(0.0)
         log.info("left")
 
     async def _follow_health(self) -> None:
@@ -95,12 +100,9 @@ class Sidecar:
             self._publish()
             await anyio.sleep(self._followed.interval)
 
-    async def _busy_until_gone(self) -> None:
-        with self._handle.busy():
-            while True:
-                if await self._probe() is not None:
-                    return
-                await anyio.sleep(self._followed.interval)
+    async def _until_gone(self) -> None:
+        while await self._probe() is None:  # noqa: ASYNC110 -- another process's health has no event to wait for
+            await anyio.sleep(self._followed.interval)
 
     async def _probe(self) -> str | None:
         """None when the server is well, else what is wrong."""

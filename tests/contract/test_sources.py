@@ -178,7 +178,7 @@ async def test_31_a_registered_worker_is_no_instance_until_it_says_so(
     assert await service.list_instances("prod", "decode") == []
     [candidate] = (await service.explain("prod", "decode")).candidates
     assert (candidate.id, candidate.is_instance) == (handle.instance_id(), False)
-    assert candidate.reason == "its status is not_ready"
+    assert candidate.reason == 'its status is not_ready; it has not said set_ready("ready")'
 
 
 @pytest.mark.parametrize(
@@ -268,6 +268,14 @@ async def test_38_a_hundred_streams_opened_and_closed_at_any_moment_leave_no_tas
 
 async def test_40_explain_says_that_nobody_is_there(service: ServiceDiscovery) -> None:
     assert str(await service.explain("prod", "decode")) == "nothing is registered as prod/decode"
+
+
+async def test_40_explain_says_where_somebody_is(
+    service: ServiceDiscovery, open_registry: OpenRegistry
+) -> None:
+    await a_worker(open_registry)
+    explanation = str(await service.explain("prod", "decoed"))
+    assert explanation == "nothing is registered as prod/decoed; there is prod/decode"
 
 
 async def test_41_waiting_returns_when_all_are_there_and_stay(
