@@ -14,6 +14,7 @@ setup: $(READY)  ## make the virtual environment
 
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("adsum needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.13")'
+	@echo "making $(VENV), about a minute ..."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --editable '.[demo]' --group dev

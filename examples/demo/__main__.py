@@ -27,7 +27,7 @@ def main() -> int:
     try:
         return asyncio.run(_run(console, options.port or free_port(), keep=options.keep))
     except DemoError as error:
-        console.print(str(error), markup=False, style="red")
+        console.print(str(error), markup=False, style="red", soft_wrap=True)
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
@@ -66,6 +66,7 @@ async def _play(console: Console, stage: Stage) -> Summary:
 def _print_invitation(console: Console, stage: Stage) -> None:
     body = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "Who is there?"}}]}}'
     console.print("\nIt goes on until Ctrl-C. Try:", style="bold")
+    console.print(f"  curl {stage.metrics}/debug/endpoints", soft_wrap=True)
     console.print(
         f"  curl -i {stage.url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
         soft_wrap=True,

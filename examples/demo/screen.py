@@ -12,11 +12,21 @@ from rich.table import Table
 
 from examples.demo.load import Exchange, Load
 from examples.demo.stage import EndpointView, Stage
-from examples.demo.story import Story
+from examples.demo.story import Happening, Story
 from examples.demo.summary import Summary
 
 _REFRESH = 0.25
 _WINDOW = 5.0
+"""Seconds of the past that share and time to first token (TTFT) are taken from."""
+_COLUMNS = (
+    ("worker", 10),
+    ("status", 9),
+    ("in flight", 9),
+    ("waiting", 7),
+    ("KV", 5),
+    ("share", 5),
+    ("TTFT", 7),
+)
 
 
 async def show(console: Console, stage: Stage, story: Story) -> None:
@@ -27,9 +37,9 @@ async def show(console: Console, stage: Stage, story: Story) -> None:
     with Live(console=console, auto_refresh=False) as live:
         while True:
             with suppress(aiohttp.ClientError, TimeoutError):
-                live.update(
-                    Group(_table(await stage.views(), stage, story.load), f"▶ {story.line}"), refresh=True
-                )
+                table = _table(await stage.views(), stage, story.load)
+                past = [f"  {_moment(happening)}" for happening in story.happenings]
+                live.update(Group(table, *past, f"▶ {story.line}"), refresh=True)
             await asyncio.sleep(_REFRESH)
 
 
@@ -45,37 +55,29 @@ async def _print_lines(console: Console, story: Story) -> None:
 def _table(views: list[EndpointView], stage: Stage, load: Load) -> Table:
     recent = [e for e in load.exchanges if (e.ended or time.monotonic()) > time.monotonic() - _WINDOW]
     served = sum(e.worker is not None for e in recent)
-    table = Table(
-        "worker",
-        "status",
-        "in flight",
-        "waiting",
-        "KV cache",
-        "share",
-        "time to first token",
-        title=stage.url,
-    )
+    table = Table(title=stage.url)
+    for heading, width in _COLUMNS:
+        table.add_column(heading, width=width, no_wrap=True)
     known = {view.id: view for view in views}
-    for name, process in stage.workers.items():
+    for name in sorted(stage.workers):
         mine = [e for e in recent if e.worker == name]
         view = known.get(name)
-        status = _status(view, alive=process.alive)
-        figures = _figures(view) if view else ("", "", "")
-        share = f"{len(mine) / served:.0%}" if served else ""
-        table.add_row(name, status, *figures, share, _first_token(mine))
+        figures = _figures(view, mine, served) if view else ()
+        table.add_row(name, _status(view, alive=stage.workers[name].alive), *figures)
     return table
 
 
 def _status(view: EndpointView | None, *, alive: bool) -> str:
     if view is not None:
-        return "[green]ready" if view.reachable else "[red]does not answer"
-    return "[yellow]out of rotation" if alive else "[dim]gone"
+        return "[green]ready" if view.reachable else "[red]silent"
+    return "[yellow]not ready" if alive else "[dim]gone"
 
 
-def _figures(view: EndpointView) -> tuple[str, str, str]:
+def _figures(view: EndpointView, mine: list[Exchange], served: int) -> tuple[str, ...]:
     waiting = "?" if view.waiting is None else f"{view.waiting:.0f}"
     usage = "?" if view.kv_usage is None else f"{view.kv_usage:.0%}"
-    return f"{view.inflight:.0f}", waiting, usage
+    share = f"{len(mine) / served:.0%}" if served else ""
+    return f"{view.inflight:.0f}", waiting, usage, share, _first_token(mine)
 
 
 def _first_token(exchanges: list[Exchange]) -> str:
@@ -83,18 +85,25 @@ def _first_token(exchanges: list[Exchange]) -> str:
     return f"{statistics.median(times) * 1e3:.0f} ms" if times else ""
 
 
+def _moment(happening: Happening) -> str:
+    known = "never" if happening.known_after is None else f"{happening.known_after * 1e3:.0f} ms"
+    return f"{happening.worker} {happening.what}: the picker knew after {known}"
+
+
 def print_summary(console: Console, summary: Summary) -> bool:
     """Print it; whether every claim held."""
     answered = sum(not e.failure for e in summary.exchanges)
     console.print(f"\n{len(summary.exchanges)} requests, {answered} answered")
+    where = "not explained" if summary.unexplained() else "all at the killed worker"
     for cause, count in summary.failures().items():
-        console.print(f"  {count} not: {cause}", markup=False)
+        console.print(f"  {count} not ({where}): {' '.join(cause.split())}", markup=False, soft_wrap=True)
     console.print(
         "shares: " + ", ".join(f"{worker} {share:.0%}" for worker, share in summary.shares().items())
     )
     claims = list(summary.claims())
     for claim in claims:
-        console.print(
-            f"[green]✓[/] {claim.sentence}" if claim.held else f"[red]✗ {claim.sentence}", highlight=False
-        )
-    return all(claim.held for claim in claims)
+        sentence = f"[green]✓[/] {claim.sentence}" if claim.held else f"[red]✗ {claim.sentence}"
+        console.print(sentence, highlight=False, soft_wrap=True)
+    held = all(claim.held for claim in claims)
+    console.print("[bold green]everything held" if held else "[bold red]not everything held")
+    return held

@@ -41,7 +41,7 @@ class Stage:
         self.picker: DemoProcess | None = None
         self.envoy: DemoProcess | None = None
         self._root = root
-        self._metrics = ""
+        self.metrics = ""
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -85,7 +85,7 @@ class Stage:
     async def views(self) -> list[EndpointView]:
         """What the picker knows of its endpoints right now."""
         assert self._session is not None
-        async with self._session.get(f"{self._metrics}/debug/endpoints") as answer:
+        async with self._session.get(f"{self.metrics}/debug/endpoints") as answer:
             document: dict[str, Any] = await answer.json()
         names = EndpointView.__dataclass_fields__
         return [EndpointView(**{k: v for k, v in e.items() if k in names}) for e in document["endpoints"]]
@@ -117,7 +117,7 @@ class Stage:
             self._root,
         )
         ready = await picker.wait_ready()
-        self._metrics = f"http://{ready['metrics']}"
+        self.metrics = f"http://{ready['metrics']}"
         return ready
 
     async def _start_envoy(self, picker: str) -> None:
