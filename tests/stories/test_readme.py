@@ -1,0 +1,87 @@
+"""The README's snippets are programs: they run as they stand."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import discovery
+from epp.envoy_config import EnvoySettings
+from epp.settings import Settings
+from registry import InstanceHandle
+
+README = (Path(__file__).parents[2] / "README.md").read_text()
+SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def snippet(word: str) -> dict[str, Any]:
+    """The namespace of the one snippet that has `word` in it, executed."""
+    [text] = [text for text in SNIPPETS if word in text]
+    names: dict[str, Any] = {}
+    exec(compile(text, "README.md", "exec"), names)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def an_own_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`file://` means this user's own directory; here it is the test's."""
+    monkeypatch.setenv("ADSUM_ROOT", str(tmp_path))
+
+
+async def test_the_worker_and_the_one_who_follows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    worker, frontend = snippet("drain_on_sigterm"), snippet("async def follow")
+    leave = asyncio.Event()
+
+    async def serve_requests(handle: InstanceHandle) -> None:
+        with handle.busy():
+            await leave.wait()
+
+    worker["serve_requests"] = serve_requests
+    following = asyncio.create_task(frontend["follow"]())
+    serving = asyncio.create_task(worker["serve"]())
+    said = ""
+    async with asyncio.timeout(10):
+        while "127.0.0.1 8000" not in (said := said + capsys.readouterr().out):
+            await asyncio.sleep(0.01)
+        leave.set()
+        await serving
+        while "is gone:" not in (said := said + capsys.readouterr().out):
+            await asyncio.sleep(0.01)
+    following.cancel()
+    await asyncio.wait([following])
+
+
+async def test_an_application_that_serves_the_contract_itself() -> None:
+    app = snippet("FastAPI")["app"]
+    async with discovery.open("file://") as service:
+        async with app.router.lifespan_context(app):
+            [instance] = await service.list_instances("dynamo", "decode")
+            assert instance.port == 8000
+        assert await service.list_instances("dynamo", "decode") == []
+
+
+def test_the_picker_and_the_envoy_that_the_readme_starts_agree() -> None:
+    picker, envoy = Settings(), EnvoySettings()
+    assert picker.secure_serving == envoy.secure
+    assert [address.port for address in envoy.pickers] == [picker.grpc_port]
+    assert f":{envoy.listen.port}/v1/chat/completions" in README
+    assert f":{picker.metrics_port}`" in README
+
+
+@pytest.mark.parametrize(
+    "page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md", "LICENSE"]
+)
+def test_what_the_readme_points_to_is_there(page: str) -> None:
+    assert (Path(__file__).parents[2] / page).is_file()
+
+
+def test_the_architecture_names_every_module() -> None:
+    """A stranger finds any file of the packages by its page."""
+    root = Path(__file__).parents[2]
+    page = (root / "ARCHITECTURE.md").read_text()
+    for package in ("discovery", "registry", "epp"):
+        for path in (root / package).glob("*.py"):
+            if path.name not in ("__init__.py", "__main__.py"):
+                assert f"`{path.name}`" in page, f"{package}/{path.name} is not in ARCHITECTURE.md"
