@@ -1,12 +1,15 @@
 """`python -m epp`: the endpoint picker. `python -m epp envoy-config`: the Envoy configuration that goes with it."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
+
+from discovery import AdsumError
 
 try:
     from epp import envoy_flags, flags
@@ -14,9 +17,6 @@ try:
     from epp.settings import Settings
 except ModuleNotFoundError as missing:  # the picker's libraries are an extra
     sys.exit(f"python -m epp: the module {missing.name!r} is not installed; pip install 'adsum[epp]'")
-
-if TYPE_CHECKING:
-    from epp.server import PickerServer
 
 log = logging.getLogger("epp")
 
@@ -27,6 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["envoy-config"]:
         sys.stdout.write(render(envoy_flags.parse(given[1:])))
         return 0
+    if given and not given[0].startswith("-"):
+        print(
+            f"python -m epp: there is no command {given[0]!r}; the only one is envoy-config, "
+            "without a command the picker starts; see --help",
+            file=sys.stderr,
+        )
+        return 2
     settings, verbosity, ignored = flags.parse(given)
     level = logging.WARNING if verbosity <= 0 else logging.INFO if verbosity < 4 else logging.DEBUG
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -46,19 +53,40 @@ async def _run(settings: Settings) -> int:
     )  # what fails is said once, by us; read when grpc is imported
     from epp.server import FAILURES, INPUT_ERRORS, PickerServer
 
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            server = await stack.enter_async_context(PickerServer(settings))
+        except INPUT_ERRORS as error:
+            return _complain(error, 2)
+        except FAILURES as error:
+            return _complain(error, 1)
+        print(server.ready_line, flush=True)
+        return await serve(server)
+
+
+class Serving(Protocol):
+    """A picker that is open."""
+
+    async def wait(self) -> None:
+        """Until something fails; raises what failed."""
+
+    async def drain(self) -> None:
+        """End in order."""
+
+
+async def serve(server: Serving) -> int:
+    """Until a signal, then drain; a second signal ends the process at once. The exit code.
+
+    What discovery says in the end is one line; whatever else fails now is a fault, and raised as it is.
+    """
     try:
-        async with PickerServer(settings) as server:
-            print(server.ready_line, flush=True)
-            await _serve(server)
-    except INPUT_ERRORS as error:
-        return _complain(error, 2)
-    except FAILURES as error:
+        await _until_told(server)
+    except AdsumError as error:
         return _complain(error, 1)
     return 0
 
 
-async def _serve(server: "PickerServer") -> None:
-    """Until a signal, then drain; a second signal ends the process at once."""
+async def _until_told(server: Serving) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     signals = (signal.SIGTERM, signal.SIGINT)

@@ -1,27 +1,61 @@
-"""A request body that is held until it is complete, within a bound."""
+"""A request body that is held until it is complete, within a bound of its own and one that all bodies share."""
+
+import re
+from typing import Final
 
 from epp.protocol import Rejection
+
+TOO_MANY: Final = "rejected-too-many-bytes"
+_RETRY_AFTER: Final = 1.0
+
+
+class Budget:
+    """The bytes that all unfinished bodies of a picker may hold together."""
+
+    __slots__ = ("_limit", "held")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.held = 0
+
+    def take(self, size: int) -> None:
+        """Raises Rejection 503, and takes nothing, when that is more than is left."""
+        if self.held + size > self._limit:
+            message = "the picker holds as many bytes of unfinished request bodies as it may"
+            raise Rejection(503, "too_many_bytes", message, reason=TOO_MANY, retry_after=_RETRY_AFTER)
+        self.held += size
+
+    def give_back(self, size: int) -> None:
+        """What was taken is held no more."""
+        self.held -= size
 
 
 class Body:
     """Pieces of one request body; more than `limit` bytes are a Rejection 413, and nothing of it stays held."""
 
-    __slots__ = ("_limit", "_pieces", "_size")
+    __slots__ = ("_budget", "_limit", "_pieces", "_size")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, budget: Budget) -> None:
         self._limit = limit
+        self._budget = budget
         self._pieces: list[bytes] = []
         self._size = 0
 
     def expect(self, content_length: str | None) -> None:
         """Refuse at once what says that it will be too large; a length that is no number says nothing."""
-        if content_length is not None and content_length.isascii() and content_length.isdigit():
-            self._check(int(content_length))
+        if content_length is None or re.fullmatch("[0-9]+", content_length) is None:
+            return
+        digits = content_length.lstrip("0")
+        if len(digits) > _DIGITS or int(digits or "0") > self._limit:
+            raise self._too_large()
 
     def add(self, piece: bytes) -> None:
         """Hold one more piece."""
+        if self._size + len(piece) > self._limit:
+            self.drop()
+            raise self._too_large()
+        self._budget.take(len(piece))
         self._size += len(piece)
-        self._check(self._size)
         self._pieces.append(piece)
 
     def whole(self) -> bytes:
@@ -30,11 +64,19 @@ class Body:
             self._pieces = [b"".join(self._pieces)]
         return self._pieces[0] if self._pieces else b""
 
-    def drop(self) -> None:
-        """Hold nothing any more."""
+    def forget(self) -> None:
+        """The bytes are held by somebody else now: they count until `drop`."""
         self._pieces = []
 
-    def _check(self, size: int) -> None:
-        if size > self._limit:
-            self.drop()
-            raise Rejection(413, "request_too_large", f"the request body is larger than {self._limit} bytes")
+    def drop(self) -> None:
+        """Nothing is held any more, by nobody."""
+        self._pieces = []
+        self._budget.give_back(self._size)
+        self._size = 0
+
+    def _too_large(self) -> Rejection:
+        return Rejection(413, "request_too_large", f"the request body is larger than {self._limit} bytes")
+
+
+_DIGITS: Final = 18
+"""A longer length is larger than anything that fits anywhere."""

@@ -8,25 +8,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from epp.catalogue import (
-    PLUGINS,
-    ExtractorParameters,
-    FileDiscoveryParameters,
-    MetricsSourceParameters,
-    PickerParameters,
-    Role,
-)
+from pydantic.alias_generators import to_camel
+
+from epp.catalogue import PLUGINS, Role
 from epp.config_document import (
     ConfigError,
     DataLayer,
     DetectorRef,
     Document,
+    FlowControl,
+    PriorityBand,
     ProfilePlugin,
     ProfileSpec,
     read_document,
 )
 from epp.datastore import ENGINE_LABELS, EndpointDefaults
 from epp.metrics_page import ENGINES, Engine
+from epp.parameters import (
+    ExtractorParameters,
+    FileDiscoveryParameters,
+    MetricsSourceParameters,
+    PickerParameters,
+)
 from epp.plugins import Plugin, Plugins, listed
 from epp.saturation import SaturationDetector
 from epp.scheduling.profile import SchedulerProfile, Weighted
@@ -75,6 +78,7 @@ def load_config(text: str | None, *, rng: random.Random, staleness: float = 2.0)
     document = read_document(text if text and text.strip() else DEFAULT_CONFIG)
     _check_gates(document.feature_gates)
     plugins = Plugins(document.plugins, rng)
+    _check_policies(document.flow_control, plugins)
     extractor = plugins.first(ExtractorParameters) or ExtractorParameters()
     return PickerConfig(
         profile=_profile(document, plugins, staleness),
@@ -100,6 +104,23 @@ def _check_gates(gates: list[str]) -> None:
             raise ConfigError(
                 place, "flow control is not built here yet; remove it or write flowControl=false"
             )
+
+
+def _check_policies(flow: FlowControl, plugins: Plugins) -> None:
+    """Without the gate they have no effect, but a name that nothing has is a mistake all the same."""
+    bands: list[tuple[str, PriorityBand | None]] = [
+        ("defaultPriorityBand", flow.default_priority_band),
+        ("defaultNegativePriorityBand", flow.default_negative_priority_band),
+        *((f"priorityBands[{index}]", band) for index, band in enumerate(flow.priority_bands)),
+    ]
+    named = [("usageLimitPolicyPluginRef", flow.usage_limit_policy_plugin_ref)]
+    for place, band in bands:
+        if band is not None:
+            named.append((f"{place}.fairnessPolicyRef", band.fairness_policy_ref))
+            named.append((f"{place}.orderingPolicyRef", band.ordering_policy_ref))
+    for place, name in named:
+        if name:
+            plugins.resolve(name, f"flowControl.{place}", Role.POLICY, default=True)
 
 
 _GATES: Final = ("flowControl", "haPopulateNonLeaderDatastore")
@@ -220,6 +241,9 @@ def _warnings(document: Document) -> Iterator[str]:
         yield f"apiVersion {document.api_version} is the older name of llm-d.ai/v1alpha1"
     if document.flow_control.model_fields_set - {"saturation_detector"}:
         yield "flowControl has no effect without the feature gate, except for its saturationDetector"
+    for name in ("peer_discovery", "cross_replica_syncer_plugin_ref", "cross_replica_sync_interval"):
+        if getattr(document.data_layer, name) is not None:
+            yield f"dataLayer.{to_camel(name)} has no effect: a picker keeps nothing that others would need"
     for name, newer in (
         ("saturation_detector", "flowControl.saturationDetector"),
         ("parser", "requestHandler.parsers"),

@@ -1,5 +1,7 @@
 """The sections of an `EndpointPickerConfig` as they stand in the file, with the strictness of the Go picker."""
 
+import re
+from collections import Counter
 from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
@@ -79,6 +81,9 @@ class DataLayer(Section):
     inject_defaults: bool = True
     sources: list[SourceSpec] = []
     discovery: Ref | None = None
+    peer_discovery: Ref | None = None
+    cross_replica_syncer_plugin_ref: str | None = None
+    cross_replica_sync_interval: Duration | None = None
 
 
 class DetectorRef(Section):
@@ -140,7 +145,10 @@ def read_document(text: str) -> Document:
     """The file, YAML or JSON; raises ConfigError."""
     try:
         given = yaml.load(text, Loader=_Loader)  # noqa: S506  # a SafeLoader
-    except yaml.YAMLError as error:
+        given = _without_nulls(given)
+    except RecursionError as error:
+        raise ConfigError("", "the configuration is nested too deeply, or contains itself") from error
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise ConfigError("", f"the configuration is not YAML: {error}") from error
     if not isinstance(given, dict):
         raise ConfigError("", "the configuration is not a mapping; expected kind: EndpointPickerConfig")
@@ -161,16 +169,24 @@ def read_section(section: type[S], given: Any, place: str) -> S:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as Go reads it strictly: a key that stands twice is a fault, not the last one's victory."""
+    """YAML as Go reads it strictly: a key that stands twice is a fault, not the last one's victory; 1e1 is a number."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands twice", node.start_mark
-                )
-        return super().construct_mapping(node, deep)
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key, count in Counter(keys).items():
+            if count > 1:
+                problem = f"the key {key!r} stands twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return node
+
+
+# YAML 1.1, which yaml follows, wants a point and a sign of the exponent; YAML 1.2 and Go do not
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+\Z"),
+    list("-+.0123456789"),
+)
 
 
 def _without_nulls(given: Any) -> Any:

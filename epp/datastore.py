@@ -102,8 +102,11 @@ class Datastore:
         for changed in self.on_change:
             changed()
 
-    def observe(self, endpoint: Endpoint, load: Load, now: float) -> None:
-        """Write down one look at a worker's metrics; what its page does not say stays as it was."""
+    def observe(self, endpoint: Endpoint, load: Load, now: float, period: float = 0.0) -> None:
+        """Write down one look at a worker's metrics; what its page does not say stays as it was.
+
+        `period`: seconds until the next look may be in.
+        """
         row = self._rows.get(endpoint.key)
         if row is None:
             return
@@ -114,7 +117,7 @@ class Datastore:
                 self._numbers[column, row] = value
         if load.adapters is not None:
             self._adapters[row] = load.adapters
-        self._numbers[Column.SCRAPED_AT, row] = now
+        self._numbers[[Column.SCRAPED_AT, Column.PERIOD], row] = now, period
 
     def reserve(self, endpoint: Endpoint) -> None:
         """One more request in flight there. The count belongs to the incarnation, whatever its metadata say."""

@@ -65,13 +65,13 @@ class Director:
     def direct(
         self,
         headers: Mapping[str, str],
-        body: bytes | bytearray | memoryview,
+        body: bytes | bytearray | memoryview | None,
         subset: Subset | None,
         now: float,
     ) -> Pick:
         """Pick endpoints and count the request as in flight at the first; `headers` with lower-case names.
 
-        Raises `Rejection`; anything else that is raised is a fault of a plugin, and nothing is reserved then.
+        `body` None: there may be one, but it is not shown. Raises `Rejection`; anything else that is raised is a fault of a plugin, and nothing is reserved then.
         """
         read = passthrough_request if self._policy.passthrough else parse_request
         request = read(headers, body, self._new_id)

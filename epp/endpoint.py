@@ -59,6 +59,7 @@ class Column(IntEnum):
     MAX_LORA = 4
     SCRAPED_AT = 5
     REACHABLE = 6
+    PERIOD = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,12 @@ class Adapters:
 
 
 NO_ADAPTERS = Adapters()
-NO_NUMBERS: Floats = np.array([[0.0], [0.0], [0.0], [0.0], [0.0], [NEVER], [1.0]])
+NO_NUMBERS: Floats = np.array([[0.0], [0.0], [0.0], [0.0], [0.0], [NEVER], [1.0], [0.0]])
 """The matrix of one endpoint that nothing is known of yet."""
+
+
+_LOOKS = 3.0
+"""Looks that may be missed before numbers are stale."""
 
 
 class EndpointPool:
@@ -128,6 +133,13 @@ class EndpointPool:
     def age(self) -> Floats:
         """Seconds since the last good scrape, inf where there was none."""
         return self.now - self._column(Column.SCRAPED_AT)
+
+    def fresh(self, within: float) -> Mask:
+        """Whose numbers are at most `within` seconds old, or three looks where one is looked at less often than that.
+
+        Without the second half an endpoint would be stale for no other reason than that nobody looked.
+        """
+        return self.age <= np.maximum(within, _LOOKS * self._column(Column.PERIOD))
 
     def take(self, mask: Mask) -> "EndpointPool":
         """The pool of those endpoints only; the pool itself when that is all of them."""

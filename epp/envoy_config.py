@@ -6,12 +6,14 @@ reports who served. A picked host that the cluster does not know falls back to a
 """
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
+from epp.duration import write_duration
 from epp.protocol import (
     CONTROL_HEADERS,
     DESTINATION,
@@ -21,6 +23,7 @@ from epp.protocol import (
     SUBSET,
     SUBSET_NAMESPACE,
 )
+from epp.settings import HEALTH_FAILURES, HEALTH_INTERVAL
 
 Json = dict[str, Any]
 
@@ -40,8 +43,8 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> "Address":
         """Read `host:port` or `[ip6]:port`; raises ValueError."""
-        host, colon, port = text.rpartition(":")
-        if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        host, _, port = text.rpartition(":")
+        if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
             raise ValueError(f"{text!r} is not HOST:PORT")
         if ":" in host and not host.startswith("["):
             raise ValueError(f"{text!r} is not HOST:PORT; write an IPv6 address as [address]:port")
@@ -234,9 +237,9 @@ def _picker(settings: EnvoySettings) -> Json:
 def _health_check() -> Json:
     return {
         "timeout": "1s",
-        "interval": "2s",
-        "no_traffic_interval": "2s",
-        "unhealthy_threshold": 2,
+        "interval": write_duration(HEALTH_INTERVAL),
+        "no_traffic_interval": write_duration(HEALTH_INTERVAL),
+        "unhealthy_threshold": HEALTH_FAILURES,
         "healthy_threshold": 1,
         "grpc_health_check": {"service_name": EXT_PROC},
     }

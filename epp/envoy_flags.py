@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
+from epp.duration import parse_duration, write_duration
 from epp.envoy_config import Address, EnvoySettings
 from epp.flags import Parser, boolean, port
 
@@ -93,9 +94,40 @@ def _parser() -> argparse.ArgumentParser:
         type=boolean,
         help="TLS to the picker",
     )
-    add("--message-timeout", default="10s", help="how long one answer of the picker may take")
-    add("--route-timeout", default="0s", help="of a whole answer; 0s is none")
+    add(
+        "--message-timeout",
+        type=_message_timeout,
+        default="10s",
+        metavar="DURATION",
+        help="how long one answer of the picker may take",
+    )
+    add(
+        "--route-timeout",
+        type=_duration,
+        default="0s",
+        metavar="DURATION",
+        help="of a whole answer; 0s is none",
+    )
     return parser
+
+
+def _duration(text: str) -> str:
+    """A duration as Go writes it, as Envoy writes it."""
+    try:
+        return write_duration(parse_duration(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _message_timeout(text: str) -> str:
+    written = _duration(text)
+    if parse_duration(written) > _LONGEST_MESSAGE_TIMEOUT:
+        raise argparse.ArgumentTypeError(f"{text!r} is longer than an hour, the most that Envoy takes")
+    return written
+
+
+_LONGEST_MESSAGE_TIMEOUT = 3600.0
+"""envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor"""
 
 
 def _address(text: str) -> Address:

@@ -2,16 +2,18 @@
 
 How the body comes is Envoy's `request_body_mode`, stated in the first message; a data plane that states nothing is
 taken to do what the protocol demands, FULL_DUPLEX_STREAMED. There and in BUFFERED the pick sees the body. In STREAMED
-and NONE the request headers must be answered before any body comes, so the pick sees the headers only.
+and NONE the request headers must be answered before any body comes, so the pick sees the headers only; so it does for
+CONNECT and upgrades, whose body has no end, and where BUFFERED_PARTIAL shows a part of the body only.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
 
 from epp import protocol
-from epp.body import Body
+from epp.body import Body, Budget
+from epp.directing import Deferral, Directing, Observer
 from epp.director import Pick
 from epp.protocol import ProtocolVersion, Rejection, Subset
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest, ProcessingResponse
@@ -22,51 +24,6 @@ _DUPLEX = (ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.GRPC)
 
 class ExchangeError(Exception):
     """The conversation cannot go on: a fault of the picker or messages out of order; gRPC status 13 (INTERNAL)."""
-
-
-class Deferral(Protocol):
-    """A pick that comes later, from an admission queue."""
-
-    def subscribe(self, settle: Callable[[Pick | Exception, float], None]) -> None:
-        """Call `settle` once, with the pick or with why there is none, and the time."""
-
-    def abandon(self) -> None:
-        """Nobody waits any more; `settle` is not called after this."""
-
-
-class Directing(Protocol):
-    """What an exchange asks of a director (`epp.director.Director`)."""
-
-    def direct(
-        self,
-        headers: Mapping[str, str],
-        body: bytes | bytearray | memoryview,
-        subset: Subset | None,
-        now: float,
-    ) -> Pick | Deferral:
-        """Pick and reserve; raises `Rejection`."""
-
-    def served(self, pick: Pick, destination: str, now: float) -> None:
-        """The data plane reports who served the request."""
-
-    def release(self, pick: Pick, now: float) -> None:
-        """The stream is over."""
-
-
-class Observer(Protocol):
-    """Told what becomes of each request, for metrics."""
-
-    def picked(self, pick: Pick, now: float) -> None:
-        """A request was given its endpoints."""
-
-    def rejected(self, rejection: Rejection, now: float) -> None:
-        """A request was answered by the picker itself."""
-
-    def responded(self, pick: Pick, status: int, now: float) -> None:
-        """The response headers came."""
-
-    def released(self, pick: Pick, started: float, now: float) -> None:
-        """The stream of a request that began at `started` is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +43,10 @@ class _Phase(Enum):
 
 
 class Exchange:
-    """Feed it the messages of one stream, send what it answers, close it when the stream ends for any reason."""
+    """Feed it the messages of one stream, send what it answers, close it when the stream ends for any reason.
+
+    `budget`: what all exchanges together may hold of bodies; without one, as if this were the only exchange.
+    """
 
     __slots__ = (
         "_answer",
@@ -98,6 +58,7 @@ class Exchange:
         "_headers_only",
         "_mode",
         "_observer",
+        "_passing",
         "_phase",
         "_pick",
         "_response_mode",
@@ -109,7 +70,13 @@ class Exchange:
         "responded",
     )
 
-    def __init__(self, director: Directing, rules: Rules, observer: Observer | None = None) -> None:
+    def __init__(
+        self,
+        director: Directing,
+        rules: Rules,
+        observer: Observer | None = None,
+        budget: Budget | None = None,
+    ) -> None:
         self._director = director
         self._rules = rules
         self._observer = observer
@@ -118,9 +85,10 @@ class Exchange:
         self._response_mode: int = ProcessingMode.FULL_DUPLEX_STREAMED
         self._headers: dict[str, str] = {}
         self._headers_only = False
+        self._passing = False  # body pieces go on as they come, the pick does not see them
         self._trailers = False
         self._subset: Subset | None = None
-        self._body = Body(rules.max_body_bytes)
+        self._body = Body(rules.max_body_bytes, budget or Budget(rules.max_body_bytes))
         self._started = 0.0
         self._pick: Pick | None = None
         self._deferral: Deferral | None = None
@@ -157,6 +125,11 @@ class Exchange:
             case kind:
                 return self._request(kind, message, now)
 
+    def sent(self) -> None:
+        """Everything that was answered is written: a body that went back to the data plane is held no more."""
+        if self._phase is _Phase.PICKED:
+            self._body.drop()
+
     def close(self, cause: str, now: float) -> None:
         """The stream is over, `cause` says why: gives the reservation back; does nothing the second time."""
         if self.closed_by is not None:
@@ -192,20 +165,26 @@ class Exchange:
         if message.HasField("protocol_config"):
             self._mode = message.protocol_config.request_body_mode
             self._response_mode = message.protocol_config.response_body_mode
-        self._headers_only = message.request_headers.end_of_stream or self._mode in _HEADERS_ONLY
+        ended = message.request_headers.end_of_stream
+        self._passing = not ended and (self._mode in _HEADERS_ONLY or _is_upgrade(self._headers))
+        self._headers_only = ended or self._passing
         if self._headers_only:
-            return self._direct(b"", now)
+            return self._direct(b"" if ended else None, now)
         self._body.expect(self._headers.get("content-length"))
         return [] if self._mode in _DUPLEX else [protocol.unchanged("request_headers")]
 
     def _request_body(self, body: bytes, end_of_stream: bool, now: float) -> list[ProcessingResponse]:
-        if self._headers_only and self._mode in _HEADERS_ONLY:
+        if self._passing and self._mode in _DUPLEX:
+            return protocol.streamed("request_body", body, end_of_stream=end_of_stream)
+        if self._passing:
             return [protocol.unchanged("request_body")]
         if self._phase is not _Phase.BODY:
             raise ExchangeError(
                 "a request body came before the headers or after its end; set request_header_mode: SEND"
             )
         self._body.add(body)
+        if self._mode == ProcessingMode.BUFFERED_PARTIAL and not end_of_stream:
+            return self._direct(None, now)  # most likely a part of the body: it means nothing
         # a buffered body comes whole: its one message says end_of_stream = false when trailers follow
         return self._direct(self._body.whole(), now) if end_of_stream or self._mode not in _DUPLEX else []
 
@@ -217,7 +196,7 @@ class Exchange:
             raise Rejection(400, "invalid_request_error", "the request has trailers but no body")
         return [protocol.unchanged("request_trailers")]
 
-    def _direct(self, body: bytes, now: float) -> list[ProcessingResponse]:
+    def _direct(self, body: bytes | None, now: float) -> list[ProcessingResponse]:
         try:
             outcome = self._director.direct(self._headers, body, self._subset, now)
         except Rejection:
@@ -262,7 +241,7 @@ class Exchange:
         if self._headers_only:
             return [answer]
         body = self._body.whole()
-        self._body.drop()
+        self._body.forget()
         if not self._trailers:
             return [answer, *protocol.streamed("request_body", body, end_of_stream=True)]
         # trailers close the stream, and Envoy 1.40 fails a request that is answered a body it never had
@@ -290,10 +269,15 @@ class Exchange:
         if served is not None and self._rules.version is ProtocolVersion.V1_0:
             self._director.served(pick, served, now)
         status = protocol.read_headers(message.response_headers.headers).get(":status", "")
-        if self._observer is not None and status.isascii() and status.isdigit():
+        if self._observer is not None and re.fullmatch("[0-9]{3}", status):
             self._observer.responded(pick, int(status), now)
 
     def _abandon(self) -> None:
         if self._deferral is not None:
             self._deferral.abandon()
             self._deferral = None
+
+
+def _is_upgrade(headers: Mapping[str, str]) -> bool:
+    """Whether what follows the headers is no body but a tunnel; Envoy never says that it ends (RFC 9110 7.8, 9.3.6)."""
+    return headers.get(":method") == "CONNECT" or "upgrade" in headers

@@ -1,6 +1,7 @@
 """The command line: flags under the Go picker's names, and a few of our own."""
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -12,6 +13,7 @@ from epp.settings import Settings
 
 IGNORED = (
     "allow-experimental-plugins",
+    "cache-info-metric",
     "disable-endpoint-subset-filter",
     "emit-endpoint-scores",
     "enable-cert-reload",
@@ -22,6 +24,8 @@ IGNORED = (
     "grpc-max-send-msg-size",
     "ha-enable-leader-election",
     "health-checking",
+    "kv-cache-usage-percentage-metric",
+    "lora-info-metric",
     "metrics-cert-dir",
     "metrics-client-ca-file",
     "metrics-endpoint-auth",
@@ -31,6 +35,7 @@ IGNORED = (
     "serving-port-name",
     "tls-cipher-suites",
     "tls-min-version",
+    "total-queued-requests-metric",
     "tracing",
     "zap-devel",
     "zap-encoder",
@@ -61,6 +66,10 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
     values = {name: value for name, value in vars(given).items() if name in _FIELDS and value is not None}
     values["models"] = frozenset(given.model)
     values["objectives"] = dict(given.objective)
+    settings = Settings()
+    body = values.get("max_body_bytes", settings.max_body_bytes)
+    if body > values.get("max_buffered_bytes", settings.max_buffered_bytes):
+        parser.error("--max-buffered-bytes, of all bodies together, is less than --max-body-bytes, of one")
     if given.endpoint:
         values["discovery"] = "static://" + ",".join(given.endpoint)
     return Settings(**values), given.v, ignored
@@ -93,7 +102,9 @@ def _workers(group: Any) -> None:
     group.add_argument("--namespace", help="of the workers (default: default)")
     group.add_argument("--component", help="of the workers (default: default)")
     group.add_argument("--pool-name", help="the pool's name on the metrics page")
-    group.add_argument("--refresh-metrics-interval", type=_duration, metavar="DURATION", help="default: 50ms")
+    group.add_argument(
+        "--refresh-metrics-interval", type=_duration, metavar="DURATION", help="default and least: 50ms"
+    )
     group.add_argument(
         "--metrics-staleness-threshold", type=_duration, metavar="DURATION", help="default: 2s"
     )
@@ -116,9 +127,15 @@ def _serving(group: Any) -> None:
     group.add_argument(
         "--drain-timeout", type=_duration, metavar="DURATION", help="after SIGTERM (default: 30s)"
     )
-    group.add_argument("--grpc-max-recv-msg-size", type=_size, metavar="BYTES", help="default: 4194304")
+    group.add_argument("--grpc-max-recv-msg-size", type=_int32, metavar="BYTES", help="default: 4194304")
     group.add_argument(
         "--max-body-bytes", type=_size, metavar="BYTES", help="of one request (default: 67108864)"
+    )
+    group.add_argument(
+        "--max-buffered-bytes",
+        type=_size,
+        metavar="BYTES",
+        help="of all requests' unfinished bodies together (default: 1073741824)",
     )
     group.add_argument(
         "-v", "--v", type=int, default=2, metavar="LEVEL", help="0 warnings, 2 state changes, 4 debug"
@@ -156,15 +173,33 @@ def _duration(text: str) -> float:
 
 def port(text: str) -> int:
     """A TCP port; 0 is any free one."""
-    if not (text.isascii() and text.isdigit() and int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
+    number = _number(text, 65535)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a port, 0 to 65535")
+    return number
+
+
+def _size(text: str, most: int = 2**63 - 1) -> int:
+    number = _number(text, most)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a number of bytes from 1 to {most}")
+    return number
+
+
+def _int32(text: str) -> int:
+    """A size that gRPC takes as an option."""
+    return _size(text, 2**31 - 1)
+
+
+def _number(text: str, most: int) -> int | None:
+    """None for what is no whole number from 0 to `most`."""
+    if not re.fullmatch("[0-9]{1,19}", text) or int(text) > most:
+        return None
     return int(text)
 
 
-def _size(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes above 0")
-    return int(text)
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
 def boolean(text: str) -> bool:
@@ -183,5 +218,7 @@ def _objective(text: str) -> tuple[str, int]:
     except ValueError:
         number, equals = 0, ""
     if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PRIORITY with a whole number, as batch=-1")
+        raise argparse.ArgumentTypeError(
+            f"{_shown(text)} is not NAME=PRIORITY with a whole number, as batch=-1"
+        )
     return name, number

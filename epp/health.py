@@ -1,7 +1,9 @@
 """grpc.health.v1: Check, Watch and List, over our own copy of its three messages."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import math
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -24,10 +26,14 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class Health:
     """`liveness` serves as long as the process does; the other services serve while `serving` is set.
 
-    A service that is none of these is NOT_FOUND for Check and SERVICE_UNKNOWN for Watch (grpc.health.v1).
+    A service that is none of these is NOT_FOUND for Check and SERVICE_UNKNOWN for Watch (grpc.health.v1). `clock`
+    gives monotonic seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.asked_at = -math.inf
+        """When the last Check came."""
         self._serving = False
         self._closed = False
         self._changed = asyncio.Event()
@@ -73,6 +79,7 @@ class Health:
         )
 
     async def _check(self, request: HealthCheckRequest, context: Context) -> HealthCheckResponse:
+        self.asked_at = self._clock()
         status = self._status(request.service)
         if status == HealthCheckResponse.SERVICE_UNKNOWN:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"unknown service {request.service!r}")

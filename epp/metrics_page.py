@@ -15,10 +15,14 @@ from epp.endpoint import Adapters
 _PREFIX: Final = re.compile(r"\s*([A-Za-z_:][A-Za-z0-9_:]*)\s*(?:\{(.*)\})?\s*", re.DOTALL)
 _PAIR: Final = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"([^"]*)"|([^",{}\s]+))\s*')
 _SAMPLE: Final = re.compile(
-    rb'[ \t]*(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\[^\n])*+")*+)\})?[ \t]*([^\s#]+)(?:[ \t]+(-?[0-9]+))?'
+    rb'[ \t]*(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\[^\n])*+")*+)\})?[ \t]*([^\s#]+)(?:[ \t]+(-?[0-9]{1,19})(?![0-9]))?'
 )
 _LABEL: Final = re.compile(rb'([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]++|\\.)*+)"')
 _ESCAPE: Final = re.compile(r"\\(.)")
+_SAMPLES: Final = 256
+"""Samples of one series that are looked at: what comes later on a page costs time that picks need."""
+_LINES: Final = 4096
+"""Lines that begin with a series' name, those of longer names too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +160,7 @@ def _lora(page: bytes, alternatives: Sequence[Series]) -> tuple[float | None, Ad
     adapters = Adapters(
         _names(labels.get("running_lora_adapters", "")), _names(labels.get("waiting_lora_adapters", ""))
     )
-    return float(limit) if limit.isascii() and limit.isdigit() else None, adapters
+    return float(limit) if re.fullmatch("[0-9]{1,9}", limit) else None, adapters
 
 
 def _names(text: str) -> frozenset[str]:
@@ -169,16 +173,16 @@ def _samples(page: bytes, series: Series) -> Iterator[_Sample]:
     at = 0 if page.startswith(name) else page.find(b"\n" + name) + 1
     if (at == 0 and not page.startswith(name)) or not _counts(page, name):
         return
-    while True:
-        sample = (
-            _SAMPLE.match(page, at + len(name))
-            if page[at + len(name) : at + len(name) + 1] in _ENDS
-            else None
-        )
-        if sample is not None and (read := _read(sample, series.labels)) is not None:
-            yield read
+    looked_at = 0
+    for _ in range(_LINES):
+        end = at + len(name)
+        if page[end : end + 1] in _ENDS:
+            looked_at += 1
+            sample = _SAMPLE.match(page, end)
+            if sample is not None and (read := _read(sample, series.labels)) is not None:
+                yield read
         at = page.find(b"\n" + name, at) + 1
-        if at == 0:
+        if at == 0 or looked_at == _SAMPLES:
             return
 
 

@@ -3,6 +3,7 @@
 import ipaddress
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -127,7 +128,7 @@ def _destination(text: str) -> tuple[str, int | None]:
 def _port(rest: str) -> int:
     """-1, which nothing listens on, when what follows the host is not a port."""
     port = rest.removeprefix(":")
-    return int(port) if port != rest and port.isascii() and port.isdigit() else -1
+    return int(port) if port != rest and re.fullmatch("[0-9]{1,5}", port) else -1
 
 
 @lru_cache(maxsize=8192)

@@ -11,6 +11,8 @@ from msgspec import Raw, Struct
 from epp.protocol import Rejection
 
 Body: TypeAlias = bytes | bytearray | memoryview
+_FORM: Final = "application/x-www-form-urlencoded"
+"""What curl says of any body that it is not told the kind of."""
 
 DEFAULT_FAIRNESS_ID: Final = "default-flow"
 OBJECTIVE_HEADERS: Final = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
@@ -43,26 +45,31 @@ class InferenceRequest:
     prompt_size: int = 0
 
 
-def parse_request(headers: Mapping[str, str], body: Body, new_id: Callable[[], str]) -> InferenceRequest:
+def parse_request(
+    headers: Mapping[str, str], body: Body | None, new_id: Callable[[], str]
+) -> InferenceRequest:
     """The request as the picker sees it; `headers` with lower-case names, `new_id` for one without `x-request-id`.
 
-    Completions, chat, embeddings and responses must be sound JSON: `Rejection` 400 says what is wrong. Of other
+    `body` None: there may be one, but it is not shown. Completions, chat, embeddings and responses must be sound JSON: `Rejection` 400 says what is wrong. Of other
     paths only the model is read, where it stands in the usual place; what is not JSON passes unread.
     """
     request = passthrough_request(headers, body, new_id)
+    if body is None:
+        return request
     if not body:
+        _check_bodyless(request, headers.get(":method", ""))
         return request
     content_type = headers.get("content-type", "application/json")
     kind = content_type.partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         request.model = _form_model(content_type, bytes(body))
-    elif kind == "application/json" or kind.endswith("+json"):
+    elif kind == "application/json" or kind.endswith("+json") or (kind == _FORM and _is_object(body)):
         _read_json(request, body)
     return request
 
 
 def passthrough_request(
-    headers: Mapping[str, str], body: Body, new_id: Callable[[], str]
+    headers: Mapping[str, str], body: Body | None, new_id: Callable[[], str]
 ) -> InferenceRequest:
     """The request without a look into its body: no model, routed by load only."""
     return InferenceRequest(
@@ -71,7 +78,7 @@ def passthrough_request(
         objective=_first(headers, OBJECTIVE_HEADERS),
         fairness_id=_first(headers, FAIRNESS_HEADERS) or DEFAULT_FAIRNESS_ID,
         headers=headers,
-        body_size=len(body),
+        body_size=len(body or b""),
     )
 
 
@@ -139,6 +146,22 @@ _CONTENT: Final = msgspec.json.Decoder(_Content)
 _BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
+_NO_MODEL: Final = "the request body has no 'model': a string that names the model is required"
+
+
+def _check_bodyless(request: InferenceRequest, method: str) -> None:
+    if method == "POST" and not _APIS.keys().isdisjoint(_ends(request.path)):
+        raise _bad(_NO_MODEL)
+
+
+def _is_object(body: Body) -> bool:
+    try:
+        msgspec.json.decode(body, type=dict[str, Raw])
+    except _BROKEN:
+        return False
+    return True
+
+
 def _read_json(request: InferenceRequest, body: Body) -> None:
     ends = _ends(request.path)
     api = next((_APIS[end] for end in ends if end in _APIS), None)
@@ -155,7 +178,7 @@ def _read_json(request: InferenceRequest, body: Body) -> None:
     except _BROKEN as error:
         raise _bad(f"the request body is not valid JSON: {_short(error)}") from error
     if not decoded.model:
-        raise _bad("the request body has no 'model': a string that names the model is required")
+        raise _bad(_NO_MODEL)
     if not size:
         raise _bad(f"the request body has no {name!r}: {request.path} requires one that is not empty")
     request.model = decoded.model

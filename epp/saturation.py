@@ -20,7 +20,7 @@ class SaturationDetector(Protocol):
 class UtilizationDetector:
     """The mean over the endpoints of the larger of queue and KV cache use, each as a share of its threshold.
 
-    An endpoint whose numbers are older than `staleness` seconds counts as full. Values as in the Go picker's
+    An endpoint whose numbers are older than `staleness` seconds (`EndpointPool.fresh`) counts as full. Values as in the Go picker's
     utilization-detector. Also a Filter: `headroom` is the share above the thresholds up to which an endpoint stays.
     """
 
@@ -34,11 +34,11 @@ class UtilizationDetector:
         if not len(pool):
             return 1.0
         loads = np.maximum(pool.waiting / self.queue_depth, pool.kv_usage / self.kv_cache_utilization)
-        return float(np.where(pool.age > self.staleness, 1.0, loads).mean())
+        return float(np.where(pool.fresh(self.staleness), loads, 1.0).mean())
 
     def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
         """Endpoints below the limits whose numbers are fresh; all of them when there is none such."""
         room = 1.0 + self.headroom
         queue = pool.waiting < self.queue_depth * room
-        fit: Mask = queue & (pool.kv_usage < self.kv_cache_utilization * room) & (pool.age <= self.staleness)
+        fit: Mask = queue & (pool.kv_usage < self.kv_cache_utilization * room) & pool.fresh(self.staleness)
         return fit if fit.any() else np.ones(len(pool), dtype=np.bool_)

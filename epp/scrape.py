@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import aiohttp
 from yarl import URL
@@ -31,7 +32,7 @@ class ScrapeRules:
     timeout: float = 1.0
     backoff: float = 2.0
     most: float = 1000.0
-    limit: int = 4 * 1024 * 1024
+    limit: int = 1024 * 1024
     engines: Sequence[Engine] = ENGINES
 
 
@@ -106,11 +107,12 @@ class Scraper:
             try:
                 page = await self._fetch(session, target.url)
                 engine, load = _read(page, engine, self._rules.engines)
-            except ScrapeError as error:
+                now = time.monotonic()
+                self._datastore.observe(endpoint, load, now, self._period(now - started))
+            except Exception as error:  # noqa: BLE001  # one page, whatever is on it, must not end all the others' looks
                 failures += 1
-                self._failed(endpoint, str(error), failures)
+                self._failed(endpoint, _cause(error), failures)
             else:
-                self._datastore.observe(endpoint, load, time.monotonic())
                 if failures:
                     logger.info("metrics of %s are back", endpoint.destination)
                 failures = 0
@@ -119,10 +121,17 @@ class Scraper:
     def _pause(self, failures: int, took: float) -> float:
         """Until the next look, the time of this one included; a slow page is asked for at most half of the time."""
         rules = self._rules
-        period = max(rules.interval, len(self._tasks) / rules.most)
+        pause = self._interval()
         if failures:
-            period = max(period, min(rules.interval * 2.0 ** min(failures, 16), rules.backoff))
-        return max(period * self._rng.uniform(0.9, 1.1) - took, min(took, rules.timeout))
+            pause = max(pause, min(rules.interval * 2.0 ** min(failures, 16), rules.backoff))
+        return max(pause * self._rng.uniform(1.0 - _JITTER, 1.0 + _JITTER) - took, min(took, rules.timeout))
+
+    def _interval(self) -> float:
+        return max(self._rules.interval, len(self._tasks) / self._rules.most)
+
+    def _period(self, took: float) -> float:
+        """From one look that took so long to the next one, at most."""
+        return max(self._interval() * (1.0 + _JITTER), 2.0 * took)
 
     async def _fetch(self, session: aiohttp.ClientSession, url: URL) -> bytes:
         try:
@@ -146,6 +155,15 @@ class Scraper:
             logger.warning("no metrics of %s (%s): %s", endpoint.id, endpoint.destination, reason)
         if self._on_error is not None:
             self._on_error(endpoint, reason)
+
+
+_JITTER: Final = 0.1
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, ScrapeError):
+        return str(error)
+    return f"the page cannot be read: {type(error).__name__}: {str(error)[:200]}"
 
 
 @dataclass(frozen=True, slots=True)

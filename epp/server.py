@@ -5,7 +5,6 @@ import contextlib
 import datetime
 import logging
 import random
-import ssl
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -18,7 +17,7 @@ import discovery
 from discovery.endpoints_file import read_endpoints_file
 from discovery.static import StaticSource
 from epp import certificate, status
-from epp.catalogue import FileDiscoveryParameters, MetricsSourceParameters
+from epp.body import Budget
 from epp.certificate import CertificateError, KeyPair
 from epp.config import PickerConfig, load_config
 from epp.config_document import ConfigError
@@ -27,8 +26,9 @@ from epp.director import Director, Policy
 from epp.endpoint import EndpointPool
 from epp.exchange import Exchange, Rules
 from epp.health import Health
+from epp.parameters import FileDiscoveryParameters
 from epp.scrape import Scraper, ScrapeRules
-from epp.settings import ALL_INTERFACES, Settings
+from epp.settings import ALL_INTERFACES, LAME_DUCK, LEAST_INTERVAL, Settings
 from epp.telemetry import PoolGauges, Telemetry, TimedDirector
 from epp.wire.grpc_transport import ExternalProcessor
 from epp.wire.listener import Listener, ListenError
@@ -38,6 +38,8 @@ INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
 FAILURES = (discovery.AdsumError, ListenError, OSError)
 """What the world around can put right."""
 
+LATELY = 5.0
+"""Seconds in which a data plane that uses this picker has sent a stream, or a health check."""
 CATCH_UP = 1.0
 """Seconds that entering waits, at most, for the metadata of the workers that are there already."""
 
@@ -52,7 +54,7 @@ class PickerServer:
         self._clock = clock
         self._stack = contextlib.AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
-        self._health = Health()
+        self._health = Health(clock)
         self._telemetry = Telemetry()
 
     async def __aenter__(self) -> Self:
@@ -82,12 +84,18 @@ class PickerServer:
                 task.result()
 
     async def drain(self) -> None:
-        """Say NOT_SERVING, end what is answered, give requests under way the drain timeout."""
+        """Say NOT_SERVING, serve on until that is heard, end what is answered, give the rest time to end.
+
+        All of it within the drain timeout. Where nobody has come lately, nobody is waited for.
+        """
         log.info("draining, %d streams are open", self._processor.open_streams)
         self._health.set_serving(False)
+        came_at = max(self._processor.opened_at, self._health.asked_at)
+        lame_duck = min(LAME_DUCK, self._settings.drain_timeout) if self._clock() - came_at < LATELY else 0.0
+        await asyncio.sleep(lame_duck)
         self._processor.drain()
         self._health.close()
-        await self._listener.stop(self._settings.drain_timeout)
+        await self._listener.stop(self._settings.drain_timeout - lame_duck)
 
     async def _open(self) -> None:
         settings = self._settings
@@ -101,15 +109,18 @@ class PickerServer:
         self._director = Director(self._datastore, config.profile, config.detector, policy, rng)
         await self._open_status()
         self._health_listener = await self._listen(
-            self._settings.grpc_health_port, None, [self._health.handler()]
+            "--grpc-health-port", settings.grpc_health_port, None, [self._health.handler()]
         )
         await self._open_discovery(config)
         self._open_scraper(config, rng)
         director = TimedDirector(self._director, self._telemetry.scheduled, time.perf_counter)
         rules = Rules(settings.protocol_version, settings.max_body_bytes)
-        self._processor = ExternalProcessor(lambda: Exchange(director, rules, self._telemetry), self._clock)
+        budget = Budget(settings.max_buffered_bytes)
+        self._processor = ExternalProcessor(
+            lambda: Exchange(director, rules, self._telemetry, budget), self._clock
+        )
         handlers = [self._processor.handler(), self._health.handler()]
-        self._listener = await self._listen(settings.grpc_port, tls, handlers)
+        self._listener = await self._listen("--grpc-port", settings.grpc_port, tls, handlers)
         self._stack.callback(self._health.close)
         self._health.set_serving(True)
 
@@ -121,7 +132,10 @@ class PickerServer:
                 text = settings.config_file.read_text()
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(str(settings.config_file), f"cannot be read: {error}") from error
-        config = load_config(text, rng=rng, staleness=settings.metrics_staleness_threshold)
+        try:
+            config = load_config(text, rng=rng, staleness=settings.metrics_staleness_threshold)
+        except ConfigError as error:
+            raise ConfigError(str(settings.config_file or "--config-text"), str(error)) from error
         for warning in config.warnings:
             log.warning("%s", warning)
         return config
@@ -134,20 +148,21 @@ class PickerServer:
             return certificate.read(settings.cert_path)
         return certificate.self_signed(datetime.datetime.now(datetime.UTC))
 
-    async def _listen(self, port: int, tls: KeyPair | None, handlers: list[Any]) -> Listener:
+    async def _listen(self, flag: str, port: int, tls: KeyPair | None, handlers: list[Any]) -> Listener:
         settings = self._settings
         limit = settings.grpc_max_recv_msg_size
         listener = Listener(handlers, settings.host, port, tls=tls, max_message=limit)
-        return await self._stack.enter_async_context(listener)
+        try:
+            return await self._stack.enter_async_context(listener)
+        except ListenError as error:
+            raise ListenError(f"{error} ({flag})") from error
 
     async def _open_status(self) -> None:
         settings = self._settings
         stale_after = settings.metrics_staleness_threshold
-        self._telemetry.registry.register(
-            PoolGauges(settings.pool_name, self._pool, self._saturation, stale_after)
-        )
+        gauges = PoolGauges(settings.pool_name, self._pool, self._saturation, stale_after)
         app = status.application(
-            self._telemetry.registry, lambda: status.describe(self._pool(), self._saturation())
+            self._telemetry.registry, gauges, lambda: status.describe(self._pool(), self._saturation())
         )
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
@@ -192,8 +207,11 @@ class PickerServer:
         if source is None:
             return
         interval = source.interval or self._settings.refresh_metrics_interval
+        if interval < LEAST_INTERVAL:
+            log.warning("metrics are refreshed every %g s: %g s is too often", LEAST_INTERVAL, interval)
+            interval = LEAST_INTERVAL
         rules = ScrapeRules(interval=interval, engines=config.engines)
-        self._start(Scraper(self._datastore, rules, rng, tls=_scrape_tls(source)).run())
+        self._start(Scraper(self._datastore, rules, rng, tls=source.tls()).run())
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -223,16 +241,3 @@ def _discovery(url: str | None, listed: FileDiscoveryParameters | None) -> disco
 async def _ended(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait({task})
-
-
-def _scrape_tls(source: MetricsSourceParameters) -> ssl.SSLContext | None:
-    """How workers' https pages are checked, as the configuration says."""
-    if source.scheme != "https":
-        return None
-    context = ssl.create_default_context(cafile=source.ca_cert_path or None)
-    if source.insecure_skip_verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if source.client_cert_path:
-        context.load_cert_chain(source.client_cert_path, source.client_key_path or None)
-    return context

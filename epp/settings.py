@@ -8,6 +8,16 @@ from epp.protocol import ProtocolVersion
 
 ALL_INTERFACES = "::"
 
+HEALTH_INTERVAL = 1.0
+"""Seconds between a data plane's health checks of a picker."""
+HEALTH_FAILURES = 2
+"""Checks in a row that say NOT_SERVING before no new stream comes."""
+LAME_DUCK = HEALTH_INTERVAL * (HEALTH_FAILURES + 1)
+"""Seconds that a picker serves on after it said that it leaves: longer than anybody needs to hear it."""
+
+LEAST_INTERVAL = 0.05
+"""Seconds between two looks at a metrics page, at least, as in the Go picker."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -31,6 +41,7 @@ class Settings:
     drain_timeout: float = 30.0
     grpc_max_recv_msg_size: int = 4 * 1024 * 1024
     max_body_bytes: int = 64 * 1024 * 1024
+    max_buffered_bytes: int = 1024 * 1024 * 1024
     protocol_version: ProtocolVersion = ProtocolVersion.V1_0
     models: frozenset[str] = frozenset()
     objectives: Mapping[str, int] = field(default_factory=dict)

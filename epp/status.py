@@ -1,22 +1,29 @@
 """The pages on the metrics port: /metrics, /healthz, /debug/endpoints."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import anyio.to_thread
 from aiohttp import web
-from prometheus_client import CollectorRegistry
+from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from epp.endpoint import EndpointPool
 
 
-def application(registry: CollectorRegistry, describe: Callable[[], Mapping[str, Any]]) -> web.Application:
-    """`describe` is what /debug/endpoints shows."""
+def application(
+    counted: Collector, looked_up: Collector, describe: Callable[[], Mapping[str, Any]]
+) -> web.Application:
+    """`counted` may be read in any thread, `looked_up` only here; `describe` is what /debug/endpoints shows."""
 
     async def metrics(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+        page = _Page(counted, list(looked_up.collect()))
+        body = await anyio.to_thread.run_sync(encode, page)  # 42,000 lines take 0.7 s
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def health(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -33,6 +40,16 @@ def application(registry: CollectorRegistry, describe: Callable[[], Mapping[str,
     app.router.add_get("/healthz", health)
     app.router.add_get("/debug/endpoints", endpoints)
     return app
+
+
+@dataclass(frozen=True, slots=True)
+class _Page(Collector):
+    counted: Collector
+    looked_up: Sequence[Metric]
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self.looked_up
+        yield from self.counted.collect()
 
 
 def describe(pool: EndpointPool, saturation: float) -> dict[str, Any]:

@@ -8,15 +8,17 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from epp.directing import Deferral, Directing
 from epp.director import Pick
 from epp.endpoint import EndpointPool
-from epp.exchange import Deferral, Directing
 from epp.protocol import Rejection, Subset
 
 PREFIX = "llm_d_epp_"
 REQUEST_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
-LABEL_VALUES = 1000
-"""Distinct values a client can give a label; what comes later is counted as "other"."""
+LABEL_SETS = 1000
+"""Distinct sets of labels that clients can make; what comes later is counted under "other"."""
+LABEL_LENGTH = 256
+"""Characters of a label's value; a longer one is "other"."""
 
 _DURATIONS = (
     0.005,
@@ -57,30 +59,32 @@ _ERROR_CODES = {
 }
 
 
+Labels = tuple[str, str, str, str]
+"""The values of REQUEST_LABELS."""
+
+
 class _Capped:
-    """The first `limit` different values as they are, all others as "other"."""
+    """The first `limit` different sets as they are, of all others the priority only: clients do not choose that."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._seen: set[str] = set()
+        self._seen: set[Labels] = set()
 
-    def __call__(self, value: str) -> str:
-        if value in self._seen:
-            return value
+    def __call__(self, labels: Labels) -> Labels:
+        if labels in self._seen:
+            return labels
         if len(self._seen) >= self._limit:
-            return "other"
-        self._seen.add(value)
-        return value
+            return ("other", "other", "other", labels[-1])
+        self._seen.add(labels)
+        return labels
 
 
 class Telemetry:
-    """An `epp.exchange.Observer` that counts; `registry` is what a metrics page shows."""
+    """An `epp.directing.Observer` that counts; `registry` is what a metrics page shows."""
 
-    def __init__(self, label_values: int = LABEL_VALUES) -> None:
+    def __init__(self, label_sets: int = LABEL_SETS) -> None:
         self.registry = CollectorRegistry()
-        self._model = _Capped(label_values)
-        self._target = _Capped(label_values)
-        self._fairness = _Capped(label_values)
+        self._capped = _Capped(label_sets)
 
         def named(name: str) -> str:
             return PREFIX + name
@@ -136,15 +140,14 @@ class Telemetry:
         """How long one pick took."""
         self._scheduler.observe(seconds)
 
-    def _labels(self, pick: Pick) -> tuple[str, str, str, str]:
+    def _labels(self, pick: Pick) -> Labels:
         request = pick.request
-        model = request.model
-        return (
-            self._model(model),
-            self._target(model),
-            self._fairness(request.fairness_id),
-            str(request.priority),
-        )
+        model = _short(request.model)
+        return self._capped((model, model, _short(request.fairness_id), str(request.priority)))
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= LABEL_LENGTH else "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +161,7 @@ class TimedDirector:
     def direct(
         self,
         headers: Mapping[str, str],
-        body: bytes | bytearray | memoryview,
+        body: bytes | bytearray | memoryview | None,
         subset: Subset | None,
         now: float,
     ) -> Pick | Deferral:
@@ -181,7 +184,7 @@ class TimedDirector:
 class PoolGauges(Collector):
     """Gauges of the whole pool, computed when somebody looks.
 
-    Averages are over the endpoints whose metrics are younger than `stale_after` seconds. `name` is the pool's.
+    Averages are over the endpoints whose metrics are fresh within `stale_after` seconds. `name` is the pool's.
     """
 
     name: str
@@ -193,7 +196,7 @@ class PoolGauges(Collector):
         """The families, each with one sample."""
         pool = self.pool()
         ready = float(sum(endpoint.reachable for endpoint in pool.endpoints))
-        fresh = np.asarray(pool.age) <= self.stale_after
+        fresh = pool.fresh(self.stale_after)
         yield self._gauge(PREFIX + "ready_endpoints", "Endpoints that can be reached.", ready)
         yield self._gauge(
             "inference_pool_ready_pods",

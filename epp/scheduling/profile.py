@@ -49,7 +49,7 @@ class SchedulerProfile:
     def _scores(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         if self.staleness is None:
             return self._sum(request, pool)
-        fresh = pool.age <= self.staleness
+        fresh = pool.fresh(self.staleness)
         if fresh.all():
             return self._sum(request, pool)
         scores: Floats = 1.0 / (1.0 + pool.inflight)

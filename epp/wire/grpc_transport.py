@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import traceback
 from collections.abc import Callable
 
@@ -27,6 +28,8 @@ class ExternalProcessor:
         self._clock = clock
         self._streams: set[_Stream] = set()
         self._draining = False
+        self.opened_at = -math.inf
+        """When the last stream was opened."""
 
     @property
     def open_streams(self) -> int:
@@ -48,6 +51,7 @@ class ExternalProcessor:
                 stream.scope.cancel()
 
     async def _process(self, _: object, context: Context) -> None:
+        self.opened_at = self._clock()
         stream = _Stream(self._open_exchange(), context)
         self._streams.add(stream)
         cause = "reset"  # Envoy resets every stream it has no more use for: the normal end, seen as a cancellation
@@ -80,6 +84,7 @@ class ExternalProcessor:
                 return
             for answer in exchange.feed(message, self._clock()):
                 await context.write(answer)
+            exchange.sent()
             if self._draining and exchange.responded:
                 return
 
@@ -102,6 +107,7 @@ class _Stream:
         with contextlib.suppress(aio.BaseError):  # the stream is gone, its reader learns it too
             for answer in answers:
                 await self.context.write(answer)
+            self.exchange.sent()
 
     def stop_writing(self) -> None:
         """Whatever was not sent yet has no reader any more."""

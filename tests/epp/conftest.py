@@ -18,6 +18,16 @@ from epp.protocol import Subset
 from epp.wire.messages.ext_proc_pb2 import HeaderMap, HeaderValue, Metadata, ProcessingMode, ProcessingRequest
 
 
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module", autouse=True)
+async def one_loop_a_module(anyio_backend: str) -> None:
+    """grpc.aio tells a loop of calls that ended after their channel was closed: it must not be closed by then."""
+
+
 def make_pick(*destinations: str) -> Pick:
     """A pick as far as the wire sees it."""
     request = SimpleNamespace(request_id="r", model="m", fairness_id="default-flow", priority=0)
@@ -30,18 +40,18 @@ class FakeDirector:
     """Answers with `outcome` and writes down what it was asked."""
 
     outcome: Any = None
-    directed: list[tuple[Mapping[str, str], bytes, Subset | None]] = field(default_factory=list)
+    directed: list[tuple[Mapping[str, str], bytes | None, Subset | None]] = field(default_factory=list)
     reported: list[str] = field(default_factory=list)
     released: list[Pick] = field(default_factory=list)
 
     def direct(
         self,
         headers: Mapping[str, str],
-        body: bytes | bytearray | memoryview,
+        body: bytes | bytearray | memoryview | None,
         subset: Subset | None,
         now: float,
     ) -> Any:
-        self.directed.append((headers, bytes(body), subset))
+        self.directed.append((headers, None if body is None else bytes(body), subset))
         outcome = self.outcome(headers, body) if callable(self.outcome) else self.outcome
         if isinstance(outcome, Exception):
             raise outcome

@@ -8,9 +8,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.catalogue import GO_ONLY, PLUGINS, MetricsSourceParameters
+from epp.catalogue import GO_ONLY, PLUGINS
 from epp.config import PickerConfig, load_config
 from epp.config_document import ConfigError
+from epp.parameters import MetricsSourceParameters
 from epp.saturation import UtilizationDetector
 from epp.scheduling.filters import DECODE_ROLES, LabelSelectorFilter, Requirement, RoleFilter
 from epp.scheduling.pickers import MaxScorePicker, WeightedRandomPicker
@@ -285,7 +286,30 @@ Q = {"type": "queue-scorer"}
             "dataLayer.sources[0].",
             "data source",
         ),
-        ({"dataLayer": {"peerDiscovery": {"pluginRef": "f"}}}, "dataLayer: ", "'peerDiscovery'"),
+        (
+            {"flowControl": {"usageLimitPolicyPluginRef": "nope"}},
+            "flowControl.usageLimitPolicyPluginRef: ",
+            "'nope'",
+        ),
+        (
+            {
+                "flowControl": {
+                    "priorityBands": [{"priority": 1}, {"priority": 2, "fairnessPolicyRef": "nope"}]
+                }
+            },
+            "flowControl.priorityBands[1].fairnessPolicyRef: ",
+            "'nope'",
+        ),
+        (
+            {"flowControl": {"defaultPriorityBand": {"orderingPolicyRef": "nope"}}},
+            "flowControl.defaultPriorityBand.orderingPolicyRef: ",
+            "'nope'",
+        ),
+        (
+            {"plugins": [Q], "flowControl": {"usageLimitPolicyPluginRef": "queue-scorer"}},
+            "flowControl.usageLimitPolicyPluginRef: ",
+            "flow control policy",
+        ),
         ({"plugins": [{"type": "file-discovery"}]}, "plugins[0].parameters.path: ", "required"),
         ({"saturationDetector": {"pluginRef": "x"}}, "saturationDetector.pluginRef: ", "'x'"),
         (
@@ -307,20 +331,6 @@ def test_faults_name_the_place(sections: dict[str, Any], place: str, said: str) 
     text = fault(**sections)
     assert text.startswith(place)
     assert said in text
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("[]", "mapping"),
-        ("a: [", "line 1"),
-        ("plugins: []\nplugins: []", "'plugins' stands twice"),
-        ("? [a]\n: b", "a"),
-    ],
-)
-def test_what_is_no_document(given: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        load(given)
 
 
 FIELDS = ["plugins", "type", "name", "parameters", "pluginRef", "weight", "schedulingProfiles", "path"]
@@ -357,3 +367,26 @@ def test_tls_is_for_https_only(tmp_path: Path) -> None:
     assert not context.check_hostname
     with pytest.raises(OSError, match="No such file"):
         source(scheme="https", caCertPath=str(tmp_path / "ca")).tls()
+
+
+def test_what_other_pickers_would_share_is_accepted_and_said_to_do_nothing() -> None:
+    layer = {
+        "peerDiscovery": {"pluginRef": "p"},
+        "crossReplicaSyncerPluginRef": "s",
+        "crossReplicaSyncInterval": "1s",
+    }
+    warnings = load_of(dataLayer=layer).warnings
+    assert len(warnings) == 3
+    assert all(f"dataLayer.{name} has no effect" in text for name, text in zip(layer, warnings, strict=True))
+
+
+def test_policies_that_are_there_can_be_named() -> None:
+    band = {"priority": 0, "orderingPolicyRef": "mine", "fairnessPolicyRef": "global-strict-fairness-policy"}
+    flow = {"usageLimitPolicyPluginRef": "static-usage-limit-policy", "priorityBands": [band]}
+    plugins = [{"type": "fcfs-ordering-policy", "name": "mine"}]
+    assert load_of(plugins=plugins, flowControl=flow).warnings
+
+
+def test_a_producer_of_the_go_picker_is_accepted() -> None:
+    parameters = {"outputRatio": 1.5, "addEstimatedOutputTokens": True}
+    assert load_of(plugins=[{"type": "inflight-load-producer", "parameters": parameters}]).profile

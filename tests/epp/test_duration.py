@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.duration import parse_duration
+from epp.duration import parse_duration, write_duration
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_go_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "5", "s", "-1s", "1 s", "1s ", "1d", "1s2", "ms5", "1e3s"])
+@pytest.mark.parametrize("text", ["", "5", "s", "-1s", "1 s", "1s ", "1d", "1s2", "ms5", "1e3s", "2562048h"])
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
@@ -36,3 +36,11 @@ def test_what_is_no_duration(text: str) -> None:
 def test_nothing_but_value_error(text: str) -> None:
     with contextlib.suppress(ValueError):
         assert parse_duration(text) >= 0
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [("500ms", "0.5s"), ("1m30s", "90s"), ("0", "0s"), ("100s", "100s"), ("1ns", "0.000000001s")],
+)
+def test_durations_for_envoy(text: str, written: str) -> None:
+    assert write_duration(parse_duration(text)) == written

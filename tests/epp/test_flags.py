@@ -19,7 +19,7 @@ def test_every_flag_reaches_its_setting() -> None:
     arguments = (
         "--grpc-port 1 --grpc-health-port=2 --metrics-port 3 --secure-serving=false --cert-path /certs "
         "--config-file f.yaml --pool-name pool --refresh-metrics-interval 100ms --metrics-staleness-threshold 1m "
-        "--drain-timeout 1m30s --grpc-max-recv-msg-size 5 --max-body-bytes 6 --host 127.0.0.1 "
+        "--drain-timeout 1m30s --grpc-max-recv-msg-size 5 --max-body-bytes 6 --max-buffered-bytes 7 --host 127.0.0.1 "
         "--metrics-address 127.0.0.2 --discovery file:///x --namespace n --component c "
         "--protocol-version 0.3.0 --model a --model b --objective low=-1 --objective high=2 -v 4"
     )
@@ -42,6 +42,7 @@ def test_every_flag_reaches_its_setting() -> None:
         drain_timeout=90,
         grpc_max_recv_msg_size=5,
         max_body_bytes=6,
+        max_buffered_bytes=7,
         protocol_version=ProtocolVersion.V0_3,
         models=frozenset({"a", "b"}),
         objectives={"low": -1, "high": 2},
@@ -69,6 +70,19 @@ def test_go_flags_without_effect_are_accepted_and_named() -> None:
 
 
 @pytest.mark.parametrize(
+    "flag",
+    [
+        "total-queued-requests-metric",
+        "kv-cache-usage-percentage-metric",
+        "lora-info-metric",
+        "cache-info-metric",
+    ],
+)
+def test_flags_that_the_go_picker_only_parses_any_more_are_accepted(flag: str) -> None:
+    assert flags.parse([f"--{flag}=x"])[2] == [flag]
+
+
+@pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         ("--grpc-port 70000", "0 to 65535"),
@@ -78,7 +92,15 @@ def test_go_flags_without_effect_are_accepted_and_named() -> None:
         ("--objective low", "NAME=PRIORITY"),
         ("--objective low=x", "NAME=PRIORITY"),
         ("--objective =1", "NAME=PRIORITY"),
-        ("--max-body-bytes 0", "above 0"),
+        ("--max-body-bytes 0", "from 1 to"),
+        ("--max-body-bytes 2147483648", "--max-buffered-bytes"),
+        ("--max-buffered-bytes 5", "--max-body-bytes"),
+        ("--grpc-max-recv-msg-size 2147483648", "from 1 to 2147483647"),
+        ("--drain-timeout " + "9" * 30 + "s", "is not a duration"),
+        pytest.param("--grpc-port " + "9" * 5000, "0 to 65535", id="a long port"),
+        pytest.param("--max-body-bytes " + "9" * 5000, "from 1 to", id="a long size"),
+        pytest.param("--objective a=" + "9" * 5000, "NAME=PRIORITY", id="a long priority"),
+        pytest.param("--drain-timeout " + "9" * 5000, "is not a duration", id="a long duration"),
         ("--protocol-version 9", "protocol-version"),
         ("--discovery file:///x --endpoint 10.0.0.1:1", "exclude each other"),
         ("--config-file f --config-text x", "exclude each other"),
@@ -95,3 +117,4 @@ def test_bad_input_is_one_line_and_exit_2(
     line = capsys.readouterr().err
     assert complaint in line
     assert line.count("\n") == 1
+    assert len(line) < 300

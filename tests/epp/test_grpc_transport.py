@@ -9,6 +9,7 @@ import grpc
 import pytest
 from grpc import aio
 
+from epp.body import Budget
 from epp.exchange import Exchange, Rules
 from epp.protocol import Rejection
 from epp.wire.grpc_transport import ExternalProcessor
@@ -23,11 +24,27 @@ class Served:
     """A grpc.aio server over the transport, and a client's channel to it."""
 
     def __init__(self, director: Any) -> None:
-        self.processor = ExternalProcessor(lambda: Exchange(director, Rules()), time.monotonic)
+        self.budget = Budget(1_000_000)
+        self.most = 0
+        self.director = director
+        self.processor = ExternalProcessor(self._exchange, time.monotonic)
         self.server = aio.server()
         self.server.add_generic_rpc_handlers((self.processor.handler(),))
         self.port = self.server.add_insecure_port("127.0.0.1:0")
         self.channel = aio.insecure_channel(f"127.0.0.1:{self.port}")
+
+    def _exchange(self) -> Exchange:
+        return Exchange(self, Rules(), budget=self.budget)
+
+    def direct(self, *request: Any) -> Any:
+        self.most = max(self.most, self.budget.held)
+        return self.director.direct(*request)
+
+    def served(self, *report: Any) -> None:
+        self.director.served(*report)
+
+    def release(self, *over: Any) -> None:
+        self.director.release(*over)
 
     def stream(self) -> Any:
         call = self.channel.stream_stream(
@@ -211,3 +228,18 @@ async def test_a_thousand_aborted_streams_leave_nothing(
                 stream.cancel()
         await eventually(lambda: served.processor.open_streams == 0)
         assert len(director.released) == len(director.directed)
+
+
+async def test_a_body_that_is_written_back_counts_no_more(
+    director: Any, messages: Any, eventually: Eventually
+) -> None:
+    async with serving(director) as served:
+        stream = served.stream()
+        await stream.write(messages.headers())
+        await stream.write(messages.body(bytes(1000), end_of_stream=True))
+        for _ in range(2):
+            await stream.read()
+        await eventually(lambda: served.budget.held == 0)
+        assert director.released == []
+        assert served.most == 1000
+        stream.cancel()

@@ -12,6 +12,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from discovery import DiscoveryError
+from epp.__main__ import serve
 from epp.envoy_config import Address, EnvoySettings, render
 
 LOCAL = ["--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]
@@ -81,6 +83,8 @@ async def test_a_request_through_envoy_and_an_end_by_sigterm(running_envoy: Any)
         (["--discovery", "nowhere://x"], "not a discovery URL"),
         (["--endpoint", "10.0.0.1"], "10.0.0.1"),
         (["--config-text", "kind: Nothing"], "apiVersion"),
+        (["--grpc-max-recv-msg-size", "2147483648"], "from 1 to 2147483647"),
+        (["--config-text", "plugins: &a [*a]"], "contains itself"),
         (["--cert-path", "/nonexistent", "--endpoint", "127.0.0.1:9"], "tls.key"),
     ],
 )
@@ -91,6 +95,83 @@ async def test_bad_input_is_one_line_and_exit_2(arguments: list[str], complaint:
     assert stderr.count("\n") == 1, stderr
 
 
+async def test_a_command_that_is_none_is_said_to_be_none() -> None:
+    code, stderr = await ended("envoy-confg", "--listen-port", "0")
+    assert code == 2
+    assert "'envoy-confg'" in stderr
+    assert "the only one is envoy-config" in stderr
+
+
+class Failing:
+    """A picker that fails while it serves."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    async def wait(self) -> None:
+        raise self.error
+
+    async def drain(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("error", [ValueError("a fault"), OSError("a fault"), ZeroDivisionError("a fault")])
+async def test_a_fault_while_serving_is_not_called_bad_input(error: Exception) -> None:
+    with pytest.raises(type(error), match="a fault"):
+        await serve(Failing(error))
+
+
+async def test_what_discovery_says_in_the_end_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert await serve(Failing(DiscoveryError("the directory is gone"))) == 1
+    assert capsys.readouterr().err == "python -m epp: the directory is gone\n"
+
+
+async def _answered(client: aiohttp.ClientSession, url: str) -> int | str:
+    try:
+        async with client.post(url, json={"model": "m", "prompt": "x"}) as answer:
+            await answer.read()
+            return answer.status
+    except aiohttp.ClientError as error:
+        return type(error).__name__
+
+
+async def test_one_of_two_pickers_leaves_under_load_and_no_request_fails(running_envoy: Any) -> None:
+    app = web.Application()
+    app.router.add_post("/v1/completions", _hello)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    worker = f"127.0.0.1:{runner.addresses[0][1]}"
+    options = [*LOCAL, "--secure-serving=false", "--endpoint", worker]
+    any_port = Address("127.0.0.1", 0)
+    answers: list[int | str] = []
+    async with process(*options) as first, process(*options) as second:
+        pickers = tuple([Address.parse((await ready(running))["grpc"]) for running in (first, second)])
+        config = render(EnvoySettings(listen=any_port, admin=any_port, pickers=pickers, secure=False))
+        async with running_envoy(config) as envoy, aiohttp.ClientSession() as client:
+            over = asyncio.Event()
+
+            async def load() -> None:
+                while not over.is_set():
+                    answers.append(await _answered(client, envoy.url("/v1/completions")))
+                    await asyncio.sleep(0.02)
+
+            loads = [asyncio.create_task(load()) for _ in range(8)]
+            async with asyncio.timeout(30):
+                while len(answers) < 200:
+                    await asyncio.sleep(0.02)
+                first.send_signal(signal.SIGTERM)
+                assert await first.wait() == 0
+                served = len(answers)
+                while len(answers) < served + 200:
+                    await asyncio.sleep(0.02)
+                over.set()
+                await asyncio.gather(*loads)
+            assert second.returncode is None
+    await runner.cleanup()
+    assert set(answers) == {200}
+
+
 async def test_a_taken_port_is_one_line_and_exit_1() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -99,6 +180,7 @@ async def test_a_taken_port_is_one_line_and_exit_1() -> None:
         code, stderr = await ended(*LOCAL, "--endpoint", "127.0.0.1:9", "--grpc-port", port)
     assert code == 1, stderr
     assert f"cannot listen on 127.0.0.1:{port}" in stderr
+    assert "(--grpc-port)" in stderr
     assert stderr.count("\n") <= 2  # the other line may say that the endpoint has no metrics
 
 

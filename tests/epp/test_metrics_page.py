@@ -161,3 +161,20 @@ def test_what_is_written_by_the_rules_is_read(labels: dict[str, str], number: fl
     inside = ",".join(f'{name}="{escaped(text)}"' for name, text in labels.items())
     page = f'# TYPE m gauge\nm{{zz="other"}} -1\nm{{{inside}}} {number!r}\n'.encode()
     assert read_load(page, Engine(name="x", waiting=(Series("m", labels),))).waiting == number
+
+
+def test_a_timestamp_of_any_length_is_read() -> None:
+    assert value(b"m 1 " + b"9" * 5000 + b"\nm 2 5\n") == 2
+    assert value(b"m 3 " + b"9" * 19 + b"\nm 2 5\n") == 3
+
+
+def test_an_adapter_limit_that_is_no_count_is_not_known() -> None:
+    page = b'vllm:lora_requests_info{max_lora="' + b"9" * 400 + b'"} 1\n'
+    assert read_load(page, BY_NAME["vllm"]).max_lora is None
+
+
+def test_so_many_samples_of_a_series_are_looked_at_and_no_more() -> None:
+    assert value(b"".join(b"m %d\n" % number for number in range(1, 1000))) == 256
+    others = b"".join(b"m_total %d\n" % number for number in range(300))
+    assert value(others + b"m 7\n") == 7
+    assert value(others * 40 + b"m 7\n") is None

@@ -25,6 +25,7 @@ HINT = protocol.SUBSET_NAMESPACE
         ([7, None, "10.0.0.1:8000"], True),
         (["10.0.0.1:http"], False),
         (["10.0.0.1:"], False),
+        pytest.param(["10.0.0.1:" + "9" * 5000], False, id="a long port"),
         (["::ffff:10.0.0.1"], True),
         ([], False),
         ("", False),

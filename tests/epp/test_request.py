@@ -202,3 +202,44 @@ def test_any_json_is_read_or_rejected(path: str, body: object) -> None:
 )
 def test_any_bytes_are_read_or_rejected(path: str, body: bytes, kind: str) -> None:
     assert status(body, path, content_type=kind) in (200, 400)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/embeddings?x=1"])
+def test_a_post_without_a_body_names_no_model(path: str) -> None:
+    with pytest.raises(Rejection) as caught:
+        parse(b"", path, **{":method": "POST"})
+    assert caught.value.status == 400
+    assert "'model'" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/completions"),
+        ("HEAD", "/v1/completions"),
+        ("POST", "/v1/load_lora_adapter"),
+        ("GET", "/v1/models"),
+        ("POST", "/reset_prefix_cache"),
+    ],
+)
+def test_other_requests_without_a_body_are_routed(method: str, path: str) -> None:
+    assert parse(b"", path, **{":method": method}).model == ""
+
+
+def test_a_body_that_is_not_shown_is_no_fault() -> None:
+    headers = {":method": "POST", ":path": "/v1/completions"}
+    assert parse_request(headers, None, lambda: "made-up").model == ""
+
+
+FORM = "application/x-www-form-urlencoded"
+
+
+def test_what_curl_sends_without_being_told_is_read_if_it_is_json() -> None:
+    assert parse(COMPLETION, content_type=FORM).model == "m"
+    with pytest.raises(Rejection, match="'prompt'"):
+        parse({"model": "m"}, content_type=FORM)
+
+
+@pytest.mark.parametrize("body", [b"a=b&c=d", b"{a=b", b"[1]", b"\xff", b"[" * 200_000])
+def test_what_is_a_form_is_not_read(body: bytes) -> None:
+    assert parse(body, content_type=FORM).model == ""

@@ -1,6 +1,6 @@
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,6 +10,8 @@ from aiohttp import web
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent, InstanceUpdatedEvent
 from epp.datastore import Datastore
 from epp.endpoint import Endpoint
+from epp.metrics_page import Engine, Series
+from epp.saturation import UtilizationDetector
 from epp.scrape import Scraper, ScrapeRules
 
 Eventually = Callable[..., Awaitable[float]]
@@ -26,6 +28,7 @@ class Worker:
         self.status = 200
         self.headers: dict[str, str] = {}
         self.hang = False
+        self.delay = 0.0
         self.asked = 0
         self.connections: set[object] = set()
         self.paths: list[str] = []
@@ -35,8 +38,7 @@ class Worker:
         self.asked += 1
         self.paths.append(request.path_qs)
         self.connections.add(request.transport)
-        if self.hang:
-            await asyncio.sleep(60)
+        await asyncio.sleep(60 if self.hang else self.delay)
         return web.Response(body=self.page, status=self.status, headers=self.headers)
 
 
@@ -220,3 +222,65 @@ async def test_nothing_is_left_when_it_stops(eventually: Eventually) -> None:
             await eventually(lambda: waiting(store) == [1])
         await eventually(lambda: asyncio.all_tasks() <= before | {asyncio.current_task()})
         assert store.on_change == []
+
+
+class Faulty(Sequence[Series]):
+    """A part of our own that fails on every page."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: Any) -> Any:
+        raise ZeroDivisionError("a fault of ours")
+
+
+async def test_whatever_fails_in_one_look_is_a_failed_look(
+    eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, store = Worker(), Datastore()
+    rules = ScrapeRules(interval=0.01, backoff=0.02, engines=(Engine(name="x", waiting=Faulty()),))
+    async with serving(worker), scraping(store, rules):
+        add(store, worker)
+        await eventually(lambda: worker.asked > 3)
+    told = [record.message for record in caplog.records if record.name == "epp.scrape"]
+    assert len(told) == 1
+    assert "a fault of ours" in told[0]
+
+
+async def test_a_page_made_to_break_the_reader_breaks_nothing(eventually: Eventually) -> None:
+    evil, good, store = Worker(), Worker(), Datastore()
+    evil.page += b"vllm:num_requests_waiting 1 " + b"9" * 5000 + b"\n"
+    good.page = good.page.replace(b"waiting 1", b"waiting 4")
+    async with serving(evil, good), scraping(store, ScrapeRules(interval=0.01)):
+        add(store, evil)
+        add(store, good, "w2")
+        await eventually(lambda: evil.asked > 3 and good.asked > 3)
+        assert waiting(store) == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("delay", "interval"), [(0.1, 0.01), (0.0, 0.15)], ids=["a slow page", "a long interval"]
+)
+async def test_who_is_looked_at_less_often_is_not_stale_for_that(
+    eventually: Eventually, delay: float, interval: float
+) -> None:
+    worker, store = Worker(), Datastore()
+    worker.page, worker.delay = b"vllm:num_requests_waiting 0\n", delay
+    detector = UtilizationDetector(staleness=0.05)
+
+    def saturation() -> float:
+        return detector.saturation(store.pool(asyncio.get_running_loop().time()))
+
+    async with serving(worker), scraping(store, ScrapeRules(interval=interval)):
+        add(store, worker)
+        await eventually(lambda: saturation() == 0)
+        seen: list[float] = []
+        while worker.asked < 5:
+            seen.append(saturation())
+            await asyncio.sleep(0.005)
+        assert set(seen) == {0.0}
+    await eventually(lambda: saturation() == 1, within=3)
+
+
+def test_a_page_is_read_up_to_one_mebibyte() -> None:
+    assert ScrapeRules().limit == 2**20

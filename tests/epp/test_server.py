@@ -18,7 +18,7 @@ from epp import certificate
 from epp.certificate import CertificateError
 from epp.config_document import ConfigError
 from epp.server import PickerServer
-from epp.settings import Settings
+from epp.settings import HEALTH_FAILURES, HEALTH_INTERVAL, Settings
 from epp.wire.listener import ListenError
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -190,6 +190,87 @@ async def test_drain_says_so_first(nobody: str) -> None:
             await check(ports(server)["grpc"], "liveness")
 
 
+async def test_drain_waits_for_nobody_where_nobody_came(nobody: str) -> None:
+    async with PickerServer(local(discovery=nobody)) as server, asyncio.timeout(1):
+        await server.drain()
+
+
+async def test_whoever_has_not_heard_that_a_picker_leaves_is_served(nobody: str, messages: Any) -> None:
+    async with PickerServer(local(discovery=nobody)) as server:
+        address = ports(server)["grpc"]
+        assert await pick(address, messages) == 503
+        draining = asyncio.create_task(server.drain())
+        loop = asyncio.get_running_loop()
+        until = loop.time() + HEALTH_INTERVAL * HEALTH_FAILURES + 0.5
+        while loop.time() < until:
+            assert await check(address, "") == HealthCheckResponse.NOT_SERVING
+            assert await pick(address, messages) == 503
+            await asyncio.sleep(0.05)
+        async with asyncio.timeout(5):
+            await draining
+        with pytest.raises(aio.AioRpcError):
+            await check(address, "")
+
+
+async def test_a_drain_takes_no_longer_than_it_may(nobody: str, messages: Any) -> None:
+    async with PickerServer(local(discovery=nobody, drain_timeout=0.2)) as server, asyncio.timeout(2):
+        assert await pick(ports(server)["grpc"], messages) == 503
+        await server.drain()
+
+
+async def test_all_unfinished_bodies_together_are_bounded(nobody: str, messages: Any) -> None:
+    settings = local(discovery=nobody, max_body_bytes=1000, max_buffered_bytes=1500)
+    async with PickerServer(settings) as server, aio.insecure_channel(ports(server)["grpc"]) as channel:
+        open_stream: Any = channel.stream_stream(
+            "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
+            request_serializer=ProcessingRequest.SerializeToString,
+            response_deserializer=ProcessingResponse.FromString,
+        )
+
+        async def refused() -> tuple[Any, int]:
+            """A stream that holds 1,000 bytes, and the status it is answered; 0 when it is not."""
+            stream = open_stream()
+            await stream.write(messages.headers())
+            await stream.write(messages.body(bytes(1000), end_of_stream=False))
+            try:
+                async with asyncio.timeout(0.3):
+                    answer: ProcessingResponse = await stream.read()
+            except TimeoutError:
+                return stream, 0
+            assert b"unfinished" in answer.immediate_response.body
+            return stream, answer.immediate_response.status.code
+
+        first, status = await refused()
+        assert status == 0  # the read that was given up has cancelled the stream, and so given the bytes back
+        assert (await refused())[1] == 0
+        held = open_stream()
+        await held.write(messages.headers())
+        await held.write(messages.body(bytes(1000), end_of_stream=False))
+        assert (await refused())[1] == 503
+        held.cancel()
+        del first
+        async with asyncio.timeout(5):
+            while (await refused())[1] == 503:
+                await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(("interval", "warned"), [(0.001, True), (0.05, False)])
+async def test_metrics_are_not_refreshed_more_often_than_the_go_picker_would(
+    nobody: str, caplog: pytest.LogCaptureFixture, interval: float, warned: bool
+) -> None:
+    async with PickerServer(local(discovery=nobody, refresh_metrics_interval=interval)):
+        pass
+    assert ("0.001 s is too often" in caplog.text) is warned
+
+
+async def test_what_is_wrong_in_a_file_names_the_file(nobody: str, tmp_path: Path) -> None:
+    path = tmp_path / "epp.yaml"
+    path.write_text("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: nothing}]\n")
+    with pytest.raises(ConfigError, match=r"epp\.yaml: plugins\[0\]\.type: 'nothing'"):
+        async with PickerServer(local(discovery=nobody, config_file=path)):
+            pass
+
+
 @pytest.mark.parametrize("port", ["grpc_port", "grpc_health_port", "metrics_port"])
 async def test_a_taken_port_is_named_and_nothing_stays_open(nobody: str, port: str) -> None:
     before = len(asyncio.all_tasks())
@@ -197,7 +278,8 @@ async def test_a_taken_port_is_named_and_nothing_stays_open(nobody: str, port: s
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         number = taken.getsockname()[1]
-        with pytest.raises(ListenError, match=str(number)):
+        flag = "--" + port.replace("_", "-")
+        with pytest.raises(ListenError, match=f"{number}.*{flag}"):
             async with PickerServer(local(discovery=nobody, **{port: number})):
                 pass
     assert len(asyncio.all_tasks()) == before

@@ -58,7 +58,7 @@ def test_a_rejection(telemetry: Telemetry, status: int, code: str) -> None:
 
 
 def test_a_client_cannot_make_labels_without_end(picking: Any) -> None:
-    telemetry = Telemetry(label_values=2)
+    telemetry = Telemetry(label_sets=2)
     for name in ("a", "b", "c", "d", "a"):
         pick = picking("10.0.0.1:8000")
         pick.request.model = name
@@ -71,6 +71,49 @@ def test_a_client_cannot_make_labels_without_end(picking: Any) -> None:
         if sample.name == "llm_d_epp_request_total"
     }
     assert counted == {"a": 2, "b": 1, "other": 2}
+
+
+def _request_labels(telemetry: Telemetry) -> list[dict[str, str]]:
+    return [
+        sample.labels
+        for family in telemetry.registry.collect()
+        for sample in family.samples
+        if sample.name == "llm_d_epp_request_total"
+    ]
+
+
+def test_models_times_fairness_ids_are_bounded_together(picking: Any) -> None:
+    telemetry = Telemetry(label_sets=5)
+    for number in range(100):
+        pick = picking("10.0.0.1:8000")
+        request = pick.request
+        request.model, request.fairness_id, request.priority = f"m{number % 10}", f"f{number}", number % 2
+        telemetry.picked(pick, 1)
+        telemetry.released(pick, 1, 2)
+    found = _request_labels(telemetry)
+    assert len(found) == 7
+    other = {"model_name": "other", "target_model_name": "other", "fairness_id": "other"}
+    assert [labels for labels in found if labels["model_name"] == "other"] == [
+        other | {"priority": "1"},
+        other | {"priority": "0"},
+    ]
+    running = [
+        sample.value
+        for family in telemetry.registry.collect()
+        for sample in family.samples
+        if sample.name == "llm_d_epp_request_running"
+    ]
+    assert running == [0] * 7
+
+
+def test_a_client_cannot_make_labels_of_any_length(picking: Any) -> None:
+    telemetry = Telemetry()
+    for name in ("a" * 256, "b" * 257, "c" * 10**6):
+        pick = picking("10.0.0.1:8000")
+        pick.request.model = pick.request.fairness_id = name
+        telemetry.picked(pick, 1)
+    assert {labels["model_name"] for labels in _request_labels(telemetry)} == {"a" * 256, "other"}
+    assert {labels["fairness_id"] for labels in _request_labels(telemetry)} == {"a" * 256, "other"}
 
 
 def test_picks_are_timed(telemetry: Telemetry, director: Any) -> None:
@@ -89,7 +132,11 @@ def test_picks_are_timed(telemetry: Telemetry, director: Any) -> None:
 def _pool(**columns: list[float]) -> EndpointPool:
     endpoints = tuple(SimpleNamespace(reachable=index != 1) for index in range(len(columns["age"])))
     arrays = {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
-    return cast("EndpointPool", SimpleNamespace(endpoints=endpoints, **arrays))
+
+    def fresh(within: float) -> Any:
+        return arrays["age"] <= within
+
+    return cast("EndpointPool", SimpleNamespace(endpoints=endpoints, fresh=fresh, **arrays))
 
 
 def _gauges(pool: EndpointPool) -> dict[str, float]:
