@@ -36,7 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m discovery", description="Who is there?")
+    parser = argparse.ArgumentParser(
+        prog="python -m discovery",
+        description="Who is there? Workers are shown the bearer token in $ADSUM_TOKEN, if there is one.",
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("namespace")
@@ -80,7 +83,7 @@ async def _list(options: argparse.Namespace) -> int:
 async def _watch(options: argparse.Namespace) -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)  # type: ignore[union-attr]  # a coroutine under asyncio.run has a task
     async with (
-        discovery.open(options.discovery) as service,
+        discovery.open(options.discovery, token=_token()) as service,
         service.watch(options.namespace, options.component, metadata=options.metadata) as stream,
     ):
         async for event in stream:
@@ -89,7 +92,7 @@ async def _watch(options: argparse.Namespace) -> int:
 
 
 async def _explain(options: argparse.Namespace) -> int:
-    async with discovery.open(options.discovery) as service:
+    async with discovery.open(options.discovery, token=_token()) as service:
         explanation = await service.explain(options.namespace, options.component)
     if options.json:
         for candidate in explanation.candidates:
@@ -103,7 +106,7 @@ async def _explain(options: argparse.Namespace) -> int:
 
 async def _check(options: argparse.Namespace) -> int:
     verdicts: set[Verdict] = set()
-    async for finding in check_contract(options.url, token=os.environ.get("ADSUM_TOKEN")):
+    async for finding in check_contract(options.url, token=_token()):
         seen = f": {finding.seen}" if finding.seen else ""
         print(f"{finding.verdict:7}{finding.requirement}{seen}", flush=True)
         verdicts.add(finding.verdict)
@@ -116,6 +119,10 @@ async def _check(options: argparse.Namespace) -> int:
     else:
         print("\nit keeps the contract")
     return int(Verdict.BROKEN in verdicts or verdicts == {Verdict.WEAK})
+
+
+def _token() -> str | None:
+    return os.environ.get("ADSUM_TOKEN") or None
 
 
 def _is_well(explanation: Explanation) -> bool:

@@ -6,6 +6,7 @@ One thread runs the event loop of one discovery; the calls may come from any thr
 
 import ssl
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +15,7 @@ import discovery
 from discovery import opening
 from discovery.events import InstanceAddedEvent, InstanceEvent, InstanceRemovedEvent, InstanceUpdatedEvent
 from discovery.explanation import Explanation
-from discovery.portal import Portal
+from discovery.portal import Portal, PortalClosedError
 from discovery.service import ServiceDiscovery as AsyncServiceDiscovery
 from discovery.watch import InstanceEventStream as AsyncInstanceEventStream
 from discovery.watch import WatchHealth
@@ -43,11 +44,17 @@ class Instance(discovery.Instance):
             raise discovery.MetadataUnavailableError(
                 self.id, self.authority, "this instance came without a way to ask it"
             )
-        return self.portal.call(discovery.Instance.metadata, self)
+        try:
+            return self.portal.call(discovery.Instance.metadata, self)
+        except PortalClosedError as error:
+            raise discovery.MetadataUnavailableError(self.id, self.authority, str(error)) from error
 
 
 class InstanceEventStream:
-    """The changes of one component's instances: a context manager and an iterator. Iterating enters it."""
+    """The changes of one component's instances: a context manager and an iterator. Iterating enters it.
+
+    It ends with the discovery that it came from.
+    """
 
     def __init__(self, stream: AsyncInstanceEventStream, portal: Portal) -> None:
         self._stream = stream
@@ -65,10 +72,12 @@ class InstanceEventStream:
     @property
     def instances(self) -> Mapping[str, Instance]:
         """READY instances by id, as they are now."""
+        self._portal.check_process()
         return {key: _blocking(instance, self._portal) for key, instance in self._stream.instances.items()}
 
     @property
     def health(self) -> WatchHealth:
+        self._portal.check_process()
         return self._stream.health
 
     def __iter__(self) -> Iterator[InstanceEvent[Instance]]:
@@ -79,14 +88,22 @@ class InstanceEventStream:
             return _blocking_event(self._portal.call(self._stream.__anext__), self._portal)
         except StopAsyncIteration:
             raise StopIteration from None
+        except PortalClosedError:
+            if not self._portal.closed:
+                raise
+            raise StopIteration from None
 
     def close(self) -> None:
-        """End the iteration, also from another thread."""
-        self._portal.call(self._stream.aclose)
+        """End the iteration, also from another thread. Idempotent; in a forked process it is the parent's to end."""
+        with suppress(PortalClosedError):
+            self._portal.call(self._stream.aclose)
 
 
 class ServiceDiscovery:
-    """`discovery.ServiceDiscovery` without await. A context manager; `close` ends its thread."""
+    """`discovery.ServiceDiscovery` without await. A context manager; `close` ends its thread.
+
+    RuntimeError when it is called after `close`, or in a process that was forked after its first call.
+    """
 
     def __init__(self, native: AsyncServiceDiscovery, portal: Portal) -> None:
         self._native = native
@@ -123,7 +140,7 @@ def open(
 ) -> ServiceDiscovery:
     """As `discovery.open`."""
     native = opening.open(url, ssl_context=ssl_context, token=token)
-    return ServiceDiscovery(native, Portal(native.aclose))
+    return ServiceDiscovery(native, Portal(native.aclose, "discovery"))
 
 
 def wait_for_instances(

@@ -11,6 +11,7 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
+from discovery.document import read_etag
 from discovery.instance import (
     HEALTH_PATH,
     INSTANCE_ID_HEADER,
@@ -21,6 +22,7 @@ from discovery.instance import (
     METADATA_PATH,
     InstanceStatus,
 )
+from discovery.metadata import read_body
 
 _HOLD: Final = 1
 _TIMEOUT: Final = 5.0
@@ -71,12 +73,13 @@ async def check_contract(url: str, *, token: str | None = None) -> AsyncIterator
         metadata = await _get(session, base.with_path(METADATA_PATH))
         for finding in _judge_metadata(metadata):
             yield finding
-        if isinstance(metadata, _Answer) and (etag := metadata.headers.get("ETag")):
+        if isinstance(metadata, _Answer) and read_etag(metadata.headers) is not None:
+            etag = metadata.headers["ETag"]
             async for finding in _judge_conditional(session, base.with_path(METADATA_PATH), etag):
                 yield finding
         else:
-            yield Finding(_CONDITIONAL, Verdict.WEAK, "no ETag to ask with")
-            yield Finding(_HELD, Verdict.WEAK, "no ETag to ask with: it will be polled")
+            yield Finding(_CONDITIONAL, Verdict.WEAK, "no sound ETag to ask with")
+            yield Finding(_HELD, Verdict.WEAK, "no sound ETag to ask with: it will be polled")
         yield _judge_health(await _get(session, base.with_path(HEALTH_PATH)))
         yield _judge_live(await _get(session, base.with_path(LIVE_PATH)))
 
@@ -88,12 +91,12 @@ async def _get(
     started = asyncio.get_running_loop().time()
     try:
         async with session.get(url, headers=headers, allow_redirects=False) as response:
-            body = await response.content.read(METADATA_LIMIT + 1)
+            body = await read_body(response)
             seconds = asyncio.get_running_loop().time() - started
             return _Answer(response.status, response.headers, body, seconds)
     except TimeoutError:
         return f"no answer within {_TIMEOUT:g} s"
-    except (aiohttp.ClientError, OSError) as error:
+    except (aiohttp.ClientError, OSError, UnicodeError) as error:
         return str(error) or type(error).__name__
 
 
@@ -121,6 +124,8 @@ def _wrong_document(answer: _Answer) -> str:
         document = json.loads(answer.body)
     except ValueError as error:
         return f"not JSON: {error}"
+    except RecursionError:
+        return "JSON that is nested too deeply"
     return "" if isinstance(document, dict) else f"a JSON {type(document).__name__}"
 
 
@@ -137,11 +142,9 @@ def _judge_header(answer: _Answer, name: str, form: re.Pattern[str], expected: s
     requirement = f"its header {name} is {expected}"
     if value is None:
         return Finding(requirement, Verdict.WEAK, "absent")
-    return (
-        Finding(requirement, Verdict.OK)
-        if form.fullmatch(value)
-        else Finding(requirement, Verdict.WEAK, value)
-    )
+    if form.fullmatch(value) and value.isprintable():
+        return Finding(requirement, Verdict.OK)
+    return Finding(requirement, Verdict.WEAK, value if value.isprintable() else repr(value))
 
 
 async def _judge_conditional(session: aiohttp.ClientSession, url: URL, etag: str) -> AsyncIterator[Finding]:

@@ -3,21 +3,41 @@
 Blocking: called from a worker thread, by one caller at a time. Times are seconds of a monotonic clock.
 """
 
+import errno
 import os
+import resource
 from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from discovery.flock import component_locked, is_held, is_same_file
-from discovery.record import LOCK_SUFFIX, RECORD_SUFFIX, Record, read_record
+from discovery.flock import component_locked, is_held, is_same_file, open_lock
+from discovery.litter import sweep
+from discovery.record import LOCK_SUFFIX, RECORD_SUFFIX, Record, file_system_now, read_record
 from discovery.source import Candidate, Snapshot
 
 SILENT_AFTER: Final = 6.0
 """Seconds without a new counter after which another host's instance is none (three heartbeats)."""
 REAP_AFTER: Final = 60.0
 """Seconds without a new counter after which another host's record is removed."""
+
+_OF_ONE_FILE: Final = frozenset(
+    [
+        errno.EACCES,
+        errno.EINVAL,
+        errno.EISDIR,
+        errno.ELOOP,
+        errno.ENAMETOOLONG,
+        errno.ENODEV,
+        errno.ENOSYS,
+        errno.ENOTDIR,
+        errno.ENXIO,
+        errno.EOPNOTSUPP,
+        errno.EPERM,
+    ]
+)
+"""Errors that condemn the file they are about; any other one says only that this reader cannot look just now."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +49,7 @@ class Entry:
     problem: str | None = None
     signature: tuple[int, int, int] | None = None
     descriptor: int = -1
-    counted_at: float = 0.0
+    silent_at: float = 0.0
     candidate: Candidate | None = None
 
     def close(self) -> None:
@@ -45,17 +65,20 @@ class Entry:
 
     def rejected(self, reason: str) -> Candidate:
         if self.candidate is None or self.candidate.reason != reason:
-            self.candidate = Candidate(self.id, reason=reason)
+            self.candidate = Candidate(_printable(self.id), reason=reason)
         return self.candidate
 
 
 class ComponentDirectory:
-    """Remembers between two scans what was read, and keeps the lock files open."""
+    """Remembers between two scans what was read, and keeps the directory and its lock files open.
+
+    Lock files only up to half of the descriptors that this process may have; others are opened for each probe.
+    """
 
     def __init__(self, path: Path, host: str) -> None:
         self.path = path
         self._host = host
-        self._inode = path.stat().st_ino
+        self._descriptor = -1
         self._entries: dict[str, Entry] = {}
 
     def scan(self, now: float, changed: Collection[str] | None = None, *, probe: bool = True) -> Snapshot:
@@ -63,14 +86,16 @@ class ComponentDirectory:
         the owners of what was read are probed, the others are as they were.
 
         FileNotFoundError when the directory was removed, even if another took its place; OSError when it cannot be
-        read.
+        read, or when this process cannot look at all of it: then what was known is kept, and the next scan must be of
+        everything.
         """
-        if self.path.stat().st_ino != self._inode:
-            raise FileNotFoundError(f"{self.path} was replaced by another directory")
-        names = _record_names(self.path) if changed is None else {n for n in changed if _is_record(n)}
+        self._check_same()
+        found = set(os.listdir(self.path)) if changed is None else set(changed)
+        names = {name for name in found if _is_record(name)}
         if changed is None:
             for gone in self._entries.keys() - {_id_of(name) for name in names}:
                 self._forget(gone)
+            sweep(self.path, found)
         for name in names:
             self._read(name, now)
         doubtful = list(self._entries) if probe or changed is None else {_id_of(name) for name in names}
@@ -82,6 +107,16 @@ class ComponentDirectory:
         for entry in self._entries.values():
             entry.close()
         self._entries.clear()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _check_same(self) -> None:
+        """Kept open, the directory's number is not given to another one."""
+        if self._descriptor < 0:
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if not is_same_file(self._descriptor, self.path):
+            raise FileNotFoundError(f"{self.path} was removed, or replaced by another directory")
 
     def _forget(self, instance_id: str) -> None:
         self._entries.pop(instance_id).close()
@@ -91,24 +126,32 @@ class ComponentDirectory:
         entry = self._entries.setdefault(instance_id, Entry(instance_id))
         path = self.path / name
         try:
-            found = path.stat()
-            signature = (found.st_mtime_ns, found.st_ino, found.st_size)
+            signature = _signature(path)
             if signature == entry.signature:
                 return
-            self._accept(entry, read_record(path), now)
+            self._accept(entry, read_record(path), signature[0] / 1e9, now)
             entry.signature = signature
         except FileNotFoundError:
             self._forget(instance_id)
-        except (OSError, ValueError) as error:
-            entry.record, entry.signature = None, None
-            entry.problem = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+        except OSError as error:
+            if error.errno not in _OF_ONE_FILE:
+                raise
+            entry.record, entry.signature, entry.problem = None, None, error.strerror
+        except ValueError as error:
+            entry.record, entry.signature, entry.problem = None, None, str(error)
 
-    def _accept(self, entry: Entry, record: Record, now: float) -> None:
+    def _accept(self, entry: Entry, record: Record, written: float, now: float) -> None:
         before, entry.record, entry.problem = entry.record, record, None
         if before is None or before.incarnation != record.incarnation:
             entry.close()
-        if before is None or (before.incarnation, before.counter) != (record.incarnation, record.counter):
-            entry.counted_at = now
+        if before is None:
+            entry.silent_at = now if self._is_old(record, written) else now + SILENT_AFTER
+        elif (before.incarnation, before.counter) != (record.incarnation, record.counter):
+            entry.silent_at = now + SILENT_AFTER
+
+    def _is_old(self, record: Record, written: float) -> bool:
+        """Whether another host's record, seen for the first time, was not rewritten when it had to be."""
+        return record.host != self._host and file_system_now(self.path) - written > SILENT_AFTER
 
     def _judge(self, entry: Entry, now: float) -> Candidate | None:
         """The candidate, or None when the entry turned out dead and was reaped."""
@@ -116,22 +159,18 @@ class ComponentDirectory:
             return entry.rejected(f"its record cannot be used: {entry.problem}")
         if entry.record.host == self._host:
             return self._judge_by_lock(entry, entry.record)
-        silent = now - entry.counted_at
-        if silent < SILENT_AFTER:
+        if now < entry.silent_at:
             return entry.alive(entry.record)
-        if silent >= REAP_AFTER and self._reap(entry):
+        if now >= entry.silent_at + REAP_AFTER - SILENT_AFTER and self._reap(entry):
             return None
         return entry.rejected(f"another host's worker, silent for more than {SILENT_AFTER:g} s")
 
     def _judge_by_lock(self, entry: Entry, record: Record) -> Candidate | None:
         try:
-            if entry.descriptor < 0:
-                lock = self.path / f"{entry.id}{LOCK_SUFFIX}"
-                entry.descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-            held = is_held(entry.descriptor)
-        except FileNotFoundError:
-            held = False
+            held = self._is_owned(entry)
         except OSError as error:
+            if error.errno not in _OF_ONE_FILE:
+                raise
             return entry.rejected(f"its lock cannot be probed: {error.strerror}")
         if held:
             return entry.alive(record)
@@ -139,34 +178,65 @@ class ComponentDirectory:
             None if self._reap(entry) else entry.rejected("its owner is dead; the record is not removed yet")
         )
 
+    def _is_owned(self, entry: Entry) -> bool:
+        """Whether somebody holds the entry's lock; a kept lock file that is free may have been replaced meanwhile."""
+        if entry.descriptor >= 0:
+            if is_held(entry.descriptor):
+                return True
+            entry.close()
+        try:
+            entry.descriptor = open_lock(self._lock_path(entry))
+        except FileNotFoundError:
+            return False
+        try:
+            return is_held(entry.descriptor)
+        finally:
+            if not _may_keep(entry.descriptor):
+                entry.close()
+
     def _reap(self, entry: Entry) -> bool:
         """Remove a dead worker's files, unless somebody registers right now: then the next scan sees who it is."""
-        lock = self.path / f"{entry.id}{LOCK_SUFFIX}"
         try:
             with component_locked(self.path, patience=0):
-                if not self._still_dead(entry, lock):
-                    entry.close()
+                if self._has_successor(entry):
                     entry.signature = None
                     return False
-                (self.path / f"{entry.id}{RECORD_SUFFIX}").unlink(missing_ok=True)
-                lock.unlink(missing_ok=True)
-        except (OSError, TimeoutError):
+                self._record_path(entry).unlink(missing_ok=True)
+                self._lock_path(entry).unlink(missing_ok=True)
+        except OSError:
             return False
         self._forget(entry.id)
         return True
 
-    def _still_dead(self, entry: Entry, lock: Path) -> bool:
-        if entry.descriptor < 0:
-            with suppress(FileNotFoundError):
-                entry.descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-            if entry.descriptor < 0:
+    def _has_successor(self, entry: Entry) -> bool:
+        """Whether somebody took the id since: the record is another one, or the lock is held."""
+        with suppress(FileNotFoundError):
+            if _signature(self._record_path(entry)) != entry.signature:
                 return True
-        return is_same_file(entry.descriptor, lock) and not is_held(entry.descriptor)
+        return self._is_owned(entry)
+
+    def _record_path(self, entry: Entry) -> Path:
+        return self.path / f"{entry.id}{RECORD_SUFFIX}"
+
+    def _lock_path(self, entry: Entry) -> Path:
+        return self.path / f"{entry.id}{LOCK_SUFFIX}"
 
 
-def _record_names(path: Path) -> set[str]:
-    with os.scandir(path) as found:
-        return {item.name for item in found if _is_record(item.name)}
+def _may_keep(descriptor: int) -> bool:
+    """The kernel gives the lowest free number, so a high one says that this process has many open."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return limit == resource.RLIM_INFINITY or descriptor < limit // 2
+
+
+def _signature(path: Path) -> tuple[int, int, int]:
+    """What is not the same any more after the file was written or replaced."""
+    found = path.stat()
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _printable(name: str) -> str:
+    """A file's name as it can be shown: whoever made it may have put anything into it."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def _is_record(name: str) -> bool:

@@ -1,6 +1,7 @@
 """A worker's metadata document as it arrives: what makes an answer acceptable, and how the document is read."""
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +20,8 @@ from discovery.instance import (
 
 _ALIASES: Final = {"Model": "model", "Transport": "transport", "MDC": "mdc"}
 _SPELLINGS: Final = _ALIASES | {small: capital for capital, small in _ALIASES.items()}
+_ENTITY_TAG: Final = re.compile(r'(?:W/)?"([!#-~\xa0-\ud7ff\ue000-\U0010ffff]+)"')
+"""RFC 9110 §8.8.3; what is no Unicode text, or would steer a terminal, is left out of its obs-text."""
 
 
 class MetadataDict(dict[str, Any]):
@@ -79,11 +82,22 @@ def read_document(instance: Instance, headers: Mapping[str, str], body: bytes) -
         raise _unavailable(instance, f"content type {content_type or '(none)'!r}, expected application/json")
     if len(body) > METADATA_LIMIT:
         raise _unavailable(instance, f"more than {METADATA_LIMIT} bytes")
+    document = Document(body, read_etag(headers), read_ready(headers), verified)
+    read_metadata(instance, document)
+    return document
+
+
+def read_metadata(instance: Instance, document: Document) -> dict[str, Any]:
+    """The document, decoded anew; MetadataUnavailableError when it is no JSON object, or nests too deeply.
+
+    How deep is too deep follows from the caller's own stack: what could be read once may fail elsewhere.
+    """
     try:
-        msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+        return document.metadata()
+    except RecursionError as error:
+        raise _unavailable(instance, "not a JSON object that can be read: it is nested too deeply") from error
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise _unavailable(instance, f"not a JSON object ({error})") from error
-    return Document(body, read_etag(headers), read_ready(headers), verified)
 
 
 def verify_identity(instance: Instance, headers: Mapping[str, str]) -> bool:
@@ -106,9 +120,11 @@ def verify_identity(instance: Instance, headers: Mapping[str, str]) -> bool:
 
 
 def read_etag(headers: Mapping[str, str]) -> str | None:
-    """The entity tag without its quotes (RFC 9110 §8.8.3); a weak one counts like a strong one."""
-    etag = headers.get("ETag", "").strip().removeprefix("W/")
-    return etag.strip('"') or None
+    """The entity tag without its quotes; a weak one counts like a strong one. None for none, and for one that RFC
+    9110 §8.8.3 does not allow: it could not be sent back.
+    """
+    found = _ENTITY_TAG.fullmatch(headers.get("ETag", "").strip())
+    return found[1] if found else None
 
 
 def read_ready(headers: Mapping[str, str]) -> bool:

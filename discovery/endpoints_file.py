@@ -1,7 +1,7 @@
 """Fixed endpoints as text: `host:port` lists, and the Go endpoint picker's `file-discovery` file (its docs/discovery.md).
 
 endpoints:
-  - name: vllm-0            # a DNS-1123 subdomain, unique within its namespace
+  - name: vllm-0            # a DNS-1123 subdomain; name.namespace is the id where two namespaces have the name
     namespace: default      # optional
     address: 10.0.0.1       # IPv4, IPv6 or a host name (the Go picker: IPv4 only)
     port: "8000"            # a number or a string
@@ -9,6 +9,10 @@ endpoints:
 """
 
 import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -19,6 +23,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from discovery.instance import check_instance_id
 
 FILE_LIMIT: Final = 1024 * 1024
+_DEEPEST: Final = 20
+_SETTLED: Final = 2.0
+"""Seconds after which a file's time of change tells two changes apart, on any file system."""
+_LABEL: Final = re.compile(r"[a-z0-9_]([-a-z0-9_]*[a-z0-9_])?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +59,72 @@ def parse_hosts(text: str) -> list[FixedEndpoint]:
 
 
 def parse_host(entry: str) -> FixedEndpoint:
-    """One `host:port`, IPv6 in brackets."""
+    """One `host:port`, IPv6 in brackets; ValueError names the entry."""
     host, _, port = entry.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-        if not _is_ip(host):
-            raise ValueError(f"{entry!r}: {host!r} in brackets is not an IPv6 address")
-    elif ":" in host:
+    in_brackets = host.startswith("[") and host.endswith("]")
+    if not in_brackets and ":" in host:
         raise ValueError(f"{entry!r}: an IPv6 address needs brackets, as in [::1]:8000")
-    if not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
+    if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
         raise ValueError(f"{entry!r} is not host:port with a port from 1 to 65535")
-    return FixedEndpoint(host.lower(), int(port))
+    try:
+        address = check_host(host[1:-1] if in_brackets else host)
+    except ValueError as error:
+        raise ValueError(f"{entry!r}: {error}") from error
+    if in_brackets and ":" not in address:
+        raise ValueError(f"{entry!r}: {address!r} in brackets is not an IPv6 address")
+    return FixedEndpoint(address, int(port))
+
+
+def check_host(text: str) -> str:
+    """The IP address or host name, in lower case; ValueError says why it is neither (RFC 1123, RFC 5890)."""
+    host = text.lower()
+    if _is_ip(host):
+        if "%" in host:
+            raise ValueError(
+                f"the zone %{host.partition('%')[2]} means something on one machine only; give an address without it"
+            )
+        return host
+    if ":" in host:
+        raise ValueError(f"{text!r} is not an IPv6 address")
+    try:
+        written = host.encode("idna").decode()
+    except UnicodeError as error:
+        why = (
+            getattr(error, "reason", None) or error.__cause__ or error
+        )  # as CPython 3.13, 3.11, 3.12 have it
+        raise ValueError(f"{text!r} is not a host name: {why}") from error
+    labels = written.removesuffix(".").split(".")
+    if len(written) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        raise ValueError(
+            f"{text!r} is not a host name: letters, digits and '-', in parts between dots, at most 253 characters"
+        )
+    return host
+
+
+class EndpointsFile:
+    """A file of endpoints, read again when it changed. Calling it gives the list, and raises as `read_endpoints_file`.
+
+    Blocking; may be called from several threads.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._last: tuple[tuple[int, ...] | None, list[FixedEndpoint], str | None] = (None, [], None)
+
+    def __call__(self) -> list[FixedEndpoint]:
+        found = self._path.stat()
+        signature = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev)
+        seen, listed, problem = self._last
+        if signature != seen:
+            try:
+                listed, problem = read_endpoints_file(self._path), None
+            except ValueError as error:
+                listed, problem = [], str(error)
+            is_settled = abs(time.time() - found.st_mtime) > _SETTLED
+            self._last = (signature if is_settled else None, listed, problem)
+        if problem is not None:
+            raise ValueError(problem)
+        return listed
 
 
 def read_endpoints_file(path: Path) -> list[FixedEndpoint]:
@@ -75,16 +138,20 @@ def read_endpoints_file(path: Path) -> list[FixedEndpoint]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
-        said = "expected a mapping" if first["type"] == "model_type" else first["msg"]
+        said = (
+            "expected a mapping"
+            if first["type"] == "model_type"
+            else first["msg"].removeprefix("Value error, ")
+        )
         raise ValueError(f"{path}: {where}: {said}") from error
-    seen: set[tuple[str, str]] = set()
-    for endpoint in listed.endpoints:
-        if (endpoint.namespace, endpoint.name) in seen:
-            raise ValueError(
-                f"{path}: the name {endpoint.name!r} stands twice in namespace {endpoint.namespace!r}"
-            )
-        seen.add((endpoint.namespace, endpoint.name))
-    return [FixedEndpoint(e.address, e.port, e.name, e.labels) for e in listed.endpoints]
+    try:
+        names = _instance_names(listed.endpoints)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return [
+        FixedEndpoint(e.address, e.port, name, e.labels)
+        for e, name in zip(listed.endpoints, names, strict=True)
+    ]
 
 
 class _Listed(BaseModel):
@@ -101,11 +168,33 @@ class _Listed(BaseModel):
     def _is_an_id(cls, name: str) -> str:
         return check_instance_id(name)
 
+    @field_validator("address")
+    @classmethod
+    def _is_a_host(cls, address: str) -> str:
+        return check_host(address)
+
 
 class _Endpoints(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     endpoints: list[_Listed]
+
+
+def _instance_names(listed: Iterable[_Listed]) -> list[str]:
+    """One for each: its name, or `name.namespace` where several namespaces have that name, so that none hides another."""
+    listed = list(listed)
+    times = Counter(endpoint.name for endpoint in listed)
+    seen: dict[str, _Listed] = {}
+    for endpoint in listed:
+        name = endpoint.name
+        if times[name] > 1:
+            name = check_instance_id(f"{name}.{endpoint.namespace}")
+        if (other := seen.get(name)) is not None and other.name == endpoint.name:
+            raise ValueError(f"the name {other.name!r} stands twice in namespace {other.namespace!r}")
+        if other is not None:
+            raise ValueError(f"two endpoints would be the instance {name!r}: give one of them another name")
+        seen[name] = endpoint
+    return list(seen)
 
 
 def _decode(raw: bytes, path: Path) -> Any:
@@ -114,13 +203,25 @@ def _decode(raw: bytes, path: Path) -> Any:
             return json.loads(raw)
         import yaml  # an extra: only who uses a YAML file needs it
 
-        return yaml.safe_load(raw)
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where there is one: ten times as fast
+        _check_depth(yaml.parse(raw, Loader=loader))
+        return yaml.load(raw, Loader=loader)  # noqa: S506  # both are safe loaders
     except ModuleNotFoundError as error:
         raise ValueError(
             f"{path}: reading YAML needs PyYAML: pip install 'adsum[epp]', or use a .json file"
         ) from error
     except Exception as error:
         raise ValueError(f"{path} is neither YAML nor JSON: {error}") from error
+
+
+def _check_depth(events: Iterable[object]) -> None:
+    """ValueError before libyaml, which nests on the C stack, ends the process."""
+    depth = 0
+    for event in events:
+        kind = type(event).__name__
+        depth += kind.endswith("StartEvent") - kind.endswith("EndEvent")
+        if depth > _DEEPEST:
+            raise ValueError(f"nested deeper than {_DEEPEST} levels")
 
 
 def _is_ip(text: str) -> bool:

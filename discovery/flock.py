@@ -3,7 +3,7 @@
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -12,6 +12,11 @@ from weakref import WeakSet
 from discovery.record import COMPONENT_LOCK
 
 _PATIENCE: Final = 10.0
+
+
+def open_lock(path: Path) -> int:
+    """A descriptor of the lock file, to probe it by; never waits, whatever kind of file it is."""
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def is_held(descriptor: int) -> bool:
@@ -45,7 +50,12 @@ class HeldLock:
         """Create `path`, which must not exist, and lock it."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         _held.add(self)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.release()
+            path.unlink(missing_ok=True)
+            raise
 
     def is_at(self, path: Path) -> bool:
         """Whether `path` names the locked file: False after someone removed or replaced it, or after `release`."""
@@ -70,16 +80,25 @@ def _close_in_child() -> None:
 os.register_at_fork(after_in_child=_close_in_child)
 
 
+def _never() -> bool:
+    return False
+
+
 @contextmanager
-def component_locked(directory: Path, *, patience: float = _PATIENCE) -> Iterator[None]:
-    """Only one process at a time registers or reaps in `directory`. TimeoutError after `patience` seconds."""
+def component_locked(
+    directory: Path, *, patience: float = _PATIENCE, given_up: Callable[[], bool] = _never
+) -> Iterator[None]:
+    """Only one process at a time registers or reaps in `directory`.
+
+    TimeoutError after `patience` seconds, or as soon as the caller has `given_up`.
+    """
     descriptor = os.open(directory / COMPONENT_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         deadline = time.monotonic() + patience
         while not _try_exclusive(descriptor):
-            if time.monotonic() >= deadline:
+            if given_up() or time.monotonic() >= deadline:
                 raise TimeoutError(
-                    f"{directory / COMPONENT_LOCK} is held by another process for {patience:g} s"
+                    f"{directory / COMPONENT_LOCK} was held by another process for up to {patience:g} s"
                 )
             time.sleep(0.005)
         yield

@@ -1,21 +1,19 @@
 """Pushed metadata: one held GET per instance, and the truth that follows from membership and documents together."""
 
 import asyncio
-import random
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from discovery.document import Document
+from discovery.document import Document, read_metadata
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
 from discovery.instance import Instance
 from discovery.metadata import MetadataClient
+from discovery.pace import Pace, next_poll
 from discovery.watch import Truth
 
-_POLL: Final = 2.0
-"""Seconds between two GETs of a worker that does not hold them."""
-_FIRST_RETRY: Final = 0.05
-_LAST_RETRY: Final = 5.0
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -25,10 +23,11 @@ class Followed:
     instance: Instance
     document: Document | None = None
     reachable: bool = True
-    holds: bool | None = None
-    problem: str | None = "its metadata was not fetched yet"
+    pace: Pace = field(default_factory=Pace)
+    problem: str | None = "it has not answered yet"
     seen: Instance | None = None
     task: asyncio.Task[None] | None = None
+    is_logged: bool = False
 
 
 class DocumentFollower:
@@ -67,7 +66,7 @@ class DocumentFollower:
             return await self._client.read(instance)
         followed = self._followed.get(instance.id)
         if followed and followed.document and followed.instance.incarnation == instance.incarnation:
-            return followed.document.metadata()
+            return read_metadata(instance, followed.document)
         raise MetadataUnavailableError(instance.id, instance.authority, "this instance is not there any more")
 
     def problems(self) -> Mapping[str, str]:
@@ -93,72 +92,98 @@ class DocumentFollower:
             if followed is None or followed.instance.incarnation != instance.incarnation:
                 self._stop(followed)
                 followed = self._followed[instance_id] = Followed(instance)
-            elif followed.instance.authority == instance.authority:
+            elif (followed.instance.address, followed.instance.port) == (instance.address, instance.port):
                 followed.instance = instance
                 self._see(followed)
                 continue
             self._stop(followed)
-            followed.instance = instance
+            followed.instance, followed.pace = instance, Pace()
             self._see(followed)
             followed.task = tasks.create_task(self._follow(followed), name=f"follow {instance.id}")
-        self._publish()
+        self.publish()
 
     def _stop(self, followed: Followed | None) -> None:
         if followed is not None and followed.task is not None:
             followed.task.cancel()
 
     async def _follow(self, followed: Followed) -> None:
-        failures = 0
+        now = asyncio.get_running_loop().time
         while True:
             try:
-                document, pause = await self._ask(followed, retry=failures > 0)
-            except MetadataUnavailableError as error:
-                self._failed(followed, error, first=failures == 0)
-                failures += 1
-                pause = _backoff(failures)
-            else:
-                failures = 0
-                self._answered(followed, document)
-            if pause > 0:
-                await asyncio.sleep(pause)
+                pause = await self._look(followed)
+            except Exception as error:  # noqa: BLE001 -- one worker's fault must not end the watch of all others
+                pause = self._broke(followed, error)
+            await asyncio.sleep(max(pause, followed.pace.admit(now())))
 
-    async def _ask(self, followed: Followed, *, retry: bool) -> tuple[Document, float]:
+    async def _look(self, followed: Followed) -> float:
+        """Ask once and take in what comes; the seconds to pass before the next question."""
+        try:
+            document, pause = await self._ask(followed)
+        except MetadataUnavailableError as error:
+            return self._failed(followed, error)
+        self._answered(followed, document)
+        return pause
+
+    async def _ask(self, followed: Followed) -> tuple[Document, float]:
         """The document, and the seconds to pass before the next question: none where the worker holds GETs."""
-        known = followed.document
-        may_hold = not retry and followed.holds is not False and known is not None and known.etag is not None
-        if may_hold and known is not None:
-            started = asyncio.get_running_loop().time()
-            answer = await self._client.hold(followed.instance, known)
-            if answer is not None:
-                unchanged = answer.document.etag == known.etag
-                early = asyncio.get_running_loop().time() - started < self._client.wait / 2
-                followed.holds = answer.held and not (unchanged and early)
-                return answer.document, 0.0 if followed.holds else _poll()
+        now, pace, known = asyncio.get_running_loop().time, followed.pace, followed.document
+        may_hold = known is not None and known.etag is not None and pace.may_hold(now())
+        if may_hold and known is not None and (document := await self._hold(followed, known)) is not None:
+            return document, pace.next_hold(now())
+        retry = pace.failures > 0
         document = (await self._client.fetch(followed.instance, known, retry=retry)).document
-        try_holding = not may_hold and followed.holds is not False and document.etag is not None
-        return document, 0.0 if try_holding else _poll()
+        pace.answered()
+        return document, next_poll() if may_hold or document.etag is None else pace.next_hold(now())
+
+    async def _hold(self, followed: Followed, known: Document) -> Document | None:
+        """What a held GET brought; None where none may be held. How well it was held is kept in mind."""
+        now, pace = asyncio.get_running_loop().time, followed.pace
+        started = now()
+        try:
+            answer = await self._client.hold(followed.instance, known)
+        except MetadataUnavailableError:
+            pace.hold_failed(now())
+            raise
+        if answer is None:
+            return None
+        unchanged = answer.document == known and now() - started < self._client.wait / 2
+        if not answer.held:
+            pace.hold_refused(now())
+        elif unchanged or answer.document.etag is None:
+            pace.hold_failed(now())
+        else:
+            pace.held()
+        return answer.document
 
     def _answered(self, followed: Followed, document: Document) -> None:
+        followed.is_logged = False
         followed.problem = None if document.ready else "the worker itself says that it is not ready"
         if document == followed.document and followed.reachable == document.ready:
             return
-        if document.ready and not followed.reachable:
-            followed.holds = None  # a worker that drains holds nothing; one that is back may hold again
+        if document.ready and followed.document is not None and not followed.document.ready:
+            followed.pace.forgive()  # a worker that drains holds nothing; one that is back may hold again
         followed.document, followed.reachable = document, document.ready
         self._see(followed)
         self._publish_soon()
 
-    def _failed(self, followed: Followed, error: MetadataUnavailableError, *, first: bool) -> None:
+    def _failed(self, followed: Followed, error: MetadataUnavailableError) -> float:
         followed.problem = error.reason
-        if not isinstance(error, WorkerUnreachableError):
-            return
-        followed.holds = None
-        if first:
+        unreachable = isinstance(error, WorkerUnreachableError)
+        if unreachable and followed.pace.failures == 0:
             self._suspect(followed.instance.id)
-        if followed.reachable:
+        if unreachable and followed.reachable:
             followed.reachable = False
             self._see(followed)
             self._publish_soon()
+        return followed.pace.failed(unreachable=unreachable)
+
+    def _broke(self, followed: Followed, error: Exception) -> float:
+        """What nobody foresaw is this worker's problem; said once until it answers again."""
+        followed.problem = f"{type(error).__name__}: {error}"
+        if not followed.is_logged:
+            followed.is_logged = True
+            log.error("following the metadata of %s failed", followed.instance.id, exc_info=error)
+        return followed.pace.failed(unreachable=False)
 
     def _see(self, followed: Followed) -> None:
         if followed.document is not None:
@@ -172,19 +197,11 @@ class DocumentFollower:
     def _publish_soon(self) -> None:
         if not self._publishing:
             self._publishing = True
-            asyncio.get_running_loop().call_soon(self._publish)
+            asyncio.get_running_loop().call_soon(self.publish)
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """Tell what is known now; until the first document is in, that is an empty set and the source's health."""
         self._publishing = False
         if self._membership.error is None and self._membership.synced:
             instances = {i: f.seen for i, f in self._followed.items() if f.seen is not None}
             self.truth.replace(instances, self._membership.known, self._membership.health)
-
-
-def _poll() -> float:
-    return _POLL * random.uniform(0.9, 1.1)
-
-
-def _backoff(failures: int) -> float:
-    """Seconds, full jitter over 0.05 s doubling to 5 s."""
-    return random.uniform(0, min(_LAST_RETRY, _FIRST_RETRY * 2 ** min(failures, 10)))

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from ipaddress import IPv6Address
+from ipaddress import ip_address
 from typing import Any, Final, Protocol
 
 from discovery.errors import MetadataUnavailableError
@@ -28,6 +28,10 @@ COMPONENT_LABEL: Final = "nvidia.com/dynamo-component"
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_HOST_NAME = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?(\.[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?)*",
+    re.ASCII | re.IGNORECASE,
+)
 _INSTANCE_ID_LIMIT = 200
 
 
@@ -91,14 +95,7 @@ class Instance:
 
 def authority(address: str, port: int) -> str:
     """`address:port`, IPv6 in brackets."""
-    return f"[{address}]:{port}" if _is_ipv6(address) else f"{address}:{port}"
-
-
-def _is_ipv6(address: str) -> bool:
-    if ":" not in address:
-        return False
-    IPv6Address(address.partition("%")[0])
-    return True
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def check_namespace(namespace: str) -> str:
@@ -119,6 +116,24 @@ def check_instance_id(instance_id: str) -> str:
         f"instance id {instance_id!r} is not a DNS-1123 subdomain: lower-case letters, digits, '-' and '.', "
         f"starting and ending with a letter or digit, at most {_INSTANCE_ID_LIMIT} characters"
     )
+
+
+def check_address(address: str) -> str:
+    """The address itself, or ValueError: a host name or an IP address that others can reach, without a port or zone."""
+    unspecified = address == "0.0.0.0"  # noqa: S104  # refused, not listened on
+    if not _HOST_NAME.fullmatch(address):
+        try:
+            ip = ip_address(address)
+        except ValueError as error:
+            raise ValueError(
+                f"address {address!r} is neither a host name nor an IP address (the port is an argument of its own)"
+            ) from error
+        if "%" in address:
+            raise ValueError(f"address {address!r} has a zone, which only this machine knows: leave it out")
+        unspecified = ip.is_unspecified
+    if unspecified:
+        raise ValueError(f"nobody can reach {address!r}: give the host name or IP address that others use")
+    return address
 
 
 def _check_label(what: str, value: str) -> str:

@@ -10,7 +10,14 @@ import aiohttp
 import tenacity
 from yarl import URL
 
-from discovery.document import NO_DOCUMENT, Document, read_document, read_ready, verify_identity
+from discovery.document import (
+    NO_DOCUMENT,
+    Document,
+    read_document,
+    read_metadata,
+    read_ready,
+    verify_identity,
+)
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
 from discovery.instance import DEFAULT_WAIT, METADATA_LIMIT, METADATA_PATH, Instance
 
@@ -54,6 +61,7 @@ class MetadataClient:
         self._retries = asyncio.Semaphore(max(1, concurrency // _BUSY_SHARE))
         self._free_holds = held
         self._session: aiohttp.ClientSession | None = None
+        self._closed = False
         self._read: OrderedDict[tuple[str, str, str], Document] = OrderedDict()
 
     async def read(self, instance: Instance) -> dict[str, Any]:
@@ -74,7 +82,7 @@ class MetadataClient:
         self._read.move_to_end(identity)
         if len(self._read) > _REMEMBERED:
             self._read.popitem(last=False)
-        return answer.document.metadata()
+        return read_metadata(instance, answer.document)
 
     async def fetch(
         self, instance: Instance, known: Document | None = None, *, retry: bool = False
@@ -103,6 +111,8 @@ class MetadataClient:
             self._free_holds += 1
 
     async def aclose(self) -> None:
+        """Whoever asks from now on gets `MetadataUnavailableError`."""
+        self._closed = True
         if self._session is not None:
             await self._session.close()
 
@@ -111,19 +121,30 @@ class MetadataClient:
     ) -> Answer:
         if known is not None and known.etag is not None:
             headers = headers | {"If-None-Match": f'"{known.etag}"'}
-        url = URL(f"{'https' if self._ssl else 'http'}://{instance.authority}{METADATA_PATH}")
+        if self._closed:
+            raise _unavailable(instance, "its discovery is closed")
         try:
             async with (
                 asyncio.timeout(timeout),
-                self._open_session().get(url, headers=headers, allow_redirects=False) as response,
+                self._open_session().get(
+                    self._url(instance), headers=headers, allow_redirects=False
+                ) as response,
             ):
                 return await _read_answer(instance, known, response)
         except TimeoutError as error:
             raise _unreachable(instance, f"no answer within {timeout:g} s") from error
         except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError, OSError) as error:
             raise _unreachable(instance, str(error) or type(error).__name__) from error
+        except (UnicodeError, aiohttp.InvalidURL) as error:
+            raise _unavailable(instance, f"its address cannot be asked: {error}") from error
         except (aiohttp.ClientError, ValueError) as error:
             raise _unavailable(instance, f"not an HTTP answer ({type(error).__name__})") from error
+
+    def _url(self, instance: Instance) -> URL:
+        try:
+            return URL(f"{'https' if self._ssl else 'http'}://{instance.authority}{METADATA_PATH}")
+        except ValueError as error:
+            raise _unavailable(instance, f"its address cannot be asked: {error}") from error
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -150,14 +171,15 @@ async def _read_answer(
         raise _unavailable(instance, f"HTTP {response.status}: the worker wants another bearer token")
     if response.status != 200:
         raise _unavailable(instance, f"HTTP {response.status}, expected 200")
-    return Answer(read_document(instance, response.headers, await _read_body(response)), held)
+    return Answer(read_document(instance, response.headers, await read_body(response)), held)
 
 
-async def _read_body(response: aiohttp.ClientResponse) -> bytes:
+async def read_body(response: aiohttp.ClientResponse, limit: int = METADATA_LIMIT) -> bytes:
+    """The whole body; of one that is longer than `limit` bytes, somewhat more than `limit` and no further."""
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
-        if len(body) > METADATA_LIMIT:  # judged by read_document; here we only stop reading
+        if len(body) > limit:  # the caller judges; here we only stop reading
             response.close()
             break
     return bytes(body)

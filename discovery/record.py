@@ -9,22 +9,26 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from discovery.errors import AdsumError
-from discovery.instance import Instance, InstanceStatus
+from discovery.instance import Instance, InstanceStatus, check_address, check_instance_id
 from discovery.source import ComponentKey
 
 RECORD_SUFFIX: Final = ".json"
 LOCK_SUFFIX: Final = ".lock"
 COMPONENT_LOCK: Final = ".lock"
+ASIDE_SUFFIX: Final = ".tmp"
 HEARTBEAT: Final = 2.0
 """Seconds between two rewrites of the record's counter, by which other hosts see that the owner lives."""
 RECORD_LIMIT: Final = 64 * 1024
+"""Largest record in encoded bytes, on both ends."""
 
 
 class RootError(AdsumError):
@@ -37,12 +41,12 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     version: Literal[1] = 1
-    instance_id: str
+    instance_id: Annotated[str, AfterValidator(check_instance_id)]
     namespace: str
     component: str
     incarnation: str = Field(min_length=1)
     host: str
-    address: str = Field(min_length=1)
+    address: Annotated[str, AfterValidator(check_address)]
     port: int = Field(ge=0, le=65535)
     status: InstanceStatus
     labels: dict[str, str] = {}
@@ -64,8 +68,7 @@ class Record(BaseModel):
 
 def read_record(path: Path) -> Record:
     """The record at `path`; ValueError says what is wrong with it, FileNotFoundError that it is gone."""
-    with path.open("rb") as file:
-        raw = file.read(RECORD_LIMIT + 1)
+    raw = _read_regular(path, RECORD_LIMIT + 1)
     if len(raw) > RECORD_LIMIT:
         raise ValueError(f"the record is larger than {RECORD_LIMIT} bytes")
     try:
@@ -80,16 +83,49 @@ def read_record(path: Path) -> Record:
     return record
 
 
+def encode_record(record: Record) -> bytes:
+    """What is written; ValueError when nobody would read it."""
+    encoded = record.model_dump_json().encode()
+    if len(encoded) > RECORD_LIMIT:
+        raise ValueError(
+            f"the record of {record.instance_id} takes {len(encoded)} bytes, at most {RECORD_LIMIT} are read: "
+            "say less in its labels"
+        )
+    return encoded
+
+
 def write_record(directory: Path, record: Record) -> None:
-    """Put the record in place whole: written aside, renamed."""
+    """Put the record in place whole: written aside, renamed. ValueError as `encode_record`."""
+    encoded = encode_record(record)
     target = directory / f"{record.instance_id}{RECORD_SUFFIX}"
-    aside = directory / f".{record.instance_id}.{uuid.uuid4().hex}.tmp"
+    aside = aside_path(directory, record.instance_id)
     try:
-        aside.write_bytes(record.model_dump_json().encode())
+        aside.write_bytes(encoded)
         aside.rename(target)
     except OSError:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
         raise
+
+
+def aside_path(directory: Path, name: str) -> Path:
+    """A new name for what is put in place, or removed, in a moment."""
+    return directory / f".{name}.{uuid.uuid4().hex}{ASIDE_SUFFIX}"
+
+
+def file_system_now(directory: Path) -> float:
+    """The clock that dates the files there, in seconds since the epoch: on a shared disk it is not ours."""
+    aside = aside_path(directory, "now")
+    try:
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:  # a disk that is full or read-only: ours will do
+        return time.time()
+    try:
+        return os.fstat(descriptor).st_mtime
+    finally:
+        os.close(descriptor)
+        with suppress(OSError):
+            aside.unlink()
 
 
 def default_root() -> Path:
@@ -105,15 +141,19 @@ def open_root(named: Path | None) -> Path:
     """The root, checked. A root that was named must exist; the default one is made, for this user alone (0700)."""
     root = named or default_root()
     if named is None:
-        _make(root)
+        _make(root, parents=True)
     check_root(root)
     return root
 
 
 def component_path(root: Path, key: ComponentKey) -> Path:
-    """The directory of one component, made if it is missing. RootError when it cannot be."""
+    """The directory of one component, made if it is missing, for this user alone (0700); never the root.
+
+    RootError when it cannot be.
+    """
     path = root / key.namespace / key.component
-    _make(path)
+    for level in (path.parent, path):
+        _make(level, parents=False)
     return path
 
 
@@ -138,9 +178,20 @@ def check_root(root: Path) -> None:
         )
 
 
-def _make(path: Path) -> None:
+def _read_regular(path: Path, limit: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO would wait for a writer
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("not a regular file")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(limit)
+    finally:
+        os.close(descriptor)
+
+
+def _make(path: Path, *, parents: bool) -> None:
+    try:
+        path.mkdir(mode=0o700, parents=parents, exist_ok=True)
     except OSError as error:
         raise RootError(f"the directory {path} cannot be made: {error.strerror}") from error
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Protocol, Self
 from weakref import WeakSet
@@ -81,16 +81,21 @@ class SourceDiscovery:
             explained = await asyncio.gather(
                 *(_explain(shared, candidate) for candidate in shared.candidates)
             )
+            self._check_open()
             elsewhere = () if explained else tuple(sorted(await self._source.components()))
             candidates = tuple(sorted(explained, key=lambda e: e.id))
             return Explanation(key, shared.membership.health, candidates, elsewhere)
 
     async def aclose(self) -> None:
+        """End what is under way: streams end, whoever waits for a set gets RuntimeError."""
         self._closed = True
-        for stream in list(self._streams):
-            await stream.aclose()
-        await self._client.aclose()
-        await self._source.aclose()
+        async with AsyncExitStack() as closing:  # last in, first out
+            closing.push_async_callback(self._source.aclose)
+            closing.push_async_callback(self._client.aclose)
+            for shared in list(self._shared.values()):
+                closing.push_async_callback(shared.end, _closed())
+            for stream in list(self._streams):
+                closing.push_async_callback(stream.aclose)
 
     async def __aenter__(self) -> Self:
         return self
@@ -113,8 +118,7 @@ class SourceDiscovery:
     @asynccontextmanager
     async def _attached(self, key: ComponentKey, timeout: float) -> AsyncIterator[SharedWatch]:
         """The shared watch of `key`, synced; it ends with its last user."""
-        if self._closed:
-            raise RuntimeError("this discovery is closed; open another one")
+        self._check_open()
         shared = self._shared.get(key)
         if shared is None or shared.membership.error is not None:
             shared = self._shared[key] = SharedWatch(self._source, key, self._client)
@@ -128,6 +132,14 @@ class SourceDiscovery:
                 if self._shared.get(key) is shared:
                     del self._shared[key]
                 await shared.stop()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise _closed()
+
+
+def _closed() -> RuntimeError:
+    return RuntimeError("this discovery is closed; open another one")
 
 
 async def _explain(shared: SharedWatch, candidate: Candidate) -> ExplainedCandidate:

@@ -41,6 +41,13 @@ class SharedWatch:
     async def stop(self) -> None:
         await _join(self._run)
 
+    async def end(self, error: Exception) -> None:
+        """Stop for everybody: whoever waits or reads here gets `error`."""
+        self.membership.fail(error)
+        if self._follower is not None:
+            self._follower.truth.fail(error)
+        await asyncio.gather(*(_join(task) for task in (self._run, self._following) if task is not None))
+
     async def synced(self, timeout: float) -> None:
         """Wait for the first set; raises what the source raised, or `DiscoveryTimeoutError` with what was heard."""
         truth = self.membership
@@ -63,6 +70,7 @@ class SharedWatch:
         if self._follower is None:
             suspect = self._source.suspect
             self._follower = DocumentFollower(self.membership, self._client, lambda i: suspect(self._key, i))
+            self._follower.publish()
             self._following = asyncio.create_task(self._follower.run(), name=f"documents {self._key}")
         try:
             yield self._follower.truth

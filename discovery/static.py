@@ -4,11 +4,15 @@ again; a list in a file is read again when it changes. Every namespace and compo
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from discovery.endpoints_file import FixedEndpoint, parse_hosts, read_endpoints_file
+import anyio
+import anyio.to_thread
+
+from discovery.endpoints_file import EndpointsFile, FixedEndpoint, parse_hosts
 from discovery.instance import Instance
 from discovery.source import Candidate, ComponentKey, Report, Snapshot
 
@@ -19,9 +23,12 @@ _LOOK: Final = 0.5
 _RESOLVE: Final = 5.0
 """Seconds between two resolutions of a host name."""
 
+_Read: TypeAlias = Callable[[], Awaitable[list[FixedEndpoint]]]
+
 
 class StaticSource:
-    """The truth is the list that `read` gives (ValueError, OSError: no sound list).
+    """The truth is the list that `read` gives (ValueError, OSError: no sound list). It is called in a thread; the
+    same list again, not only an equal one, costs nothing.
 
     Without a sound list at first `run` raises; later the last good one stays and the watch is degraded.
     """
@@ -32,28 +39,38 @@ class StaticSource:
         self._names = ResolvedNames()
 
     async def run(self, key: ComponentKey, report: Report) -> None:
-        listed = self._read()
-        last: Snapshot | None = None
+        read = partial(
+            anyio.to_thread.run_sync, self._read, limiter=anyio.CapacityLimiter(1), abandon_on_cancel=True
+        )
+        listed = await read()
+        last: list[FixedEndpoint] | None = None
+        told: Snapshot | None = None
+        changes = 0
         while True:
             await self._names.refresh(listed)
-            snapshot = Snapshot(tuple(self._candidates(key, listed)))
-            if snapshot != last:
-                report(snapshot)
-            listed, was_degraded = await self._next_list(listed, report)
-            last = None if was_degraded else snapshot
+            if told is None or listed is not last or changes != self._names.changes:
+                last, changes = listed, self._names.changes
+                snapshot = Snapshot(tuple(self._candidates(key, listed)))
+                if snapshot != told:
+                    report(snapshot)
+                told = snapshot
+            listed, was_degraded = await self._next_list(listed, read, report)
+            if was_degraded:
+                told = None
 
     async def _next_list(
-        self, listed: list[FixedEndpoint], report: Report
+        self, listed: list[FixedEndpoint], read: _Read, report: Report
     ) -> tuple[list[FixedEndpoint], bool]:
         """The list a moment later, and whether there was none to be had meanwhile."""
-        was_degraded = False
+        reason = None
         while True:
             await asyncio.sleep(_LOOK)
             try:
-                return (self._read() if self._watched else listed), was_degraded
+                return (await read() if self._watched else listed), reason is not None
             except (OSError, ValueError) as error:
-                report.degraded(str(error))
-                was_degraded = True
+                if reason != str(error):
+                    reason = str(error)
+                    report.degraded(reason)
 
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
         """A list knows nothing of the living."""
@@ -93,6 +110,7 @@ class ResolvedNames:
         self._addresses: dict[str, list[str]] = {}
         self._problems: dict[str, str] = {}
         self._resolved_at: dict[str, float] = {}
+        self.changes = 0
 
     def addresses(self, name: str) -> list[str]:
         return self._addresses.get(name, [])
@@ -109,12 +127,16 @@ class ResolvedNames:
 
     async def _resolve(self, name: str, now: float) -> None:
         self._resolved_at[name] = now
+        before = self.addresses(name), self.problem(name)
         try:
             found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
-        except OSError as error:
-            self._problems[name] = error.strerror or str(error)
+        except (OSError, UnicodeError) as error:
+            self._problems[name] = getattr(error, "strerror", None) or str(error)
         else:
-            self._addresses[name] = sorted({str(entry[4][0]) for entry in found})
+            addresses = {str(entry[4][0]) for entry in found}
+            self._problems[name] = f"{', '.join(sorted(addresses))} is of use on one machine only"
+            self._addresses[name] = sorted(address for address in addresses if "%" not in address)
+        self.changes += before != (self.addresses(name), self.problem(name))
 
 
 def open_static(hosts: str, path: str) -> StaticSource:
@@ -123,9 +145,9 @@ def open_static(hosts: str, path: str) -> StaticSource:
         raise ValueError(f"static://{hosts}{path} names hosts and a path; expected host:port,... or ///file")
     if hosts:
         listed = parse_hosts(hosts)
-        return StaticSource(lambda: listed)
+        return StaticSource(lambda: listed, watched=False)
     if path in ("", "/"):
         raise ValueError(
             "static:// names no endpoint; expected static://host:port,... or static:///file.yaml"
         )
-    return StaticSource(lambda: read_endpoints_file(Path(path)))
+    return StaticSource(EndpointsFile(Path(path)))

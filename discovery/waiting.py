@@ -1,6 +1,10 @@
 """Waiting until a component is complete."""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import anyio
 
 from discovery.errors import DiscoveryTimeoutError
 from discovery.instance import Instance
@@ -19,33 +23,59 @@ async def wait_for_instances(
 ) -> list[Instance]:
     """At least `count` reachable instances with their metadata, the same set for `stable_for` seconds; sorted by id.
 
-    Raises `DiscoveryTimeoutError` that says who is missing and why. Times are in seconds.
+    Raises `DiscoveryTimeoutError` that says who is missing and why, ValueError for a number below zero, RuntimeError
+    when the discovery is closed meanwhile. Times are in seconds.
     """
+    for name, value in (("count", count), ("stable_for", stable_for), ("timeout", timeout)):
+        if not value >= 0:
+            raise ValueError(f"{name} is {value}; expected zero or more")
+    deadline = asyncio.get_running_loop().time() + timeout
+    stream = discovery.watch(namespace, component, metadata=True)
     try:
-        async with asyncio.timeout(timeout), discovery.watch(namespace, component, metadata=True) as stream:
+        await _enter(stream, discovery.list_instances(namespace, component, timeout=timeout))
+        with anyio.CancelScope(deadline=deadline):
             return await _stable(stream, count, stable_for)
-    except TimeoutError as error:
-        if isinstance(error, DiscoveryTimeoutError):
-            raise
-        explanation = await discovery.explain(namespace, component)
-        there = sum(candidate.is_instance and not candidate.reason for candidate in explanation.candidates)
+        explanation = await discovery.explain(namespace, component)  # shares the open watch: nobody is asked
         raise DiscoveryTimeoutError(
-            f"{namespace}/{component}: {there} of {count} instances, not stable for {stable_for:g} s within "
-            f"{timeout:g} s:\n{explanation}"
-        ) from error
+            f"{namespace}/{component}: {len(_complete(stream))} of {count} instances, not stable for "
+            f"{stable_for:g} s within {timeout:g} s:\n{explanation}"
+        )
+    finally:
+        await stream.aclose()
+
+
+async def _enter(stream: InstanceEventStream, listing: Coroutine[Any, Any, object]) -> None:
+    """Enter; `listing`, which reads the same set, keeps the time: its error says what was heard of the source."""
+    both = [asyncio.ensure_future(stream.__aenter__()), asyncio.ensure_future(listing)]
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
+        for one in both:
+            if one.done():
+                one.result()
+    finally:
+        for one in both:
+            one.cancel()
+        await asyncio.gather(*both, return_exceptions=True)
 
 
 async def _stable(stream: InstanceEventStream, count: int, stable_for: float) -> list[Instance]:
     while True:
-        complete = len(_complete(stream)) >= count
-        try:
-            async with asyncio.timeout(stable_for if complete else None):
-                before = _complete(stream)
+        before = _complete(stream)
+        is_enough = len(before) >= count
+        if not is_enough or stable_for > 0:
+            with anyio.move_on_after(stable_for if is_enough else None) as patience:
                 while _complete(stream) == before:
-                    await anext(stream)
-        except TimeoutError:
-            members = _complete(stream)
-            return [stream.instances[i] for i in sorted(members)]
+                    await _change(stream)
+            if not patience.cancelled_caught or _complete(stream) != before:
+                continue
+        return [stream.instances[i] for i in sorted(before)]
+
+
+async def _change(stream: InstanceEventStream) -> None:
+    try:
+        await anext(stream)
+    except StopAsyncIteration as error:
+        raise RuntimeError("the discovery was closed while its instances were waited for") from error
 
 
 def _complete(stream: InstanceEventStream) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any, Self
 from aiohttp import web
 
 import discovery
-from discovery.endpoints_file import read_endpoints_file
+from discovery.endpoints_file import EndpointsFile
 from discovery.static import StaticSource
 from epp import certificate, status
 from epp.body import Budget
@@ -234,7 +234,7 @@ def _discovery(url: str | None, listed: FileDiscoveryParameters | None) -> disco
         raise ConfigError("dataLayer.discovery", problem)
     path = Path(listed.path)
     return discovery.SourceDiscovery(
-        StaticSource(lambda: read_endpoints_file(path), watched=listed.watch_file)
+        StaticSource(EndpointsFile(path), watched=listed.watch_file)
     )
 
 

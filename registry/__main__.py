@@ -7,8 +7,10 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import anyio
@@ -18,6 +20,7 @@ import registry
 from discovery.errors import AdsumError
 from discovery.instance import authority
 from registry.described import DocumentFile
+from registry.service import InstanceHandle
 from registry.sidecar import Followed, Sidecar
 
 log = logging.getLogger("registry")
@@ -91,13 +94,33 @@ async def _run(options: argparse.Namespace) -> None:
         token=os.environ.get("ADSUM_TOKEN") or None,
     )
     async with (
-        opened.register_instance(options.namespace, options.component) as handle,
+        AsyncExitStack() as registration,
         aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=False) as session,
     ):
+        registering = opened.register_instance(options.namespace, options.component)
+        handle = await _unless_stopped(registration.enter_async_context(registering), stop)
+        if handle is None:
+            log.info("told to stop before it was registered")
+            return
         instance = handle.instance
         at = authority(instance.address, instance.port)
         log.info("%s/%s %s at %s", instance.namespace, instance.component, instance.id, at)
         await _follow(Sidecar(_followed(options), handle, session, file), stop)
+
+
+async def _unless_stopped(
+    registering: Coroutine[Any, Any, InstanceHandle], stop: asyncio.Queue[signal.Signals]
+) -> InstanceHandle | None:
+    """The handle, or None where a signal came first: an id that somebody else held may take seconds to be free."""
+    registered = asyncio.create_task(registering)
+    told = asyncio.create_task(stop.get())
+    try:
+        await asyncio.wait({registered, told}, return_when=asyncio.FIRST_COMPLETED)
+        return None if told.done() else registered.result()
+    finally:
+        told.cancel()
+        registered.cancel()
+        await asyncio.gather(registered, told, return_exceptions=True)
 
 
 async def _follow(sidecar: Sidecar, stop: asyncio.Queue[signal.Signals]) -> None:

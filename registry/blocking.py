@@ -9,12 +9,12 @@ import signal
 import ssl
 import threading
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from types import FrameType, TracebackType
 from typing import Any, Self
 
 from discovery.instance import Instance, InstanceStatus
-from discovery.portal import Portal
+from discovery.portal import Portal, PortalClosedError
 from registry import opening
 from registry.service import InstanceHandle as AsyncInstanceHandle
 from registry.service import ServiceRegistry as AsyncServiceRegistry
@@ -23,7 +23,7 @@ __all__ = ["InstanceHandle", "ServiceRegistry", "open"]
 
 
 class InstanceHandle:
-    """`registry.InstanceHandle` without await; a context manager."""
+    """`registry.InstanceHandle` without await; a context manager. In a process that was forked since, RuntimeError."""
 
     def __init__(self, native: AsyncInstanceHandle, portal: Portal) -> None:
         self._native = native
@@ -38,19 +38,24 @@ class InstanceHandle:
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Raises TypeError or ValueError that name the place; then the old document stays."""
+        self._portal.check_process()
         self._native.set_metadata(metadata)
 
     def set_ready(self, status: InstanceStatus | str) -> None:
         """One of "ready", "not_ready", "draining"; ValueError otherwise."""
+        self._portal.check_process()
         self._native.set_ready(status)
 
     def busy(self) -> AbstractContextManager[None]:
         """Work that a drain waits for, in whatever thread."""
+        self._portal.check_process()
         return self._native.busy()
 
     def drain(self, timeout: float) -> None:
         """Say DRAINING, wait until nothing is busy or `timeout` seconds passed, then close."""
-        self._portal.call(self._native.drain, timeout)
+        self._portal.check_process()
+        with suppress(PortalClosedError):
+            self._portal.call(self._native.drain, timeout)
 
     def drain_on_sigterm(self, timeout: float = 30.0) -> None:
         """On SIGTERM drain, beside the program's own work, then do what SIGTERM did before: end it, by default.
@@ -58,6 +63,8 @@ class InstanceHandle:
         A second SIGTERM cuts the drain short. ValueError outside the main thread.
         """
         previous = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
+
+        registered = os.getpid()
 
         def drain() -> None:
             try:
@@ -67,12 +74,17 @@ class InstanceHandle:
 
         def received(number: int, frame: FrameType | None) -> None:
             signal.signal(signal.SIGTERM, previous)
+            if os.getpid() != registered:  # a forked child: the registration is its parent's to drain
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
             threading.Thread(target=drain, name="drain on SIGTERM", daemon=True).start()
 
         signal.signal(signal.SIGTERM, received)
 
     def close(self) -> None:
-        self._portal.call(self._native.close)
+        """Idempotent; in a forked process nothing happens: the registration is its parent's."""
+        with suppress(PortalClosedError):
+            self._portal.call(self._native.close)
 
     def __enter__(self) -> Self:
         return self
@@ -84,7 +96,10 @@ class InstanceHandle:
 
 
 class ServiceRegistry:
-    """`registry.ServiceRegistry` without await. A context manager; `close` closes its handles and ends its thread."""
+    """`registry.ServiceRegistry` without await. A context manager; `close` closes its handles and ends its thread.
+
+    RuntimeError when it is called after `close`, or in a process that was forked after its first call.
+    """
 
     def __init__(self, native: AsyncServiceRegistry, portal: Portal) -> None:
         self._native = native
@@ -135,4 +150,4 @@ def open(  # noqa: PLR0913  # as registry.open
         ssl_context=ssl_context,
         token=token,
     )
-    return ServiceRegistry(native, Portal(native.aclose))
+    return ServiceRegistry(native, Portal(native.aclose, "registry"))

@@ -35,7 +35,7 @@ class DocumentFile:
     def _read(self) -> None:
         text = self.path.read_bytes()
         try:
-            content = json.loads(text)
+            content = _decode(text)
         except ValueError as error:
             self._problem = f"{self.path} is not JSON: {error}"
             return
@@ -52,7 +52,7 @@ def read_models(body: bytes) -> Mapping[str, Any]:
 
     vLLM lists the base model under each of its served names, then LoRA adapters with their base as `parent`.
     """
-    listed = json.loads(body)
+    listed = _decode(body)
     entries = listed.get("data") if isinstance(listed, dict) else None
     if not isinstance(entries, list) or not all(_is_model(entry) for entry in entries):
         raise ValueError('not a list of models: expected {"data": [{"id": ...}, ...]}')
@@ -83,6 +83,13 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
             merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
         )
     return both
+
+
+def _decode(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def _is_model(entry: object) -> bool:

@@ -1,30 +1,35 @@
 """Membership by a file: the record that discovery reads, and the lock that proves that its owner lives."""
 
 import asyncio
+import logging
 import os
 import threading
 import time
-import uuid
 from contextlib import suppress
 from pathlib import Path
 
-import anyio.to_thread
+import anyio
 
 from discovery import AdsumError, Instance, RegistrationError
 from discovery.directory import SILENT_AFTER
-from discovery.flock import HeldLock, component_locked, is_held
+from discovery.flock import HeldLock, component_locked, is_held, open_lock
 from discovery.record import (
     HEARTBEAT,
     LOCK_SUFFIX,
     RECORD_SUFFIX,
     Record,
+    aside_path,
     component_path,
+    encode_record,
     open_root,
     read_record,
     this_host,
     write_record,
 )
 from discovery.source import ComponentKey
+from discovery.threads import in_thread
+
+log = logging.getLogger(__name__)
 
 
 class FilesystemMembership:
@@ -33,27 +38,32 @@ class FilesystemMembership:
     def __init__(self, root: Path | None = None, *, host: str | None = None) -> None:
         self._root = root
         self._host = host or this_host()
+        self._thread = anyio.CapacityLimiter(1)
         self._writing = threading.Lock()
+        self._left = threading.Event()
         self._directory = Path()
         self._record: Record | None = None
         self._lock: HeldLock | None = None
         self._heartbeat: asyncio.Task[None] | None = None
 
     async def join(self, instance: Instance) -> Instance:
-        """Take the id and write the record. RegistrationError if the id is taken or the root cannot be used."""
+        """Take the id and write the record. RegistrationError if the id is taken or the root cannot be used.
+
+        Cancelled, nothing is left behind, and this membership is over.
+        """
         try:
-            self._directory = component_path(
-                open_root(self._root), ComponentKey(instance.namespace, instance.component)
-            )
+            await in_thread(self._thread, self._open, instance)
             await self._outlast_other_host(instance.id)
-            await anyio.to_thread.run_sync(self._join, instance)
-        except AdsumError as error:
+            await in_thread(self._thread, self._join, instance, stop=self._left.set)
+        except RegistrationError:
+            raise
+        except (AdsumError, ValueError) as error:
             raise RegistrationError(str(error)) from error
         except OSError as error:
             raise RegistrationError(
                 f"{instance.id} cannot be registered in {self._directory}: {error.strerror or error}"
             ) from error
-        self._heartbeat = asyncio.create_task(self._beat(), name=f"heartbeat {instance.id}")
+        self._heartbeat = asyncio.create_task(self._beat(instance.id), name=f"heartbeat {instance.id}")
         return instance
 
     def update(self, instance: Instance) -> None:
@@ -72,11 +82,12 @@ class FilesystemMembership:
 
     async def leave(self) -> None:
         """Remove the record, then the lock. Idempotent."""
+        self._left.set()
         if self._heartbeat is not None:
             self._heartbeat.cancel()
             await asyncio.wait([self._heartbeat])
             self._heartbeat = None
-        await anyio.to_thread.run_sync(self._leave)
+        await in_thread(self._thread, self._leave)
 
     async def _outlast_other_host(self, instance_id: str) -> None:
         """Another host's lock proves nothing here: an id is free once its counter stood still long enough."""
@@ -84,7 +95,7 @@ class FilesystemMembership:
         deadline = time.monotonic() + SILENT_AFTER
         while time.monotonic() < deadline:
             try:
-                record = read_record(self._record_path(instance_id))
+                record = await in_thread(self._thread, read_record, self._record_path(instance_id))
             except (FileNotFoundError, ValueError):
                 return
             if record.host == self._host:
@@ -97,15 +108,23 @@ class FilesystemMembership:
             first = record.counter
             await asyncio.sleep(HEARTBEAT / 4)
 
+    def _open(self, instance: Instance) -> None:
+        encode_record(self._record_of(instance, 0))
+        key = ComponentKey(instance.namespace, instance.component)
+        self._directory = component_path(open_root(self._root), key)
+
     def _join(self, instance: Instance) -> None:
-        with component_locked(self._directory), self._writing:
+        with component_locked(self._directory, given_up=self._left.is_set), self._writing:
+            if self._left.is_set():
+                raise RegistrationError(f"{instance.id} left before it was registered")
             self._refuse_if_held(instance.id)
-            self._record = self._record_of(instance, 0)
-            self._claim(self._record)
+            record = self._record_of(instance, 0)
+            self._claim(record)
+            self._record = record
 
     def _refuse_if_held(self, instance_id: str) -> None:
         with suppress(FileNotFoundError):
-            descriptor = os.open(self._lock_path(instance_id), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_lock(self._lock_path(instance_id))
             try:
                 if is_held(descriptor):
                     raise RegistrationError(
@@ -117,16 +136,19 @@ class FilesystemMembership:
 
     def _claim(self, record: Record) -> None:
         """Lock a file aside, then put it in place: the lock is visible only when it is held."""
-        aside = self._directory / f".{record.instance_id}.{uuid.uuid4().hex}.tmp"
+        aside, path = aside_path(self._directory, record.instance_id), self._lock_path(record.instance_id)
         lock = HeldLock(aside)
         try:
             self._record_path(record.instance_id).unlink(
                 missing_ok=True
             )  # a dead owner's, never under our lock
-            aside.rename(self._lock_path(record.instance_id))
+            aside.rename(path)
             write_record(self._directory, record)
-        except OSError:
-            aside.unlink(missing_ok=True)
+        except BaseException:
+            for name in (aside, path):
+                with suppress(OSError):
+                    if lock.is_at(name):
+                        name.unlink()
             lock.release()
             raise
         if self._lock is not None:
@@ -140,28 +162,40 @@ class FilesystemMembership:
             if record is None or lock is None:
                 return
             path = self._lock_path(record.instance_id)
-            if lock.is_at(path):
-                with suppress(OSError):  # a root that went away took the record with it
+            with suppress(OSError):  # a root that went away took the record with it
+                if lock.is_at(path):
                     self._record_path(record.instance_id).unlink(missing_ok=True)
                     path.unlink(missing_ok=True)
             lock.release()
 
-    async def _beat(self) -> None:
+    async def _beat(self, instance_id: str) -> None:
+        """A full or absent disk, an id that somebody took: the next beat tries again; each is told once."""
+        told: str | None = None
         while True:
             await asyncio.sleep(HEARTBEAT)
-            with suppress(OSError, AdsumError):  # a full or absent disk: the next beat tries again
-                await anyio.to_thread.run_sync(self._count)
+            try:
+                await in_thread(self._thread, self._count)
+                trouble, level = None, logging.INFO
+            except RegistrationError as error:
+                trouble, level = f"its files were removed, and {error}", logging.ERROR
+            except (AdsumError, OSError, ValueError) as error:
+                cause = error.strerror if isinstance(error, OSError) else None
+                trouble, level = f"its heartbeat cannot be written: {cause or error}", logging.WARNING
+            if trouble != told:
+                log.log(level, "%s: %s", instance_id, trouble or "its heartbeat is written again")
+            told = trouble
 
     def _count(self) -> None:
         """Another heartbeat for other hosts; and if somebody removed our files, announce this instance again."""
         with self._writing:
-            if self._record is None or self._lock is None:
+            if self._record is None or self._lock is None or self._left.is_set():
                 return
             self._record = self._record.model_copy(update={"counter": self._record.counter + 1})
             if self._lock.is_at(self._lock_path(self._record.instance_id)):
                 write_record(self._directory, self._record)
                 return
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            key = ComponentKey(self._record.namespace, self._record.component)
+            self._directory = component_path(open_root(self._root), key)
             with component_locked(self._directory, patience=0):
                 self._refuse_if_held(self._record.instance_id)
                 self._claim(self._record)

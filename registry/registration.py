@@ -1,7 +1,6 @@
 """The one ServiceRegistry, over any Membership: what an instance announces, and who shares a handle."""
 
 import asyncio
-import re
 import secrets
 import ssl
 from collections.abc import Callable, Generator, Mapping
@@ -11,13 +10,11 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from discovery.errors import RegistrationError
-from discovery.instance import Instance, InstanceStatus, check_instance_id
+from discovery.instance import Instance, InstanceStatus, check_address, check_instance_id
 from discovery.source import ComponentKey, component_key
 from registry.contract import Contract
 from registry.handle import Membership, RegisteredInstance, Serving
 from registry.server import ContractServer
-
-_HOST_NAME = re.compile(r"[a-z0-9_]([-a-z0-9_.]{0,251}[a-z0-9_])?", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,8 @@ class Announcement:
     contract: Contract | None = None
 
     def __post_init__(self) -> None:
-        _check_address(self.address)
+        if self.address is not None:
+            check_address(self.address)
         _check_labels(self.labels)
         if self.instance_id is not None:
             check_instance_id(self.instance_id)
@@ -172,24 +170,16 @@ class _Mounted:
         """The worker's application goes on."""
 
 
-def _check_address(address: str | None) -> None:
-    if address is None or _HOST_NAME.fullmatch(address):
-        unspecified = address == "0.0.0.0"  # noqa: S104  # refused, not listened on
-    else:
-        try:
-            unspecified = ip_address(address).is_unspecified
-        except ValueError as error:
-            raise ValueError(
-                f"address {address!r} is neither a host name nor an IP address (the port is an argument of its own)"
-            ) from error
-    if unspecified:
-        raise ValueError(f"nobody can reach {address!r}: give the host name or IP address that others use")
-
-
 def _check_labels(labels: Mapping[str, str]) -> None:
     for key, value in labels.items():
         if not isinstance(key, str) or not isinstance(value, str):
             raise TypeError(f"label {key!r}: {value!r} is not a string named by a string")
+        try:
+            (key + value).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"label {key!r}: {value!r} holds a lone surrogate, which is no text: decode it rightly"
+            ) from error
 
 
 def _check_mounted(announcement: Announcement) -> None:

@@ -14,6 +14,7 @@ from yarl import URL
 
 from discovery.errors import RegistrationError
 from discovery.instance import InstanceStatus
+from discovery.metadata import read_body
 from registry.described import DocumentFile, describe_transport, merged, read_models
 from registry.service import InstanceHandle
 
@@ -117,7 +118,7 @@ class Sidecar:
             return _Silence(f"no answer within {self._followed.patience:g} s")
         except aiohttp.ClientConnectorError as error:
             return f"cannot be reached: {error.os_error.strerror or error}"
-        except (aiohttp.ClientError, OSError) as error:
+        except (aiohttp.ClientError, OSError, UnicodeError) as error:
             return str(error) or type(error).__name__
 
     async def _update_models(self) -> None:
@@ -132,7 +133,10 @@ class Sidecar:
             ):
                 if response.status != 200:
                     raise ValueError(f"HTTP {response.status}")
-                self._models = read_models(await response.content.read(_MODELS_LIMIT))
+                body = await read_body(response, _MODELS_LIMIT)
+                if len(body) > _MODELS_LIMIT:
+                    raise ValueError(f"more than {_MODELS_LIMIT} bytes")
+                self._models = read_models(body)
         except aiohttp.ClientConnectionError:  # the next probe says it
             return
         except (aiohttp.ClientError, OSError, ValueError) as error:

@@ -1,5 +1,7 @@
 """`check URL`: the verdicts over a worker that keeps the contract, a plain server, and broken ones."""
 
+import asyncio
+
 import pytest
 from aiohttp import web
 
@@ -26,10 +28,44 @@ async def test_a_server_without_documents_is_weak(worker: FakeWorker) -> None:
     assert (await verdicts(worker))["/metadata"] is Verdict.WEAK
 
 
-@pytest.mark.parametrize("body", [b"[]", b"<html>", b"{" + b" " * 2_000_000 + b"}"])
+DEEP = b'{"a": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+
+
+@pytest.mark.parametrize("body", [b"[]", b"<html>", b"{" + b" " * 2_000_000 + b"}", DEEP])
 async def test_what_discovery_cannot_use_is_broken(worker: FakeWorker, body: bytes) -> None:
     worker.body = body
     assert (await verdicts(worker))["/metadata"] is Verdict.BROKEN
+
+
+async def test_a_document_that_comes_in_pieces_is_read_whole(worker: FakeWorker) -> None:
+    async def pieces(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        for piece in (b'{"model": ', b'{"name": "', b"m" * 300_000, b'"}}'):
+            await response.write(piece)
+            await asyncio.sleep(0.02)
+        return response
+
+    worker.handler = pieces
+    assert (await verdicts(worker))["/metadata"] is Verdict.OK
+
+
+async def test_an_entity_tag_that_cannot_be_sent_back_is_weak_and_shown_without_harm() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nETag: "a\x1b.b.1"\r\n'
+            b"Content-Length: 2\r\nConnection: close\r\n\r\n{}"
+        )
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        found = [finding async for finding in check_contract(f"http://127.0.0.1:{port}")]
+    assert all(finding.seen.isprintable() for finding in found)
+    assert [f.verdict for f in found if "ETag" in f.requirement] == [Verdict.WEAK]
+    assert Verdict.BROKEN not in {finding.verdict for finding in found}
 
 
 async def test_nobody_there_is_broken() -> None:

@@ -1,5 +1,6 @@
 """`python -m discovery`, as a person and as a script would use it: a real process each."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import registry
 from tests.owner_process import owner
 
 
@@ -69,6 +71,29 @@ def test_explain_says_why_and_exits_with_one_when_something_is_wrong(tmp_path: P
         deaf = run("explain", "prod", "decode", "--discovery", f"file://{tmp_path}")
     assert deaf.stdout.startswith("w-0 is an instance: its metadata is unavailable: ")
     assert deaf.returncode == 1
+
+
+async def test_the_token_in_the_environment_is_shown_to_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADSUM_TOKEN", "s3cret")
+    url = f"file://{tmp_path}"
+    async with registry.open(url, token="s3cret").register_instance("prod", "decode") as handle:
+        handle.set_ready("ready")
+        explained = await asyncio.to_thread(run, "explain", "prod", "decode", "--discovery", url)
+        assert explained.stdout == f"{handle.instance_id()} is an instance\n"
+        watching = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "discovery", "watch", "prod", "decode"),
+            *("--metadata", "--discovery", url, "--json"),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        try:
+            assert watching.stdout is not None
+            async with asyncio.timeout(10):
+                assert json.loads(await watching.stdout.readline())["event"] == "added"
+        finally:
+            watching.terminate()
+            await watching.communicate()
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ def test_somebody_elses_answer_is_not_this_instances_document(wrong: dict[str, s
         ("", b"{}", "content type"),
         ("application/json", b"[1]", "not a JSON object"),
         ("application/json", b"{", "not a JSON object"),
+        ("application/json", b'{"a": ' + b"[" * 20_000 + b"]" * 20_000 + b"}", "nested too deeply"),
         ("application/json", b'{"a": "' + b"x" * 1024 * 1024 + b'"}', "more than 1048576 bytes"),
     ],
 )
@@ -76,7 +77,22 @@ def test_the_document_can_be_changed_by_its_reader_without_harm() -> None:
     assert document.metadata() == {"x": {}}
 
 
-@pytest.mark.parametrize(("sent", "read"), [('"a.b.1"', "a.b.1"), ('W/"a"', "a"), ("", None), ('""', None)])
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        ('"a.b.1"', "a.b.1"),
+        ('W/"a"', "a"),
+        ('"\u00fc"', "\u00fc"),
+        ("", None),
+        ('""', None),
+        ("a.b.1", None),
+        ('"a b"', None),
+        ('"a"b"', None),
+        ('"a\x01"', None),
+        ('"a\x9b"', None),
+        ('"\udcff"', None),
+    ],
+)
 def test_entity_tags(sent: str, read: str | None) -> None:
     assert read_etag(headers(ETag=sent)) == read
 

@@ -84,7 +84,7 @@ async def test_a_bad_worker_stays_pending_shows_in_explain_and_delays_nobody(
             async with asyncio.timeout(0.9):
                 assert (await anext(stream)).instance_id == "good"
             async with asyncio.timeout(5):
-                while "not fetched yet" in (reason := await reason_of("bad", discovering)):
+                while "not answered yet" in (reason := await reason_of("bad", discovering)):
                     await asyncio.sleep(0.05)
             assert {"hang": "no answer within 1 s", "500": "HTTP 500", "html": "content type"}[
                 problem

@@ -1,7 +1,7 @@
 import pytest
 
 from discovery import Instance, InstanceStatus, MetadataUnavailableError
-from discovery.instance import check_component, check_instance_id, check_namespace
+from discovery.instance import check_address, check_component, check_instance_id, check_namespace
 
 
 def an_instance(**changes: object) -> Instance:
@@ -66,3 +66,36 @@ def test_the_way_to_the_metadata_is_no_part_of_equality() -> None:
 async def test_an_instance_made_by_hand_says_that_it_cannot_be_asked() -> None:
     with pytest.raises(MetadataUnavailableError, match="came without a way to ask it"):
         await an_instance().metadata()
+
+
+@pytest.mark.parametrize(
+    "address", ["10.0.0.1", "fd00::1", "localhost", "node_17", "Worker.Example", "a" * 63]
+)
+def test_host_names_and_ip_addresses_are_addresses(address: str) -> None:
+    assert check_address(address) == address
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        *(
+            (wrong, "neither a host name nor an IP address")
+            for wrong in ("", "a b", "a..b", "h:80", "[::1]", "ä")
+        ),
+        *(
+            (wrong, "neither a host name")
+            for wrong in ("a" * 64, "a." * 130 + "b", "x/y", "u@h", "a\n", "::1::")
+        ),
+        ("fe80::1%eth0", "has a zone, which only this machine knows"),
+        ("0.0.0.0", "nobody can reach '0.0.0.0'"),
+        ("::", "nobody can reach '::'"),
+    ],
+)
+def test_other_addresses_are_errors_that_say_why(address: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        check_address(address)
+
+
+@pytest.mark.parametrize("address", ["foo:bar", "fe80::1%lo", ":", "a b"])
+def test_no_address_makes_the_authority_raise(address: str) -> None:
+    assert an_instance(address=address).authority.endswith(":8000")

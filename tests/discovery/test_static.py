@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 
 import discovery
 from discovery import InstanceAddedEvent, InstanceRemovedEvent, SourceDiscovery, WatchState
-from discovery.endpoints_file import parse_hosts, read_endpoints_file
+from discovery.endpoints_file import EndpointsFile, FixedEndpoint, parse_hosts, read_endpoints_file
 from discovery.static import StaticSource, open_static
 
 
@@ -48,11 +51,39 @@ async def test_a_name_that_does_not_resolve_hides_nobody_and_shows_in_explain() 
         ("[x]:80", "not an IPv6 address"),
         (":80", "is not host:port"),
         (",", "no endpoint is named"),
+        ("good:80,bad..name:80", "'bad..name:80': 'bad..name' is not a host name: label empty"),
+        (f"{'a' * 64}.org:80", "is not a host name"),
+        ("a/b:80", "'a/b' is not a host name"),
+        ("a b:80", "'a b' is not a host name"),
+        ("user@host:80", "'user@host' is not a host name"),
+        ("[10.0.0.1]:80", "not an IPv6 address"),
+        ("[fe80::1%eth0]:80", "the zone %eth0 means something on one machine only"),
+        (f"h:{'9' * 5000}", "is not host:port"),
     ],
 )
 def test_a_wrong_entry_is_named(hosts: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse_hosts(hosts)
+
+
+@pytest.mark.parametrize("name", ["b\u00fccher.example", "under_score", "Upper.Case", "dot.at.end."])
+def test_host_names_of_all_kinds(name: str) -> None:
+    assert [endpoint.address for endpoint in parse_hosts(f"{name}:80")] == [name.lower()]
+
+
+async def test_an_ipv6_address_may_stand_behind_another_host() -> None:
+    assert await listed("static://10.0.0.1:80,[::1]:80") == [
+        "0000-0000-0000-0000-0000-0000-0000-0001-80 [::1]:80",
+        "10-0-0-1-80 10.0.0.1:80",
+    ]
+
+
+async def test_a_name_that_no_resolver_can_be_asked_for_ends_nothing() -> None:
+    endpoints = [FixedEndpoint("bad..name", 80, "bad"), FixedEndpoint("10.0.0.1", 80, "good")]
+    async with SourceDiscovery(StaticSource(lambda: endpoints)) as service:
+        assert [i.id for i in await service.list_instances("any", "thing")] == ["good"]
+        [reason] = [c.reason for c in (await service.explain("any", "thing")).candidates if c.id == "bad"]
+        assert "label empty" in (reason or "")
 
 
 @given(st.text(max_size=30))
@@ -99,6 +130,15 @@ async def test_the_go_pickers_file(tmp_path: Path) -> None:
         ("endpoints: [{name: A, address: 10.0.0.1, port: 1}]", "endpoints.0.name: .*DNS-1123"),
         ("endpoints: [{name: a, address: 10.0.0.1, port: 1, metrics: 2}]", "endpoints.0.metrics"),
         ("endpoints: [{name: a, address: x, port: 1}, {name: a, address: y, port: 1}]", "'a' stands twice"),
+        ("endpoints: [{name: a, address: bad..name, port: 1}]", "endpoints.0.address: 'bad..name' is not"),
+        ("endpoints: [{name: a, address: 'fe80::1%lo', port: 1}]", "endpoints.0.address: the zone %lo"),
+        ("endpoints: " + "[" * 100_000 + "]" * 100_000, "nested deeper than 20 levels"),
+        ("- " * 300_000, "nested deeper than 20 levels"),
+        (
+            "endpoints: [{name: a, namespace: x, address: h, port: 1}, {name: a, address: h, port: 1}, "
+            + "{name: a.x, address: h, port: 1}]",
+            "two endpoints would be the instance 'a.x'",
+        ),
         ("{", "neither YAML nor JSON"),
         ("- 1", "the document"),
     ],
@@ -108,6 +148,75 @@ def test_a_wrong_file_names_the_place(tmp_path: Path, text: str, message: str) -
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         read_endpoints_file(path)
+
+
+async def test_the_same_name_in_two_namespaces_hides_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(
+        "endpoints:\n"
+        "- {name: a, namespace: x, address: 10.0.0.1, port: 1}\n"
+        "- {name: a, namespace: y, address: 10.0.0.2, port: 2}\n"
+        "- {name: b, namespace: y, address: 10.0.0.3, port: 3}\n"
+    )
+    assert await listed(f"static://{path}") == ["a.x 10.0.0.1:1", "a.y 10.0.0.2:2", "b 10.0.0.3:3"]
+
+
+def test_a_file_that_did_not_change_is_not_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.json"
+
+    def write(port: int, seconds_ago: float) -> None:
+        path.write_text(json.dumps({"endpoints": [{"name": "w", "address": "10.0.0.1", "port": port}]}))
+        then = time.time() - seconds_ago
+        os.utime(path, (then, then))
+
+    write(1, 100)
+    read = EndpointsFile(path)
+    first = read()
+    assert read() is first
+    write(2, 50)
+    assert [endpoint.port for endpoint in read()] == [2]
+    write(3, 0)  # just now: another change could carry the same time
+    fresh = read()
+    assert read() is not fresh
+    path.write_text("{")
+    os.utime(path, (1, 1))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="neither YAML nor JSON"):
+            read()
+    write(4, 10)
+    assert [endpoint.port for endpoint in read()] == [4]
+
+
+async def test_a_list_that_takes_long_to_read_stops_nobody_else() -> None:
+    started, may_go = threading.Event(), threading.Event()
+
+    def read() -> list[FixedEndpoint]:
+        started.set()
+        assert may_go.wait(5)
+        return [FixedEndpoint("10.0.0.1", 80)]
+
+    async with SourceDiscovery(StaticSource(read)) as service:
+        listing = asyncio.create_task(service.list_instances("any", "thing"))
+        async with asyncio.timeout(2):
+            while not started.is_set():
+                await asyncio.sleep(0.01)
+        may_go.set()
+        assert len(await listing) == 1
+
+
+async def test_a_wrong_name_edited_into_the_file_keeps_the_last_good_list(tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text("endpoints: [{name: a, address: 10.0.0.1, port: 1}]")
+    async with (
+        asyncio.timeout(10),
+        discovery.open(f"static://{path}") as service,
+        service.watch("any", "thing") as stream,
+    ):
+        path.write_text("endpoints: [{name: a, address: bad..name, port: 1}]")
+        while stream.health.state is not WatchState.DEGRADED:
+            await asyncio.sleep(0.01)
+        assert "'bad..name' is not a host name" in (stream.health.reason or "")
+        assert list(stream.instances) == ["a"]
 
 
 async def test_a_changed_file_is_read_again_and_a_broken_one_keeps_the_last_good_list(tmp_path: Path) -> None:

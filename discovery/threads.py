@@ -1,0 +1,90 @@
+"""Blocking work in threads: a cancelled caller waits for its end, so that what it opened or wrote can be undone."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import TypeVar, TypeVarTuple
+
+import anyio
+import anyio.to_thread
+
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
+
+
+def _nothing() -> None: ...
+
+
+async def in_thread(
+    limiter: anyio.CapacityLimiter,
+    function: Callable[[*Arguments], Result],
+    *arguments: *Arguments,
+    stop: Callable[[], object] = _nothing,
+) -> Result:
+    """The function's result, from one of anyio's threads; `limiter` bounds how many work at once.
+
+    A thread cannot be cancelled: when the caller is, `stop` is called, by which the function may hear of it, and
+    CancelledError is raised once the function has returned. Its result is dropped then. Where no thread can start
+    the caller's own does the work: so a worker can still leave while the interpreter ends, when there are no new
+    threads from Python 3.12 on.
+    """
+    work: Future[Result] = Future()
+    async with limiter:
+        ended = asyncio.wrap_future(work)
+        carrier = asyncio.create_task(_carry(work, partial(function, *arguments)))
+        carrier.add_done_callback(lambda _: work.cancel())  # it never began, if it is not done or being done
+        try:
+            await asyncio.wait([ended])
+        except asyncio.CancelledError:
+            work.cancel()
+            stop()
+            await _until(ended)
+            raise
+        if work.cancelled() and not carrier.cancelled():
+            return function(*arguments)
+        return ended.result()
+
+
+def start_thread(function: Callable[[*Arguments], Result], *arguments: *Arguments) -> "Future[Result]":
+    """Run the function in a daemon thread of its own. RuntimeError when the system gives none."""
+    work: Future[Result] = Future()
+    call = partial(function, *arguments)
+    threading.Thread(target=_perform, args=(work, call), name="adsum work", daemon=True).start()
+    return work
+
+
+async def outlast(work: "Future[Result]") -> None:
+    """Wait for the end of what `start_thread` began, whoever cancels meanwhile; its error, if any, is dropped."""
+    await _until(asyncio.wrap_future(work))
+
+
+async def _carry(work: "Future[Result]", call: Callable[[], Result]) -> None:
+    try:
+        await anyio.to_thread.run_sync(_perform, work, call, limiter=anyio.CapacityLimiter(1))
+    except RuntimeError:  # no thread could start: `work` is as it was
+        return
+
+
+def _perform(work: "Future[Result]", call: Callable[[], Result]) -> None:
+    if not work.set_running_or_notify_cancel():
+        return
+    try:
+        work.set_result(call())
+    except BaseException as error:  # noqa: BLE001  # raised where the result is asked for
+        work.set_exception(error)
+
+
+async def _until(ended: "asyncio.Future[Result]") -> None:
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not ended.done():
+            try:
+                await asyncio.wait([ended])
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if not ended.cancelled():
+        ended.exception()
+    if cancelled is not None:
+        raise cancelled

@@ -1,0 +1,200 @@
+"""A watch with metadata over workers that lie, break or were never foreseen: the others are not harmed."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from aiohttp import web
+
+from discovery import (
+    ComponentKey,
+    InstanceUpdatedEvent,
+    MetadataClient,
+    SourceDiscovery,
+    WatchState,
+)
+from discovery.memory import MemorySource, MemoryStore
+from tests.fake_worker import FakeWorker, hang, serving
+
+DEEP = b'{"a":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
+
+
+async def reason_of(instance_id: str, discovering: SourceDiscovery) -> str:
+    explanation = await discovering.explain("prod", "decode")
+    return next((c.reason or "" for c in explanation.candidates if c.id == instance_id), "")
+
+
+async def reason_like(words: str, instance_id: str, discovering: SourceDiscovery) -> None:
+    async with asyncio.timeout(5):
+        while words not in await reason_of(instance_id, discovering):
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("address", "body", "words"),
+    [
+        ("127.0.0.1", DEEP, "nested too deeply"),
+        ("\u2100.com", b"{}", "its address cannot be asked"),
+        ("a..b", b"{}", "its address cannot be asked"),
+        ("127.0.0.1", b'{"a": "\xff"}', "not a JSON object"),
+    ],
+)
+async def test_one_poisoned_worker_harms_no_other(
+    store: MemoryStore,
+    discovering: SourceDiscovery,
+    worker: FakeWorker,
+    address: str,
+    body: bytes,
+    words: str,
+) -> None:
+    poisoned = FakeWorker()
+    poisoned.body = body
+    async with serving(poisoned), discovering.watch("prod", "decode", metadata=True) as stream:
+        store.put(replace(poisoned.instance("bad"), address=address))
+        await reason_like(words, "bad", discovering)
+        store.put(worker.instance("good"))
+        async with asyncio.timeout(2):
+            assert (await anext(stream)).instance_id == "good"
+
+
+async def test_a_fault_that_nobody_foresaw_is_one_workers_problem_and_said_once(
+    store: MemoryStore, worker: FakeWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Faulty(MemorySource):
+        def suspect(self, key: ComponentKey, instance_id: str) -> None:
+            raise LookupError("a fault of ours")
+
+    gone = FakeWorker()
+    async with (
+        SourceDiscovery(Faulty(store), client=MetadataClient(timeout=1.0, wait=1.0)) as service,
+        service.watch("prod", "decode", metadata=True) as stream,
+    ):
+        store.put(replace(gone.instance("bad"), port=1))
+        store.put(worker.instance("good"))
+        async with asyncio.timeout(2):
+            assert (await anext(stream)).instance_id == "good"
+        async with asyncio.timeout(5):
+            while not caplog.records:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)  # several tries
+    assert [record.getMessage() for record in caplog.records] == ["following the metadata of bad failed"]
+
+
+def reset_on_prefer(worker: FakeWorker) -> web.StreamResponse:
+    request = worker.requests[-1]
+    if "Prefer" in request.headers and request.transport is not None:
+        request.transport.abort()
+    return web.json_response({"n": 1}, headers={"ETag": '"a.b.1"'})
+
+
+def refused_on_prefer(worker: FakeWorker) -> web.StreamResponse:
+    if "Prefer" in worker.requests[-1].headers:
+        return web.Response(status=500)
+    return web.json_response({"n": 1}, headers={"ETag": '"a.b.1"'})
+
+
+def unchanged_at_once(worker: FakeWorker) -> web.StreamResponse:
+    return web.json_response({"n": 1}, headers={"ETag": '"a.b.1"', "Preference-Applied": "wait=10"})
+
+
+def changing_without_etag_when_held(worker: FakeWorker) -> web.StreamResponse:
+    held = "Prefer" in worker.requests[-1].headers
+    headers = {} if held else {"ETag": f'"a.b.{len(worker.requests)}"'}
+    return web.json_response({"n": len(worker.requests)}, headers=headers | {"Preference-Applied": "wait=10"})
+
+
+def changing_for_ever(worker: FakeWorker) -> web.StreamResponse:
+    count = len(worker.requests)
+    return web.json_response(
+        {"n": count}, headers={"ETag": f'"a.b.{count}"', "Preference-Applied": "wait=10"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "at_most"),
+    [
+        (reset_on_prefer, 7),
+        (refused_on_prefer, 7),
+        (unchanged_at_once, 7),
+        (changing_without_etag_when_held, 9),
+        (changing_for_ever, 10 + 8 + 3),
+    ],
+)
+async def test_a_worker_that_does_not_hold_what_it_was_asked_to_is_not_asked_without_pause(
+    store: MemoryStore,
+    discovering: SourceDiscovery,
+    worker: FakeWorker,
+    answer: Callable[[FakeWorker], web.StreamResponse],
+    at_most: int,
+) -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        return answer(worker)
+
+    worker.handler = handler
+    store.put(worker.instance())
+    async with discovering.watch("prod", "decode", metadata=True) as stream:
+        await anext(stream)
+        await asyncio.sleep(1.5)
+        assert 2 <= len(worker.requests) <= at_most
+
+
+async def test_changes_in_quick_succession_still_arrive_at_once(
+    store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
+) -> None:
+    count, changed = 1, asyncio.Event()
+
+    async def holding(request: web.Request) -> web.Response:
+        if request.headers.get("If-None-Match") == f'"a.b.{count}"':
+            await changed.wait()
+        return web.json_response(
+            {"count": count}, headers={"ETag": f'"a.b.{count}"', "Preference-Applied": "wait=1"}
+        )
+
+    worker.handler = holding
+    store.put(worker.instance())
+    async with discovering.watch("prod", "decode", metadata=True) as stream:
+        await anext(stream)
+        started = asyncio.get_running_loop().time()
+        for count in range(2, 8):
+            changed.set()
+            changed = asyncio.Event()
+            event = await anext(stream)
+            assert isinstance(event, InstanceUpdatedEvent)
+            assert event.new.revision == f"a.b.{count}"
+        assert asyncio.get_running_loop().time() - started < 0.5
+
+
+async def test_an_entity_tag_that_cannot_be_sent_back_freezes_no_document(
+    store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
+) -> None:
+    bodies: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        bodies.append(b'{"n": %d}' % (len(bodies) + 1))
+        writer.write(
+            b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nETag: "a\x01.b"\r\nConnection: close\r\n'
+            b"Content-Length: %d\r\n\r\n%s" % (len(bodies[-1]), bodies[-1])
+        )
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    store.put(replace(worker.instance(), port=port))
+    async with server, discovering.watch("prod", "decode", metadata=True) as stream:
+        assert (await anext(stream)).instance.revision is not None
+        async with asyncio.timeout(5):
+            updated = await anext(stream)
+        assert await updated.instance.metadata() == {"n": 2}
+
+
+async def test_entering_a_watch_with_metadata_is_synced_before_any_document_is_in(
+    store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
+) -> None:
+    worker.handler = hang
+    store.put(worker.instance())
+    async with discovering.watch("prod", "decode", metadata=True) as stream:
+        assert stream.health.state is WatchState.SYNCED
+        assert stream.instances == {}

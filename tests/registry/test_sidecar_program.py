@@ -1,0 +1,140 @@
+"""`python -m registry`: the sidecar as a program beside a real server."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+import discovery
+from registry.__main__ import main
+from tests.registry.model_server import ModelServer, model_server
+
+Eventually = Callable[..., Awaitable[float]]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ModelServer]:
+    async with model_server() as server:
+        yield server
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "registry", "--namespace", "dynamo", "--component", "vllm", *arguments]
+
+
+async def test_the_program_registers_drains_and_leaves(
+    server: ModelServer, tmp_path: Path, eventually: Eventually
+) -> None:
+    (tmp_path / "metadata.json").write_text('{"mdc": {}}')
+    (tmp_path / "root").mkdir(mode=0o700)
+    url = f"file://{tmp_path / 'root'}"
+    process = await asyncio.create_subprocess_exec(
+        *command("--server", server.url, "--discovery", url, "--interval", "50ms", "--label", "zone=a"),
+        *(
+            "--metadata-file",
+            str(tmp_path / "metadata.json"),
+            "--instance-id",
+            "vllm-0",
+            "--drain-timeout",
+            "20s",
+        ),
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"ADSUM_TOKEN": "t0ken"},
+    )
+    try:
+        async with (
+            discovery.open(url, token="t0ken") as found,
+            found.watch("dynamo", "vllm", metadata=True) as stream,
+        ):
+            added = await asyncio.wait_for(anext(stream), 20)
+            assert (added.instance_id, added.instance.labels) == ("vllm-0", {"zone": "a"})
+            assert (await added.instance.metadata())["model"]["name"] == "Qwen3"
+            process.send_signal(signal.SIGTERM)
+            removed = await asyncio.wait_for(_removal(stream), 5)
+            assert removed.reason == "terminating"
+            await asyncio.sleep(0.5)
+            assert process.returncode is None  # the server still answers
+            await server.stop()
+            _, log = await asyncio.wait_for(process.communicate(), 5)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0
+    lines = [line.partition(" registry: ")[2].partition(":")[0] for line in log.decode().splitlines()]
+    assert [line.split()[0] for line in lines] == ["dynamo/vllm", "ready", "draining", "left"]
+    assert b"t0ken" not in log
+    assert not list(tmp_path.glob("root/dynamo/vllm/vllm-0*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_told_to_stop_while_its_id_is_not_free_yet_it_stops_at_once(
+    tmp_path: Path, number: signal.Signals, eventually: Eventually
+) -> None:
+    directory = tmp_path / "dynamo" / "vllm"
+    directory.mkdir(parents=True)
+    elsewhere = {"version": 1, "instance_id": "w-0", "namespace": "dynamo", "component": "vllm"}
+    elsewhere |= {"incarnation": "x", "host": "another", "address": "10.0.0.1", "status": "ready"}
+    (directory / "w-0.json").write_text(json.dumps(elsewhere | {"port": 1}))
+    asked = ["--server", "http://127.0.0.1:1", "--discovery", f"file://{tmp_path}", "--instance-id", "w-0"]
+    process = await asyncio.create_subprocess_exec(*command(*asked), stderr=asyncio.subprocess.PIPE)
+    caught = Path(f"/proc/{process.pid}/status")
+    try:
+        await eventually(lambda: _catches(caught.read_text(), number), within=20)
+        await asyncio.sleep(0.3)  # into the wait for the id, which takes seconds
+        process.send_signal(number)
+        _, log = await asyncio.wait_for(process.communicate(), 2)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0
+    assert b"told to stop before it was registered" in log
+
+
+def _catches(status: str, number: signal.Signals) -> bool:
+    """Whether a process has a handler of the event loop's for SIGTERM, as `/proc/<pid>/status` says."""
+    [mask] = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt:")]
+    return bool(mask >> (signal.SIGTERM - 1) & mask >> (number - 1) & 1)
+
+
+async def _removal(stream: discovery.InstanceEventStream) -> discovery.InstanceRemovedEvent:
+    async for event in stream:
+        if isinstance(event, discovery.InstanceRemovedEvent):
+            return event
+    raise AssertionError("the stream ended")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--server", "nonsense"], 2, "'nonsense' is not a server's URL; expected http://host:port"),
+        (["--server", "http://x:1", "--interval", "soon"], 2, "'soon' is not a time"),
+        (["--server", "http://x:1", "--label", "zone"], 2, "'zone' is not a label"),
+        (["--server", "http://x:1", "--port", "99999"], 2, "port 99999 is not one"),
+        (["--server", "http://x:1", "--discovery", "etcd://x"], 2, "'etcd://x' is not a registry URL"),
+        (["--server", "http://x:1", "--component", "a/b"], 2, "component 'a/b' is not a DNS-1123 label"),
+        (
+            ["--server", "http://x:1", "--metadata-file", "/nowhere/m.json"],
+            2,
+            "/nowhere/m.json cannot be read",
+        ),
+        (["--server", "http://x:1", "--discovery", "file:///proc/adsum"], 1, "/proc/adsum"),
+    ],
+)
+def test_bad_arguments_are_one_line(
+    arguments: list[str], code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--namespace", "dynamo", "--component", "vllm", "--discovery", "memory://x", *arguments]
+    try:
+        exited = main(given)
+    except SystemExit as error:
+        exited = int(str(error.code))
+    said = capsys.readouterr().err
+    assert (exited, words in said, "Traceback" in said) == (code, True, False), said
+    assert said.count("\n") == 1 or said.startswith("usage:"), said
