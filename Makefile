@@ -17,7 +17,7 @@ $(READY): pyproject.toml
 	@echo "making $(VENV), about a minute ..."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable '.[demo]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[demo,kubernetes]' --group dev
 	touch $(READY)
 
 fmt: $(READY)    ## format the code

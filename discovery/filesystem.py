@@ -14,7 +14,7 @@ import anyio
 from discovery.directory import ComponentDirectory
 from discovery.file_events import FileEvents, is_network_filesystem
 from discovery.record import RECORD_SUFFIX, RootError, component_path, open_root, this_host
-from discovery.source import ComponentKey, Report, Snapshot
+from discovery.source import Candidate, ComponentKey, Report, Snapshot
 from discovery.threads import in_thread
 
 _PROBE: Final = 0.25
@@ -50,6 +50,10 @@ class FilesystemSource:
             if wanted == key:
                 look.probe_at = 0.0
                 look.now.set()
+
+    async def explain(self, key: ComponentKey) -> list[Candidate]:
+        """The snapshot says all there is."""
+        return []
 
     async def components(self) -> list[ComponentKey]:
         records = await in_thread(

@@ -89,6 +89,10 @@ class MemorySource:
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
         """Nothing to look at: a store knows only what it is told."""
 
+    async def explain(self, key: ComponentKey) -> list[Candidate]:
+        """The snapshot says all there is."""
+        return []
+
     async def components(self) -> list[ComponentKey]:
         return self._store.components()
 

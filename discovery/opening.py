@@ -11,7 +11,9 @@ from discovery.service import SourceDiscovery
 from discovery.source import Source
 
 _IN_A_POD: Final = "KUBERNETES_SERVICE_HOST"
-SCHEMES: Final = "file:///path, static://host:port,..., static:///file.yaml, memory://name"
+SCHEMES: Final = (
+    "file:///path, static://host:port,..., static:///file.yaml, kubernetes://[namespace], memory://name"
+)
 
 
 def default_url() -> str:
@@ -34,6 +36,12 @@ def open(
 
 def open_source(url: str) -> Source:
     """The source that `url` names; each backend is imported when it is asked for."""
+    scheme, _, rest = url.partition("://")
+    if scheme.lower() == "static":  # by hand: urlsplit refuses [::1]:80 behind another host
+        from discovery.static import open_static
+
+        hosts, slash, path = rest.partition("/")
+        return open_static(hosts, unquote(slash + path))
     parts = urlsplit(url)
     match parts.scheme:
         case "file":
@@ -44,14 +52,10 @@ def open_source(url: str) -> Source:
             from discovery.memory import MemorySource, named
 
             return MemorySource(named(parts.netloc + parts.path))
-        case "static":
-            from discovery.static import open_static
-
-            return open_static(parts.netloc, unquote(parts.path))
         case "kubernetes":
-            raise ValueError(
-                f"{url!r}: the kubernetes source is not part of this version; there are {SCHEMES}"
-            )
+            from discovery.kubernetes.opening import open_kubernetes
+
+            return open_kubernetes(parts, url)
     raise ValueError(f"{url!r} is not a discovery URL; expected one of {SCHEMES}")
 
 

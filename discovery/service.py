@@ -1,8 +1,9 @@
 """What users type against, and its one implementation over any Source."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, Self
 from weakref import WeakSet
@@ -78,9 +79,8 @@ class SourceDiscovery:
     async def explain(self, namespace: str, component: str) -> Explanation:
         key = component_key(namespace, component)
         async with self._attached(key, self._sync_timeout) as shared:
-            explained = await asyncio.gather(
-                *(_explain(shared, candidate) for candidate in shared.candidates)
-            )
+            found = _completed(shared.candidates, await self._source.explain(key))
+            explained = await asyncio.gather(*(_explain(shared, candidate) for candidate in found))
             self._check_open()
             elsewhere = () if explained else tuple(sorted(await self._source.components()))
             candidates = tuple(sorted(explained, key=lambda e: e.id))
@@ -140,6 +140,17 @@ class SourceDiscovery:
 
 def _closed() -> RuntimeError:
     return RuntimeError("this discovery is closed; open another one")
+
+
+def _completed(candidates: Iterable[Candidate], looked: Iterable[Candidate]) -> list[Candidate]:
+    """The candidates, those that only a closer look finds among them; its reason counts where they have none."""
+    closer = {candidate.id: candidate for candidate in looked}
+    known = [
+        replace(c, reason=closer[c.id].reason) if c.reason is None and c.id in closer else c
+        for c in candidates
+    ]
+    ids = {candidate.id for candidate in known}
+    return known + [candidate for candidate in closer.values() if candidate.id not in ids]
 
 
 async def _explain(shared: SharedWatch, candidate: Candidate) -> ExplainedCandidate:

@@ -80,6 +80,9 @@ class Source(Protocol):
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
         """A hint that this instance just stopped answering: look now rather than later."""
 
+    async def explain(self, key: ComponentKey) -> list[Candidate]:
+        """What a closer look finds beside the candidates of the snapshot, or says more about them; [] if nothing."""
+
     async def components(self) -> list[ComponentKey]:
         """Where something is registered, for people who look in the wrong place; empty where that cannot be known."""
 

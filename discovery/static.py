@@ -75,6 +75,10 @@ class StaticSource:
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
         """A list knows nothing of the living."""
 
+    async def explain(self, key: ComponentKey) -> list[Candidate]:
+        """The snapshot says all there is."""
+        return []
+
     async def components(self) -> list[ComponentKey]:
         """Every name means the same list."""
         return []

@@ -77,7 +77,9 @@ async def test_closing_and_giving_up_at_any_moment_leak_no_descriptor(
             await asyncio.wait_for(discovering.list_instances("prod", "decode"), random.uniform(0.001, 0.008))
         async with discovering.watch("prod", "decode"):
             await asyncio.sleep(random.uniform(0, 0.01))
-    assert open_descriptors() <= before
+    async with asyncio.timeout(5):
+        while open_descriptors() > before + 4:  # a loop's own few may come and go; one lost scan would be 150
+            await asyncio.sleep(0.01)
     assert len(await discovering.list_instances("prod", "decode")) == 150
     for lock in locks:
         lock.release()

@@ -50,6 +50,9 @@ class ScriptedSource:
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
         pass
 
+    async def explain(self, key: ComponentKey) -> list[Candidate]:
+        return []
+
     async def components(self) -> list[ComponentKey]:
         return []
 

@@ -93,20 +93,18 @@ class RvLog:
     def get(self, resource: str, namespace: str, name: str) -> Object | None:
         return self._objects.get((resource, namespace, name))
 
-    def list(
+    def objects(
         self, resource: str, namespace: str, selector: Selector | None = None, *, at: int | None = None
     ) -> list[Object]:
         """By name; as it was at version `at` if given. Raises `ExpiredError` when that is compacted."""
-        objects = self._objects if at is None else self._past(at)
-        keys = sorted(k for k in objects if k[:2] == (resource, namespace))
-        return [objects[k] for k in keys if selector is None or selector.matches(objects[k])]
+        there = self._objects if at is None else self._past(at)
+        keys = sorted(k for k in there if k[:2] == (resource, namespace))
+        return [there[k] for k in keys if selector is None or selector.matches(there[k])]
 
-    def changes_after(self, rv: int, resource: str, namespace: str) -> Iterator[Change]:
-        """In order; none for a version of the future. Raises `ExpiredError` at once when `rv` has left the window."""
-        if rv < self.oldest_watch:
-            raise ExpiredError(rv, self.oldest_watch)
-        start = self._index_after(rv)
-        return (c for c in self._changes[start:] if not c.lost and c.key[:2] == (resource, namespace))
+    def changes_after(self, rv: int, resource: str, namespace: str) -> list[Change]:
+        """What watchers are told, in order; nothing for a version of the future."""
+        later = self._changes[self._index_after(rv) :]
+        return [c for c in later if not c.lost and c.key[:2] == (resource, namespace)]
 
     def forget(self) -> None:
         """The watch window starts now, as after a restart of the server or a burst of writes."""
@@ -131,6 +129,13 @@ class RvLog:
         del self._changes[self._index_after(rv) :]
         self.rv = rv
         self.oldest_watch = min(self.oldest_watch, rv)
+
+    def fork(self) -> "RvLog":
+        """A replica that hears nothing of what is written from now on."""
+        other = RvLog(self.rv)
+        other.oldest_watch, other.oldest_read = self.oldest_watch, self.oldest_read
+        other._objects, other._changes, other._uids = dict(self._objects), list(self._changes), self._uids
+        return other
 
     @contextmanager
     def listening(self, listener: Callable[[], None]) -> Iterator[None]:

@@ -1,0 +1,29 @@
+"""The truth is a Kubernetes API server: the EndpointSlices of one Service (seed 002)."""
+
+from discovery.kubernetes.opening import open_kubernetes
+from discovery.kubernetes.selection import LabelSelection, Selection, ServiceSelection
+from discovery.kubernetes.source import KubernetesSource
+from discovery.kubernetes.timings import Timings
+from discovery.kubernetes.transport import (
+    Cluster,
+    ClusterTransport,
+    Response,
+    Transport,
+    TransportError,
+    load_cluster,
+)
+
+__all__ = [
+    "Cluster",
+    "ClusterTransport",
+    "KubernetesSource",
+    "LabelSelection",
+    "Response",
+    "Selection",
+    "ServiceSelection",
+    "Timings",
+    "Transport",
+    "TransportError",
+    "load_cluster",
+    "open_kubernetes",
+]

@@ -1,0 +1,129 @@
+"""From a `kubernetes://` URL to a source that connects when it is first asked."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final
+from urllib.parse import SplitResult, parse_qsl
+
+from discovery.instance import check_namespace
+from discovery.kubernetes.selection import LabelSelection, Selection, ServiceSelection
+from discovery.kubernetes.source import KubernetesSource
+from discovery.kubernetes.timings import Timings
+from discovery.kubernetes.transport import Cluster, ClusterTransport, load_cluster
+from discovery.source import Candidate, ComponentKey, Report, Source
+
+EXPECTED: Final = (
+    "kubernetes://[namespace][?service={template} | labels=true][&port=http][&grace=0.5]"
+    "[&context=NAME][&kubeconfig=PATH][&server=http://host:port]"
+)
+_PARAMETERS: Final = frozenset(
+    ["service", "labels", "port", "grace", "context", "kubeconfig", "server", "assert_service"]
+)
+
+
+class DeferredSource:
+    """A source whose making needs the network or slow imports: made at its first run, once for all keys."""
+
+    def __init__(self, make: Callable[[], Awaitable[KubernetesSource]]) -> None:
+        self._make = make
+        self._made: KubernetesSource | None = None
+        self._lock = asyncio.Lock()
+
+    async def run(self, key: ComponentKey, report: Report) -> None:
+        report.degraded("not connected to the Kubernetes API yet: loading the configuration")
+        await (await self._source()).run(key, report)
+
+    def suspect(self, key: ComponentKey, instance_id: str) -> None:
+        if self._made is not None:
+            self._made.suspect(key, instance_id)
+
+    async def explain(self, key: ComponentKey) -> list[Candidate]:
+        return await (await self._source()).explain(key)
+
+    async def components(self) -> list[ComponentKey]:
+        return await (await self._source()).components()
+
+    async def aclose(self) -> None:
+        if self._made is not None:
+            await self._made.aclose()
+
+    async def _source(self) -> KubernetesSource:
+        async with self._lock:
+            if self._made is None:
+                self._made = await self._make()
+            return self._made
+
+
+def open_kubernetes(parts: SplitResult, url: str) -> Source:
+    """The source that `url` names (`parts` is the URL split). ValueError for a URL that is none of ours."""
+    options = read_options(parts, url)
+    namespace = _namespace(parts, url)
+    selection = _selection(options, url)
+    grace = _grace(options.get("grace", "0.5"), url)
+
+    async def make() -> KubernetesSource:
+        cluster = await find_cluster(options)
+        return KubernetesSource(
+            ClusterTransport(cluster),
+            namespace or cluster.namespace,
+            selection,
+            port_name=options.get("port", "http"),
+            grace=grace,
+        )
+
+    return DeferredSource(make)
+
+
+def read_options(parts: SplitResult, url: str) -> dict[str, str]:
+    """The query of a `kubernetes://` URL. ValueError for a word that we do not know or that comes twice."""
+    pairs = parse_qsl(parts.query, keep_blank_values=True)
+    options = dict(pairs)
+    if unknown := sorted(options.keys() - _PARAMETERS):
+        raise ValueError(f"{url!r}: {', '.join(unknown)} means nothing here; expected {EXPECTED}")
+    if len(options) < len(pairs):
+        raise ValueError(f"{url!r}: a parameter stands twice; expected {EXPECTED}")
+    if parts.path not in ("", "/") or parts.fragment:
+        raise ValueError(f"{url!r} has a path; expected {EXPECTED}")
+    if "server" in options and not options["server"].startswith(("http://", "https://")):
+        raise ValueError(f"{url!r}: server={options['server']!r} is no URL; expected http://host:port")
+    if "server" in options and options.keys() & {"context", "kubeconfig"}:
+        raise ValueError(f"{url!r}: server= takes no credentials; leave context= and kubeconfig= out")
+    return options
+
+
+async def find_cluster(options: Mapping[str, str], timings: Timings | None = None) -> Cluster:
+    """The cluster that a URL's options name; DiscoveryError when there is none."""
+    if server := options.get("server"):
+        return Cluster(server)
+    load = partial(load_cluster, context=options.get("context"), kubeconfig=options.get("kubeconfig"))
+    return await load(timings=timings)
+
+
+def _namespace(parts: SplitResult, url: str) -> str | None:
+    if not parts.netloc:
+        return None
+    try:
+        return check_namespace(parts.netloc)
+    except ValueError as error:
+        raise ValueError(f"{url!r}: the Kubernetes {error}; expected {EXPECTED}") from error
+
+
+def _selection(options: Mapping[str, str], url: str) -> Selection:
+    if "service" in options and "labels" in options:
+        raise ValueError(f"{url!r}: select by service= or by labels=true, not by both")
+    if options.get("labels", "true") not in ("true", "false"):
+        raise ValueError(f"{url!r}: labels={options['labels']!r}; expected true or false")
+    if options.get("labels") == "true":
+        return LabelSelection()
+    return ServiceSelection(options["service"]) if "service" in options else ServiceSelection()
+
+
+def _grace(text: str, url: str) -> float:
+    try:
+        grace = float(text)
+    except ValueError:
+        grace = -1.0
+    if not 0 <= grace <= 60:
+        raise ValueError(f"{url!r}: grace={text!r}; expected seconds from 0 to 60")
+    return grace

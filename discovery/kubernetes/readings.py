@@ -1,0 +1,61 @@
+"""The body of one answer while it comes in: a list, a watch, or a refusal. Pure: time is passed in."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from discovery.kubernetes.lines import LineSplitter
+from discovery.kubernetes.timings import Timings
+
+LIST_LIMIT: Final = 256 * 1024 * 1024
+"""Bytes of one list; 100,000 pods make 31 MB."""
+_REFUSAL_LIMIT: Final = 64 * 1024
+
+
+class RefusedReading:
+    """The answer is no, or it is not from an API server."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], kind: str) -> None:
+        self.status = status
+        self.headers = headers
+        self.kind = kind
+        self.body = bytearray()
+
+    def add(self, chunk: bytes) -> bool:
+        """What is more than a Status may be is not kept."""
+        self.body += chunk[: _REFUSAL_LIMIT - len(self.body)]
+        return True
+
+
+class ListReading:
+    """One page of a list."""
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+
+    def add(self, chunk: bytes) -> bool:
+        """False when it is too much to keep."""
+        self.body += chunk
+        return len(self.body) <= LIST_LIMIT
+
+
+class WatchReading:
+    """One watch stream. `deadline`: when its silence is a dead peer's."""
+
+    def __init__(self, now: float, deadline: float, timings: Timings) -> None:
+        self.opened_at = now
+        self.lines = LineSplitter()
+        self.deadline = deadline
+        self.brought = False
+        self._last = deadline
+        self._patience, self._interval = timings.bookmarks
+        self._bookmarks: list[float] = []
+
+    def heard(self, now: float, *, bookmark: bool = False) -> None:
+        """A line came. Once two bookmarks have shown their interval, their absence is a sign."""
+        self.brought = True
+        if bookmark:
+            if self._bookmarks:
+                self._interval = max(self._interval, now - self._bookmarks[-1])
+            self._bookmarks = [*self._bookmarks[-1:], now]
+        if len(self._bookmarks) == 2:
+            self.deadline = min(self._last, now + self._patience * self._interval)

@@ -1,0 +1,240 @@
+"""GETs to an API server: our own aiohttp session, and the only place that asks kubernetes_asyncio, for credentials."""
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+import aiohttp
+from yarl import URL
+
+from discovery.errors import DiscoveryError
+from discovery.kubernetes.credentials import (
+    Credentials,
+    FixedCredentials,
+    Identity,
+    TlsFiles,
+    TokenFileCredentials,
+)
+from discovery.kubernetes.timings import Timings
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_KEEPALIVE: Final = (
+    ("TCP_KEEPIDLE", 10),
+    ("TCP_KEEPINTVL", 5),
+    ("TCP_KEEPCNT", 3),
+    ("TCP_USER_TIMEOUT", 20_000),
+)
+"""A peer that vanished is noticed in 20 s (measured with packets dropped in a network namespace)."""
+
+
+class TransportError(Exception):
+    """No answer, or an answer that broke off: connection, name, TLS, deadline. The text says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer whose headers are in. `chunks` raises TransportError when the body breaks off."""
+
+    status: int
+    headers: Mapping[str, str]
+    chunks: AsyncIterator[bytes]
+
+
+class Transport(Protocol):
+    """One GET for each call; many at once."""
+
+    def open(self, path: str, params: Mapping[str, str]) -> AbstractAsyncContextManager[Response]:
+        """Entering sends the request and waits for the headers; TransportError when there are none. Header names of
+        the response are matched without case.
+        """
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where an API server is and who we are to it. `server` may have a path. `namespace`: the pod's own or the
+    kubeconfig context's. `trust_env`: proxies of the environment apply (a kubeconfig's user sits behind them, a pod
+    must not go through them).
+    """
+
+    server: str
+    namespace: str = "default"
+    credentials: Credentials = field(default_factory=FixedCredentials)
+    proxy: str | None = None
+    trust_env: bool = False
+
+
+class ClusterTransport:
+    """A `Transport` over aiohttp: no pool limit, identity encoding, dead peers noticed in 20 s, credentials read anew
+    and tried once more after a 401, certificate authorities read anew and tried once more when the server's
+    certificate does not verify.
+    """
+
+    def __init__(self, cluster: Cluster, timings: Timings | None = None) -> None:
+        self._cluster = cluster
+        self._timings = timings or Timings()
+        self._session: aiohttp.ClientSession | None = None
+        self._tls: tuple[TlsFiles, ssl.SSLContext] | None = None
+
+    @asynccontextmanager
+    async def open(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[Response]:
+        url = URL(self._cluster.server.rstrip("/") + path).with_query(params)
+        response = await self._answer(url)
+        try:
+            async with aclosing(_chunks(response)) as chunks:
+                yield Response(response.status, response.headers, chunks)
+        finally:
+            response.close()
+
+    async def aclose(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def _answer(self, url: URL) -> aiohttp.ClientResponse:
+        response = await self._verified(url)
+        if response.status == 401:
+            response.close()
+            self._cluster.credentials.rejected()
+            response = await self._verified(url)
+        return response
+
+    async def _verified(self, url: URL) -> aiohttp.ClientResponse:
+        try:
+            return await self._get(url)
+        except _CertificateError:
+            self._tls = None
+        try:
+            return await self._get(url)
+        except _CertificateError as error:
+            raise TransportError(str(error)) from error
+
+    async def _get(self, url: URL) -> aiohttp.ClientResponse:
+        identity = await self._identity()
+        deadline = self._timings.header_deadline
+        try:
+            async with asyncio.timeout(deadline):
+                return await self._open_session().get(
+                    url,
+                    headers=identity.headers,
+                    ssl=await self._context(identity.tls),
+                    server_hostname=identity.tls.server_name if identity.tls else None,
+                    proxy=self._cluster.proxy,
+                    allow_redirects=False,
+                )
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise _CertificateError(f"{self._cluster.server}: {error.certificate_error}") from error
+        except TimeoutError as error:
+            reason = str(error) or f"no answer within {deadline:g} s"
+            raise TransportError(f"{self._cluster.server}: {reason}") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise TransportError(f"{self._cluster.server}: {_cause(error)}") from error
+
+    async def _identity(self) -> Identity:
+        try:
+            return await self._cluster.credentials.identity()
+        except OSError as error:
+            raise TransportError(f"no credentials for {self._cluster.server}: {error}") from error
+
+    async def _context(self, files: TlsFiles | None) -> ssl.SSLContext | bool:
+        if files is None:
+            return True
+        if self._tls is None or self._tls[0] != files:
+            self._tls = files, await asyncio.to_thread(files.context)
+        return self._tls[1]
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, socket_factory=keepalive_socket),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timings.connect),
+                headers={"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "adsum"},
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=self._cluster.trust_env,
+                middlewares=(_once,),
+            )
+        return self._session
+
+
+class _CertificateError(Exception):
+    """The server's certificate does not verify."""
+
+
+async def _once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """aiohttp repeats a GET at once whose connection broke; how often we ask is the reflector's to say."""
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise TransportError(f"{request.url.origin()}: {_cause(error)}") from error
+
+
+async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
+    try:
+        async for chunk in response.content.iter_any():
+            yield chunk
+    except (aiohttp.ClientError, OSError) as error:
+        raise TransportError(f"the answer broke off: {_cause(error)}") from error
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.os_error.strerror or str(error.os_error)
+    return str(error) or type(error).__name__
+
+
+def keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket for aiohttp whose silent peer is given up by the kernel."""
+    opened = socket.socket(*address[:3])
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if hasattr(socket, name):
+            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return opened
+
+
+async def load_cluster(
+    *,
+    context: str | None = None,
+    kubeconfig: str | None = None,
+    timings: Timings | None = None,
+    environ: Mapping[str, str] = os.environ,
+    service_account: Path = SERVICE_ACCOUNT,
+) -> Cluster:
+    """The cluster of the pod that we run in, else the one of a kubeconfig: `kubeconfig`, `$KUBECONFIG`,
+    `~/.kube/config`; always that when `context` or `kubeconfig` is given. `context` None: its current one.
+
+    Raises DiscoveryError that says what is missing and what to do.
+    """
+    timings = timings or Timings()
+    if context is None and kubeconfig is None and environ.get("KUBERNETES_SERVICE_HOST"):
+        return await asyncio.to_thread(_in_cluster, environ, service_account, timings)
+    from discovery.kubernetes.kubeconfig import load_kubeconfig
+
+    return await load_kubeconfig(kubeconfig, context, environ, timings)
+
+
+def _in_cluster(environ: Mapping[str, str], service_account: Path, timings: Timings) -> Cluster:
+    token, authority = service_account / "token", service_account / "ca.crt"
+    for path in (token, authority):
+        if not path.is_file():
+            raise DiscoveryError(
+                f"this looks like a pod ($KUBERNETES_SERVICE_HOST is set) but {path} is missing: "
+                "set automountServiceAccountToken: true and a serviceAccountName in the pod's spec"
+            )
+    try:
+        namespace = (service_account / "namespace").read_text().strip()
+    except OSError:
+        namespace = ""
+    host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    credentials = TokenFileCredentials(token, TlsFiles(str(authority)), timings)
+    return Cluster(server, namespace or "default", credentials)

@@ -1,0 +1,224 @@
+"""What goes wrong between a server and its client: handlers that stand in front of the real one, and their script."""
+
+import asyncio
+import gzip
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from tests.kubernetes.fake.calls import Answer, Call, CutError, Handler, once
+from tests.kubernetes.fake.status import StatusError, json_line
+
+Fault: TypeAlias = Callable[[Call, Handler], Awaitable[Answer]]
+Pipe: TypeAlias = Callable[[AsyncGenerator[bytes, None]], AsyncGenerator[bytes, None]]
+Verb: TypeAlias = Literal["list", "watch", "get", "any"]
+HTML = b"<!DOCTYPE html>\n<html><body><h1>502 Bad Gateway</h1></body></html>\n"
+
+
+@dataclass(slots=True)
+class _Entry:
+    fault: Fault
+    verb: Verb
+    resource: str
+    left: int | None
+
+
+class FaultScript:
+    """Which calls go wrong, and how. Entries are used in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._entries: list[_Entry] = []
+
+    def add(
+        self, fault: Fault, *, on: Verb = "any", times: int | None = 1, resource: str = "endpointslices"
+    ) -> None:
+        """The next `times` calls of that verb; None: all of them, until `clear`."""
+        self._entries.append(_Entry(fault, on, resource, times))
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+    @property
+    def pending(self) -> int:
+        """Entries that are not used up."""
+        return len(self._entries)
+
+    def take(self, call: Call) -> Fault | None:
+        for entry in self._entries:
+            if entry.verb in ("any", call.verb) and entry.resource == call.resource:
+                if entry.left is not None:
+                    entry.left -= 1
+                    if entry.left <= 0:
+                        self._entries.remove(entry)
+                return entry.fault
+        return None
+
+
+def refuses(error: StatusError) -> Fault:
+    """An HTTP status with a Status body."""
+    return answers(error.code, json_line(error.status), **error.headers)
+
+
+def html(code: int) -> Fault:
+    """A proxy or a login page speaks instead of the API server."""
+    return answers(code, HTML, **{"Content-Type": "text/html"})
+
+
+def answers(code: int, body: bytes, **headers: str) -> Fault:
+    async def fault(call: Call, serve: Handler) -> Answer:
+        return Answer(code, once(body), {"Content-Type": "application/json"} | headers)
+
+    return fault
+
+
+def says(*lines: bytes, stay: bool = False) -> Fault:
+    """200, these bytes, and a clean end; with `stay` silence instead of the end."""
+
+    async def body() -> AsyncGenerator[bytes, None]:
+        for line in lines:
+            yield line
+        if stay:
+            await asyncio.Event().wait()
+
+    async def fault(call: Call, serve: Handler) -> Answer:
+        return Answer(200, body())
+
+    return fault
+
+
+def in_stream(error: StatusError) -> Fault:
+    """200, an ERROR event, and a clean end."""
+    return says(error.event())
+
+
+async def healthy(call: Call, serve: Handler) -> Answer:
+    """No fault: the script goes on with the call after this one."""
+    return await serve(call)
+
+
+def meanwhile(happens: Callable[[], object]) -> Fault:
+    """Something happens just before the server answers."""
+
+    async def fault(call: Call, serve: Handler) -> Answer:
+        happens()
+        return await serve(call)
+
+    return fault
+
+
+def if_watch_list(fault: Fault) -> Fault:
+    """Only for those who ask for initial events."""
+
+    async def maybe(call: Call, serve: Handler) -> Answer:
+        return await (fault(call, serve) if "sendInitialEvents" in call.params else serve(call))
+
+    return maybe
+
+
+async def no_answer(call: Call, serve: Handler) -> Answer:
+    """The connection stands, the headers never come."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def broken_before_headers(call: Call, serve: Handler) -> Answer:
+    raise CutError
+
+
+def piped(pipe: Pipe, **headers: str) -> Fault:
+    """The real answer, its bytes led through `pipe`."""
+
+    async def led(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        async with aclosing(body), aclosing(pipe(body)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def fault(call: Call, serve: Handler) -> Answer:
+        answer = await serve(call)
+        answer.body = led(answer.body)
+        answer.headers |= headers
+        return answer
+
+    return fault
+
+
+def preceded(*lines: bytes) -> Fault:
+    """The real answer after these bytes."""
+
+    async def pipe(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        for line in lines:
+            yield line
+        async for chunk in body:
+            yield chunk
+
+    return piped(pipe)
+
+
+def cut(
+    *, after: int = 0, inside: float | None = 0.5, how: Literal["reset", "fin", "end"] = "reset"
+) -> Fault:
+    """`after` whole chunks pass, then `inside` (a share) of the next one, then the connection ends: by RST, by FIN
+    without the end of the body, or by the clean end of the body. `inside` None: nothing more, and at once.
+    """
+
+    async def pipe(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        passed = 0
+        if after == 0 and inside is None:
+            return
+        async for chunk in body:
+            if passed < after:
+                yield chunk
+                passed += 1
+                if passed < after or inside is not None:
+                    continue
+            if inside is not None:
+                yield chunk[: max(1, int(len(chunk) * inside))]
+            break
+        if how != "end":
+            raise CutError(reset=how == "reset")
+
+    return piped(pipe)
+
+
+def drip(size: int) -> Fault:
+    """The same bytes, `size` at a time."""
+
+    async def pipe(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        async for chunk in body:
+            for i in range(0, len(chunk), size):
+                yield chunk[i : i + size]
+                await asyncio.sleep(0)
+
+    return piped(pipe)
+
+
+def mapped(change: Callable[[bytes], bytes | None]) -> Fault:
+    """Each chunk (a list's body, a watch's line) replaced; None: it is lost."""
+
+    async def pipe(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        async for chunk in body:
+            if (changed := change(chunk)) is not None:
+                yield changed
+
+    return piped(pipe)
+
+
+def gzipped() -> Fault:
+    """Compressed without being asked, one gzip member for each flush."""
+    return piped(members, **{"Content-Encoding": "gzip"})
+
+
+async def members(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """One gzip member for each flush, as WatchListCompression (on since 1.37) writes them."""
+    async for chunk in body:
+        yield gzip.compress(chunk)
+
+
+def elsewhere(other: Handler) -> Fault:
+    """Another server behind the same load balancer answers."""
+
+    async def fault(call: Call, serve: Handler) -> Answer:
+        return await other(call)
+
+    return fault

@@ -1,0 +1,153 @@
+"""A small cluster: one component's pods and its Service, the slices that follow from them, and a way to ask."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from discovery import MetadataClient, SourceDiscovery
+from discovery.kubernetes import KubernetesSource, ServiceSelection, Timings, Transport
+from tests.kubernetes.fake.api import FakeApi
+from tests.kubernetes.fake.memory_transport import MemoryTransport
+from tests.kubernetes.fake.objects import SERVICE, pod, service
+from tests.kubernetes.fake.rv_log import Object
+from tests.kubernetes.fake.slice_controller import SliceController
+from tests.kubernetes.fake.witness import Witness, witnessing
+
+
+class World:
+    """Changes of pods are followed by the slices at once, unless `settled` is False; then `sync` does it."""
+
+    def __init__(self, api: FakeApi | None = None, *, max_endpoints: int = 100, **of_service: Any) -> None:
+        self.api = api or FakeApi()
+        self.log = self.api.log
+        self.controller = SliceController(self.api, max_endpoints=max_endpoints)
+        self.transport = MemoryTransport(self.api)
+        self.settled = True
+        self.of_service = of_service
+        self.api.put("services", service(**of_service))
+        self.sync()
+
+    def pod(self, name: str, *ips: str, **how: Any) -> str:
+        """Create or replace; returns the uid. Without an address one is taken that follows from the name."""
+        before = self.log.get("pods", "default", name)
+        if not ips and before is not None:
+            ips = tuple(entry["ip"] for entry in before["status"]["podIPs"])
+        stored = self.api.put("pods", pod(name, *(ips or (address_of(name),)), **how))
+        self.sync_if_settled()
+        return str(stored["metadata"]["uid"])
+
+    def pods(self, *names: str) -> None:
+        settled, self.settled = self.settled, False
+        for name in names:
+            self.pod(name)
+        self.settled = settled
+        self.sync_if_settled()
+
+    def delete(self, name: str) -> None:
+        self.log.delete("pods", "default", name)
+        self.sync_if_settled()
+
+    def change_service(self, **how: Any) -> None:
+        self.of_service |= how
+        self.api.put("services", service(**self.of_service))
+        self.sync_if_settled()
+
+    def delete_service(self) -> None:
+        self.log.delete("services", "default", SERVICE)
+
+    def sync_if_settled(self) -> None:
+        if self.settled:
+            self.sync()
+
+    def sync(self) -> None:
+        self.controller.sync(SERVICE)
+
+    def slices(self) -> Sequence[Object]:
+        return self.log.objects("endpointslices", "default")
+
+    def lose_watches(self) -> None:
+        """The watches end, and what they did not see is out of the window: the next one is 410. Somebody else wrote
+        something too, so that even the last version is too old.
+        """
+        self.log.put("pods", {"metadata": {"name": f"at-{self.log.rv}", "namespace": "elsewhere"}})
+        self.log.forget()
+        self.api.end_watches()
+
+    @property
+    def uids(self) -> set[str]:
+        """Who should be an instance, judged by the pods alone."""
+        return {p["metadata"]["uid"] for p in self.log.objects("pods", "default") if _available(p)}
+
+    @asynccontextmanager
+    async def discovering(
+        self,
+        transport: Transport | None = None,
+        *,
+        grace: float = 0.5,
+        client: MetadataClient | None = None,
+        **timings: Any,
+    ) -> AsyncIterator[SourceDiscovery]:
+        """Over the transport in memory unless another one is given; production constants but for `timings`."""
+        source = KubernetesSource(
+            transport or self.transport,
+            "default",
+            ServiceSelection(),
+            grace=grace,
+            timings=replace(virtual_timings(), **timings),
+        )
+        async with SourceDiscovery(source, client=client) as discovery:
+            yield discovery
+
+    @asynccontextmanager
+    async def witness(
+        self, transport: Transport | None = None, *, settle: float = 2.0, **timings: Any
+    ) -> AsyncIterator[Witness]:
+        """`settle` seconds pass before the test begins: a watch that ended sooner would count as a failure."""
+        async with self.discovering(transport, **timings) as discovery, witnessing(discovery) as witness:
+            await asyncio.sleep(settle)
+            witness.start = len(witness.events)
+            yield witness
+
+
+def virtual_timings() -> Timings:
+    """The production constants on the loop's clock, with dice that fall alike in every run."""
+    return Timings(clock=asyncio.get_running_loop().time, uniform=random.Random(1).uniform)
+
+
+def address_of(name: str) -> str:
+    """A pod address that follows from the name."""
+    number = random.Random(name).randrange(1, 2**16 - 1)
+    return f"10.244.{number >> 8}.{number & 255}"
+
+
+async def within(seconds: float, predicate: Callable[[], object]) -> float:
+    """Wait until it is true, by the loop's clock; returns the seconds that it took."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    while not predicate():
+        assert loop.time() - started <= seconds, f"not within {seconds} s"
+        await asyncio.sleep(max(0.01, seconds / 1000))
+    return loop.time() - started
+
+
+def calm(attempts: Sequence[float], since: float, until: float) -> None:
+    """I5: at most three requests in the first second, and one in 20 s on average once the back-off is at its cap."""
+    asked = [at - since for at in attempts if since <= at <= until]
+    assert sum(at <= 1.0 for at in asked) <= 3, asked[:10]
+    late = [at for at in asked if at > 60.0]
+    assert len(late) <= (until - since - 60.0) / 20.0 + 1, f"{len(late)} requests in {until - since - 60:g} s"
+    assert len(asked) - len(late) <= 10, asked[:12]
+
+
+async def steps_apart(steps: Sequence[Callable[[], object]], pause: float) -> None:
+    for step in steps:
+        step()
+        await asyncio.sleep(pause)
+
+
+def _available(obj: Object) -> bool:
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in obj["status"]["conditions"])
+    return ready and "deletionTimestamp" not in obj["metadata"] and obj["status"]["phase"] == "Running"

@@ -1,0 +1,97 @@
+"""A reflector played through by hand: what it asks, what a server answers, and a clock that tests move."""
+
+import json
+import random
+from typing import Any
+
+from discovery.kubernetes.reflector import Get, News, Reflector, Wait
+from discovery.kubernetes.timings import Timings
+
+JSON = {"Content-Type": "application/json"}
+
+
+def status(code: int, reason: str = "", **details: Any) -> dict[str, Any]:
+    return {"kind": "Status", "code": code, "reason": reason, "message": f"said {code}", "details": details}
+
+
+TOO_LARGE = status(504, "Timeout", causes=[{"reason": "ResourceVersionTooLarge"}], retryAfterSeconds=1)
+
+
+def a_slice(name: str = "s", version: int = 1) -> dict[str, Any]:
+    return {"metadata": {"name": name, "resourceVersion": str(version)}, "addressType": "IPv4"}
+
+
+def a_list(version: int, *names: str, rest: str = "") -> dict[str, Any]:
+    metadata = {"resourceVersion": str(version), "continue": rest}
+    return {"kind": "EndpointSliceList", "metadata": metadata, "items": [a_slice(n) for n in names]}
+
+
+def line(kind: str, thing: dict[str, Any]) -> bytes:
+    return json.dumps({"type": kind, "object": thing}).encode() + b"\n"
+
+
+def bookmark(version: int) -> bytes:
+    return line("BOOKMARK", {"kind": "EndpointSlice", "metadata": {"resourceVersion": str(version)}})
+
+
+class Play:
+    """One reflector and the clock; each method is one thing that a server does."""
+
+    def __init__(self, **timings: Any) -> None:
+        self.now = 0.0
+        self.waits: list[float] = []
+        self.heard: list[News] = []
+        self.machine = Reflector("a=b", Timings(uniform=random.Random(7).uniform, **timings))
+
+    def asked(self) -> dict[str, str]:
+        """What it asks next, after all its waiting; the selector goes without saying."""
+        step, started = self.machine.next(self.now), self.now
+        while isinstance(step, Wait):
+            assert step.until > self.now
+            self.now = step.until
+            step = self.machine.next(self.now)
+        self.waits.append(self.now - started)
+        assert isinstance(step, Get)
+        assert step.params["labelSelector"] == "a=b"
+        return {name: value for name, value in step.params.items() if name != "labelSelector"}
+
+    def head(self, code: int = 200, headers: dict[str, str] | None = None) -> None:
+        self.machine.opened(code, JSON | (headers or {}), self.now)
+
+    def answers(self, body: dict[str, Any] | bytes, code: int = 200, **headers: str) -> list[News]:
+        self.head(code, {name.replace("_", "-"): value for name, value in headers.items()})
+        return self.says(body if isinstance(body, bytes) else json.dumps(body).encode()) + self.ends()
+
+    def says(self, chunk: bytes, after: float = 0.0) -> list[News]:
+        self.now += after
+        news = self.machine.received(chunk, self.now)
+        self.heard += news
+        return news
+
+    def ends(self, after: float = 0.0) -> list[News]:
+        self.now += after
+        news = [] if self.machine.finished else self.machine.ended(self.now)
+        self.heard += news
+        return news
+
+    def breaks(self, after: float = 0.0) -> list[News]:
+        self.now += after
+        return self.machine.broke("connection reset", self.now)
+
+    def watching(self, version: int = 5) -> "Play":
+        """Listed, and the watch's head is in."""
+        self.asked()
+        self.answers(a_list(version))
+        self.asked()
+        self.head()
+        return self
+
+
+def kind(params: dict[str, str]) -> str:
+    if "watch" in params:
+        return f"watch {params['resourceVersion']}"
+    if "continue" in params:
+        return f"page {params['continue']}"
+    if params.get("resourceVersionMatch") == "NotOlderThan":
+        return f"list since {params['resourceVersion']}"
+    return "list" if not params else f"? {params}"

@@ -1,0 +1,225 @@
+"""Several slices are one set: grace, duplicates, dual stack, and pods reborn."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from discovery.kubernetes.endpointslice import Reading, read_slice
+from discovery.kubernetes.merge import MergedSet
+from discovery.kubernetes.wire import EndpointSlice
+from tests.kubernetes.shown import (
+    DRAINING,
+    HTTP,
+    KEY,
+    NOT_READY,
+    READY,
+    a_slice,
+    endpoint,
+    fill,
+    instance,
+    merged,
+    only,
+)
+
+
+def test_dual_stack_is_one_instance_at_the_preferred_address() -> None:
+    four, six = (
+        a_slice(endpoint(), name="four"),
+        a_slice(endpoint(ip="fd00::1"), name="six", family="IPv6", version=9),
+    )
+    assert instance(merged(four, six)).address == "10.1.2.3"
+    assert instance(merged(four, six, reading=Reading(families=("IPv6", "IPv4")))).address == "fd00::1"
+    assert instance(merged(six)).authority == "[fd00::1]:8080"
+    assert only(merged(six, reading=Reading(families=("IPv4",))).snapshot()).reason is not None
+
+
+def test_losing_one_family_is_no_removal() -> None:
+    """Row 36."""
+    four, six = a_slice(endpoint(), name="four"), a_slice(endpoint(ip="fd00::1"), name="six", family="IPv6")
+    found = merged(four, six)
+    assert not found.remove("six", 1.0)
+    found = merged(four, six)
+    assert found.remove("four", 1.0)
+    assert (instance(found).address, instance(found).incarnation, found.due) == ("fd00::1", "uid-a", None)
+
+
+def test_a_lagging_family_does_not_make_a_pod_unready() -> None:
+    four = a_slice(endpoint(ready=True), name="four", version=2)
+    six = a_slice(endpoint(ip="fd00::1", ready=False), name="six", family="IPv6", version=1)
+    assert instance(merged(four, six)).status is READY
+
+
+def test_of_two_slices_the_one_written_last_is_right() -> None:
+    old = a_slice(endpoint(ready=True), name="old", version=99)
+    new = a_slice(endpoint(ready=False), name="new", version=100)
+    assert instance(merged(old, new)).status is NOT_READY
+    assert instance(merged(new, old)).status is NOT_READY
+
+
+def test_a_pod_reborn_under_its_name_is_another_incarnation() -> None:
+    """Row 34: in place, and in another slice while the old one is still listed as ready."""
+    found = merged(a_slice(endpoint("w-0", "one")))
+    assert found.put(a_slice(endpoint("w-0", "two"), version=2), 1.0)
+    assert instance(found, "w-0").incarnation == "two"
+    both = merged(
+        a_slice(endpoint("w-0", "one", ready=True), name="old"),
+        a_slice(endpoint("w-0", "two", ready=False), name="new", version=5),
+    )
+    assert both.snapshot().instances == {}
+    assert instance(both, "w-0").incarnation == "two"
+    assert [c.reason for c in both.snapshot().candidates if c.reason] == [
+        "its pod (uid one) was replaced by another of that name (uid two)"
+    ]
+
+
+def test_an_address_reused_while_the_old_pod_terminates() -> None:
+    """Row 35."""
+    found = merged(
+        a_slice(endpoint("old", terminating=True, serving=True, ready=False), endpoint("new", ready=True))
+    )
+    assert list(found.snapshot().instances) == ["new"]
+    assert instance(found, "old").status is DRAINING
+
+
+def test_unavailable_is_at_once_and_absent_waits() -> None:
+    found = merged(a_slice(endpoint("a"), endpoint("b")))
+    assert found.put(a_slice(endpoint("a", ready=False), version=2), 10.0)
+    assert set(found.snapshot().instances) == {"b"}, "a is not ready, b waits"
+    assert found.due == 10.5
+    assert not found.expire(10.4)
+    assert found.expire(10.5)
+    assert not found.snapshot().instances
+    assert found.due is None
+
+
+def test_absent_and_not_ready_is_gone_at_once() -> None:
+    found = merged(a_slice(endpoint(ready=False)))
+    assert found.remove("s", 1.0)
+    assert found.snapshot().candidates == ()
+
+
+def test_a_move_with_a_gap_is_nothing() -> None:
+    """Row 31."""
+    found = merged(a_slice(endpoint(), name="from"))
+    assert not found.put(a_slice(name="from", version=2), 1.0)
+    assert found.due == 1.5
+    assert not found.put(a_slice(endpoint(), name="to", version=3), 1.3)
+    assert found.due is None
+
+
+def test_a_move_with_a_duplicate_is_nothing() -> None:
+    """Row 31."""
+    found = merged(a_slice(endpoint(), name="from"))
+    assert not found.put(a_slice(endpoint(), name="to", version=3), 1.0)
+    assert not found.put(a_slice(name="from", version=4), 1.0)
+    assert found.due is None
+
+
+def test_after_an_outage_missing_pods_get_their_grace_anew() -> None:
+    found = merged(a_slice(endpoint()))
+    found.remove("s", 1.0)
+    found.wait_anew(60.0)
+    assert found.due == 60.5
+
+
+def test_one_of_many_slices_is_deleted() -> None:
+    """Row 32."""
+    found = merged(a_slice(endpoint("a"), name="1"), a_slice(endpoint("b"), name="2"), grace=0)
+    assert found.remove("1", 1.0)
+    assert set(found.snapshot().instances) == {"b"}
+    assert not found.remove("1", 1.0)
+
+
+def test_changes_of_labels_and_hints_are_nothing() -> None:
+    """Row 38."""
+    found = merged(a_slice(endpoint()))
+    hinted = endpoint() | {"hints": {"forNodes": [{"name": "n"}]}}
+    assert not found.put(
+        a_slice(hinted, version=2, metadata={"labels": {"team": "x"}, "managedFields": []}), 1.0
+    )
+
+
+def test_a_relist_that_says_the_same_is_nothing() -> None:
+    slices = [a_slice(endpoint("a"), name="1"), a_slice(endpoint("b"), name="2")]
+    assert not fill(merged(*slices), reversed(slices))
+
+
+pods = st.sampled_from(["a", "b", "c"])
+
+
+shown = st.builds(
+    lambda pod, uid, ip, ready, terminating: endpoint(
+        pod, f"{pod}-{uid}", ip, ready=ready, terminating=terminating
+    ),
+    pods,
+    st.sampled_from("12"),
+    st.sampled_from(["10.0.0.1", "10.0.0.2"]),
+    st.sampled_from([None, True, False]),
+    st.booleans(),
+)
+
+
+contents = st.lists(shown, max_size=3, unique_by=lambda e: e["targetRef"]["name"])
+
+
+changes = st.lists(st.tuples(st.sampled_from("xyz"), st.none() | contents, st.booleans()), max_size=12)
+
+
+def history(
+    steps: list[tuple[str, list[dict[str, Any]] | None, bool]], found: MergedSet
+) -> dict[str, EndpointSlice]:
+    """Apply every step as the server would write it; the slices as they are at the end."""
+    state: dict[str, EndpointSlice] = {}
+    for version, (name, endpoints, http) in enumerate(steps, 1):
+        if endpoints is None:
+            state.pop(name, None)
+            found.remove(name, 0.0)
+        else:
+            family = "IPv6" if name == "z" else "IPv4"
+            ports = HTTP if http else []
+            state[name] = a_slice(*endpoints, name=name, version=version, family=family, ports=ports)
+            found.put(state[name], 0.0)
+    return state
+
+
+@given(changes)
+def test_step_by_step_is_the_same_as_all_at_once(
+    steps: list[tuple[str, list[dict[str, Any]] | None, bool]],
+) -> None:
+    stepwise = MergedSet(KEY, Reading(), grace=0)
+    state = history(steps, stepwise)
+    at_once = merged(*state.values(), grace=0)
+    backwards = merged(*reversed(state.values()), grace=0)
+    assert set(stepwise.snapshot().candidates) == set(at_once.snapshot().candidates)
+    assert set(at_once.snapshot().candidates) == set(backwards.snapshot().candidates)
+    assert stepwise.snapshot().instances == at_once.snapshot().instances
+
+
+@given(changes)
+def test_grace_only_delays(steps: list[tuple[str, list[dict[str, Any]] | None, bool]]) -> None:
+    patient, hasty = MergedSet(KEY, Reading(), grace=0.5), MergedSet(KEY, Reading(), grace=0)
+    history(steps, patient)
+    history(steps, hasty)
+    extra = patient.snapshot().instances.keys() - hasty.snapshot().instances.keys()
+    assert hasty.snapshot().instances.items() <= patient.snapshot().instances.items()
+    assert bool(extra) == (patient.due is not None)
+    patient.expire(0.5)
+    assert set(patient.snapshot().candidates) == set(hasty.snapshot().candidates)
+
+
+@given(changes)
+def test_a_pod_is_ready_once_and_only_if_a_slice_says_so(
+    steps: list[tuple[str, list[dict[str, Any]] | None, bool]],
+) -> None:
+    found = MergedSet(KEY, Reading(), grace=0)
+    state = history(steps, found)
+    said = {
+        (e.target_ref.name, e.target_ref.uid)
+        for s in state.values()
+        for e in read_slice(s, KEY, Reading()).pods.values()
+        if e.target_ref is not None and e.conditions is not None and e.conditions.ready is not False
+    }
+    ready = [c.instance for c in found.snapshot().candidates if c.instance and c.instance.status is READY]
+    assert {(i.id, i.incarnation) for i in ready} <= said
+    assert len({i.id for i in ready}) == len(ready)

@@ -1,0 +1,271 @@
+"""GETs over real sockets: credentials that rotate, authorities that change, servers that say nothing."""
+
+import asyncio
+import datetime
+import json
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from discovery.kubernetes import Cluster, ClusterTransport, Timings, TransportError
+from discovery.kubernetes.credentials import Identity, RenewedCredentials, TlsFiles, TokenFileCredentials
+from discovery.kubernetes.transport import keepalive_socket
+from tests.kubernetes.answering import FAST, Guard, Serve, get, servers
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    async with servers() as start:
+        yield start
+
+
+async def echo(request: web.Request) -> web.Response:
+    seen = {"path": request.path, "query": dict(request.query), "headers": dict(request.headers)}
+    return web.json_response(seen)
+
+
+async def test_what_is_sent(serve: Serve) -> None:
+    transport = ClusterTransport(Cluster(await serve(echo) + "/k8s/clusters/c-1"))
+    status, body = await get(transport, "/apis", labelSelector="kubernetes.io/service-name=a", watch="true")
+    seen = json.loads(body)
+    assert status == 200
+    assert seen["path"] == "/k8s/clusters/c-1/apis"
+    assert seen["query"] == {"labelSelector": "kubernetes.io/service-name=a", "watch": "true"}
+    assert seen["headers"]["Accept-Encoding"] == "identity"
+    assert "Authorization" not in seen["headers"]
+    await transport.aclose()
+
+
+async def test_more_watches_than_a_pool_would_hold(serve: Serve) -> None:
+    release = asyncio.Event()
+
+    async def hold(request: web.Request) -> web.Response:
+        if "watch" in request.query:
+            await release.wait()
+        return web.Response()
+
+    transport = ClusterTransport(Cluster(await serve(hold)))
+    watches = [asyncio.create_task(get(transport, watch="true")) for _ in range(120)]
+    async with asyncio.timeout(3):
+        assert (await get(transport))[0] == 200
+    release.set()
+    assert {status for status, _ in await asyncio.gather(*watches)} == {200}
+    await transport.aclose()
+
+
+def test_sockets_notice_a_peer_that_vanished() -> None:
+    """Row 9: 10 s of silence, three probes 5 s apart, and 20 s for what was sent and not acknowledged."""
+    wanted = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 20_000}
+    with keepalive_socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 1))) as opened:
+        assert opened.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        seen = {name: opened.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in wanted}
+    assert seen == wanted
+
+
+async def test_a_server_that_never_answers_is_given_up(serve: Serve) -> None:
+    async def never(request: web.Request) -> web.Response:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    transport = ClusterTransport(Cluster(await serve(never)), FAST)
+    with pytest.raises(TransportError, match=r"no answer within 0\.3 s"):
+        await get(transport)
+    await transport.aclose()
+
+
+async def test_nobody_listens_and_nobody_has_that_name() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for server, reason in (
+        (f"http://127.0.0.1:{port}", "Connect call failed"),
+        ("http://no.invalid:1", "known|fail"),
+    ):
+        transport = ClusterTransport(Cluster(server), replace(FAST, header_deadline=5.0))
+        with pytest.raises(TransportError, match=reason):
+            await get(transport)
+        await transport.aclose()
+
+
+async def test_a_body_that_breaks_off(serve: Serve) -> None:
+    async def half(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"half a line")
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    transport = ClusterTransport(Cluster(await serve(half)))
+    with pytest.raises(TransportError, match="broke off"):
+        await get(transport)
+    await transport.aclose()
+
+
+async def test_the_environments_proxy_is_not_asked(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row 30."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    transport = ClusterTransport(Cluster(await serve(echo)))
+    assert (await get(transport))[0] == 200
+    await transport.aclose()
+
+
+async def test_a_token_that_rotates_is_read_again_after_a_401(serve: Serve, tmp_path: Path) -> None:
+    """Rows 27 and 28."""
+    guard, token = Guard("one"), tmp_path / "token"
+    token.write_text("one\n")
+    cluster = Cluster(await serve(guard.answer), credentials=TokenFileCredentials(token, None))
+    transport = ClusterTransport(cluster)
+    assert (await get(transport))[0] == 200
+    token.write_text("two\n")
+    assert (await get(transport))[0] == 200, "the token of a minute ago is good enough"
+    guard.wanted = "two"
+    assert (await get(transport))[0] == 200
+    assert guard.asked == 4
+    guard.wanted = "three"
+    assert (await get(transport))[0] == 401, "one more try, no loop"
+    assert guard.asked == 6
+    await transport.aclose()
+
+
+async def test_an_empty_or_missing_token_file_keeps_the_old_token(serve: Serve, tmp_path: Path) -> None:
+    """Row 27."""
+    now, token = [0.0], tmp_path / "token"
+    token.write_text("one")
+    timings = Timings(clock=lambda: now[0])
+    transport = ClusterTransport(
+        Cluster(await serve(Guard("one").answer), credentials=TokenFileCredentials(token, None, timings))
+    )
+    assert (await get(transport))[0] == 200
+    for spoil in (lambda: token.write_text("\n"), token.unlink):
+        spoil()
+        now[0] += 61.0
+        assert (await get(transport))[0] == 200
+    await transport.aclose()
+
+
+async def test_a_token_is_read_again_every_minute(serve: Serve, tmp_path: Path) -> None:
+    now, token = [0.0], tmp_path / "token"
+    token.write_text("one")
+    credentials = TokenFileCredentials(token, None, Timings(clock=lambda: now[0]))
+    assert (await credentials.identity()).authorization == "Bearer one"
+    token.write_text("two")
+    now[0] = 59.0
+    assert (await credentials.identity()).authorization == "Bearer one"
+    now[0] = 60.0
+    assert (await credentials.identity()).authorization == "Bearer two"
+
+
+async def test_without_any_token_the_reason_is_told(tmp_path: Path) -> None:
+    credentials = TokenFileCredentials(tmp_path / "token", None)
+    transport = ClusterTransport(Cluster("http://127.0.0.1:1", credentials=credentials))
+    with pytest.raises(TransportError, match="no credentials .* No such file"):
+        await get(transport)
+    await transport.aclose()
+
+
+async def test_credentials_are_renewed_when_they_expire_or_are_rejected() -> None:
+    made, now, broken = [0], [100.0], [False]
+
+    async def renew() -> Identity:
+        if broken[0]:
+            raise OSError("the plugin failed")
+        made[0] += 1
+        return Identity(f"Bearer {made[0]}", expires=now[0] + 10)
+
+    credentials = RenewedCredentials(Identity("Bearer 0", expires=110.0), renew, lambda: now[0])
+    assert (await credentials.identity()).authorization == "Bearer 0"
+    now[0] = 111.0
+    assert (await credentials.identity()).authorization == "Bearer 1"
+    credentials.rejected()
+    assert (await credentials.identity()).authorization == "Bearer 2"
+    broken[0] = True
+    credentials.rejected()
+    assert (await credentials.identity()).authorization == "Bearer 2", "the old one is better than none"
+
+
+class Authority:
+    """A certificate authority and what it signs, as files."""
+
+    def __init__(self, name: str) -> None:
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self.certificate = self._sign(self.name, self.key, authority=True)
+
+    def pem(self) -> bytes:
+        return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    def server(self, folder: Path) -> ssl.SSLContext:
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self._sign(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "api")]), key)
+        path = folder / f"{certificate.serial_number}.pem"
+        private = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        path.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(path)
+        return context
+
+    def _sign(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, authority: bool = False
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        day = datetime.timedelta(days=1)
+        names = x509.SubjectAlternativeName([x509.DNSName("kubernetes"), x509.DNSName("localhost")])
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self.name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - day)
+            .not_valid_after(now + day)
+            .add_extension(x509.BasicConstraints(authority, None), critical=True)
+            .add_extension(names, critical=False)
+            .sign(self.key, hashes.SHA256())
+        )
+
+
+async def test_a_changed_authority_is_read_again_when_it_does_not_verify(
+    serve: Serve, tmp_path: Path
+) -> None:
+    """Row 29: the same transport, before and after the server's certificate is signed by another authority."""
+    old, new, file = Authority("old"), Authority("new"), tmp_path / "ca.crt"
+    token = tmp_path / "token"
+    token.write_text("t")
+    guard = Guard("t")
+    server = await serve(guard.answer, old.server(tmp_path))
+    file.write_bytes(old.pem())
+    credentials = TokenFileCredentials(token, TlsFiles(str(file), server_name="kubernetes"))
+    transport = ClusterTransport(Cluster(server, credentials=credentials))
+    assert (await get(transport))[0] == 200
+    assert await serve(guard.answer, new.server(tmp_path), int(server.rpartition(":")[2])) == server
+    with pytest.raises(TransportError, match="certificate verify failed"):
+        await get(transport)
+    file.write_bytes(new.pem())
+    assert (await get(transport))[0] == 200
+    await transport.aclose()
+
+
+async def test_a_server_with_another_name_is_not_believed(serve: Serve, tmp_path: Path) -> None:
+    authority, file, token = Authority("ca"), tmp_path / "ca.crt", tmp_path / "token"
+    file.write_bytes(authority.pem())
+    token.write_text("t")
+    server = await serve(Guard("t").answer, authority.server(tmp_path))
+    transport = ClusterTransport(
+        Cluster(server, credentials=TokenFileCredentials(token, TlsFiles(str(file))))
+    )
+    with pytest.raises(TransportError, match=r"127\.0\.0\.1"):
+        await get(transport)
+    await transport.aclose()
