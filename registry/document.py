@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Final
 
 from discovery.instance import (
@@ -116,6 +117,7 @@ class Document:
     """The document of one life of one instance. May be changed from any thread; listeners run in that thread."""
 
     current: Revision
+    labels: Mapping[str, str] = field(default_factory=dict)
     _listeners: set[Callable[[], object]] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -126,15 +128,23 @@ class Document:
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
         """Swap the metadata whole. Raises TypeError or ValueError as `encode_metadata` does; the old one stays."""
-        body = encode_metadata(metadata)
+        body = encode_metadata(_labelled(metadata, self.labels))
         self._change(lambda current: replace(current, body=body))
 
     def set_status(self, status: InstanceStatus) -> None:
         self._change(lambda current: replace(current, status=status))
 
-    def identify(self, instance_id: str, incarnation: str) -> None:
-        """The source of truth chose another identity than was proposed to it."""
-        self._change(lambda current: replace(current, instance_id=instance_id, incarnation=incarnation))
+    def identify(
+        self, instance_id: str, incarnation: str, labels: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """What the source of truth calls the instance, which may differ from what was proposed to it. `labels` stand
+        under `labels` in every document from now on, below what the worker says there: EndpointSlices carry none.
+        """
+        self.labels = labels
+        body = encode_metadata(_labelled({}, labels))
+        self._change(
+            lambda current: replace(current, instance_id=instance_id, incarnation=incarnation, body=body)
+        )
 
     def listen(self, listener: Callable[[], object]) -> Callable[[], None]:
         """Call `listener` after each change; returns the way to stop that."""
@@ -174,6 +184,14 @@ def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
             f"the largest part is {largest!r}: serve it elsewhere and put its address here"
         )
     return body
+
+
+def _labelled(metadata: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[str, Any]:
+    """Both; a document that is none, or whose `labels` are none, is left to `encode_metadata` and to readers."""
+    if not labels or not isinstance(metadata, Mapping):
+        return metadata
+    own = metadata.get("labels", {})
+    return {**metadata, "labels": {**labels, **own}} if isinstance(own, Mapping) else metadata
 
 
 def parse_if_none_match(value: str | None) -> frozenset[str] | None:

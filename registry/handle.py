@@ -91,7 +91,7 @@ class RegisteredInstance:
             with anyio.CancelScope(shield=True):
                 await _leave(membership, contract, serving)
             raise
-        document.identify(instance.id, instance.incarnation)
+        document.identify(instance.id, instance.incarnation, instance.labels)
         return cls(instance, document, membership, contract, serving)
 
     @property

@@ -9,7 +9,7 @@ from registry.contract import Contract
 from registry.handle import Membership
 from registry.registration import Announcement, MembershipRegistry
 
-_EXPECTED = "file:///path, memory://name"
+_EXPECTED = "file:///path, kubernetes://, memory://name"
 
 
 def open(  # noqa: PLR0913  # what a worker may say, each optional and by name; a settings object would only hide it
@@ -23,19 +23,29 @@ def open(  # noqa: PLR0913  # what a worker may say, each optional and by name; 
     token: str | None = None,
     contract: Contract | None = None,
 ) -> MembershipRegistry:
-    """The registry that `url` names: `file:///path`, `memory://name`; default as `discovery.open`.
+    """The registry that `url` names: `file:///path`, `kubernetes://`, `memory://name`; default as `discovery.open`.
 
     `address`: host name or IP address by which others reach this machine; without it the contract is served to this
     machine only, on 127.0.0.1. `port`: where it is served, any free one without it. `instance_id`: made up without
-    it. `ssl_context`, `token`: serve over TLS, ask readers of the metadata for a bearer token. `contract`: one that
-    the worker mounted in its own application, which listens on `port`.
+    it. On Kubernetes the three are the pod's IP, 8080 and the pod's name. `ssl_context`, `token`: serve over TLS, ask
+    readers of the metadata for a bearer token. `contract`: one that the worker mounted in its own application, which
+    listens on `port`.
 
     Raises ValueError or TypeError. Nothing is opened before an instance is registered.
     """
     announcement = Announcement(
         address, port or 0, instance_id, dict(labels or {}), ssl_context, token, contract
     )
-    return MembershipRegistry(_membership(url or default_url()), announcement)
+    return _registry(url or default_url(), announcement)
+
+
+def _registry(url: str, announcement: Announcement) -> MembershipRegistry:
+    """The registry of one backend; each is imported when it is asked for."""
+    if urlsplit(url).scheme == "kubernetes":
+        from registry.pod_opening import open_pod
+
+        return open_pod(url, announcement)
+    return MembershipRegistry(_membership(url), announcement)
 
 
 def _membership(url: str) -> Callable[[], Membership]:
@@ -56,9 +66,5 @@ def _membership(url: str) -> Callable[[], Membership]:
         case "static":
             raise ValueError(
                 f"{url!r} lists fixed addresses: nobody registers there; register in {_EXPECTED}"
-            )
-        case "kubernetes":
-            raise ValueError(
-                f"{url!r}: registering with kubernetes is not part of this version; there are {_EXPECTED}"
             )
     raise ValueError(f"{url!r} is not a registry URL; expected one of {_EXPECTED}")

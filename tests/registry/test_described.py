@@ -10,6 +10,8 @@ from yarl import URL
 
 from registry.described import DocumentFile, describe_transport, merged, read_models
 
+DEEP = b'{"data": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+
 
 @pytest.mark.parametrize(
     ("content", "words"),
@@ -17,6 +19,7 @@ from registry.described import DocumentFile, describe_transport, merged, read_mo
         (b"[1]", "holds a JSON list"),
         (b"\xff", "is not JSON"),
         (b"{", "is not JSON"),
+        (DEEP, "is not JSON: it is nested too deeply"),
         (b'{"a": "' + b"x" * 1_048_576 + b'"}', "is larger than 1048576 bytes"),
         (None, "cannot be read: No such file"),
     ],
@@ -41,7 +44,7 @@ def test_a_broken_file_says_what_is_wrong_and_keeps_what_was_good(
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"[]", b"{}", b'{"data": {}}', b'{"data": ["a"]}', b'{"data": [{"id": 1}]}']
+    "body", [b"", b"[]", b"{}", b'{"data": {}}', b'{"data": ["a"]}', b'{"data": [{"id": 1}]}', DEEP]
 )
 def test_a_list_of_models_that_is_none(body: bytes) -> None:
     with pytest.raises(ValueError, match="."):

@@ -26,6 +26,11 @@ from registry.contract import Contract
         ({"url": "memory://x", "address": ""}, ValueError, "neither"),
         ({"url": "memory://x", "port": 70000}, ValueError, "port 70000 is not one"),
         ({"url": "memory://x", "labels": {"a": 1}}, TypeError, "label 'a': 1 is not a string"),
+        (
+            {"url": "memory://x", "labels": {"a": "\ud800"}},
+            ValueError,
+            "label 'a': .* holds a lone surrogate",
+        ),
         ({"url": "memory://x", "contract": Contract()}, ValueError, "needs `port`"),
         (
             {"url": "memory://x", "contract": Contract(), "port": 1, "token": "t"},
@@ -33,7 +38,7 @@ from registry.contract import Contract
             "give the token to",
         ),
         ({"url": "static://a:1"}, ValueError, "nobody registers there"),
-        ({"url": "kubernetes://"}, ValueError, "not part of this version"),
+        ({"url": "kubernetes://x/y"}, ValueError, "has a path"),
         ({"url": "etcd://x"}, ValueError, "'etcd://x' is not a registry URL; expected one of file:///path"),
         ({"url": "file://tmp/x"}, ValueError, "three slashes"),
     ],
