@@ -1,0 +1,188 @@
+{{/* The pod's template, the same for a Deployment and a StatefulSet. */}}
+{{- define "worker.pod" -}}
+metadata:
+  labels:
+    {{- with .Values.labels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    {{- with .Values.engine }}
+    llm-d.ai/engine-type: {{ . | quote }}
+    {{- end }}
+    {{- include "worker.labels" . | nindent 4 }}
+    {{- include "worker.instanceLabels" . | nindent 4 }}
+  {{- if or .Values.annotations .Values.sidecar.enabled }}
+  annotations:
+    {{- with .Values.annotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    {{- if .Values.sidecar.enabled }}
+    kubectl.kubernetes.io/default-container: worker
+    {{- end }}
+  {{- end }}
+spec:
+  serviceAccountName: {{ include "worker.serviceAccountName" . }}
+  automountServiceAccountToken: {{ include "worker.needsApi" . | eq "true" }}
+  # preStop, drain, and a little to end in
+  terminationGracePeriodSeconds: {{ add .Values.drain.preStopSeconds .Values.drain.timeoutSeconds 10 }}
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.podSecurityContext }}
+  securityContext:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.runtimeClassName }}
+  runtimeClassName: {{ . }}
+  {{- end }}
+  {{- with .Values.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  containers:
+    {{- include "worker.container" . | nindent 4 }}
+    {{- if .Values.sidecar.enabled }}
+    {{- include "worker.sidecar" . | nindent 4 }}
+    {{- end }}
+  volumes:
+    - name: podinfo
+      downwardAPI:
+        items:
+          - {path: name, fieldRef: {fieldPath: metadata.name}}
+          - {path: uid, fieldRef: {fieldPath: metadata.uid}}
+          - {path: namespace, fieldRef: {fieldPath: metadata.namespace}}
+          - {path: labels, fieldRef: {fieldPath: metadata.labels}}
+    {{- if and .Values.sidecar.enabled .Values.sidecar.metadata }}
+    - name: metadata
+      configMap: {name: {{ include "worker.name" . }}}
+    {{- end }}
+    {{- with .Values.volumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with .Values.nodeSelector }}
+  nodeSelector:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.tolerations }}
+  tolerations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.affinity }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.topologySpreadConstraints }}
+  topologySpreadConstraints:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+
+{{- define "worker.container" -}}
+- name: worker
+  image: {{ required "image is required: the worker's, as in --set image=registry.example/worker:1.0" .Values.image | quote }}
+  {{- with .Values.imagePullPolicy }}
+  imagePullPolicy: {{ . }}
+  {{- end }}
+  {{- with .Values.command }}
+  command:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.args }}
+  args:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if or (not .Values.sidecar.enabled) .Values.env }}
+  env:
+    {{- if not .Values.sidecar.enabled }}
+    {{- include "worker.registryEnv" . | nindent 4 }}
+    {{- end }}
+    {{- with .Values.env }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- end }}
+  {{- with .Values.envFrom }}
+  envFrom:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  ports:
+    {{- if not .Values.sidecar.enabled }}
+    - {name: http, containerPort: {{ .Values.contractPort }}}
+    {{- end }}
+    {{- if or .Values.sidecar.enabled (ne (int .Values.servingPort) (int .Values.contractPort)) }}
+    - {name: serving, containerPort: {{ .Values.servingPort }}}
+    {{- end }}
+  {{- if not .Values.sidecar.enabled }}
+  {{- include "worker.contractProbes" . | nindent 2 }}
+  {{- else if .Values.probes.serverLiveness }}
+  livenessProbe:
+    {{- toYaml .Values.probes.serverLiveness | nindent 4 }}
+  {{- end }}
+  {{- if gt (int .Values.drain.preStopSeconds) 0 }}
+  lifecycle:
+    preStop:
+      sleep: {seconds: {{ .Values.drain.preStopSeconds }}}
+  {{- end }}
+  {{- with .Values.resources }}
+  resources:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.securityContext }}
+  securityContext:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if or (not .Values.sidecar.enabled) .Values.volumeMounts }}
+  volumeMounts:
+    {{- if not .Values.sidecar.enabled }}
+    {{- include "worker.podinfoMount" . | nindent 4 }}
+    {{- end }}
+    {{- with .Values.volumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+
+{{- define "worker.sidecar" -}}
+{{- if eq (int .Values.servingPort) (int .Values.contractPort) }}
+{{- fail "servingPort and contractPort must differ where sidecar.enabled is true: two containers serve in one pod" }}
+{{- end }}
+- name: registry
+  image: {{ required "sidecar.image is required where sidecar.enabled is true: adsum's own image" .Values.sidecar.image | quote }}
+  {{- with .Values.imagePullPolicy }}
+  imagePullPolicy: {{ . }}
+  {{- end }}
+  command: [python, -m, registry]
+  args:
+    - --namespace={{ .Values.namespace }}
+    - --component={{ .Values.component }}
+    - --server=http://127.0.0.1:{{ .Values.servingPort }}
+    - --port={{ .Values.contractPort }}
+    - --health-path={{ .Values.sidecar.healthPath }}
+    - --models-path={{ .Values.sidecar.modelsPath }}
+    - --interval={{ .Values.sidecar.interval }}
+    - --drain-timeout={{ add .Values.drain.preStopSeconds .Values.drain.timeoutSeconds }}s
+    {{- with .Values.engine }}
+    - --engine={{ . }}
+    {{- end }}
+    {{- if .Values.sidecar.metadata }}
+    - --metadata-file=/etc/adsum/metadata.json
+    {{- end }}
+  env:
+    {{- include "worker.registryEnv" . | nindent 4 }}
+  ports:
+    - {name: http, containerPort: {{ .Values.contractPort }}}
+  {{- include "worker.contractProbes" . | nindent 2 }}
+  {{- with .Values.sidecar.resources }}
+  resources:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    runAsNonRoot: true
+    capabilities: {drop: [ALL]}
+    seccompProfile: {type: RuntimeDefault}
+  volumeMounts:
+    {{- include "worker.podinfoMount" . | nindent 4 }}
+    {{- if .Values.sidecar.metadata }}
+    - {name: metadata, mountPath: /etc/adsum, readOnly: true}
+    {{- end }}
+{{- end }}

@@ -1,0 +1,341 @@
+"""The charts, rendered by a real helm: that they lint, and that what they make fits the code and one another."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from discovery.kubernetes.rights import GET_SERVICES, LIST_PODS, LIST_SLICES, Right
+from discovery.kubernetes.selection import ServiceSelection
+from discovery.source import ComponentKey
+from epp.flags import parse as parse_epp_flags
+from registry.pod import DEFAULT_PODINFO, labels_of, read_pod
+from registry.pod_opening import DEFAULT_PORT
+from registry.pod_service import LIST_SERVICES
+
+CHARTS = Path(__file__).parents[2] / "charts"
+HELM = os.environ.get("ADSUM_HELM") or shutil.which("helm")
+KUBE_VERSION = "1.30.0"  # the oldest that the charts allow; a helm made by `go install` knows none by itself
+
+pytestmark = pytest.mark.skipif(
+    HELM is None, reason="no helm on PATH nor in $ADSUM_HELM: go install helm.sh/helm/v3/cmd/helm@latest"
+)
+
+IMAGE = {"image": "registry.example/adsum:1"}
+VALUES: dict[str, Sequence[Mapping[str, Any]]] = {
+    "worker": [
+        IMAGE,
+        {**IMAGE, "kind": "StatefulSet", "replicas": 3, "component": "prefill", "engine": "sglang"},
+        {**IMAGE, "registry": {"assertService": False}, "podDisruptionBudget": {"enabled": False}},
+        {**IMAGE, "registry": {"assertService": False}, "watchesOthers": True, "service": {"create": False}},
+        {**IMAGE, "service": {"template": "{namespace}-{component}", "headless": False}, "servingPort": 8080},
+        {
+            **IMAGE,
+            "sidecar": {"enabled": True, "image": "adsum:1", "metadata": {"model": {"name": "m"}}},
+            "args": ["--model", "m"],
+            "env": [{"name": "A", "value": "b"}],
+            "resources": {"limits": {"nvidia.com/gpu": 1}},
+            "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}],
+            "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+            "labels": {"team": "a"},
+            "annotations": {"c": "d"},
+            "imagePullSecrets": [{"name": "s"}],
+            "nodeSelector": {"gpu": "h100"},
+            "tolerations": [{"operator": "Exists"}],
+            "affinity": {"podAntiAffinity": {}},
+            "probes": {"serverLiveness": {"httpGet": {"path": "/health", "port": "serving"}}},
+        },
+        {**IMAGE, "serviceAccount": {"create": False, "name": "mine"}, "drain": {"preStopSeconds": 0}},
+    ],
+    "frontend": [
+        {},
+        {"explain": True, "workersNamespace": "gpu"},
+        {"serviceAccount": {"create": False, "name": "mine"}},
+    ],
+    "epp": [
+        IMAGE,
+        {**IMAGE, "inferencePool": {"create": True}, "podMonitor": {"enabled": True}, "explain": True},
+        {
+            **IMAGE,
+            "workers": {"kubernetesNamespace": "gpu", "serviceTemplate": "{namespace}-{component}"},
+            "config": {"plugins": [{"type": "queue-scorer"}]},
+            "tlsSecret": "tls",
+            "objectives": {"batch": -1, "chat": 2},
+            "extraArgs": ["--max-body-bytes=1000000"],
+        },
+        {**IMAGE, "secureServing": False, "serviceAccount": {"create": False, "name": "mine"}},
+    ],
+}
+RENDERINGS = [(chart, values) for chart, several in VALUES.items() for values in several]
+Object = dict[str, Any]
+
+
+def rules(*rights: Right) -> Any:
+    """The rules that the code asks for when it lacks them."""
+    return yaml.safe_load("\n".join(right.rule() for right in rights))
+
+
+WATCH = rules(LIST_SLICES)
+EXPLAIN = rules(GET_SERVICES, LIST_PODS)
+LIST = rules(LIST_SERVICES)
+
+
+def helm(*arguments: str, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+    assert HELM is not None
+    return subprocess.run(
+        [HELM, *arguments, "--kube-version", KUBE_VERSION, "-f", "-"],
+        input=json.dumps(values or {}),
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+
+
+def render(chart: str, values: Mapping[str, Any], release: str = "r") -> list[Object]:
+    done = helm("template", release, str(CHARTS / chart), "--namespace", "prod", values=values)
+    assert done.returncode == 0, done.stderr
+    return [found for found in yaml.safe_load_all(done.stdout) if found]
+
+
+def one(objects: Sequence[Object], kind: str) -> Object:
+    (found,) = [candidate for candidate in objects if candidate["kind"] == kind]
+    return found
+
+
+def workload(objects: Sequence[Object]) -> Object:
+    (found,) = [candidate for candidate in objects if candidate["kind"] in ("Deployment", "StatefulSet")]
+    return found
+
+
+def pod_spec(objects: Sequence[Object]) -> Object:
+    spec: Object = workload(objects)["spec"]["template"]["spec"]
+    return spec
+
+
+def container(objects: Sequence[Object], name: str) -> Object:
+    (found,) = [candidate for candidate in pod_spec(objects)["containers"] if candidate["name"] == name]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize(("chart", "values"), RENDERINGS)
+def test_it_lints_and_renders_objects_that_belong_together(chart: str, values: Mapping[str, Any]) -> None:
+    linted = helm("lint", str(CHARTS / chart), "--strict", values=values)
+    assert linted.returncode == 0, linted.stdout
+    objects = render(chart, values)
+    identities = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]
+    assert len(set(identities)) == len(identities)
+    assert all(namespace for _, namespace, _ in identities)
+    assert not any(kind.startswith("Cluster") for kind, _, _ in identities), "a right for the whole cluster"
+    for found in objects:
+        if found["kind"] in ("Deployment", "StatefulSet"):
+            selector = found["spec"]["selector"]["matchLabels"]
+            assert selector.items() <= found["spec"]["template"]["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize("chart", ["worker", "epp"])
+def test_an_image_is_required_and_lint_needs_none(chart: str) -> None:
+    refused = helm("template", "r", str(CHARTS / chart))
+    assert refused.returncode != 0
+    assert "image is required" in refused.stderr
+    assert helm("lint", str(CHARTS / chart), "--strict").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("chart", "values", "words"),
+    [
+        ("worker", {**IMAGE, "replica": 2}, "'replica' not allowed"),
+        ("worker", {**IMAGE, "component": "a/b"}, "/component"),
+        ("worker", {**IMAGE, "labels": {"nvidia.com/dynamo-component": "x"}}, "nvidia.com/dynamo-component"),
+        ("worker", {**IMAGE, "kind": "DaemonSet"}, "/kind"),
+        ("worker", {**IMAGE, "sidecar": {"enabled": True}}, "sidecar.image is required"),
+        (
+            "worker",
+            {**IMAGE, "sidecar": {"enabled": True, "image": "a"}, "servingPort": 8080},
+            "servingPort and contractPort must differ",
+        ),
+        ("worker", {**IMAGE, "serviceAccount": {"create": False}}, "serviceAccount.name is required"),
+        ("worker", {**IMAGE, "service": {"template": "{pod}"}}, "/service/template"),
+        ("frontend", {"image": "x"}, "'image' not allowed"),
+        ("epp", {**IMAGE, "inferencePool": {"failureMode": "Open"}}, "/inferencePool/failureMode"),
+        (
+            "epp",
+            {**IMAGE, "inferencePool": {"create": True}, "workers": {"kubernetesNamespace": "gpu"}},
+            "selects pods of its own namespace",
+        ),
+    ],
+)
+def test_bad_values_are_refused_by_name(chart: str, values: Mapping[str, Any], words: str) -> None:
+    refused = helm("template", "r", str(CHARTS / chart), values=values)
+    assert refused.returncode != 0
+    assert words in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("chart", "values", "expected"),
+    [
+        ("worker", IMAGE, LIST),
+        ("worker", {**IMAGE, "registry": {"assertService": False}}, None),
+        ("worker", {**IMAGE, "watchesOthers": True}, [*LIST, *WATCH]),
+        ("frontend", {}, WATCH),
+        ("frontend", {"explain": True}, [*WATCH, *EXPLAIN]),
+        ("epp", IMAGE, WATCH),
+        ("epp", {**IMAGE, "explain": True}, [*WATCH, *EXPLAIN]),
+    ],
+)
+def test_the_rights_are_those_that_the_code_needs(
+    chart: str, values: Mapping[str, Any], expected: Any
+) -> None:
+    objects = render(chart, values)
+    if expected is None:
+        assert not [found for found in objects if found["kind"] in ("Role", "RoleBinding")]
+        assert pod_spec(objects)["automountServiceAccountToken"] is False
+        return
+    role, binding, account = (one(objects, kind) for kind in ("Role", "RoleBinding", "ServiceAccount"))
+    assert role["rules"] == expected
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == [
+        {"kind": "ServiceAccount", "name": account["metadata"]["name"], "namespace": "prod"}
+    ]
+    if chart != "frontend":
+        assert pod_spec(objects)["serviceAccountName"] == account["metadata"]["name"]
+        assert pod_spec(objects).get("automountServiceAccountToken", True) is True
+
+
+def test_rights_are_given_where_the_workers_run() -> None:
+    for chart, values in (
+        ("frontend", {"workersNamespace": "gpu"}),
+        ("epp", {**IMAGE, "workers": {"kubernetesNamespace": "gpu"}}),
+    ):
+        objects = render(chart, values)
+        assert one(objects, "Role")["metadata"]["namespace"] == "gpu"
+        assert one(objects, "RoleBinding")["metadata"]["namespace"] == "gpu"
+        assert one(objects, "ServiceAccount")["metadata"]["namespace"] == "prod"
+
+
+@pytest.mark.parametrize("template", ["dynamo-{component}-service", "{namespace}-{component}"])
+def test_worker_service_pods_pool_and_code_agree(template: str) -> None:
+    key = ComponentKey("dynamo", "prefill")
+    who = {**IMAGE, "namespace": key.namespace, "component": key.component}
+    workers = render("worker", {**who, "service": {"template": template}})
+    service = one(workers, "Service")
+    picker = render(
+        "epp", {**who, "inferencePool": {"create": True}, "workers": {"serviceTemplate": template}}, "pool"
+    )
+    pool = one(picker, "InferencePool")
+    assert service["metadata"]["name"] == ServiceSelection(template).service(key)
+    assert service["spec"]["selector"] == pool["spec"]["selector"]["matchLabels"] == labels_of(key)
+    assert labels_of(key).items() <= service["metadata"]["labels"].items()
+    assert labels_of(key).items() <= workload(workers)["spec"]["template"]["metadata"]["labels"].items()
+    assert pool["spec"]["endpointPickerRef"]["name"] == one(picker, "Service")["metadata"]["name"]
+    serving = next(port for port in service["spec"]["ports"] if port["name"] == "serving")
+    assert pool["spec"]["targetPorts"] == [{"number": serving["targetPort"]}]
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+def test_a_worker_is_probed_where_the_registry_serves(kind: str) -> None:
+    objects = render("worker", {**IMAGE, "kind": kind})
+    worker = container(objects, "worker")
+    (contract,) = [port for port in worker["ports"] if port["name"] == "http"]
+    (listed,) = [port for port in one(objects, "Service")["spec"]["ports"] if port["name"] == "http"]
+    assert contract["containerPort"] == listed["targetPort"] == DEFAULT_PORT
+    assert worker["readinessProbe"]["httpGet"] == {"path": "/health", "port": "http"}
+    assert worker["livenessProbe"]["httpGet"] == {"path": "/live", "port": "http"}
+    assert worker["startupProbe"]["httpGet"] == {"path": "/live", "port": "http"}
+    startup = worker["startupProbe"]
+    assert startup["failureThreshold"] * startup["periodSeconds"] == 3600
+    if kind == "StatefulSet":
+        assert workload(objects)["spec"]["serviceName"] == one(objects, "Service")["metadata"]["name"]
+        assert one(objects, "Service")["spec"]["clusterIP"] == "None"
+
+
+@pytest.mark.parametrize("sidecar", [False, True])
+def test_the_pod_knows_itself(sidecar: bool, tmp_path: Path) -> None:
+    """The files and variables of the manifest, filled in as kubelet does, are all that the registry asks for."""
+    objects = render("worker", {**IMAGE, "sidecar": {"enabled": sidecar, "image": "a"}})
+    registering = container(objects, "registry" if sidecar else "worker")
+    mount = next(m for m in registering["volumeMounts"] if m["name"] == "podinfo")
+    assert mount["mountPath"] == DEFAULT_PODINFO
+    volume = next(v for v in pod_spec(objects)["volumes"] if v["name"] == "podinfo")
+    for item in volume["downwardAPI"]["items"]:
+        field = item["fieldRef"]["fieldPath"].removeprefix("metadata.")
+        (tmp_path / item["path"]).write_text('a="b"\n' if field == "labels" else f"the-{field}")
+    variables = {variable["name"]: variable for variable in registering["env"]}
+    assert variables["POD_IP"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    pod = read_pod({"ADSUM_PODINFO": str(tmp_path), "POD_IP": "10.0.0.1"})
+    assert (pod.name, pod.uid, pod.namespace, dict(pod.labels)) == (
+        "the-name",
+        "the-uid",
+        "the-namespace",
+        {"a": "b"},
+    )
+    assert variables["ADSUM_DISCOVERY"]["value"] == "kubernetes://"
+
+
+def test_there_is_time_to_drain() -> None:
+    drain = {"preStopSeconds": 7, "timeoutSeconds": 90}
+    objects = render("worker", {**IMAGE, "drain": drain, "sidecar": {"enabled": True, "image": "a"}})
+    assert container(objects, "worker")["lifecycle"]["preStop"] == {"sleep": {"seconds": 7}}
+    assert "lifecycle" not in container(objects, "registry"), "the sidecar tells watchers at once"
+    assert "--drain-timeout=97s" in container(objects, "registry")["args"]
+    assert pod_spec(objects)["terminationGracePeriodSeconds"] > 97
+    budget = one(objects, "PodDisruptionBudget")["spec"]
+    assert budget["selector"] == workload(objects)["spec"]["selector"]
+
+
+def test_the_sidecar_takes_its_arguments() -> None:
+    from registry.__main__ import _parser
+
+    metadata = {"model": {"name": "m"}}
+    sidecar = {"enabled": True, "image": "a", "metadata": metadata, "modelsPath": ""}
+    objects = render("worker", {**IMAGE, "sidecar": sidecar, "engine": "vllm"})
+    options = _parser().parse_args(container(objects, "registry")["args"])
+    assert (options.component, str(options.server), options.port) == ("decode", "http://127.0.0.1:8000", 8080)
+    assert (options.models_path, options.engine) == ("", "vllm")
+    ((name, text),) = one(objects, "ConfigMap")["data"].items()
+    assert json.loads(text) == metadata
+    assert str(options.metadata_file) == f"/etc/adsum/{name}"
+
+
+@pytest.mark.parametrize("values", VALUES["epp"])
+def test_the_picker_takes_its_flags(values: Mapping[str, Any]) -> None:
+    objects = render("epp", values)
+    picker = container(objects, "epp")
+    settings, _, ignored = parse_epp_flags(picker["args"])
+    assert ignored == []
+    ports = {port["name"]: port["containerPort"] for port in picker["ports"]}
+    assert (settings.grpc_port, settings.grpc_health_port, settings.metrics_port) == (
+        ports["grpc"],
+        ports["grpc-health"],
+        ports["metrics"],
+    )
+    assert (
+        picker["readinessProbe"]["grpc"]["port"]
+        == picker["livenessProbe"]["grpc"]["port"]
+        == ports["grpc-health"]
+    )
+    mounted = {mount["name"]: mount["mountPath"] for mount in picker.get("volumeMounts", [])}
+    assert (str(settings.cert_path) if settings.cert_path else None) == mounted.get("tls")
+    if settings.config_file is not None:
+        assert str(settings.config_file.parent) == mounted["config"]
+        assert settings.config_file.name in one(objects, "ConfigMap")["data"]
+    assert dict(settings.objectives) == values.get("objectives", {})
+    selector = one(objects, "Service")["spec"]["selector"]
+    assert selector.items() <= workload(objects)["spec"]["template"]["metadata"]["labels"].items()
+    targets = {port["targetPort"] for port in one(objects, "Service")["spec"]["ports"]}
+    assert targets == ports.keys()
+
+
+def test_the_monitor_finds_the_picker() -> None:
+    objects = render("epp", {**IMAGE, "podMonitor": {"enabled": True, "labels": {"release": "p"}}})
+    monitor = one(objects, "PodMonitor")
+    assert monitor["metadata"]["labels"]["release"] == "p"
+    assert monitor["spec"]["selector"] == workload(objects)["spec"]["selector"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] in {port["name"] for port in container(objects, "epp")["ports"]}
