@@ -233,9 +233,7 @@ def _discovery(url: str | None, listed: FileDiscoveryParameters | None) -> disco
         problem = f"{listed.path} and {url} both say where the workers are; give one of them"
         raise ConfigError("dataLayer.discovery", problem)
     path = Path(listed.path)
-    return discovery.SourceDiscovery(
-        StaticSource(EndpointsFile(path), watched=listed.watch_file)
-    )
+    return discovery.SourceDiscovery(StaticSource(EndpointsFile(path), watched=listed.watch_file))
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
