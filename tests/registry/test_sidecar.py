@@ -153,6 +153,13 @@ async def test_a_list_of_models_that_cannot_be_read_ends_nothing(
     assert words in caplog.text
 
 
+def swap(file: Path, text: str) -> None:
+    """Another content at once: no reader sees it half written."""
+    aside = file.with_suffix(".new")
+    aside.write_text(text)
+    aside.replace(file)
+
+
 async def test_the_file_counts_over_the_server_and_is_read_again(
     server: ModelServer,
     seen: discovery.InstanceEventStream,
@@ -167,12 +174,12 @@ async def test_the_file_counts_over_the_server_and_is_read_again(
         await asyncio.wait_for(anext(seen), 5)
         first = await document(seen)
         assert (first["mdc"], first["model"]["type"], first["model"]["name"]) == ({"a": 1}, "chat", "Qwen3")
-        file.write_text("{broken")
+        swap(file, "{broken")
         await eventually(lambda: "is not JSON" in caplog.text)
         await asyncio.sleep(0.3)
         assert caplog.text.count("is not JSON") == 1
         assert await document(seen) == first
-        file.write_text('{"model": {"name": "renamed"}}')
+        swap(file, '{"model": {"name": "renamed"}}')
         event = await asyncio.wait_for(anext(seen), 5)
         second = await event.instance.metadata()
         assert second["model"]["name"] == "renamed"
