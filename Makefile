@@ -35,7 +35,7 @@ types: $(READY)  ## mypy --strict
 check: lint types ## lint, types and layers
 
 test: $(READY)   ## the test suite: real sockets, a real Envoy, real processes
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(ARGS)
 
 demo: $(READY)   ## workers, picker and a real Envoy, 30 s; KEEP=1 leaves them running
 	$(BIN)/python -m examples.demo $(if $(KEEP),--keep) $(ARGS)

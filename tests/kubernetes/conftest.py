@@ -6,6 +6,7 @@ import pytest
 
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.api_server import FakeApiServer
+from tests.kubernetes.fake.objects import endpoint, endpoint_slice
 from tests.kubernetes.fake.world import World
 
 
@@ -20,3 +21,28 @@ async def server() -> AsyncIterator[FakeApiServer]:
     """A fake over HTTP, where slices may hold loopback addresses so that workers can answer."""
     async with FakeApiServer(FakeApi(allow_loopback=True)) as running:
         yield running
+
+
+@pytest.fixture
+def cluster(server: FakeApiServer) -> World:
+    """Pods a and b, behind HTTP."""
+    world = World(server.api)
+    world.pods("a", "b")
+    return world
+
+
+@pytest.fixture
+def bare() -> World:
+    """No Service and no controller: the slices are made by hand."""
+    world = World()
+    world.delete_service()
+    world.sync()
+    return world
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    made = FakeApi()
+    for name in ("a", "b", "c"):
+        made.put("endpointslices", endpoint_slice(name, endpoint(f"10.244.0.{ord(name)}", name)))
+    return made

@@ -1,10 +1,6 @@
-"""Fault catalogue, rows 6, 11, 16, 17, 21, 22, 28: servers that say no, again and again. In virtual time.
-
-I5 and I8 are judged here with the production constants: hours of outage pass in milliseconds.
-"""
+"""Fault catalogue, rows 16, 17, 21, 28: servers that say no, and first lists that cannot sync. In virtual time."""
 
 import asyncio
-from functools import partial
 
 import pytest
 
@@ -14,19 +10,14 @@ from discovery.watch import WatchState
 from tests.kubernetes.fake.faults import (
     Fault,
     Verb,
-    answers,
-    broken_before_headers,
-    cut,
     html,
     in_stream,
     no_answer,
     preceded,
     refuses,
-    says,
 )
 from tests.kubernetes.fake.status import StatusError
 from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
-from tests.kubernetes.fake.witness import Witness
 from tests.kubernetes.fake.world import World, calm, within
 
 HOUR = 3600.0
@@ -40,159 +31,6 @@ def anyio_backend() -> Backend:
 
 def now() -> float:
     return asyncio.get_running_loop().time()
-
-
-async def long_outage(world: World, witness: Witness, begin: object, end: object) -> None:
-    """I5 and I8 while it lasts, I4 after it: pods change meanwhile and nobody is told before it ends."""
-    assert callable(begin)
-    assert callable(end)
-    known = dict(witness.told)
-    started = now()
-    begin()
-    world.delete("a")
-    world.pod("z")
-    world.lose_watches()
-    await asyncio.sleep(HOUR)
-    calm(world.transport.attempts, started, now())
-    assert witness.told == known, "I8: the last set is kept"
-    assert witness.stream.health.state is WatchState.DEGRADED, "I8: and its age can be seen"
-    assert witness.stream.health.reason
-    end()
-    await within(35, lambda: witness.uids == world.uids)
-    await within(1, lambda: witness.stream.health.state is WatchState.SYNCED)
-    assert sorted(witness.story()) == ["+z", "-a:deleted"]
-
-
-EVERY_REQUEST: list[tuple[str, Fault]] = [
-    ("row 22: 502 html", html(502)),
-    ("row 22: 503 html", html(503)),
-    ("row 22: 200 html", html(200)),
-    ("row 17: 500", refuses(INTERNAL)),
-    ("row 28: 401", refuses(StatusError(401, "Unauthorized", "Unauthorized"))),
-    ("row 28: 403", refuses(StatusError(403, "Forbidden", "forbidden by an edited Role"))),
-    ("404", refuses(StatusError(404, "NotFound", "the server could not find the requested resource"))),
-    ("reset", broken_before_headers),
-    ("empty body", answers(200, b"")),
-    ("row 16: no JSON", answers(200, b"{]\n")),
-    ("row 16: another kind", answers(200, b'{"kind":"PodList","metadata":{},"items":[]}\n')),
-]
-WATCHES_ONLY: list[tuple[str, Fault]] = [
-    ("row 6: ends at once", cut(inside=None, how="end")),
-    ("row 7: reset at once", cut(inside=None, how="reset")),
-    ("row 16: no JSON", says(b'{"type":"MODIFIED","object":{"metadata":}}\n')),
-    ("row 16: unknown type", says(b'{"type":"WEIRD","object":{"metadata":{"name":"x"}}}\n')),
-    ("row 16: no slice", says(b'{"type":"ADDED","object":{"metadata":[]}}\n')),
-    ("row 17: 500 in the stream", in_stream(INTERNAL)),
-    ("row 22: 200 html", html(200)),
-    ("row 22: 502 html", html(502)),
-    ("row 28: 403", refuses(StatusError(403, "Forbidden", "watch is not granted"))),
-]
-
-
-@pytest.mark.parametrize("fault", [f for _, f in EVERY_REQUEST], ids=[name for name, _ in EVERY_REQUEST])
-async def test_rows_16_17_22_28_every_request_fails_for_an_hour(world: World, fault: Fault) -> None:
-    world.pods("a", "b")
-    script = world.api.faults
-    async with world.witness() as witness:
-        await long_outage(world, witness, lambda: script.add(fault, times=None), script.clear)
-
-
-@pytest.mark.parametrize("fault", [f for _, f in WATCHES_ONLY], ids=[name for name, _ in WATCHES_ONLY])
-async def test_rows_06_16_17_22_every_watch_fails_for_an_hour(world: World, fault: Fault) -> None:
-    """Lists go on working: the set may follow by them, but nobody is asked in a hot loop."""
-    world.pods("a", "b")
-    async with world.witness() as witness:
-        started = now()
-        world.api.faults.add(fault, on="watch", times=None)
-        world.api.end_watches()
-        await asyncio.sleep(HOUR)
-        calm_with_lists(world, started)
-        assert witness.names == {"a", "b"}
-        assert not witness.story()
-        world.api.faults.clear()
-        world.delete("a")
-        await within(35, lambda: witness.names == {"b"})
-
-
-def calm_with_lists(world: World, started: float) -> None:
-    """I5 where each round may cost a relist and a watch: both are counted, and rounds are as rare as I5 wants."""
-    for verb in ("list", "watch"):
-        calm([call.at for call in world.api.asked(verb)], started, now())
-
-
-async def test_row_06_clean_ends_that_brought_something_are_no_failure(world: World) -> None:
-    """A server that closes a stream quickly though it told something: resumed, without loss."""
-    world.api.faults.add(cut(after=1, inside=None, how="end"), on="watch", times=None)
-    async with world.witness() as witness:
-        for i in range(30):
-            world.pod(f"p{i}")
-            await within(2, partial(witness.knows, f"p{i}"))
-        assert len(world.api.asked("list")) == 1
-
-
-async def test_row_11_connection_refused_for_two_minutes(world: World) -> None:
-    world.pods("a", "b")
-    async with world.witness() as witness:
-        started = now()
-        world.transport.down = "connection refused"
-        world.delete("a")
-        world.api.end_watches()
-        await asyncio.sleep(120)
-        calm(world.transport.attempts, started, now())
-        assert witness.names == {"a", "b"}
-        health = witness.stream.health
-        assert health.state is WatchState.DEGRADED
-        assert "refused" in (health.reason or "")
-        world.transport.down = None
-        await within(35, lambda: witness.names == {"b"})
-        assert witness.story() == ["-a:deleted"]
-
-
-async def test_row_11_and_for_an_hour(world: World) -> None:
-    world.pods("a", "b")
-    transport = world.transport
-    async with world.witness() as witness:
-        await long_outage(
-            world,
-            witness,
-            lambda: setattr(transport, "down", "connection refused"),
-            lambda: setattr(transport, "down", None),
-        )
-
-
-async def test_row_11_the_backoff_starts_anew_only_after_two_healthy_minutes(world: World) -> None:
-    """client-go resets it by the clock while it still fails, kube-rs by any sign of life; both are hot loops."""
-    world.pods("a")
-    async with world.witness():
-        world.transport.down = "connection refused"
-        world.api.end_watches()
-        await asyncio.sleep(300)
-        since = now()
-        for _ in range(60):  # up for a second, down for a minute
-            world.transport.down = None
-            await within(35, lambda: world.api.watches == 1)
-            await asyncio.sleep(1)
-            world.transport.down = "connection refused"
-            world.api.end_watches()
-            await asyncio.sleep(60)
-        asked = [at for at in world.transport.attempts if at >= since]
-        assert len(asked) <= (now() - since) / 7.5, (
-            "three times an outage's rate: a list and a watch each round"
-        )
-
-
-async def test_row_10_headers_that_never_come(world: World) -> None:
-    world.pods("a", "b")
-    async with world.witness() as witness:
-        started = now()
-        world.api.faults.add(no_answer, times=None)
-        world.delete("a")
-        world.api.end_watches()
-        await asyncio.sleep(HOUR)
-        calm(world.transport.attempts, started, now())
-        assert witness.names == {"a", "b"}
-        world.api.faults.clear()
-        await within(50, lambda: witness.names == {"b"})  # one header deadline more
 
 
 @pytest.mark.parametrize(

@@ -72,13 +72,10 @@ async def test_row_40_a_slow_neighbour_keeps_nobody_waiting(workers: Workers) ->
 
 
 async def test_row_40_404_is_a_worker_without_a_document(workers: Workers) -> None:
-    answering = await workers.start("w", _status(404))
+    await workers.start("w", _status(404))
     async with workers.watching() as witness:
         await within(1, lambda: witness.names == {"w"})
         assert await witness.told["w"].metadata() == {}
-        answering.handler = answering.document
-        await within(4, lambda: isinstance(witness.events[-1][1], InstanceUpdatedEvent))
-        assert await witness.told["w"].metadata() == {"model": {"name": "m"}}
 
 
 async def test_row_40_500_until_the_document_is_there(workers: Workers) -> None:

@@ -21,51 +21,25 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from discovery import InstanceAddedEvent, InstanceRemovedEvent
 from tests.kubernetes.fake import faults
 from tests.kubernetes.fake.api import FakeApi
+from tests.kubernetes.fake.evidence import Evidence, counts
 from tests.kubernetes.fake.faults import Fault, Verb
 from tests.kubernetes.fake.memory_transport import MemoryTransport
+from tests.kubernetes.fake.mishaps import FAULTS
 from tests.kubernetes.fake.objects import LABELS, SERVICE
 from tests.kubernetes.fake.rv_log import Object, RvLog
-from tests.kubernetes.fake.status import StatusError, expired, too_large
 from tests.kubernetes.fake.virtual_time import VirtualTimeLoop
 from tests.kubernetes.fake.watching import Limits
 from tests.kubernetes.fake.witness import Witness, witnessing
 from tests.kubernetes.fake.world import World, within
 
-NAMES = st.sampled_from([f"p{i}" for i in range(8)])
-ADDRESSES = st.sampled_from([(f"10.244.0.{i}", f"2001:db8::{i}") for i in range(1, 12)])
+SOME = st.lists(st.sampled_from([f"p{i}" for i in range(8)]), min_size=1, max_size=4, unique=True)
+ADDRESSES = st.integers(1, 12)
+MOSTLY = st.sampled_from([True, True, True, False])
 TARGETS = st.sampled_from([8080, 9090, "web"])
 FAMILIES = st.sampled_from([("IPv4",), ("IPv4", "IPv6"), ("IPv6", "IPv4")])
 PAUSES = st.sampled_from([0.0, 0.01, 0.1, 0.4, 0.7, 3.0, 20.0, 130.0, 700.0])
-BUSY = StatusError(429, "TooManyRequests", "busy", retry_after=1)
-INTERNAL = StatusError(500, "InternalError", "leader changed")
-CUTS = [
-    *(faults.cut(after=n, inside=0.5, how="reset") for n in (0, 1)),
-    *(faults.cut(after=n, inside=None, how="fin") for n in (0, 1)),
-]
-FAULTS: list[tuple[Fault, Verb]] = [
-    *((cut, "any") for cut in CUTS),
-    (faults.cut(inside=0.5, how="end"), "any"),
-    (faults.cut(inside=None, how="end"), "watch"),
-    (faults.broken_before_headers, "any"),
-    (faults.no_answer, "any"),
-    (faults.html(200), "any"),
-    (faults.html(503), "any"),
-    (faults.refuses(BUSY), "any"),
-    (faults.in_stream(BUSY), "watch"),
-    (faults.refuses(INTERNAL), "any"),
-    (faults.in_stream(INTERNAL), "watch"),
-    (faults.refuses(expired("too old")), "any"),
-    (faults.in_stream(expired("too old")), "watch"),
-    (faults.refuses(too_large(9999, 1)), "any"),
-    (faults.in_stream(too_large(9999, 1)), "watch"),
-    (faults.refuses(StatusError(403, "Forbidden", "no")), "any"),
-    (faults.says(b'{"type":"MODIFIED","object":{}}\n'), "watch"),
-    (faults.preceded(b"{]\n"), "watch"),
-    (faults.drip(50), "any"),
-]
 
 
 class Machine(RuleBasedStateMachine):
@@ -78,6 +52,8 @@ class Machine(RuleBasedStateMachine):
         self.stack = AsyncExitStack()
         self.pending: list[Callable[[], object]] = []
         self.replica: RvLog | None = None
+        self.backup: int | None = None
+        self.deceived = False
         self.slow_to_heal = False
 
     @initialize(max_endpoints=st.sampled_from([1, 3, 100]), page_size=st.sampled_from([None, 1, 2]))
@@ -89,6 +65,7 @@ class Machine(RuleBasedStateMachine):
         self.transport = MemoryTransport(self.world.api, split=_halves)
         self.evidence = Evidence(self.world)
         self.runner.run(self._open())
+        self.appear(["p0", "p1", "p2", "p3"], 1, True, False, True, 0.1)
 
     async def _open(self) -> None:
         self.stack.enter_context(self.log.listening(self.evidence.look))
@@ -97,29 +74,31 @@ class Machine(RuleBasedStateMachine):
 
     # what happens to pods
 
-    @rule(name=NAMES, address=ADDRESSES, ready=st.booleans(), web=st.booleans(), ours=st.integers(0, 5))
-    def appear(self, name: str, address: tuple[str, str], ready: bool, web: bool, ours: int) -> None:
-        """A pod is made, or made again under its name: another uid."""
-        if self.log.get("pods", "default", name) is not None:
-            self.log.delete("pods", "default", name)
+    @rule(names=SOME, address=ADDRESSES, ready=MOSTLY, web=st.booleans(), ours=MOSTLY, pause=PAUSES)
+    def appear(
+        self, names: list[str], address: int, ready: bool, web: bool, ours: bool, pause: float
+    ) -> None:
+        """Pods are made, or made again under their names: other uids. Addresses may be taken."""
         ports = {"web": 8000} if web else {"http": 8080}
-        self.world.pod(name, *address, ready=ready, ports=ports, labels=LABELS if ours else {"app": "other"})
-        self._step("appear")
+        labels = LABELS if ours else {"app": "other"}
+        for i, name in enumerate(names, start=address):
+            self._kill(name)
+            self.world.pod(name, f"10.244.0.{i}", f"2001:db8::{i}", ready=ready, ports=ports, labels=labels)
+        self._step("appear", pause, sync=pause > 0)
 
-    @rule(name=NAMES, ready=st.booleans(), terminating=st.booleans())
-    def change(self, name: str, ready: bool, terminating: bool) -> None:
-        pod = self.log.get("pods", "default", name)
-        if pod is not None:
+    @rule(names=SOME, state=st.sampled_from(["ready", "not ready", "terminating"]), pause=PAUSES)
+    def change(self, names: list[str], state: str, pause: float) -> None:
+        for pod in filter(None, (self.log.get("pods", "default", name) for name in names)):
             ports = {p["name"]: p["containerPort"] for p in pod["spec"]["containers"][0]["ports"]}
-            labels = pod["metadata"]["labels"]
-            self.world.pod(name, ready=ready, terminating=terminating, ports=ports, labels=labels)
-        self._step("change")
+            how = {"ready": state != "not ready", "terminating": state == "terminating"}
+            self.world.pod(pod["metadata"]["name"], ports=ports, labels=pod["metadata"]["labels"], **how)
+        self._step(state, pause, sync=pause > 0)
 
-    @rule(name=NAMES)
-    def vanish(self, name: str) -> None:
-        if self.log.get("pods", "default", name) is not None:
-            self.log.delete("pods", "default", name)
-        self._step("vanish")
+    @rule(names=SOME, pause=PAUSES)
+    def vanish(self, names: list[str], pause: float) -> None:
+        for name in names:
+            self._kill(name)
+        self._step("vanish", pause, sync=pause > 0)
 
     @rule(port=TARGETS, families=FAMILIES, label=st.integers(0, 3))
     def edit_service(self, port: int | str, families: tuple[str, ...], label: int) -> None:
@@ -127,11 +106,16 @@ class Machine(RuleBasedStateMachine):
         self.world.change_service(ports={"http": port}, families=families, labels=labels)
         self._step("edit service")
 
-    @rule()
-    def delete_service(self) -> None:
-        if self.log.get("services", "default", SERVICE) is not None:
-            self.world.delete_service()
-        self._step("delete service")
+    @rule(collected=st.integers(0, 3), pause=PAUSES)
+    def service_is_made_again(self, collected: int, pause: float) -> None:
+        """Some of its slices are collected in between."""
+        self.world.delete_service()
+        self.pending = []
+        for step in self.world.controller.steps(SERVICE)[:collected]:
+            step()
+        self._wait(pause)
+        self.world.change_service()
+        self._step("service made again")
 
     # what the controller does
 
@@ -175,18 +159,24 @@ class Machine(RuleBasedStateMachine):
         self.world.api.come_back()
         self._step("restart")
 
-    @rule(down=st.booleans())
-    def network(self, down: bool) -> None:
-        self.transport.down = "connection refused" if down else None
-        if down:
-            self.world.api.end_watches()
-        self._step("network")
+    @rule(pause=PAUSES)
+    def network_goes(self, pause: float) -> None:
+        self.transport.down = "connection refused"
+        self.world.api.end_watches()
+        self._step("network goes", pause)
+
+    @precondition(lambda self: self.transport.down is not None)
+    @rule()
+    def network_returns(self) -> None:
+        self.transport.down = None
+        self._step("network returns")
 
     @rule(longest=st.sampled_from([None, 0.5, 5.0, 60.0]), bookmarks=st.sampled_from([1.0, 60.0]))
     def limits(self, longest: float | None, bookmarks: float) -> None:
         self.world.api.limits = Limits(bookmarks, longest)
         self._step("limits")
 
+    @precondition(lambda self: not self.slow_to_heal)
     @rule()
     def an_event_is_lost(self) -> None:
         with self.log.silently():
@@ -195,16 +185,32 @@ class Machine(RuleBasedStateMachine):
         self._step("lost event")
 
     @rule()
+    def etcd_is_backed_up(self) -> None:
+        self.backup = self.log.rv
+        self._step("backup")
+
+    @precondition(lambda self: self.backup is not None and self.backup >= self.log.oldest_read)
+    @rule()
+    def etcd_is_restored(self) -> None:
+        """Without a new revision: versions are used twice."""
+        assert self.backup is not None
+        self.log.restore(self.backup)
+        self.pending, self.backup, self.replica = [], None, None
+        self.slow_to_heal = True
+        self._step("restore")
+
+    @precondition(lambda self: self.replica is None)
+    @rule()
     def a_replica_falls_behind(self) -> None:
         self.replica = self.log.fork()
         self._step("replica")
 
-    @precondition(lambda self: self.replica is not None)
+    @precondition(lambda self: self.replica is not None and not self.deceived)
     @rule()
     def the_replica_answers_the_next_list(self) -> None:
-        """Once: who is told the same old version twice by consistent lists must believe that etcd was restored."""
+        """Once: who is told an old version twice by consistent lists must believe that etcd was restored."""
         assert self.replica is not None
-        stale, self.replica = FakeApi(self.replica), None
+        stale, self.replica, self.deceived = FakeApi(self.replica), None, True
         self.world.api.faults.add(faults.elsewhere(stale.serve), on="list")
         self._step("stale list")
 
@@ -220,7 +226,7 @@ class Machine(RuleBasedStateMachine):
         assert witness.error is None, witness.error
         if self.slow_to_heal:
             return  # after a lost event slices are seen together that never stood together
-        added, removed = _counts(witness)
+        added, removed = counts(witness)
         for uid in added:
             assert added[uid] <= self.evidence.came[uid], f"{uid} was told more often than it came"
             assert removed[uid] <= self.evidence.went[uid], f"{uid} was removed more often than it went"
@@ -230,12 +236,13 @@ class Machine(RuleBasedStateMachine):
         """I4, hence I1: when all is well again, so is the set. Then I3: a resync without change is silent."""
         api = self.world.api
         api.faults.clear()
+        self.deceived = False
         api.limits = Limits()
         self.transport.down = None
         self._settle_slices()
         longest = 2 * 1860.0 if self.slow_to_heal else 65.0
         self.runner.run(within(longest, lambda: self.told() == self.expected()))
-        self._wait(5.0)
+        self._wait(longest if self.slow_to_heal else 5.0)
         told = len(self.witness.events)
         self.world.lose_watches()
         self._wait(40.0)
@@ -243,7 +250,7 @@ class Machine(RuleBasedStateMachine):
         assert len(self.witness.events) == told, self.witness.story()
         if self.slow_to_heal:
             self.slow_to_heal = False
-            self.evidence.came, self.evidence.went = _counts(self.witness)
+            self.evidence.came, self.evidence.went = counts(self.witness)
         self._step("heal")
 
     def teardown(self) -> None:
@@ -265,8 +272,7 @@ class Machine(RuleBasedStateMachine):
     def expected(self) -> set[tuple[str, str, int]]:
         """uid, address and port, judged by the pods and the Service alone."""
         service = self.log.get("services", "default", SERVICE)
-        if service is None:
-            return set()
+        assert service is not None
         target = service["spec"]["ports"][0]["targetPort"]
         pods = [p for p in self.log.objects("pods", "default") if _uid(p) in self.world.uids and _selected(p)]
         found = ((_uid(p), p["status"]["podIP"], _port(p, target)) for p in pods)
@@ -278,54 +284,18 @@ class Machine(RuleBasedStateMachine):
         self.pending = []
         self.world.sync()
 
-    def _step(self, name: str, pause: float = 0.0) -> None:
+    def _kill(self, name: str) -> None:
+        if self.log.get("pods", "default", name) is not None:
+            self.log.delete("pods", "default", name)
+
+    def _step(self, name: str, pause: float = 0.0, *, sync: bool = False) -> None:
         self.steps[name] += 1
+        if sync:
+            self._settle_slices()
         self._wait(pause)
 
     def _wait(self, pause: float) -> None:
         self.runner.run(asyncio.sleep(pause))
-
-
-class Evidence:
-    """How often slices began to say that a uid is available (`came`), and that it is not (`went`).
-
-    Lenient where several slices speak of it: each may be the one that counts.
-    """
-
-    def __init__(self, world: World) -> None:
-        self.came: Counter[str] = Counter()
-        self.went: Counter[str] = Counter()
-        self._world = world
-        self._available: set[str] = set()
-        self._doubtful: set[str] = set()
-        self._known: set[str] = set()
-        self.look()
-
-    def look(self) -> None:
-        yes: set[str] = set()
-        no: set[str] = set()
-        uids_of: dict[str, set[str]] = {}
-        for found in self._world.slices():
-            for endpoint in found["endpoints"] or ():
-                target = endpoint["targetRef"]
-                uids_of.setdefault(target["name"], set()).add(target["uid"])
-                conditions = endpoint["conditions"]
-                good = conditions["ready"] and conditions["serving"] and not conditions["terminating"]
-                (yes if good and found["ports"] else no).add(target["uid"])
-        for several in uids_of.values():
-            no |= several if len(several) > 1 else set()
-        self._known |= yes
-        no |= self._known - yes
-        self.came.update(yes - self._available)
-        self.went.update(no - self._doubtful)
-        self._available, self._doubtful = yes, no
-
-
-def _counts(witness: Witness) -> tuple[Counter[str], Counter[str]]:
-    events = [event for _, event in witness.events]
-    added = Counter(e.instance.incarnation for e in events if isinstance(e, InstanceAddedEvent))
-    removed = Counter(e.instance.incarnation for e in events if isinstance(e, InstanceRemovedEvent))
-    return added, removed
 
 
 def _uid(pod: Object) -> str:
@@ -347,6 +317,7 @@ def _halves(chunk: bytes) -> tuple[bytes, bytes]:
     return chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]
 
 
+@pytest.mark.timeout(600)  # it takes a quarter of a minute; finding the shortest failing history takes longer
 def test_ten_thousand_steps_of_pods_slices_and_faults(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="discovery")  # each fault is one warning
     steps: Counter[str] = Counter()
@@ -358,7 +329,7 @@ def test_ten_thousand_steps_of_pods_slices_and_faults(caplog: pytest.LogCaptureF
     run_state_machine_as_test(
         Counted,
         settings=settings(
-            max_examples=150,
+            max_examples=160,
             stateful_step_count=100,
             deadline=None,
             suppress_health_check=list(HealthCheck),

@@ -39,6 +39,11 @@ class World:
         self.sync_if_settled()
         return str(stored["metadata"]["uid"])
 
+    def put(self, *slices: Object) -> None:
+        """Slices made by hand."""
+        for one in slices:
+            self.api.put("endpointslices", one)
+
     def pods(self, *names: str) -> None:
         settled, self.settled = self.settled, False
         for name in names:

@@ -1,0 +1,178 @@
+"""Fault catalogue, rows 5 and 7-12: what happens to the connection. Real sockets, shortened durations.
+
+Rows 9 and 12 also belong to `make test-system`, where a network namespace drops the packets.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import discovery
+from discovery import DiscoveryError
+from discovery.kubernetes import Cluster, ClusterTransport
+from discovery.watch import WatchState
+from tests.kubernetes.fake.api_server import FakeApiServer
+from tests.kubernetes.fake.chaos_proxy import ChaosProxy, SynBlackHole
+from tests.kubernetes.fake.faults import (
+    cut,
+)
+from tests.kubernetes.fake.over_http import FAST, changes_arrive, fields_of, watching
+from tests.kubernetes.fake.world import World, within
+
+
+async def test_the_whole_way_by_url(server: FakeApiServer, cluster: World) -> None:
+    async with discovery.open(f"kubernetes://default?server={server.url}") as service:
+        found = await service.list_instances("dynamo", "decode")
+        assert [(i.id, i.port, i.node) for i in found] == [("a", 8080, "node-a"), ("b", 8080, "node-a")]
+        assert {i.incarnation for i in found} == cluster.uids
+        async with asyncio.timeout(5), service.watch("dynamo", "decode") as stream:
+            assert {(await anext(stream)).instance_id, (await anext(stream)).instance_id} == {"a", "b"}
+            cluster.pod("a", ready=False)
+            gone = await anext(stream)
+            assert (gone.instance_id, getattr(gone, "reason", None)) == ("a", "not_ready")
+
+
+async def test_row_05_watches_that_time_out(server: FakeApiServer, cluster: World) -> None:
+    async with watching(cluster, Cluster(server.url), FAST) as witness:
+        await within(4, lambda: len(server.api.asked("watch")) >= 2)
+        assert not witness.story()
+        assert len(server.api.asked("list")) == 1
+        await changes_arrive(cluster, witness, 1)
+
+
+@pytest.mark.parametrize("inside", [0.1, 0.5, 0.99])
+async def test_row_07_reset_in_the_middle_of_an_event(
+    server: FakeApiServer, cluster: World, inside: float
+) -> None:
+    async with watching(cluster, Cluster(server.url)) as witness:
+        server.api.faults.add(cut(inside=inside, how="reset"), on="watch", times=3)
+        server.api.end_watches()
+        await asyncio.sleep(0.1)
+        await changes_arrive(cluster, witness, 1)
+
+
+async def test_row_07_reset_by_something_in_between(server: FakeApiServer, cluster: World) -> None:
+    async with (
+        ChaosProxy(("127.0.0.1", server.port)) as proxy,
+        watching(cluster, Cluster(proxy.url)) as witness,
+    ):
+        for _ in range(5):
+            proxy.reset()
+            await asyncio.sleep(0.05)
+        assert witness.names == {"a", "b"}
+        await changes_arrive(cluster, witness, 1)
+
+
+async def test_row_07_a_proxy_that_cuts_every_connection_after_some_bytes(
+    server: FakeApiServer, cluster: World
+) -> None:
+    async with (
+        ChaosProxy(("127.0.0.1", server.port)) as proxy,
+        watching(cluster, Cluster(proxy.url)) as witness,
+    ):
+        proxy.cut_after = 700
+        proxy.reset()
+        for i in range(10):
+            cluster.pod(f"p{i}")
+            await asyncio.sleep(0.03)
+        assert {"a", "b"} <= witness.names, "I8, whatever came through"
+        proxy.cut_after = None
+        await within(2, lambda: witness.uids == cluster.uids)
+
+
+@pytest.mark.parametrize("how", ["end", "fin"], ids=["clean end", "bare FIN"])
+async def test_row_08_half_a_line_and_the_end(server: FakeApiServer, cluster: World, how: Any) -> None:
+    async with watching(cluster, Cluster(server.url)) as witness:
+        server.api.faults.add(cut(inside=0.6, how=how), on="watch", times=3)
+        server.api.end_watches()
+        await asyncio.sleep(0.1)
+        await changes_arrive(cluster, witness, 1)
+
+
+async def test_row_09_half_open_after_the_headers(server: FakeApiServer, cluster: World) -> None:
+    """The deadline of the watch finds it even where the kernel of the other side still answers."""
+    async with (
+        ChaosProxy(("127.0.0.1", server.port)) as proxy,
+        watching(cluster, Cluster(proxy.url), FAST) as witness,
+    ):
+        proxy.mode = "pause"
+        cluster.delete("a")
+        took = await within(2.5, lambda: witness.stream.health.state is WatchState.DEGRADED)
+        assert took < 1.0 + 0.3 + 0.5, "the watch's time, its slack, and a little"
+        assert witness.names == {"a", "b"}
+        proxy.mode = "pass"
+        await within(2, lambda: witness.names == {"b"})
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's table of sockets is Linux's")
+async def test_row_09_the_kernel_probes_an_idle_watch(server: FakeApiServer, cluster: World) -> None:
+    """Dropped packets are found by keepalive: its timer is armed on the watch's socket, and due within 10 s."""
+    async with watching(cluster, Cluster(server.url)):
+        timers = [timer for port, timer in _sockets_to_loopback() if port == server.port]
+        kinds = {kind for kind, _ in timers}
+        assert kinds == {2}, f"tr:tm->when of /proc/net/tcp, 2 is the keepalive timer: {timers}"
+        assert all(jiffies <= 10 * os.sysconf("SC_CLK_TCK") for _, jiffies in timers)
+
+
+def _sockets_to_loopback() -> list[tuple[int, tuple[int, int]]]:
+    """(remote port, (timer, jiffies until it is due)) of each established TCP socket over IPv4."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [
+        (int(row[2].partition(":")[2], 16), (int(row[5][:2], 16), int(row[5][3:], 16)))
+        for row in rows
+        if row[3] == "01"
+    ]
+
+
+async def test_row_10_accepts_and_never_answers(server: FakeApiServer, cluster: World) -> None:
+    async with (
+        ChaosProxy(("127.0.0.1", server.port)) as proxy,
+        watching(cluster, Cluster(proxy.url), FAST) as witness,
+    ):
+        proxy.mode = "blackhole"
+        cluster.delete("a")
+        proxy.reset()
+        before = proxy.accepted
+        await asyncio.sleep(1.2)
+        assert 2 <= proxy.accepted - before <= 4, "each try lasts a header deadline, then a pause"
+        assert witness.names == {"a", "b"}
+        assert "no answer" in (witness.stream.health.reason or "")
+        proxy.mode = "pass"
+        await within(1.5, lambda: witness.names == {"b"})
+
+
+async def test_row_11_refused_and_back(server: FakeApiServer, cluster: World) -> None:
+    async with watching(cluster, Cluster(server.url)) as witness:
+        await server.stop()
+        cluster.delete("a")
+        server.api.log.forget()
+        await within(1, lambda: witness.stream.health.state is WatchState.DEGRADED)
+        await asyncio.sleep(0.5)
+        assert witness.names == {"a", "b"}
+        await server.start()
+        await within(1, lambda: witness.names == {"b"})
+        await within(1, lambda: witness.stream.health.state is WatchState.SYNCED)
+
+
+async def test_row_12_syn_black_hole(cluster: World) -> None:
+    with SynBlackHole() as hole:
+        transport = ClusterTransport(Cluster(f"http://127.0.0.1:{hole.port}"), FAST)
+        async with cluster.discovering(transport, **fields_of(FAST)) as service:
+            started = time.monotonic()
+            with pytest.raises(DiscoveryError) as caught:
+                await service.list_instances("dynamo", "decode", timeout=0.6)
+            assert time.monotonic() - started < 1.0
+            assert "did not sync within 0.6 s" in str(caught.value)
+            assert str(hole.port) in str(caught.value), "the reason names what cannot be reached"
+
+
+async def test_row_12_a_name_that_does_not_resolve(cluster: World) -> None:
+    transport = ClusterTransport(Cluster("http://no-such-host.invalid:6443"), FAST)
+    async with cluster.discovering(transport, **fields_of(FAST)) as service:
+        with pytest.raises(DiscoveryError, match=r"no-such-host\.invalid"):
+            await service.list_instances("dynamo", "decode", timeout=0.6)

@@ -1,0 +1,74 @@
+"""Fault catalogue, rows 39 and 40: readers and processes that stand still. In virtual time."""
+
+import asyncio
+
+import pytest
+
+from discovery import InstanceAddedEvent, InstanceUpdatedEvent
+from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend, VirtualTimeLoop
+from tests.kubernetes.fake.witness import witnessing
+from tests.kubernetes.fake.world import World, within
+
+
+@pytest.fixture
+def anyio_backend() -> Backend:
+    return VIRTUAL
+
+
+async def test_row_39_a_reader_that_does_not_read_for_ten_minutes(world: World) -> None:
+    """I6: what waits for it is the difference, not the history."""
+    world.pods("a", "b")
+    async with (
+        asyncio.timeout(3600),
+        world.discovering() as discovery,
+        discovery.watch("dynamo", "decode") as stream,
+    ):
+        first = {(await anext(stream)).instance_id, (await anext(stream)).instance_id}
+        assert first == {"a", "b"}
+        for i in range(1200):
+            world.pod("a", ready=i % 2 == 1)
+            if i % 10 == 0:
+                world.pod(f"short-{i}")
+                world.delete(f"short-{i}")
+            await asyncio.sleep(0.5)
+        world.pod("c")
+        await asyncio.sleep(2)
+        waiting: list[str] = []
+        while len(waiting) < 10:
+            try:
+                async with asyncio.timeout(1):
+                    event = await anext(stream)
+            except TimeoutError:
+                break
+            waiting.append(event.instance_id)
+            assert isinstance(event, InstanceAddedEvent | InstanceUpdatedEvent)
+        assert waiting == ["c"]
+        assert len(world.api.asked("list")) <= 2, "one more is the periodic one"
+
+
+async def test_row_39_the_loop_is_blocked_for_five_seconds(world: World) -> None:
+    """The server closed the watch of a reader that was too slow; it is resumed."""
+    world.pods("a")
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    async with world.witness() as witness:
+        world.delete("a")
+        world.pod("b")
+        loop.stop_the_world(5)
+        world.api.end_watches()
+        await within(2, lambda: witness.names == {"b"})
+        assert len(world.api.asked("list")) == 1
+
+
+async def test_row_40_stopped_for_ten_minutes_costs_one_relist(world: World) -> None:
+    world.pods("a", "b")
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    async with world.discovering(relist=(7200.0, 7200.0)) as discovery, witnessing(discovery) as witness:
+        await asyncio.sleep(1)
+        world.delete("a")
+        world.lose_watches()
+        loop.stop_the_world(600)
+        await within(5, lambda: witness.names == {"b"})
+        await asyncio.sleep(60)
+        assert len(world.api.asked("list")) == 2
