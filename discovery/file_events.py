@@ -7,14 +7,13 @@ import re
 import threading
 import time
 from collections.abc import Collection
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Final, Self
 
 from watchfiles._rust_notify import RustNotify
 
 from discovery.record import RECORD_SUFFIX
-from discovery.threads import outlast, start_thread
+from discovery.threads import Started, outlast, start_thread
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ class FileEvents:
         self._whole_at = 0.0
         self._reliable = False
         self._stop = threading.Event()
-        self._listening: Future[None] | None = None
+        self._listening: Started | None = None
 
     def take(self) -> frozenset[str] | None:
         """What to read anew: the files that changed; None, everything, at first, every few seconds, and always when

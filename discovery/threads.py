@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar, TypeVarTuple
 
@@ -47,17 +48,29 @@ async def in_thread(
         return ended.result()
 
 
-def start_thread(function: Callable[[*Arguments], Result], *arguments: *Arguments) -> "Future[Result]":
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What `start_thread` began: the thread, and what becomes of its function."""
+
+    thread: threading.Thread
+    work: "Future[None]"
+
+
+def start_thread(function: Callable[[*Arguments], None], *arguments: *Arguments) -> Started:
     """Run the function in a daemon thread of its own. RuntimeError when the system gives none."""
-    work: Future[Result] = Future()
+    work: Future[None] = Future()
     call = partial(function, *arguments)
-    threading.Thread(target=_perform, args=(work, call), name="adsum work", daemon=True).start()
-    return work
+    thread = threading.Thread(target=_perform, args=(work, call), name="adsum work", daemon=True)
+    thread.start()
+    return Started(thread, work)
 
 
-async def outlast(work: "Future[Result]") -> None:
-    """Wait for the end of what `start_thread` began, whoever cancels meanwhile; its error, if any, is dropped."""
-    await _until(asyncio.wrap_future(work))
+async def outlast(started: Started) -> None:
+    """Wait until the thread is gone, whoever cancels meanwhile; its function's error, if any, is dropped."""
+    try:
+        await _until(asyncio.wrap_future(started.work))
+    finally:
+        started.thread.join()  # its function has returned: what is left of it are microseconds
 
 
 async def _carry(work: "Future[Result]", call: Callable[[], Result]) -> None:

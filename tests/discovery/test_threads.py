@@ -86,15 +86,15 @@ async def test_who_waits_for_his_turn_leaves_at_once(limiter: anyio.CapacityLimi
 
 async def test_outlasting_is_not_deaf_to_cancellation() -> None:
     finish = threading.Event()
-    work = start_thread(finish.wait, 5)
-    task = asyncio.create_task(outlast(work))
+    started = start_thread(finish.wait, 5)
+    task = asyncio.create_task(outlast(started))
     await asyncio.sleep(0.02)
     task.cancel()
     await asyncio.sleep(0.02)
     finish.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert work.done()
+    assert not started.thread.is_alive()
 
 
 async def test_without_a_thread_to_be_had_the_work_is_done_nevertheless(
