@@ -2,10 +2,13 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import compress
+from operator import is_not
 from typing import Generic, Literal, Protocol, TypeAlias
 
 from typing_extensions import TypeVar
 
+from discovery.copy_on_write import unshared
 from discovery.instance import Instance, InstanceStatus
 
 RemovalReason: TypeAlias = Literal["deleted", "not_ready", "terminating", "replaced"]
@@ -70,7 +73,8 @@ def diff(
 ) -> Iterator[InstanceEvent]:
     """What a reader who was told `told` must hear of `ids` so that it knows `truth`; removals first. All by id.
 
-    `known` holds every candidate whatever its status: the reason of a removal follows from it.
+    `known` holds every candidate whatever its status: the reason of a removal follows from it. `told` may be brought
+    up to date with each event as it comes.
     """
     for old, new in ((told[i], truth.get(i)) for i in ids if i in told):
         if new is None or new.incarnation != old.incarnation:
@@ -83,9 +87,16 @@ def diff(
 
 
 def changed_ids(old: Mapping[str, Instance], new: Mapping[str, Instance]) -> list[str]:
-    """The ids that two sets do not agree on."""
-    gone = [i for i in old if i not in new]
-    return gone + [i for i, instance in new.items() if old.get(i) is not instance and old.get(i) != instance]
+    """The ids that two sets do not agree on. What both share is not looked at."""
+    changed: list[str] = []
+    for before, after in unshared(old, new):
+        changed += [i for i in before if i not in after]
+        if not before:
+            changed += after
+            continue
+        others = compress(after, map(is_not, map(before.get, after), after.values()))
+        changed += [i for i in others if i not in before or before[i] != after[i]]
+    return changed
 
 
 def _reason(old: Instance, now: Instance | None) -> RemovalReason:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from discovery.errors import DiscoveryTimeoutError, MetadataUnavailableError
 from discovery.follow import DocumentFollower
-from discovery.instance import Instance
+from discovery.instance import Instance, MetadataReader
 from discovery.metadata import MetadataClient
-from discovery.source import Candidate, ComponentKey, Snapshot, Source
+from discovery.source import Candidate, ComponentKey, PersistentSnapshot, Snapshot, Source
 from discovery.watch import Truth
 
 
@@ -18,8 +18,8 @@ class SharedWatch:
 
     def __init__(self, source: Source, key: ComponentKey, client: MetadataClient) -> None:
         self.membership = Truth()
-        self.candidates: tuple[Candidate, ...] = ()
         self.users = 0
+        self._heard = Snapshot(())
         self._key = key
         self._client = client
         self._source = source
@@ -28,10 +28,21 @@ class SharedWatch:
         self._following: asyncio.Task[None] | None = None
         self._followers = 0
 
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        return self._heard.candidates
+
+    @property
+    def reader(self) -> MetadataReader:
+        """Report: who reads the documents."""
+        return self._client
+
     def __call__(self, snapshot: Snapshot) -> None:
         """Report: the set as the source knows it now."""
-        self.candidates = snapshot.candidates
-        instances = {i: self._readable(instance) for i, instance in snapshot.instances.items()}
+        self._heard = snapshot
+        instances = snapshot.instances
+        if not isinstance(snapshot, PersistentSnapshot):
+            instances = {i: self._readable(instance) for i, instance in instances.items()}
         self.membership.replace(instances, snapshot.known)
 
     def degraded(self, reason: str) -> None:

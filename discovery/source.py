@@ -3,9 +3,16 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeGuard
 
-from discovery.instance import Instance, InstanceStatus, check_component, check_namespace
+from discovery.copy_on_write import FrozenDict
+from discovery.instance import (
+    Instance,
+    InstanceStatus,
+    MetadataReader,
+    check_component,
+    check_namespace,
+)
 
 
 class ComponentKey(NamedTuple):
@@ -33,37 +40,75 @@ class Candidate:
     reason: str | None = None
 
 
-@dataclass(frozen=True)
 class Snapshot:
     """Every candidate of one component that a source knows at one moment. Never a difference."""
 
-    candidates: tuple[Candidate, ...]
+    def __init__(self, candidates: Iterable[Candidate]) -> None:
+        self._candidates = tuple(candidates)
 
-    @classmethod
-    def of(cls, candidates: Iterable[Candidate]) -> "Snapshot":
-        return cls(tuple(candidates))
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Snapshot) and self.candidates == other.candidates
+
+    def __hash__(self) -> int:
+        return hash(self.candidates)
+
+    def __repr__(self) -> str:
+        return f"Snapshot({self.candidates!r})"
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        return self._candidates
 
     @cached_property
     def known(self) -> Mapping[str, Instance]:
         """The candidates whose record is sound, by id; of one id the READY incarnation, else the last one named."""
         known: dict[str, Instance] = {}
         for instance in (candidate.instance for candidate in self.candidates):
-            if instance is not None and not _is_ready(known.get(instance.id)):
+            if instance is not None and not is_ready(known.get(instance.id)):
                 known[instance.id] = instance
         return known
 
     @cached_property
     def instances(self) -> Mapping[str, Instance]:
         """The READY ones, by id: the truth that readers are told."""
-        return {i.id: i for i in self.known.values() if i.status is InstanceStatus.READY}
+        return {i.id: i for i in self.known.values() if is_ready(i)}
 
 
-def _is_ready(instance: Instance | None) -> bool:
+class PersistentSnapshot(Snapshot):
+    """As whole as any; it shares with the one before what did not change, and only the rest is compared. For sources
+    of thousands. `others`: the candidates that are not in `known`. All instances are made with `Report.reader`.
+    """
+
+    def __init__(
+        self, known: FrozenDict[Instance], instances: FrozenDict[Instance], others: Iterable[Candidate]
+    ) -> None:
+        super().__init__(others)
+        self._known = known
+        self._instances = instances
+
+    @cached_property
+    def candidates(self) -> tuple[Candidate, ...]:
+        return (*(Candidate(i.id, i) for i in self._known.values()), *self._candidates)
+
+    @property
+    def known(self) -> FrozenDict[Instance]:
+        return self._known
+
+    @property
+    def instances(self) -> FrozenDict[Instance]:
+        return self._instances
+
+
+def is_ready(instance: Instance | None) -> TypeGuard[Instance]:
     return instance is not None and instance.status is InstanceStatus.READY
 
 
 class Report(Protocol):
     """How a source speaks. Each snapshot replaces the last one whole."""
+
+    @property
+    def reader(self) -> MetadataReader:
+        """What `Instance.reader` is to be; a source that reports Snapshots need not care."""
 
     def __call__(self, snapshot: Snapshot) -> None: ...
 

@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import Final, Self
 
+from discovery.copy_on_write import FrozenDict
 from discovery.events import (
     InstanceAddedEvent,
     InstanceEvent,
@@ -19,6 +19,9 @@ from discovery.events import (
     diff,
 )
 from discovery.instance import Instance
+
+_AT_ONCE: Final = 500
+"""Events that a reader is given without others on the loop having a turn: at most some milliseconds of them."""
 
 
 class WatchState(StrEnum):
@@ -50,8 +53,8 @@ class Truth:
     """The set as one writer knows it; readers subscribe."""
 
     def __init__(self) -> None:
-        self.instances: Mapping[str, Instance] = {}
-        self.known: Mapping[str, Instance] = {}
+        self.instances: Mapping[str, Instance] = FrozenDict()
+        self.known: Mapping[str, Instance] = FrozenDict()
         self.health = WatchHealth(WatchState.DEGRADED, time.monotonic(), "not synced yet")
         self.synced = False
         self.error: BaseException | None = None
@@ -116,8 +119,9 @@ class InstanceEventStream:
         self._ear = Subscription(())
         self._closed = False
         self._told: dict[str, Instance] = {}
-        self._pending: deque[InstanceEvent] = deque()
+        self._pending: Iterator[InstanceEvent] = iter(())
         self._pending_generation = -1
+        self._at_once = 0
 
     async def __aenter__(self) -> Self:
         await self._entered()
@@ -145,12 +149,17 @@ class InstanceEventStream:
         if self._closed:
             raise StopAsyncIteration
         truth = await self._entered()
+        if self._at_once == _AT_ONCE:
+            self._at_once = 0
+            await asyncio.sleep(0)
         while not self._closed:
             event = self._next(truth)
             if event is not None:
+                self._at_once += 1
                 return event
             if truth.error is not None:
                 raise truth.error
+            self._at_once = 0
             self._ear.wake.clear()
             await self._ear.wake.wait()
         raise StopAsyncIteration
@@ -181,12 +190,12 @@ class InstanceEventStream:
 
     def _next(self, truth: Truth) -> InstanceEvent | None:
         if self._pending_generation != truth.generation:
-            self._pending = deque(diff(self._told, truth.instances, truth.known, self._ear.dirty))
+            self._pending = diff(self._told, truth.instances, truth.known, tuple(self._ear.dirty))
             self._pending_generation = truth.generation
-            self._ear.dirty = {event.instance_id for event in self._pending}
-        if not self._pending:
+        event = next(self._pending, None)
+        if event is None:
+            self._ear.dirty.clear()
             return None
-        event = self._pending.popleft()
         self._tell(event)
         if self._told.get(event.instance_id) is truth.instances.get(event.instance_id):
             self._ear.dirty.discard(event.instance_id)

@@ -14,7 +14,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class FakeWorker:
     """Serves `/metadata` by whatever handler the test gives; counts what it was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.host = host
         self.handler: Handler = self.document
         self.requests: list[web.Request] = []
         self.body = b'{"model": {"name": "m"}}'
@@ -29,7 +30,7 @@ class FakeWorker:
         return await self.handler(request)
 
     def instance(self, instance_id: str = "a", incarnation: str = "one") -> Instance:
-        return Instance(instance_id, "prod", "decode", "127.0.0.1", self.port, incarnation)
+        return Instance(instance_id, "prod", "decode", self.host, self.port, incarnation)
 
 
 @asynccontextmanager
@@ -38,7 +39,7 @@ async def serving(worker: FakeWorker) -> AsyncIterator[FakeWorker]:
     app.router.add_get("/metadata", worker.answer)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", worker.port)
+    site = web.TCPSite(runner, worker.host, worker.port)
     await site.start()
     worker.port = runner.addresses[0][1]
     try:

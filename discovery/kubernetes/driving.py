@@ -19,6 +19,7 @@ class Drive:
         self._reflector = reflector
         self._transport = transport
         self._path = path
+        self._timings = timings
         self._clock = timings.clock
         self._following = following
 
@@ -26,10 +27,20 @@ class Drive:
         """Until cancelled; raises what `Following.tell` raises and nothing else."""
         while True:
             match self._reflector.next(self._clock()):
-                case Wait(until):
+                case Wait(until, knock=False):
                     await asyncio.sleep(until - self._clock())
+                case Wait(until):
+                    await self._knock(until)
                 case Get() as get:
                     await self._exchange(get)
+
+    async def _knock(self, until: float) -> None:
+        """Wait, but no longer than until the server can be connected to."""
+        while (left := until - self._clock()) > 0:
+            await asyncio.sleep(min(left, self._timings.uniform(*self._timings.knock)))
+            if self._clock() < until and await self._transport.reachable():
+                self._reflector.reached(self._clock())
+                return
 
     async def _exchange(self, get: Get) -> None:
         reflector = self._reflector
@@ -37,7 +48,8 @@ class Drive:
             async with asyncio.timeout_at(self._on_loop(reflector.deadline)) as limit:
                 finished = await self._read(get, limit)
         except TransportError as error:
-            await self._following.tell(reflector.broke(str(error), self._clock()))
+            lost = reflector.broke(str(error), self._clock(), unreachable=error.unreachable)
+            await self._following.tell(lost)
         except TimeoutError:
             await self._following.tell(
                 reflector.broke("the server went silent in the middle of its answer", self._clock())

@@ -5,12 +5,17 @@ Slices are written one at a time, so that for some milliseconds a pod may stand 
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress, islice
+from operator import is_not
+from typing import Final
 
-from discovery.instance import Instance, InstanceStatus
+from discovery.copy_on_write import CopyOnWriteDict
+from discovery.instance import Instance, InstanceStatus, MetadataReader
 from discovery.kubernetes.endpointslice import Reading, SliceContent, read_slice, status_of
 from discovery.kubernetes.wire import Endpoint, EndpointSlice
-from discovery.source import Candidate, ComponentKey, Snapshot
+from discovery.source import Candidate, ComponentKey, PersistentSnapshot, is_ready
+
+_GIVEN_UP: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,16 +32,22 @@ class Sighting:
 
 class MergedSet:
     """State is slice → endpoints; truth is what they say together. `grace`: seconds that a ready pod may be missing
-    from all slices. One that is present and not available is no instance at once.
+    from all slices. One that is present and not available is no instance at once. `reader`: that of all instances.
     """
 
-    def __init__(self, key: ComponentKey, reading: Reading, grace: float) -> None:
+    def __init__(
+        self, key: ComponentKey, reading: Reading, grace: float, reader: MetadataReader | None = None
+    ) -> None:
         self._key = key
         self._reading = reading
         self._grace = grace
+        self._reader = reader
         self._contents: dict[str, SliceContent] = {}
         self._seen_in: dict[str, set[str]] = {}
-        self._candidates: dict[str, tuple[Candidate, ...]] = {}
+        self._seen_twice: set[str] = set()
+        self._known: CopyOnWriteDict[Instance] = CopyOnWriteDict()
+        self._ready: CopyOnWriteDict[Instance] = CopyOnWriteDict()
+        self._others: dict[str, tuple[Candidate, ...]] = {}
         self._missing: dict[str, float] = {}
 
     @property
@@ -44,9 +55,10 @@ class MergedSet:
         """When `expire` has something to do next, if no slice comes before."""
         return min(self._missing.values(), default=None)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> PersistentSnapshot:
         strangers = (content.strangers for content in self._contents.values() if content.strangers)
-        return Snapshot(tuple(chain.from_iterable(chain(self._candidates.values(), strangers))))
+        others = chain.from_iterable(chain(self._others.values(), strangers))
+        return PersistentSnapshot(self._known.frozen(), self._ready.frozen(), others)
 
     def replace(self, slices: Iterable[EndpointSlice], now: float) -> Iterator[bool]:
         """All slices there are, in as many steps as there are slices, so that others may run between them; each step
@@ -64,7 +76,7 @@ class MergedSet:
         before = self._contents.get(found.metadata.name)
         if before is not None and before.slice == found:
             return False
-        after = self._contents[found.metadata.name] = read_slice(found, self._key, self._reading)
+        after = self._contents[found.metadata.name] = read_slice(found, self._key, self._reading, before)
         return self._changed(before, after, found.metadata.name, now)
 
     def remove(self, name: str, now: float) -> bool:
@@ -73,10 +85,14 @@ class MergedSet:
         return before is not None and self._changed(before, None, name, now)
 
     def expire(self, now: float) -> bool:
-        """Give up pods that have been missing for too long; whether the set changed."""
-        gone = [pod for pod, deadline in self._missing.items() if deadline <= now]
+        """Give up pods that have been missing for too long; whether the set changed. Of very many some, so that the
+        loop is not held up: `due` is then in the past still.
+        """
+        late = (pod for pod, deadline in self._missing.items() if deadline <= now)
+        gone = list(islice(late, _GIVEN_UP))
         for pod in gone:
-            del self._missing[pod], self._candidates[pod]
+            del self._missing[pod]
+            self._tell(pod, None, ())
         return bool(gone)
 
     def wait_anew(self, now: float) -> None:
@@ -89,62 +105,102 @@ class MergedSet:
         old = before.pods if before is not None else {}
         new = after.pods if after is not None else {}
         for pod in new.keys() - old.keys():
-            self._seen_in.setdefault(pod, set()).add(name)
+            self._see(pod, name)
         for pod in old.keys() - new.keys():
             self._seen_in[pod].discard(name)
-        pods = self._touched(before, after)
-        judged = [self._judge(pod, now) for pod in pods]
+            if len(self._seen_in[pod]) < 2:
+                self._seen_twice.discard(pod)
+        judged = [self._judge(pod, now) for pod in self._touched(before, after)]
         return any(judged) or (before.strangers if before else ()) != (after.strangers if after else ())
 
-    def _touched(self, before: SliceContent | None, after: SliceContent | None) -> Iterator[str]:
+    def _see(self, pod: str, name: str) -> None:
+        names = self._seen_in.setdefault(pod, set())
+        names.add(name)
+        if len(names) > 1:
+            self._seen_twice.add(pod)
+
+    def _touched(self, before: SliceContent | None, after: SliceContent | None) -> Iterable[str]:
         """The pods whose candidate may be another one now."""
         if before is None or after is None:
-            yield from after.pods if after is not None else before.pods if before is not None else ()
-            return
-        alike = (before.port, before.rank, before.problem) == (after.port, after.rank, after.problem)
-        for pod, endpoint in after.pods.items():
-            if not alike or before.pods.get(pod) != endpoint or len(self._seen_in[pod]) > 1:
-                yield pod
-        yield from (pod for pod in before.pods if pod not in after.pods)
+            return after.pods if after is not None else before.pods if before is not None else ()
+        if (before.port, before.rank, before.problem) != (after.port, after.rank, after.problem):
+            return before.pods.keys() | after.pods.keys()
+        others = compress(after.pods, map(is_not, map(before.pods.get, after.pods), after.pods.values()))
+        return {*others, *(before.pods.keys() - after.pods.keys()), *(self._seen_twice & after.pods.keys())}
 
     def _judge(self, pod: str, now: float) -> bool:
         """Find the pod's candidates anew; whether they changed."""
         names = self._seen_in[pod]
-        before = self._candidates.get(pod, ())
         if not names:
             del self._seen_in[pod]
-            return self._miss(pod, before, now)
+            return self._miss(pod, now)
         self._missing.pop(pod, None)
         sightings = [Sighting(self._contents[name], self._contents[name].pods[pod]) for name in names]
-        after = tuple(_candidates(pod, sightings, self._key))
-        if after == before:
-            return False
-        self._candidates[pod] = after
-        return True
+        best, replaced = (sightings[0], ()) if len(sightings) == 1 else _living(pod, sightings)
+        instance = self._instance(pod, best)
+        if instance is None:
+            return self._tell(pod, None, (Candidate(pod, reason=best.content.problem), *replaced))
+        return self._tell(pod, instance, replaced)
 
-    def _miss(self, pod: str, before: tuple[Candidate, ...], now: float) -> bool:
+    def _miss(self, pod: str, now: float) -> bool:
         if pod in self._missing:
             return False
-        ready = [c for c in before if c.instance and c.instance.status is InstanceStatus.READY]
-        if self._grace > 0 and ready:
+        if self._grace > 0 and is_ready(self._known.get(pod)):
             self._missing[pod] = now + self._grace
             return False
-        return self._candidates.pop(pod, None) is not None
+        return self._tell(pod, None, ())
+
+    def _tell(self, pod: str, instance: Instance | None, others: tuple[Candidate, ...]) -> bool:
+        """What the pod is from now on, and what there is to say beside; whether that is news."""
+        known = self._known.get(pod)
+        if known == instance and self._others.get(pod, ()) == others:
+            return False
+        if known != instance:
+            _put(self._known, pod, instance)
+            _put(self._ready, pod, instance if is_ready(instance) else None)
+        if others:
+            self._others[pod] = others
+        else:
+            self._others.pop(pod, None)
+        return True
+
+    def _instance(self, pod: str, sighting: Sighting) -> Instance | None:
+        content, endpoint = sighting.content, sighting.endpoint
+        if content.port is None or not endpoint.addresses:
+            return None
+        return Instance(
+            pod,
+            self._key.namespace,
+            self._key.component,
+            endpoint.addresses[0],
+            content.port,
+            sighting.uid,
+            status_of(endpoint),
+            zone=endpoint.zone,
+            node=endpoint.node_name,
+            reader=self._reader,
+        )
 
 
-def _candidates(pod: str, sightings: list[Sighting], key: ComponentKey) -> Iterator[Candidate]:
+def _put(into: CopyOnWriteDict[Instance], pod: str, instance: Instance | None) -> None:
+    if instance is not None:
+        into[pod] = instance
+    else:
+        into.pop(pod, None)
+
+
+def _living(pod: str, sightings: list[Sighting]) -> tuple[Sighting, tuple[Candidate, ...]]:
     """The living pod of that name, and one candidate for each that it took the place of.
 
     A name is unique at any moment, so of several uids the one written last is alive. A pod in several slices is seen
     where its port is, in the preferred address family, as written last.
     """
-    if len(sightings) == 1:
-        yield _candidate(pod, sightings[0], key)
-        return
     uid = max(sightings, key=_written_last).uid
-    yield _candidate(pod, max((s for s in sightings if s.uid == uid), key=_seen_best), key)
-    for other in sorted({s.uid for s in sightings} - {uid}):
-        yield Candidate(pod, reason=f"its pod (uid {other}) was replaced by another of that name (uid {uid})")
+    replaced = [
+        Candidate(pod, reason=f"its pod (uid {other}) was replaced by another of that name (uid {uid})")
+        for other in sorted({s.uid for s in sightings} - {uid})
+    ]
+    return max((s for s in sightings if s.uid == uid), key=_seen_best), tuple(replaced)
 
 
 def _written_last(sighting: Sighting) -> tuple[object, ...]:
@@ -155,21 +211,3 @@ def _written_last(sighting: Sighting) -> tuple[object, ...]:
 def _seen_best(sighting: Sighting) -> tuple[object, ...]:
     content = sighting.content
     return content.port is not None, -content.rank, content.stamp, content.slice.metadata.name
-
-
-def _candidate(pod: str, sighting: Sighting, key: ComponentKey) -> Candidate:
-    content, endpoint = sighting.content, sighting.endpoint
-    if content.port is None or not endpoint.addresses:
-        return Candidate(pod, reason=content.problem)
-    instance = Instance(
-        pod,
-        key.namespace,
-        key.component,
-        endpoint.addresses[0],
-        content.port,
-        sighting.uid,
-        status_of(endpoint),
-        zone=endpoint.zone,
-        node=endpoint.node_name,
-    )
-    return Candidate(pod, instance)

@@ -8,6 +8,8 @@ from discovery.kubernetes.refusal import Refusal
 from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.versions import is_older
 
+_STARTING: Final = 2
+"""Failures in a row that may be a starting server's: it refuses rights until it knows the Roles."""
 _CONFIRMED: Final = 2
 """Consistent lists in a row that must be older than what we know until we believe that time went back."""
 
@@ -41,13 +43,32 @@ class Recovery:
         self._failures = 0
         self._gone = False
         self._internal_errors = 0
+        self._forbidden = 0
         self._older = 0
+        self._away_since: float | None = None
+        self._knocked = self._in_vain = False
+        self._starting = 0
         self._relist_at = float("inf")
 
     @property
     def relist_at(self) -> float:
         """When everything is listed again though nothing is wrong: it heals what a server lost."""
         return self._relist_at
+
+    @property
+    def knock(self) -> bool:
+        """Whether to look, while waiting, if a connection can be had again."""
+        return self._away_since is not None and not self._in_vain
+
+    def reached(self, now: float) -> None:
+        """A connection can be had again: ask at once. Once, until something is answered: something else may listen."""
+        if self._away_since is not None and now - self._away_since >= self._timings.away:
+            self._starting = _STARTING
+        self._knocked, self.wait_until = True, now
+
+    def answered(self) -> None:
+        """The head of an answer came, whatever it says."""
+        self._away_since, self._knocked, self._in_vain = None, False, False
 
     def look_again(self, now: float) -> None:
         """A watch comes next, unless it is time to list."""
@@ -60,7 +81,7 @@ class Recovery:
             return Lost(
                 f"the server's list (version {version}) is older than what it told before ({self.version})"
             )
-        self._older = 0
+        self._older = self._forbidden = 0
         self.ask, self.version, self.wait_until = Ask.WATCH, version, now
         self._relist_at = now + self._timings.uniform(*self._timings.relist)
         return None
@@ -76,6 +97,13 @@ class Recovery:
         pause = self._timings.uniform(0, self._timings.rewatch)
         self.wait_until = now + max(pause, self._timings.short_watch - lived)
         return None
+
+    def unreachable(self, reason: str, now: float) -> Lost:
+        """No connection could be made."""
+        self._in_vain |= self._knocked
+        self._starting = 0
+        self._away_since = now if self._away_since is None else self._away_since
+        return self.failed(reason, now)
 
     def failed(self, reason: str, now: float, *, relist: bool = False, code: int | None = None) -> Lost:
         """Anything that a pause may heal. `relist`: what we know may be wrong by now."""
@@ -101,7 +129,8 @@ class Recovery:
             return self.expired(now)
         if refusal.too_large and self.ask is Ask.WATCH:
             return self.expired(now, consistent=True)
-        if refusal.code in (403, 404):
+        self._forbidden = self._forbidden + 1 if refusal.code in (403, 404) else 0
+        if self._forbidden > _STARTING:
             first, last = self._timings.backoff
             self.wait_until = now + self._timings.uniform(max(first, last / 2), last)
             return Lost(refusal.text, refusal.code)
@@ -111,7 +140,7 @@ class Recovery:
         return lost
 
     def _must_relist(self, refusal: Refusal) -> bool:
-        if refusal.code in (401, 429):
+        if refusal.code in (401, 403, 404, 429):
             return False
         if refusal.code == 500:
             self._internal_errors += 1
@@ -126,6 +155,9 @@ class Recovery:
 
     def _delay(self) -> float:
         first, last = self._timings.backoff
+        if self._starting:
+            self._starting -= 1
+            return self._timings.uniform(first / 2, first)
         delay = min(last, first * 2.0 ** min(self._failures, 30))
         self._failures += 1
         return self._timings.uniform(delay / 2, delay)

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from discovery.kubernetes.decoding import SliceDecoder
 from discovery.kubernetes.lines import LineTooLongError
 from discovery.kubernetes.readings import ListReading, RefusedReading, WatchReading
 from discovery.kubernetes.recovery import Ask, Lost, Recovery
@@ -38,9 +39,10 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Ask nothing before this moment."""
+    """Ask nothing before this moment; `knock`: unless a connection can be had again, which `reached` is told."""
 
     until: float
+    knock: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class Reflector:
         self._timings = timings
         self._recovery = Recovery(timings)
         self._reading: RefusedReading | ListReading | WatchReading | None = None
+        self._slices = SliceDecoder()
         self._pages: tuple[EndpointSlice, ...] = ()
         self._rest = ""
         self._lost = False
@@ -103,7 +106,7 @@ class Reflector:
         self._reading, self.finished = None, False
         self._recovery.look_again(now)
         if now < self._recovery.wait_until:
-            return Wait(self._recovery.wait_until)
+            return Wait(self._recovery.wait_until, self._recovery.knock)
         self.deadline = now + self._timings.list_deadline
         params = {"labelSelector": self._selector}
         if self._rest:
@@ -121,6 +124,7 @@ class Reflector:
 
     def opened(self, status: int, headers: Mapping[str, str], now: float) -> None:
         """The head of the answer. The deadline may be nearer afterwards."""
+        self._recovery.answered()
         kind = headers.get("Content-Type", "application/json").partition(";")[0].strip()
         if status != 200 or not kind.endswith("json"):
             self.deadline = min(self.deadline, now + self._timings.header_deadline)
@@ -155,13 +159,19 @@ class Reflector:
                 return self._refused(refused, now)
         return []
 
-    def broke(self, reason: str, now: float) -> list[News]:
-        """There was no answer, or its body broke off, or the deadline passed."""
+    def reached(self, now: float) -> None:
+        """While waiting: a connection can be had again."""
+        self._recovery.reached(now)
+
+    def broke(self, reason: str, now: float, *, unreachable: bool = False) -> list[News]:
+        """There was no answer (`unreachable`: nor a connection), or its body broke off, or the deadline passed."""
         if isinstance(self._reading, WatchReading):
             self._lived(self._reading, now)
         if isinstance(self._reading, RefusedReading):
             return self._refused(self._reading, now)
         self._pages, self._rest = (), ""
+        if unreachable:
+            return self._told(self._recovery.unreachable(reason, now))
         return self._told(self._recovery.failed(reason, now))
 
     def _watch_seconds(self, now: float) -> int:
@@ -205,7 +215,10 @@ class Reflector:
                     return self._went_back(now)
                 watch.heard(now)
                 self._lost = False
-                return [Deleted(name) if isinstance(event, Removed) else Put(event.object)]
+                if isinstance(event, Removed):
+                    self._slices.forget(name)
+                    return [Deleted(name)]
+                return [Put(self._slices.decoded(event.object))]
 
     def _advanced(self, version: str) -> bool:
         if is_older(version, self._recovery.version):
@@ -219,12 +232,13 @@ class Reflector:
 
     def _listed(self, listed: ListReading, now: float) -> list[News]:
         try:
-            page = decode_list(listed.body)
+            page = decode_list(bytes(listed.body))
+            items = self._slices.listed(page.items or ())
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return self._failed(f"the list is no EndpointSliceList: {error}", now)
         if not page.metadata.version:
             return self._failed("the list has no resourceVersion", now)
-        slices, self._rest = self._pages + (page.items or ()), page.metadata.rest
+        slices, self._rest = self._pages + items, page.metadata.rest
         if self._rest:
             self._pages = slices
             return []
@@ -233,6 +247,7 @@ class Reflector:
         if lost is not None:
             return self._told(lost)
         self._lost = False
+        self._slices.keep(slices)
         return [Listed(slices)]
 
     def _refused(self, refused: RefusedReading, now: float) -> list[News]:

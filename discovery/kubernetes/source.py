@@ -47,7 +47,7 @@ class KubernetesSource:
         selector = self._selection.selector(key)
         report.degraded(f"no answer yet to the first list of {selector} in the namespace {self._namespace}")
         reflector = Reflector(selector, self._timings)
-        merged = MergedSet(key, self._reading, self._grace)
+        merged = MergedSet(key, self._reading, self._grace, report.reader)
         following = Following(merged, report, self._namespace, self._timings)
         following.on_nobody = lambda: self._warn(key)
         path = SLICES.format(self._namespace)

@@ -21,6 +21,11 @@ class Timings:
     watch_slack: float = 15.0
     """How much longer than it asked for a watch may live before it is taken for dead."""
     relist: tuple[float, float] = (600.0, 1800.0)
+    knock: tuple[float, float] = (0.5, 1.0)
+    """Between two looks whether a server that could not be connected to can be again, while the backoff runs."""
+    away: float = 2.0
+    """A server that could not be connected to for this long, and can be again, has started: what it refuses first is
+    asked for again after the backoff's first delay."""
     list_deadline: float = 30.0
     short_watch: float = 1.0
     """A watch that ends sooner than this and brought nothing is a failure; one that lives on is contact."""

@@ -34,7 +34,13 @@ _KEEPALIVE: Final = (
 
 
 class TransportError(Exception):
-    """No answer, or an answer that broke off: connection, name, TLS, deadline. The text says which."""
+    """No answer, or an answer that broke off: connection, name, TLS, deadline. The text says which. `unreachable`: no
+    connection could be made.
+    """
+
+    def __init__(self, reason: str, *, unreachable: bool = False) -> None:
+        super().__init__(reason)
+        self.unreachable = unreachable
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,10 @@ class Transport(Protocol):
         """Entering sends the request and waits for the headers; TransportError when there are none. Header names of
         the response are matched without case.
         """
+        ...
+
+    async def reachable(self) -> bool:
+        """Whether a connection can be made now, without asking anything; False where that cannot be told."""
         ...
 
     async def aclose(self) -> None: ...
@@ -92,16 +102,29 @@ class ClusterTransport:
             async with aclosing(_chunks(response)) as chunks:
                 yield Response(response.status, response.headers, chunks)
         finally:
-            response.close()
+            _drop(response)
+
+    async def reachable(self) -> bool:
+        server = URL(self._cluster.server)
+        if self._cluster.proxy is not None or server.host is None or server.port is None:
+            return False  # a proxy that listens says nothing of the server behind it
+        try:
+            async with asyncio.timeout(self._timings.connect):
+                _, writer = await asyncio.open_connection(server.host, server.port)
+        except OSError:  # TimeoutError is one
+            return False
+        writer.transport.abort()
+        return True
 
     async def aclose(self) -> None:
         if self._session is not None:
             await self._session.close()
+            await asyncio.sleep(0)  # what was dropped is closed in the loop's next round
 
     async def _answer(self, url: URL) -> aiohttp.ClientResponse:
         response = await self._verified(url)
         if response.status == 401:
-            response.close()
+            _drop(response)
             self._cluster.credentials.rejected()
             response = await self._verified(url)
         return response
@@ -133,9 +156,13 @@ class ClusterTransport:
             raise _CertificateError(f"{self._cluster.server}: {error.certificate_error}") from error
         except TimeoutError as error:
             reason = str(error) or f"no answer within {deadline:g} s"
-            raise TransportError(f"{self._cluster.server}: {reason}") from error
+            unreachable = isinstance(error, aiohttp.ConnectionTimeoutError)
+            raise TransportError(f"{self._cluster.server}: {reason}", unreachable=unreachable) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise TransportError(f"{self._cluster.server}: {_cause(error)}") from error
+            unreachable = isinstance(error, aiohttp.ClientConnectorError)
+            raise TransportError(
+                f"{self._cluster.server}: {_cause(error)}", unreachable=unreachable
+            ) from error
 
     async def _identity(self) -> Identity:
         try:
@@ -183,6 +210,14 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
             yield chunk
     except (aiohttp.ClientError, OSError) as error:
         raise TransportError(f"the answer broke off: {_cause(error)}") from error
+
+
+def _drop(response: aiohttp.ClientResponse) -> None:
+    """Without a goodbye: TLS would wait for the peer's, for half a minute if that is gone."""
+    connection = response.connection  # None once the body was read to its end
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+    response.close()
 
 
 def _cause(error: Exception) -> str:

@@ -68,6 +68,15 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     ports: tuple[Port, ...] | None = None
 
 
+class RawSlice(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    """An EndpointSlice whose endpoints are cut apart and not decoded: most of them are what they were before."""
+
+    metadata: Metadata
+    address_type: str
+    endpoints: tuple[msgspec.Raw, ...] | None = None
+    ports: tuple[Port, ...] | None = None
+
+
 class ListMetadata(msgspec.Struct, frozen=True, rename={"version": "resourceVersion", "rest": "continue"}):
     version: str = ""
     rest: str = ""
@@ -80,6 +89,14 @@ class EndpointSliceList(msgspec.Struct, frozen=True):
     kind: Literal["EndpointSliceList"]
     metadata: ListMetadata
     items: tuple[EndpointSlice, ...] | None = None
+
+
+class RawSliceList(msgspec.Struct, frozen=True):
+    """As `EndpointSliceList`."""
+
+    kind: Literal["EndpointSliceList"]
+    metadata: ListMetadata
+    items: tuple[RawSlice, ...] | None = None
 
 
 class Bookmark(msgspec.Struct, frozen=True):
@@ -105,17 +122,17 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class Added(msgspec.Struct, frozen=True, tag_field="type", tag="ADDED"):
-    object: EndpointSlice
+    object: RawSlice
 
 
 class Modified(msgspec.Struct, frozen=True, tag_field="type", tag="MODIFIED"):
-    object: EndpointSlice
+    object: RawSlice
 
 
 class Removed(msgspec.Struct, frozen=True, tag_field="type", tag="DELETED"):
     """`object` is the slice as it was before, with the version of the event."""
 
-    object: EndpointSlice
+    object: RawSlice
 
 
 class Progress(msgspec.Struct, frozen=True, tag_field="type", tag="BOOKMARK"):
@@ -126,9 +143,10 @@ class Failure(msgspec.Struct, frozen=True, tag_field="type", tag="ERROR"):
     object: Status
 
 
-decode_list = msgspec.json.Decoder(EndpointSliceList).decode
+decode_list = msgspec.json.Decoder(RawSliceList).decode
 decode_event = msgspec.json.Decoder(Added | Modified | Removed | Progress | Failure).decode
 """One line of a watch, in one pass."""
+decode_endpoints = msgspec.json.Decoder(tuple[Endpoint, ...]).decode
 decode_slice = msgspec.json.Decoder(EndpointSlice).decode
 _decode_status = msgspec.json.Decoder(Status).decode
 

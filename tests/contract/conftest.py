@@ -22,6 +22,12 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def worker_host() -> str:
+    """Where a worker may listen that is not ours."""
+    return "127.0.0.1"
+
+
+@pytest.fixture
 async def service(url: str) -> AsyncIterator[SourceDiscovery]:
     client = MetadataClient(timeout=1.0, wait=1.0)
     async with SourceDiscovery(discovery.opening.open_source(url), client=client) as opened:

@@ -117,6 +117,43 @@ async def test_removals_come_before_additions_and_the_unchanged_is_not_told_agai
                 await anext(stream)
 
 
+async def test_a_reader_of_very_many_events_gives_others_their_turn() -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    many = [replace(A, id=f"w-{number}") for number in range(2000)]
+    async with watched(*many) as (_, stream):
+        others = asyncio.create_task(other())
+        told = {(await anext(stream)).instance_id for _ in many}
+        others.cancel()
+    assert told == {instance.id for instance in many}
+    assert turns
+
+
+async def test_a_change_amid_very_many_events_is_told_once_and_right() -> None:
+    many = [replace(A, id=f"w-{number}") for number in range(50)]
+    async with watched(*many) as (source, stream):
+        told = {event.instance_id: event.instance for event in [await anext(stream) for _ in range(20)]}
+        left = [*(replace(instance, incarnation="two") for instance in many[10:15]), *many[15:]]
+        source.say(*left)
+        async with asyncio.timeout(5):
+            while told != {instance.id: instance for instance in left}:
+                match await anext(stream):
+                    case InstanceRemovedEvent(instance):
+                        assert told.pop(instance.id) == instance
+                    case InstanceAddedEvent(instance):
+                        assert instance.id not in told
+                        told[instance.id] = instance
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await anext(stream)
+
+
 async def test_a_snapshot_that_a_reader_holds_does_not_change_under_it() -> None:
     async with watched(A) as (source, stream):
         held = stream.instances

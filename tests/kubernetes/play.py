@@ -78,6 +78,10 @@ class Play:
         self.now += after
         return self.machine.broke("connection reset", self.now)
 
+    def fails_to_connect(self, after: float = 0.0) -> list[News]:
+        self.now += after
+        return self.machine.broke("connection refused", self.now, unreachable=True)
+
     def watching(self, version: int = 5) -> "Play":
         """Listed, and the watch's head is in."""
         self.asked()

@@ -141,7 +141,7 @@ async def test_row_11_connection_refused_for_two_minutes(world: World) -> None:
         assert health.state is WatchState.DEGRADED
         assert "refused" in (health.reason or "")
         world.transport.down = None
-        await within(35, lambda: witness.names == {"b"})
+        await within(2, lambda: witness.names == {"b"})
         assert witness.story() == ["-a:deleted"]
 
 

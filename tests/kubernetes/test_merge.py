@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from hypothesis import given
+import msgspec
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discovery.kubernetes.endpointslice import Reading, read_slice
@@ -123,6 +124,50 @@ def test_after_an_outage_missing_pods_get_their_grace_anew() -> None:
     assert found.due == 60.5
 
 
+def test_a_rewrite_of_one_slice_counts_for_pods_that_stand_in_two() -> None:
+    """Though none of its endpoints changed: the slice written last is right."""
+    old = a_slice(endpoint(ready=True), name="old", version=5)
+    new = a_slice(endpoint(ready=False), name="new", version=6)
+    found = merged(old, new)
+    assert instance(found).status is NOT_READY
+    metadata = msgspec.structs.replace(old.metadata, resource_version="7")
+    assert found.put(msgspec.structs.replace(old, metadata=metadata), 1.0)
+    assert instance(found).status is READY
+
+
+def test_a_pod_that_stands_twice_in_one_slice_is_as_its_last_endpoint_says() -> None:
+    first, last = endpoint(ip="10.0.0.1"), endpoint(ip="10.0.0.2")
+    before, after = a_slice(first, last), a_slice(first | {"zone": "z"}, last, version=2)
+    assert before.endpoints is not None
+    assert after.endpoints is not None
+    found = merged(before)
+    kept = msgspec.structs.replace(after, endpoints=(after.endpoints[0], before.endpoints[1]))
+    assert not found.put(kept, 1.0)
+    assert instance(found).address == "10.0.0.2"
+
+
+def test_very_many_are_given_up_in_portions() -> None:
+    names = [f"w-{number}" for number in range(2500)]
+    found = merged(a_slice(*(endpoint(name) for name in names)))
+    assert not found.remove("s", 1.0)
+    left = []
+    while found.due is not None:
+        assert found.expire(1.5)
+        left.append(len(found.snapshot().instances))
+    assert left == [1500, 500, 0]
+    assert found.snapshot().candidates == ()
+
+
+def test_what_did_not_change_is_the_same_instance() -> None:
+    found = merged(a_slice(endpoint("a"), endpoint("b")))
+    before = found.snapshot()
+    assert found.put(a_slice(endpoint("a"), endpoint("b", ready=False), version=2), 1.0)
+    after = found.snapshot()
+    assert after.known["a"] is before.known["a"]
+    assert set(before.instances) == {"a", "b"}, "a snapshot stays what it was"
+    assert found.snapshot().known is after.known
+
+
 def test_one_of_many_slices_is_deleted() -> None:
     """Row 32."""
     found = merged(a_slice(endpoint("a"), name="1"), a_slice(endpoint("b"), name="2"), grace=0)
@@ -183,6 +228,7 @@ def history(
     return state
 
 
+@settings(deadline=None)
 @given(changes)
 def test_step_by_step_is_the_same_as_all_at_once(
     steps: list[tuple[str, list[dict[str, Any]] | None, bool]],
@@ -196,6 +242,7 @@ def test_step_by_step_is_the_same_as_all_at_once(
     assert stepwise.snapshot().instances == at_once.snapshot().instances
 
 
+@settings(deadline=None)
 @given(changes)
 def test_grace_only_delays(steps: list[tuple[str, list[dict[str, Any]] | None, bool]]) -> None:
     patient, hasty = MergedSet(KEY, Reading(), grace=0.5), MergedSet(KEY, Reading(), grace=0)
@@ -208,6 +255,7 @@ def test_grace_only_delays(steps: list[tuple[str, list[dict[str, Any]] | None, b
     assert set(patient.snapshot().candidates) == set(hasty.snapshot().candidates)
 
 
+@settings(deadline=None)
 @given(changes)
 def test_a_pod_is_ready_once_and_only_if_a_slice_says_so(
     steps: list[tuple[str, list[dict[str, Any]] | None, bool]],

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from discovery.kubernetes.recovery import Lost
-from discovery.kubernetes.reflector import Listed, Put
+from discovery.kubernetes.reflector import Listed, Put, Wait
 from tests.kubernetes.play import TOO_LARGE, Play, a_list, a_slice, kind, line, status
 
 
@@ -89,12 +89,77 @@ def test_500_in_the_stream_keeps_the_version_once() -> None:
 
 @pytest.mark.parametrize("code", [403, 404])
 def test_what_time_does_not_heal_is_asked_rarely(code: int) -> None:
+    """But for the first two times: a server that starts does not know its Roles yet, and refuses for a moment."""
     play = Play()
     play.asked()
-    [lost] = play.answers(status(code, "Forbidden"), code)
-    assert lost == Lost(f"HTTP {code} Forbidden: said {code}", code)
+    for _ in range(4):
+        [lost] = play.answers(status(code, "Forbidden"), code)
+        assert lost == Lost(f"HTTP {code} Forbidden: said {code}", code)
+        play.asked()
+    assert play.waits[1] <= 0.8
+    assert play.waits[2] <= 1.6
+    assert all(15 <= wait <= 30 for wait in play.waits[3:])
+
+
+def test_a_server_that_can_be_reached_again_is_asked_at_once_and_may_take_a_moment_to_start() -> None:
+    play = Play().watching(5)
+    for _ in range(7):
+        play.fails_to_connect()
+        play.asked()
+    play.fails_to_connect()
+    step = play.machine.next(play.now)
+    assert isinstance(step, Wait)
+    assert step.knock
+    assert step.until - play.now > 10
+    play.machine.reached(play.now)
+    assert kind(play.asked()) == "watch 5"
+    assert play.waits[-1] == 0
+    for _ in range(3):
+        play.answers(status(503), 503)
+        play.asked()
+    assert play.waits[-3] <= 0.8
+    assert play.waits[-2] <= 0.8
+    assert play.waits[-1] > 10, "the backoff goes on where it was"
+
+
+def test_who_knocked_in_vain_waits_until_something_is_answered() -> None:
+    """What listens there is no API server, or a proxy is what cannot be reached."""
+    play = Play().watching(5)
+    play.fails_to_connect()
+    assert isinstance(step := play.machine.next(play.now), Wait)
+    assert step.knock
+    play.machine.reached(play.now)
     play.asked()
-    assert 15 <= play.waits[-1] <= 30
+    play.fails_to_connect()
+    assert isinstance(step := play.machine.next(play.now), Wait)
+    assert not step.knock
+    play.asked()
+    play.answers(status(503), 503)
+    play.asked()
+    play.fails_to_connect()
+    assert isinstance(step := play.machine.next(play.now), Wait)
+    assert step.knock
+
+
+def test_after_a_short_absence_the_backoff_goes_on() -> None:
+    """A server that refuses and fails by turns is not asked more often for it."""
+    play = Play().watching(5)
+    for _ in range(4):
+        play.breaks()
+        play.asked()
+    play.fails_to_connect()
+    play.machine.reached(play.now)
+    play.asked()
+    play.breaks()
+    play.asked()
+    assert play.waits[-1] > 5
+
+
+def test_a_connection_that_breaks_is_no_reason_to_knock() -> None:
+    play = Play().watching(5)
+    play.breaks()
+    assert isinstance(step := play.machine.next(play.now), Wait)
+    assert not step.knock
 
 
 @pytest.mark.parametrize(

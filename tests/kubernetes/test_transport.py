@@ -5,6 +5,7 @@ import datetime
 import json
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from discovery.kubernetes import Cluster, ClusterTransport, Timings, TransportError
-from discovery.kubernetes.credentials import Identity, RenewedCredentials, TlsFiles, TokenFileCredentials
+from discovery.kubernetes.credentials import (
+    FixedCredentials,
+    Identity,
+    RenewedCredentials,
+    TlsFiles,
+    TokenFileCredentials,
+)
 from discovery.kubernetes.transport import keepalive_socket
+from tests.connections import connected
 from tests.kubernetes.answering import FAST, Guard, Serve, get, servers
 
 
@@ -43,6 +51,65 @@ async def test_what_is_sent(serve: Serve) -> None:
     assert seen["headers"]["Accept-Encoding"] == "identity"
     assert "Authorization" not in seen["headers"]
     await transport.aclose()
+
+
+async def test_whether_a_connection_can_be_made(serve: Serve) -> None:
+    """Nothing is asked for it; what a proxy says of itself says nothing of the server."""
+    served = await serve(echo)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        nobody = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    there, absent = ClusterTransport(Cluster(served)), ClusterTransport(Cluster(nobody))
+    assert await there.reachable()
+    assert not await absent.reachable()
+    assert not await ClusterTransport(Cluster(served, proxy=nobody)).reachable()
+    with pytest.raises(TransportError) as refused:
+        await get(absent)
+    assert refused.value.unreachable
+    await absent.aclose()
+
+
+async def test_a_server_that_hangs_up_was_reached(serve: Serve) -> None:
+    async def hang_up(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.close()
+        return web.Response()
+
+    transport = ClusterTransport(Cluster(await serve(hang_up)))
+    with pytest.raises(TransportError) as broken:
+        await get(transport)
+    assert not broken.value.unreachable
+    await transport.aclose()
+
+
+async def test_a_watch_that_is_left_leaves_no_socket(tmp_path: Path) -> None:
+    """Not even over TLS to a peer that says nothing any more, whose goodbye would be waited for."""
+    authority = Authority("cluster")
+    (tmp_path / "ca.crt").write_bytes(authority.pem())
+    identity = Identity(tls=TlsFiles(str(tmp_path / "ca.crt"), server_name="kubernetes"))
+    context, over = authority.server(tmp_path), threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def say_the_head_and_nothing_more() -> None:
+            accepted, _ = listener.accept()
+            with context.wrap_socket(accepted, server_side=True) as peer:
+                peer.recv(65536)
+                peer.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                over.wait(10)
+
+        peer = threading.Thread(target=say_the_head_and_nothing_more)
+        peer.start()
+        port = listener.getsockname()[1]
+        transport = ClusterTransport(
+            Cluster(f"https://127.0.0.1:{port}", credentials=FixedCredentials(identity))
+        )
+        async with transport.open("/x", {"watch": "true"}) as response:
+            assert response.status == 200
+            assert connected(port) == 1
+        await transport.aclose()
+        left = connected(port)
+        over.set()
+        peer.join()
+    assert left == 0
 
 
 async def test_more_watches_than_a_pool_would_hold(serve: Serve) -> None:

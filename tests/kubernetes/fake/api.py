@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.kubernetes.fake.calls import Answer, Call, once
 from tests.kubernetes.fake.faults import FaultScript, members
-from tests.kubernetes.fake.kinds import KINDS, typed
+from tests.kubernetes.fake.kinds import GROUPS, KINDS, about, group_of, qualified, typed
 from tests.kubernetes.fake.rv_log import ExpiredError, Object, RvLog
 from tests.kubernetes.fake.status import StatusError, expired, json_line, too_large
 from tests.kubernetes.fake.validation import ListOptions, check_slice
@@ -19,7 +19,8 @@ from tests.kubernetes.fake.watching import Limits, Watch
 _OLD_PAGE = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list "
     "without the continue parameter, or use the continue token in this response to retrieve the remainder of the "
-    "results."
+    "results. Continuing with the provided token results in an inconsistent list - objects that were created, "
+    "modified, or deleted between the time the first chunk was returned and now may show up in the list."
 )
 _GZIP_FROM = 128 * 1024
 
@@ -45,6 +46,8 @@ class FakeApi:
         """Bearer tokens that are accepted; None: anybody."""
         self.allowed: set[tuple[str, str]] | None = None
         """(verb, resource) that RBAC grants; None: everything."""
+        self.poor: set[str] = set()
+        """Tokens of accounts without any right."""
         self._shutting_down = False
         self._open: set[Watch] = set()
         self._allow_loopback = allow_loopback
@@ -77,7 +80,9 @@ class FakeApi:
         """Never raises for what a client did; a fault may raise `CutError` or hang."""
         self.calls.append(call)
         fault = self.faults.take(call)
-        return await (fault(call, self.serve) if fault else self.serve(call))
+        answer = await (fault(call, self.serve) if fault else self.serve(call))
+        answer.headers.setdefault("Audit-Id", str(len(self.calls)))
+        return answer
 
     async def serve(self, call: Call) -> Answer:
         """The answer of a healthy server."""
@@ -88,8 +93,10 @@ class FakeApi:
 
     async def _route(self, call: Call) -> Answer:
         self._admit(call)
+        if call.resource not in KINDS and call.path.startswith(GROUPS):
+            raise StatusError(404, "NotFound", "the server could not find the requested resource", about={})
         if call.resource not in KINDS:
-            raise StatusError(404, "NotFound", "the server could not find the requested resource")
+            return Answer(404, once(b"404 page not found\n"), {"Content-Type": "text/plain; charset=utf-8"})
         if call.method != "GET":
             return self._write(call)
         if call.verb == "get":
@@ -108,34 +115,38 @@ class FakeApi:
         token = call.headers.get("Authorization", "").removeprefix("Bearer ")
         if self.tokens is not None and token not in self.tokens:
             raise StatusError(401, "Unauthorized", "Unauthorized")
-        if self.allowed is not None and (call.verb, call.resource) not in self.allowed:
-            group = "discovery.k8s.io" if call.resource == "endpointslices" else ""
-            what = f"{call.resource}.{group}" if group else call.resource
-            raise StatusError(
-                403,
-                "Forbidden",
-                f'{what} is forbidden: User "system:serviceaccount:{call.namespace}:frontend" cannot {call.verb} '
-                f'resource "{call.resource}" in API group "{group}" in the namespace "{call.namespace}"',
-            )
+        if token in self.poor or not (self.allowed is None or (call.verb, call.resource) in self.allowed):
+            raise _forbidden(call)
 
     def _named(self, call: Call) -> Object:
         if obj := self.log.get(call.resource, call.namespace, call.name):
             return typed(call.resource, obj)
-        raise StatusError(404, "NotFound", f'{call.resource} "{call.name}" not found')
+        raise _not_found(call, call.name)
 
     def _write(self, call: Call) -> Answer:
         if call.verb == "delete":
-            gone = typed(call.resource, self._named(call))
+            gone = self._named(call)
             self.log.delete(call.resource, call.namespace, call.name)
-            return Answer(200, once(json_line(gone)))
+            details = about(call.resource, call.name) | {"uid": gone["metadata"]["uid"]}
+            done = {
+                "kind": "Status",
+                "apiVersion": "v1",
+                "metadata": {},
+                "status": "Success",
+                "details": details,
+            }
+            return Answer(200, once(json_line(done)))
         obj = json.loads(call.body)
+        for given in ("kind", "apiVersion"):
+            obj.pop(given, None)
         name = obj.setdefault("metadata", {})["name"]
         obj["metadata"]["namespace"] = call.namespace
         exists = self.log.get(call.resource, call.namespace, name) is not None
         if call.verb == "create" and exists:
-            raise StatusError(409, "AlreadyExists", f'{call.resource} "{name}" already exists')
+            said = f'{qualified(call.resource)} "{name}" already exists'
+            raise StatusError(409, "AlreadyExists", said, about=about(call.resource, name))
         if call.verb == "update" and not exists:
-            raise StatusError(404, "NotFound", f'{call.resource} "{name}" not found')
+            raise _not_found(call, name)
         stored = typed(call.resource, self.put(call.resource, obj))
         return Answer(201 if call.verb == "create" else 200, once(json_line(stored)))
 
@@ -143,6 +154,7 @@ class FakeApi:
         """Create or replace. Raises `StatusError` 422 as the server's validation does."""
         if resource == "endpointslices":
             check_slice(obj, allow_loopback=self._allow_loopback)
+            obj = obj | {part: obj.get(part) or None for part in ("endpoints", "ports")}
         return self.log.put(resource, obj)
 
     async def _list(self, call: Call, options: ListOptions) -> Answer:
@@ -150,14 +162,14 @@ class FakeApi:
         start = ""
         if options.token:
             at, start = self._read_token(options.token)
-        elif version := _version(options.version):
+        elif version := _listed_version(options.version):
             exact = options.match == "Exact" or (options.limit and not options.match)
             await self._wait_for(version)
             at = version if exact else self.log.rv
         try:
             found = self.log.objects(call.resource, call.namespace, options.selector, at=at)
         except ExpiredError as error:
-            raise self._expired_list(options, error) from error
+            raise self._expired_list(options) from error
         return self._page(call, options, [o for o in found if o["metadata"]["name"] > start], at)
 
     async def _wait_for(self, version: int) -> None:
@@ -171,9 +183,9 @@ class FakeApi:
         except TimeoutError as error:
             raise too_large(version, self.log.rv) from error
 
-    def _expired_list(self, options: ListOptions, error: ExpiredError) -> StatusError:
+    def _expired_list(self, options: ListOptions) -> StatusError:
         if not options.token:
-            return expired(str(error))
+            return expired("The resourceVersion for the provided list is too old.")
         _, start = self._read_token(options.token)
         return expired(_OLD_PAGE, _token(self.log.rv, start))
 
@@ -186,7 +198,7 @@ class FakeApi:
             meta["continue"] = _token(at, page[-1]["metadata"]["name"])
             meta["remainingItemCount"] = len(rest)
         body = json_line({"kind": f"{kind}List", "apiVersion": version, "metadata": meta, "items": page})
-        headers = _json({"Audit-Id": str(len(self.calls))})
+        headers = _json({})
         if len(body) > _GZIP_FROM and _accepts_gzip(call):
             return Answer(200, once(gzip.compress(body)), headers | {"Content-Encoding": "gzip"})
         return Answer(200, once(body), headers)
@@ -195,13 +207,17 @@ class FakeApi:
         try:
             at, start = json.loads(base64.urlsafe_b64decode(token))
         except ValueError as error:
-            raise StatusError(400, "BadRequest", "continue key is not valid") from error
+            raise StatusError(
+                400, "BadRequest", "invalid continue token: continue key is not valid"
+            ) from error
         return int(at), str(start)
 
     async def _watch(self, call: Call, options: ListOptions) -> Answer:
         version = _version(options.version)
         answer = Answer(200, self._stream(call, options, version))
-        if options.initial_events and _accepts_gzip(call):  # WatchListCompression, on since 1.37
+        if (
+            options.initial_events and options.bookmarks and _accepts_gzip(call)
+        ):  # WatchListCompression, on since 1.37
             answer.body = members(answer.body)
             answer.headers["Content-Encoding"] = "gzip"
         return answer
@@ -222,14 +238,37 @@ class FakeApi:
             self._open.discard(watch)
 
 
+def _not_found(call: Call, name: str) -> StatusError:
+    said = f'{qualified(call.resource)} "{name}" not found'
+    return StatusError(404, "NotFound", said, about=about(call.resource, name))
+
+
+def _forbidden(call: Call) -> StatusError:
+    user = f"system:serviceaccount:{call.namespace}:frontend"
+    what = f'{qualified(call.resource)} "{call.name}"' if call.name else qualified(call.resource)
+    said = (
+        f'{what} is forbidden: User "{user}" cannot {call.verb} resource "{call.resource}" '
+        f'in API group "{group_of(call.resource)}" in the namespace "{call.namespace}"'
+    )
+    return StatusError(403, "Forbidden", said, about=about(call.resource, call.name))
+
+
 def _version(text: str) -> int:
-    """0 for "" and "0"; what is no number is an internal error on a real server too (1.37, seen)."""
+    """0 for "" and "0"; to a watch what is no number is an internal error on a real server too (1.37, seen)."""
     try:
         return int(text or "0")
     except ValueError as error:
-        raise StatusError(
-            500, "InternalError", f'Internal error occurred: resourceVersion: Invalid value: "{text}"'
-        ) from error
+        said = (
+            f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+        )
+        raise StatusError(500, "", said) from error
+
+
+def _listed_version(text: str) -> int:
+    try:
+        return _version(text)
+    except StatusError as error:
+        raise StatusError(400, "BadRequest", f"invalid resource version: {error}") from error
 
 
 def _token(at: int, start: str) -> str:

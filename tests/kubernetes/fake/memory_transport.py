@@ -34,7 +34,7 @@ class MemoryTransport:
         now = asyncio.get_running_loop().time()
         self.attempts.append(now)
         if self.down is not None:
-            raise TransportError(self.down)
+            raise TransportError(self.down, unreachable=True)
         call = Call("GET", path, dict(params), {"Accept-Encoding": "identity"}, at=now)
         try:
             async with asyncio.timeout(self._deadline):
@@ -43,6 +43,9 @@ class MemoryTransport:
             raise TransportError(f"no answer ({type(error).__name__})") from error
         async with aclosing(answer.body) as body:
             yield Response(answer.status, CIMultiDict(answer.headers), self._chunks(body))
+
+    async def reachable(self) -> bool:
+        return self.down is None
 
     async def aclose(self) -> None:
         """There is nothing to close."""

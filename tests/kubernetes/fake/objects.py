@@ -32,7 +32,11 @@ def pod(
     if terminating:
         meta["deletionTimestamp"] = "2026-01-01T00:00:30Z"
     named = {"http": 8080} if ports is None else ports
-    container = {"name": "worker", "ports": [{"name": n, "containerPort": p} for n, p in named.items()]}
+    container = {
+        "name": "worker",
+        "image": "worker",
+        "ports": [{"name": n, "containerPort": p} for n, p in named.items()],
+    }
     condition = {"type": "Ready", "status": "True" if ready else "False"}
     status: Object = {"phase": phase, "conditions": [condition], "podIPs": [{"ip": ip} for ip in ips]}
     if ips:
@@ -56,6 +60,7 @@ def service(
         "selector": dict(LABELS if selector is None else selector),
         "ports": [{"name": n, "port": 8080, "targetPort": p, "protocol": "TCP"} for n, p in named.items()],
         "ipFamilies": list(families),
+        "ipFamilyPolicy": "RequireDualStack" if len(families) > 1 else "SingleStack",
         "publishNotReadyAddresses": publish_not_ready,
     }
     return {"metadata": {"name": name, "namespace": namespace, "labels": dict(labels or {})}, "spec": spec}

@@ -18,6 +18,10 @@ Key: TypeAlias = tuple[str, str, str]
 """Resource (plural), namespace, name."""
 
 
+_NOW = "2026-01-01T00:00:00Z"
+"""All is made in the same second."""
+
+
 class ExpiredError(Exception):
     """The version is older than what is remembered; `oldest` is the first that would do."""
 
@@ -74,6 +78,7 @@ class RvLog:
         meta["uid"] = before["metadata"]["uid"] if before else meta.get("uid") or self._new_uid()
         meta["resourceVersion"] = before["metadata"]["resourceVersion"] if before else ""
         meta.setdefault("generation", 1)
+        meta.setdefault("creationTimestamp", before["metadata"]["creationTimestamp"] if before else _NOW)
         if before == stored:
             return before
         self.rv += 1

@@ -9,7 +9,7 @@ from tests.kubernetes.fake.selector import Selector, SelectorError
 from tests.kubernetes.fake.status import StatusError, invalid
 
 _FORBIDDEN = (
-    ("may not be unspecified (0.0.0.0 or ::)", ("0.0.0.0/32", "::/128")),
+    ("may not be unspecified ({})", ("0.0.0.0/32", "::/128")),
     ("may not be in the loopback range (127.0.0.0/8, ::1/128)", ("127.0.0.0/8", "::1/128")),
     ("may not be in the link-local range (169.254.0.0/16, fe80::/10)", ("169.254.0.0/16", "fe80::/10")),
     ("may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)", ("224.0.0.0/24", "ff02::/16")),
@@ -36,10 +36,11 @@ def _slice_problems(obj: Object, allow_loopback: bool) -> Iterator[tuple[str, st
         field = f"endpoints[{i}].addresses"
         addresses = endpoint.get("addresses") or []
         if not addresses:
-            yield field, "Required value: must contain at least 1 address"
+            yield field, "Required value"
         for j, address in enumerate(addresses):
             if kind in _VERSIONS and (problem := _address_problem(address, _VERSIONS[kind], allow_loopback)):
-                yield f"{field}[{j}]", f'Invalid value: "{address}": {problem}'
+                where = field if problem.startswith("must be an IPv") else f"{field}[{j}]"
+                yield where, f'Invalid value: "{address}": {problem}'
 
 
 def _address_problem(text: str, version: int, allow_loopback: bool) -> str | None:
@@ -52,7 +53,8 @@ def _address_problem(text: str, version: int, allow_loopback: bool) -> str | Non
     if allow_loopback and address.is_loopback:
         return None
     networks = ((problem, map(ip_network, ranges)) for problem, ranges in _FORBIDDEN)
-    return next((problem for problem, ranges in networks if any(address in net for net in ranges)), None)
+    found = next((problem for problem, ranges in networks if any(address in net for net in ranges)), None)
+    return found and found.format(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,10 @@ def _checked(options: ListOptions, watch_list: bool) -> ListOptions:
 def _watch_problems(options: ListOptions, watch_list: bool) -> Iterator[tuple[str, str]]:
     if options.initial_events is None:
         if options.match:
-            yield _MATCH, "Forbidden: only together with sendInitialEvents"
+            yield (
+                _MATCH,
+                "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            )
         return
     if not watch_list:
         yield (
@@ -131,7 +136,7 @@ def _list_problems(options: ListOptions, watch_list: bool) -> Iterator[tuple[str
     if not options.version:
         yield _MATCH, "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"
     if options.match not in ("Exact", "NotOlderThan"):
-        yield _MATCH, f'Unsupported value: "{options.match}"'
+        yield _MATCH, f'Unsupported value: "{options.match}": supported values: "Exact", "NotOlderThan", ""'
     if options.match == "Exact" and options.version == "0":
         yield _MATCH, 'Forbidden: resourceVersionMatch "exact" is forbidden for resourceVersion "0"'
 

@@ -1,0 +1,22 @@
+"""What issue 4 asks of events, lists and memory, with ten times its figures as the bound (benchmarks/README.md)."""
+
+from benchmarks.kubernetes_events import burst, held, recorded_api, stalls_of_lists, watching
+from benchmarks.processor import percentile
+
+
+async def test_an_event_of_a_slice_of_100_endpoints_costs_little() -> None:
+    async with recorded_api() as server, watching(server, "few") as few, watching(server, "many") as many:
+        for stream, watch in ((few, "ours few"), (many, "ours many")):
+            costs = [await burst(server, stream, watch) for _ in range(4)]
+            assert percentile(costs, 0.5) <= 10 * 150e-6, watch
+
+
+async def test_a_list_of_10_000_pods_does_not_hold_up_the_loop() -> None:
+    async with recorded_api() as server:
+        for what, longest in (await stalls_of_lists(server)).items():
+            assert longest <= 10 * 25e-3, what
+
+
+async def test_10_000_pods_are_held_in_little_memory() -> None:
+    async with recorded_api() as server:
+        assert await held(server, "ours") <= 10 * 40
