@@ -51,6 +51,8 @@ class Body:
 
     def add(self, piece: bytes) -> None:
         """Hold one more piece."""
+        if not piece:
+            return  # the data plane's way to say that it was the last one
         if self._size + len(piece) > self._limit:
             self.drop()
             raise self._too_large()

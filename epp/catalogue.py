@@ -18,6 +18,8 @@ from epp.parameters import (
     ModelsSourceParameters,
     NoParameters,
     PickerParameters,
+    PrefixProducerParameters,
+    PrefixScorerParameters,
     SelectorParameters,
 )
 from epp.saturation import UtilizationDetector
@@ -30,6 +32,7 @@ from epp.scheduling.filters import (
     RoleFilter,
 )
 from epp.scheduling.pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
+from epp.scheduling.prefix import LEAST_BLOCK, PRODUCER, PrefixCacheProducer
 from epp.scheduling.scorers import (
     ActiveRequestScorer,
     KvCacheUtilizationScorer,
@@ -101,6 +104,20 @@ def _detector(given: DetectorParameters, rng: random.Random) -> UtilizationDetec
     )
 
 
+def _prefix_producer(given: PrefixProducerParameters, rng: random.Random) -> PrefixCacheProducer:
+    block_tokens = max(given.block_size_tokens, LEAST_BLOCK)
+    tokens = (
+        given.lru_capacity_per_server * given.block_size_tokens
+    )  # it counts the worker's blocks, not ours
+    return PrefixCacheProducer(
+        block_tokens=block_tokens,
+        max_tokens=given.max_prefix_tokens_to_match,
+        max_blocks=given.max_prefix_blocks_to_match,
+        capacity=tokens // block_tokens,
+        seed=rng.getrandbits(64),
+    )
+
+
 PLUGINS: Final[Mapping[str, PluginType]] = {
     "queue-scorer": _scorer(lambda given: QueueScorer()),
     "kv-cache-utilization-scorer": _scorer(lambda given: KvCacheUtilizationScorer()),
@@ -111,6 +128,9 @@ PLUGINS: Final[Mapping[str, PluginType]] = {
         lambda given: ActiveRequestScorer(given.idle_threshold, given.max_busy_score),
         ActiveRequestParameters,
         scraped=False,
+    ),
+    "prefix-cache-scorer": PluginType(  # built where its producer is known: epp.config
+        frozenset({Role.SCORER}), PrefixScorerParameters, lambda given, rng: given
     ),
     "decode-filter": _filter(lambda given: RoleFilter(DECODE_ROLES, unlabelled=True)),
     "prefill-filter": _filter(lambda given: RoleFilter(PREFILL_ROLES)),
@@ -135,16 +155,12 @@ PLUGINS: Final[Mapping[str, PluginType]] = {
     "static-usage-limit-policy": _structural(Role.POLICY),
     "fcfs-ordering-policy": _structural(Role.POLICY),
     "global-strict-fairness-policy": _structural(Role.POLICY),
+    PRODUCER: PluginType(frozenset({Role.PRODUCER}), PrefixProducerParameters, _prefix_producer),
     "inflight-load-producer": _structural(Role.PRODUCER, InflightParameters),
 }
 
 GO_ONLY: Final = frozenset(
-    {
-        "prefix-cache-scorer",
-        "approx-prefix-cache-producer",
-        "precise-prefix-cache-scorer",
-        "token-load-scorer",
-    }
+    {"precise-prefix-cache-scorer", "token-load-scorer"}
     | {"precise-prefix-cache-producer", "burst-prefix-cache-producer", "token-producer", "no-hit-lru-scorer"}
     | {"context-length-aware", "session-affinity-scorer", "session-affinity-filter", "session-id-producer"}
     | {

@@ -1,6 +1,9 @@
 """The key and certificate that the picker serves gRPC with."""
 
+import asyncio
 import datetime
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,7 +12,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+LOOK_EVERY = 1.0
+"""Seconds between two looks at files that may be replaced."""
 VALID_FOR = datetime.timedelta(days=3650)
+
+log = logging.getLogger(__name__)
 
 
 class CertificateError(Exception):
@@ -22,6 +29,58 @@ class KeyPair:
 
     key: bytes = field(repr=False)
     certificate: bytes
+
+
+class Certificate:
+    """The pair that is served now; after another one was read, everything in `on_change` is called."""
+
+    def __init__(self, pair: KeyPair) -> None:
+        self.pair = pair
+        self.on_change: list[Callable[[], None]] = []
+
+    async def follow(self, folder: Path, look_every: float = LOOK_EVERY) -> None:
+        """Read `folder` again whenever its files change, for ever; a pair that cannot be used is logged, the old stays."""
+        seen = _stamp(folder)
+        while True:
+            await asyncio.sleep(look_every)
+            stamp = _stamp(folder)
+            if stamp == seen:
+                continue
+            seen = stamp
+            try:
+                pair = read(folder)
+            except CertificateError as error:
+                log.warning("the certificate stays as it was: %s", error)
+                continue
+            if pair != self.pair:
+                self.pair = pair
+                for changed in self.on_change:
+                    changed()
+                log.info("the certificate in %s was read again", folder)
+
+
+def _stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
+    """Changes whenever a file was written or replaced, links on the way included; a file that is gone counts as one."""
+    stamps = []
+    for name in ("tls.key", "tls.crt"):
+        try:
+            found = (folder / name).stat()
+            stamps.append((found.st_ino, found.st_mtime_ns, found.st_size))
+        except OSError:
+            stamps.append((0, 0, 0))
+    return tuple(stamps)
+
+
+def read_ca(path: Path) -> bytes:
+    """PEM certificates that sign clients' certificates; raises CertificateError."""
+    try:
+        pem = path.read_bytes()
+        x509.load_pem_x509_certificates(pem)
+    except OSError as error:
+        raise CertificateError(f"--client-ca-file: cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise CertificateError(f"--client-ca-file: no PEM certificates in {path}: {error}") from error
+    return pem
 
 
 def read(folder: Path) -> KeyPair:

@@ -22,17 +22,22 @@ from epp.config_document import (
     ProfileSpec,
     read_document,
 )
-from epp.datastore import ENGINE_LABELS, EndpointDefaults
+from epp.endpoint_document import ENGINE_LABELS, EndpointDefaults
 from epp.metrics_page import ENGINES, Engine
 from epp.parameters import (
     ExtractorParameters,
     FileDiscoveryParameters,
     MetricsSourceParameters,
     PickerParameters,
+    PrefixProducerParameters,
+    PrefixScorerParameters,
 )
 from epp.plugins import Plugin, Plugins, listed
 from epp.saturation import SaturationDetector
-from epp.scheduling.profile import SchedulerProfile, Weighted
+from epp.scheduling.plugin import Scorer
+from epp.scheduling.prefix import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
+from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.standing import Weighted
 
 DEFAULT_CONFIG: Final = """\
 apiVersion: llm-d.ai/v1alpha1
@@ -40,6 +45,7 @@ kind: EndpointPickerConfig
 plugins:
 - type: queue-scorer
 - type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
 - type: max-score-picker
 - type: single-profile-handler
 schedulingProfiles:
@@ -47,6 +53,7 @@ schedulingProfiles:
   plugins:
   - {pluginRef: queue-scorer, weight: 2}
   - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
   - {pluginRef: max-score-picker}
 """
 """What holds when no configuration is given."""
@@ -149,17 +156,49 @@ def _build_profile(spec: ProfileSpec, plugins: Plugins, staleness: float) -> Sch
         for one, place in zip(spec.plugins, places, strict=True)
     ]
     scorers = [(plugin, weight) for plugin, weight in used if plugin.has(Role.SCORER)]
+    producers = _Producers(plugins)
     picker = _picker(spec, [plugin for plugin, _ in used if plugin.has(Role.PICKER)], plugins)
     parameters = picker.parameters
     return SchedulerProfile(
         filters=tuple(plugin.built for plugin, _ in used if plugin.has(Role.FILTER)),
         scorers=tuple(
-            Weighted(plugin.built, 1.0 if weight is None else weight) for plugin, weight in scorers
+            Weighted(producers.scorer(plugin), 1.0 if weight is None else weight)
+            for plugin, weight in scorers
         ),
+        producers=tuple(producers.used),
         picker=picker.built,
         max_endpoints=parameters.max_num_of_endpoints if isinstance(parameters, PickerParameters) else 1,
         staleness=staleness if any(plugin.kind.scraped for plugin, _ in scorers) else None,
     )
+
+
+class _Producers:
+    """The data producers that scorers need: those that are named or there, else the default one."""
+
+    def __init__(self, plugins: Plugins) -> None:
+        self._plugins = plugins
+        self.used: list[PrefixCacheProducer] = []
+
+    def scorer(self, plugin: Plugin) -> Scorer:
+        """The scorer of that plugin, beside its producer if it needs one."""
+        given = plugin.parameters
+        if not isinstance(given, PrefixScorerParameters):
+            scorer: Scorer = plugin.built
+            return scorer
+        producer = self._producer(given.prefix_match_info_producer_name)
+        return PrefixCacheScorer(producer, given.match_length_weight, given.match_length_scale_tokens)
+
+    def _producer(self, name: str | None) -> PrefixCacheProducer:
+        place = "plugins: prefix-cache-scorer: parameters.prefixMatchInfoProducerName"
+        name = name or self._plugins.first_name(PrefixProducerParameters)
+        if name is None and self.used:
+            return self.used[0]
+        found = self._plugins.resolve(name or PRODUCER, place, Role.PRODUCER, default=True).built
+        if not isinstance(found, PrefixCacheProducer):
+            raise ConfigError(place, f"{name!r} finds no prefixes, expected an {PRODUCER}")
+        if found not in self.used:
+            self.used.append(found)
+        return found
 
 
 def _picker(spec: ProfileSpec, pickers: list[Plugin], plugins: Plugins) -> Plugin:

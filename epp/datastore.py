@@ -1,12 +1,10 @@
 """Folds what discovery tells into endpoints, and keeps the numbers that belong to each of them."""
 
-import itertools
 import logging
 from collections import Counter
 from collections.abc import AsyncIterable, Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -18,25 +16,23 @@ from discovery import (
     InstanceUpdatedEvent,
     MetadataUnavailableError,
 )
-from epp.endpoint import NO_ADAPTERS, NO_NUMBERS, Adapters, Column, Endpoint, EndpointPool, Floats, Mask
+from epp.endpoint import (
+    LOOKS,
+    NO_ADAPTERS,
+    NO_NUMBERS,
+    Adapters,
+    Column,
+    Endpoint,
+    EndpointPool,
+    Floats,
+    Mask,
+)
+from epp.endpoint_document import EndpointDefaults, read_endpoint
 from epp.metrics_page import Load
 
 logger = logging.getLogger(__name__)
 
 Key = tuple[str, str]
-
-ENGINE_LABELS: Final = ("llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndpointDefaults:
-    """What holds for workers that do not say otherwise. `metrics_port` None: the port that serves."""
-
-    metrics_port: int | None = None
-    metrics_path: str = "/metrics"
-    scheme: str = "http"
-    engine: str | None = None
-    engine_labels: tuple[str, ...] = ENGINE_LABELS
 
 
 class Datastore:
@@ -47,6 +43,8 @@ class Datastore:
         """Called after endpoints came, went or changed."""
         self.on_reset: list[Callable[[Endpoint], None]] = []
         """Called with an endpoint whose process is gone or another one: what was known of its cache is void."""
+        self.on_use: dict[Key, Callable[[], None]] = {}
+        """Called, and forgotten, when a request is next sent to that endpoint."""
         self._defaults = defaults or EndpointDefaults()
         self._endpoints: dict[Key, Endpoint] = {}
         self._rows: dict[Key, int] = {}
@@ -56,6 +54,8 @@ class Datastore:
         self._numbers: Floats = NO_NUMBERS[:, :0].copy()
         self._adapters: list[Adapters] = []
         self._roster: _Roster | None = None
+        self._state: object = object()
+        self._shown_adapters: tuple[Adapters, ...] | None = None
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -64,19 +64,26 @@ class Datastore:
 
     def pool(self, now: float) -> EndpointPool:
         """All endpoints with their numbers; `now` is what their age is measured by."""
-        return EndpointPool(self.endpoints, self._numbers, self._adapters, now)
+        if self._shown_adapters is None:
+            self._shown_adapters = tuple(self._adapters)
+        return EndpointPool(self.endpoints, self._numbers, self._shown_adapters, now, self._state)
+
+    @property
+    def all_reachable(self) -> bool:
+        """Whether discovery has no hint that one of them does not answer."""
+        return self._known_roster().all_reachable
 
     def serving(self, model: str) -> Mask | None:
         """Where a model or adapter is served: by those that declare it, and those that declare nothing.
 
-        Where nobody declares it, by those whose metrics page shows it as an adapter. None: no endpoint declares
-        anything, so that every one may serve it.
+        Where nobody declares it, by those whose metrics page shows it as an adapter. None: every one may serve it,
+        as they do where no endpoint declares anything.
         """
         roster = self._known_roster()
         if not roster.serving:
             return None
         mask = roster.serving.get(model, roster.undeclared)
-        if mask.any():
+        if mask is None or mask.any():
             return mask
         return np.array([model in a.active or model in a.waiting for a in self._adapters], dtype=np.bool_)
 
@@ -98,7 +105,8 @@ class Datastore:
             self._remove(event)
         else:
             self._put(event.instance, document)
-        self._roster = None
+        self._roster = self._shown_adapters = None
+        self._state = object()
         for changed in self.on_change:
             changed()
 
@@ -110,30 +118,48 @@ class Datastore:
         row = self._rows.get(endpoint.key)
         if row is None:
             return
+        numbers = self._numbers
+        changed = _is_gap(numbers[Column.SCRAPED_AT, row], numbers[Column.PERIOD, row], now, period)
         values = (load.waiting, load.running, load.kv_usage, load.max_lora)
         columns = (Column.WAITING, Column.RUNNING, Column.KV_USAGE, Column.MAX_LORA)
         for column, value in zip(columns, values, strict=True):
-            if value is not None:
-                self._numbers[column, row] = value
-        if load.adapters is not None:
+            if value is not None and value != numbers[column, row]:
+                numbers[column, row] = value
+                changed = True
+        if load.adapters is not None and load.adapters != self._adapters[row]:
             self._adapters[row] = load.adapters
-        self._numbers[[Column.SCRAPED_AT, Column.PERIOD], row] = now, period
+            self._shown_adapters = None
+            changed = True
+        numbers[Column.SCRAPED_AT, row] = now
+        numbers[Column.PERIOD, row] = period
+        if changed:
+            self._state = object()
 
     def reserve(self, endpoint: Endpoint) -> None:
         """One more request in flight there. The count belongs to the incarnation, whatever its metadata say."""
         self._count(endpoint, 1)
+        used = self.on_use.pop(endpoint.key, None)
+        if used is not None:
+            used()
 
     def release(self, endpoint: Endpoint) -> None:
         """One request less."""
         self._count(endpoint, -1)
 
+    def inflight(self, endpoint: Endpoint) -> int:
+        """Requests that were sent there and have not ended."""
+        return self._inflight.get(endpoint.key, 0)
+
     def _count(self, endpoint: Endpoint, difference: int) -> None:
         key = endpoint.key
-        self._inflight[key] += difference
-        if key in self._rows:
-            self._numbers[Column.INFLIGHT, self._rows[key]] = self._inflight[key]
-        if self._inflight[key] <= 0:
-            del self._inflight[key]
+        count = self._inflight[key] + difference
+        row = self._rows.get(key)
+        if row is not None:
+            self._numbers[Column.INFLIGHT, row] = count
+        if count > 0:
+            self._inflight[key] = count
+        else:
+            self._inflight.pop(key, None)
 
     def _put(self, instance: Instance, document: Mapping[str, Any] | None) -> None:
         key = (instance.id, instance.incarnation)
@@ -190,11 +216,15 @@ class Datastore:
 
 @dataclass(frozen=True, slots=True)
 class _Roster:
-    """What follows from the endpoints alone: who serves what. `undeclared`: those that declare nothing."""
+    """What follows from the endpoints alone: who serves what. `undeclared`: those that declare nothing.
+
+    `serving` None: all of them.
+    """
 
     endpoints: tuple[Endpoint, ...]
     undeclared: Mask
-    serving: Mapping[str, Mask]
+    serving: Mapping[str, Mask | None]
+    all_reachable: bool
 
     @classmethod
     def of(cls, endpoints: tuple[Endpoint, ...]) -> "_Roster":
@@ -203,7 +233,16 @@ class _Roster:
         for row, endpoint in enumerate(endpoints):
             for model in endpoint.models:
                 serving.setdefault(model, undeclared.copy())[row] = True
-        return cls(endpoints, undeclared, serving)
+        narrowed = {model: None if mask.all() else mask for model, mask in serving.items()}
+        return cls(endpoints, undeclared, narrowed, all(endpoint.reachable for endpoint in endpoints))
+
+
+def _is_gap(before: float, expected: float, now: float, period: float) -> bool:
+    """Whether the numbers may have been stale before this look, or may be stale sooner after it than they would be.
+
+    `before` and `expected`: when the last look was and for how long it was good.
+    """
+    return now - before > LOOKS * expected or period < expected
 
 
 def _told(event: InstanceEvent) -> str:
@@ -217,73 +256,3 @@ def _told(event: InstanceEvent) -> str:
         case InstanceUpdatedEvent(old, new) if old.reachable != new.reachable:
             return f"{who} {'answers again' if new.reachable else 'is avoided: it does not answer or is not ready'}"
     return f"{who} changed"
-
-
-def read_endpoint(instance: Instance, document: Mapping[str, Any], defaults: EndpointDefaults) -> Endpoint:
-    """The endpoint of an instance whose metadata is `document`; values of the wrong kind count as absent.
-
-    The address comes from the instance only: a worker can name its ports, not somebody else's host.
-    """
-    http = _mapping(_section(document, "transport").get("http"))
-    model = _section(document, "model")
-    labels = _texts(_mapping(document.get("labels"))) | dict(instance.labels)
-    port = _port(instance, http, "port") or instance.port
-    return Endpoint(
-        id=instance.id,
-        incarnation=instance.incarnation,
-        address=instance.address,
-        port=port,
-        metrics_port=_port(instance, http, "metrics_port") or defaults.metrics_port or port,
-        metrics_path=_path(http.get("metrics_path")) or defaults.metrics_path,
-        scheme=defaults.scheme,
-        engine=_engine(http.get("engine"), labels, defaults),
-        models=_models(model),
-        labels=MappingProxyType(labels),
-        zone=instance.zone,
-        node=instance.node,
-        reachable=instance.reachable,
-    )
-
-
-def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """`model` and `Model` are read alike (seed 002 uses both)."""
-    return _mapping(document.get(name)) or _mapping(document.get(name.capitalize()))
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    return {key: value for key, value in values.items() if isinstance(value, str)}
-
-
-def _port(instance: Instance, http: Mapping[str, Any], name: str) -> int | None:
-    value = http.get(name)
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 5:
-        value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65535:
-        return value
-    if value is not None:
-        logger.warning(
-            "%s: metadata transport.http.%s is no port from 1 to 65535; ignored", instance.id, name
-        )
-    return None
-
-
-def _path(value: object) -> str | None:
-    """A path on the worker itself, in printable ASCII."""
-    fits = isinstance(value, str) and value.startswith("/") and value.isascii() and value.isprintable()
-    return str(value) if fits else None
-
-
-def _models(model: Mapping[str, Any]) -> frozenset[str]:
-    lists = [names for key in ("adapters", "aliases") if isinstance(names := model.get(key), list | tuple)]
-    names = [model.get("name"), *itertools.chain.from_iterable(lists)]
-    return frozenset(name for name in names if isinstance(name, str) and name)
-
-
-def _engine(named: object, labels: Mapping[str, str], defaults: EndpointDefaults) -> str | None:
-    if isinstance(named, str) and named:
-        return named
-    return next((labels[name] for name in defaults.engine_labels if labels.get(name)), defaults.engine)

@@ -32,6 +32,9 @@ class Directing(Protocol):
     def served(self, pick: Pick, destination: str, now: float) -> None:
         """The data plane reports who served the request."""
 
+    def responded(self, pick: Pick, status: int, now: float) -> None:
+        """The response headers came."""
+
     def release(self, pick: Pick, now: float) -> None:
         """The stream is over."""
 

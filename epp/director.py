@@ -1,5 +1,6 @@
 """From one request to its endpoints: parse, find who may serve it, admit, schedule, reserve."""
 
+import functools
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from epp.endpoint import Endpoint, EndpointPool, Mask
 from epp.protocol import Rejection, Subset
 from epp.request import InferenceRequest, parse_request, passthrough_request
 from epp.saturation import SaturationDetector
+from epp.scheduling.plugin import DataProducer
 from epp.scheduling.profile import SchedulerProfile
 
 NO_ENDPOINTS: Final = "rejected-no-endpoints"
@@ -61,6 +63,9 @@ class Director:
         self._policy = policy
         self._new_id: Callable[[], str] = lambda: f"{rng.getrandbits(128):032x}"
         self._reserved: dict[Pick, Endpoint] = {}
+        for producer in profile.producers:
+            datastore.on_reset.append(producer.forget)
+            datastore.on_change.append(functools.partial(self._tell, producer))
 
     def direct(
         self,
@@ -79,9 +84,13 @@ class Director:
         candidates = self._candidates(request, subset, self._datastore.pool(now))
         self._admit(request, candidates)
         pick = Pick(request, self._profile.run(request, candidates))
+        request.prompt = None
         self._datastore.reserve(pick.endpoints[0])
         self._reserved[pick] = pick.endpoints[0]
         return pick
+
+    def _tell(self, producer: DataProducer) -> None:
+        producer.retain(self._datastore.endpoints)
 
     def served(self, pick: Pick, destination: str, now: float) -> None:
         """The data plane says who served: the request counts as in flight there, if that is an endpoint of ours."""
@@ -94,6 +103,15 @@ class Director:
         self._datastore.release(before)
         self._datastore.reserve(after)
         self._reserved[pick] = after
+
+    def responded(self, pick: Pick, status: int, now: float) -> None:
+        """The worker answered: what it served with success, the data producers learn."""
+        endpoint = self._reserved.get(pick)
+        if endpoint is None or not 200 <= status < 300:
+            return
+        for producer in self._profile.producers:
+            producer.served(pick.request, endpoint)
+        pick.request.prefixes.clear()
 
     def release(self, pick: Pick, now: float) -> None:
         """The request is over, for whatever reason; does nothing the second time."""
@@ -117,11 +135,10 @@ class Director:
         serving = self._datastore.serving(model) if model else None
         if serving is not None and not serving.any():
             raise _unknown(model)
-        allowed = _allowed(subset, pool)
-        mask = allowed if serving is None else allowed & serving
-        if not mask.any():
-            raise _unavailable("no endpoint of the requested subset is ready for this request")
-        pool = pool.take(mask)
+        if serving is not None or subset is not None:
+            pool = _narrowed(pool, serving, subset)
+        if self._datastore.all_reachable:
+            return pool
         reachable = pool.reachable
         return pool.take(reachable) if reachable.any() else pool
 
@@ -132,11 +149,14 @@ class Director:
         raise Rejection(429, "saturated", message, reason=SATURATED, retry_after=self._policy.retry_after)
 
 
-def _allowed(subset: Subset | None, pool: EndpointPool) -> Mask:
-    if subset is None:
-        return np.ones(len(pool), dtype=np.bool_)
-    allowed = [subset.allows(endpoint.address, endpoint.port) for endpoint in pool.endpoints]
-    return np.array(allowed, dtype=np.bool_)
+def _narrowed(pool: EndpointPool, serving: Mask | None, subset: Subset | None) -> EndpointPool:
+    mask = np.ones(len(pool), dtype=np.bool_) if serving is None else serving
+    if subset is not None:
+        allowed = [subset.allows(endpoint.address, endpoint.port) for endpoint in pool.endpoints]
+        mask = mask & np.array(allowed, dtype=np.bool_)
+    if not mask.any():
+        raise _unavailable("no endpoint of the requested subset is ready for this request")
+    return pool.take(mask)
 
 
 def _unknown(model: str) -> Rejection:

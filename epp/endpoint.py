@@ -38,15 +38,13 @@ class Endpoint:
     reachable: bool = True
     destination: str = field(init=False)
     """`10.0.0.1:8000` or `[fd00::1]:8000`."""
+    key: tuple[str, str] = field(init=False)
+    """One life of one worker; stays the same when its metadata changes."""
 
     def __post_init__(self) -> None:
         host = f"[{self.address}]" if ":" in self.address else self.address
         object.__setattr__(self, "destination", f"{host}:{self.port}")
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """One life of one worker; stays the same when its metadata changes."""
-        return self.id, self.incarnation
+        object.__setattr__(self, "key", (self.id, self.incarnation))
 
 
 class Column(IntEnum):
@@ -75,7 +73,7 @@ NO_NUMBERS: Floats = np.array([[0.0], [0.0], [0.0], [0.0], [0.0], [NEVER], [1.0]
 """The matrix of one endpoint that nothing is known of yet."""
 
 
-_LOOKS = 3.0
+LOOKS = 3.0
 """Looks that may be missed before numbers are stale."""
 
 
@@ -83,18 +81,25 @@ class EndpointPool:
     """The endpoints and what is known of each at one moment, as float64 columns of one length.
 
     `numbers` is a matrix indexed by Column, shared with whoever keeps it up to date; plugins only read. `now` and
-    the scrape times are seconds of one monotonic clock.
+    the scrape times are seconds of one monotonic clock. `state` is one object as long as the endpoints and what they
+    publish stay the same, whatever is in flight; None: nobody keeps track, so nothing can be kept from pick to pick.
     """
 
-    __slots__ = ("adapters", "endpoints", "now", "numbers")
+    __slots__ = ("adapters", "endpoints", "now", "numbers", "state")
 
     def __init__(
-        self, endpoints: Sequence[Endpoint], numbers: Floats, adapters: Sequence[Adapters], now: float
+        self,
+        endpoints: Sequence[Endpoint],
+        numbers: Floats,
+        adapters: Sequence[Adapters],
+        now: float,
+        state: object | None = None,
     ) -> None:
         self.endpoints = tuple(endpoints)
         self.numbers = numbers
         self.adapters = tuple(adapters)
         self.now = now
+        self.state = state
 
     def __len__(self) -> int:
         return len(self.endpoints)
@@ -139,7 +144,16 @@ class EndpointPool:
 
         Without the second half an endpoint would be stale for no other reason than that nobody looked.
         """
-        return self.age <= np.maximum(within, _LOOKS * self._column(Column.PERIOD))
+        return self.age <= self._patience(within)
+
+    def fresh_until(self, within: float, fresh: Mask) -> float:
+        """When the first of those that are `fresh(within)` is not any more; inf where none is."""
+        ends = self._column(Column.SCRAPED_AT) + self._patience(within)
+        return float(ends.min(initial=np.inf, where=fresh))
+
+    def _patience(self, within: float) -> Floats:
+        patience: Floats = np.maximum(within, LOOKS * self._column(Column.PERIOD))
+        return patience
 
     def take(self, mask: Mask) -> "EndpointPool":
         """The pool of those endpoints only; the pool itself when that is all of them."""

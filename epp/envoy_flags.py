@@ -42,73 +42,50 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
+    _places(parser)
+    _routing(parser)
+    _processing(parser)
+    return parser
+
+
+def _places(parser: argparse.ArgumentParser) -> None:
+    """Who listens where."""
     add = parser.add_argument
-    add(
-        "--mode",
-        choices=("original-dst", "override-host"),
-        default="original-dst",
-        help="how Envoy follows a pick",
-    )
     add("--listen-address", default="127.0.0.1", help="where clients connect")
     add("--listen-port", type=port, default=8080, help="0 is any free port")
     add("--admin-address", default="127.0.0.1", help="of Envoy's admin interface")
     add("--admin-port", type=port, default=9901, help="0 is any free port")
-    add(
-        "--epp",
-        type=_address,
-        action="append",
-        metavar="HOST:PORT",
-        help="a picker; repeatable (127.0.0.1:9002)",
-    )
-    add(
-        "--endpoint",
-        type=_address,
-        action="append",
-        default=[],
-        metavar="HOST:PORT",
-        help="override-host: a worker",
-    )
+    pickers = "a picker; repeatable (127.0.0.1:9002)"
+    add("--epp", type=_address, action="append", metavar="HOST:PORT", help=pickers)
+    _boolean(parser, "--secure", "--secure-serving", default=True, effect="TLS to the picker")
+
+
+def _routing(parser: argparse.ArgumentParser) -> None:
+    """How a pick is followed, and which picks are possible."""
+    add = parser.add_argument
+    modes = ("original-dst", "override-host")
+    add("--mode", choices=modes, default=modes[0], help="how Envoy follows a pick")
+    worker = "override-host: a worker"
+    add("--endpoint", type=_address, action="append", default=[], metavar="HOST:PORT", help=worker)
     add("--subset", metavar="HOST:PORT,...", help="only these may be picked; an empty one allows none")
+    whole = "of a whole answer; 0s is none"
+    add("--route-timeout", type=_duration, default="0s", metavar="DURATION", help=whole)
+
+
+def _processing(parser: argparse.ArgumentParser) -> None:
+    """What the picker is shown of a request and its answer, and what happens without it."""
+    add = parser.add_argument
     add("--request-body", choices=BODY_MODES, default="FULL_DUPLEX_STREAMED", help="request_body_mode")
     add("--response-body", choices=BODY_MODES, default="NONE", help="response_body_mode")
-    add(
-        "--response-trailer",
-        choices=("SKIP", "SEND"),
-        default="SKIP",
-        help="SEND: exact in-flight, at a price",
-    )
-    add(
-        "--failure-mode-allow",
-        nargs="?",
-        const=True,
-        default=False,
-        type=boolean,
-        help="go on without a picker",
-    )
-    add(
-        "--secure",
-        "--secure-serving",
-        nargs="?",
-        const=True,
-        default=True,
-        type=boolean,
-        help="TLS to the picker",
-    )
-    add(
-        "--message-timeout",
-        type=_message_timeout,
-        default="10s",
-        metavar="DURATION",
-        help="how long one answer of the picker may take",
-    )
-    add(
-        "--route-timeout",
-        type=_duration,
-        default="0s",
-        metavar="DURATION",
-        help="of a whole answer; 0s is none",
-    )
-    return parser
+    exact = "SEND: exact in-flight, at a price"
+    add("--response-trailer", choices=("SKIP", "SEND"), default="SKIP", help=exact)
+    _boolean(parser, "--failure-mode-allow", default=False, effect="go on without a picker")
+    one = "how long one answer of the picker may take"
+    add("--message-timeout", type=_message_timeout, default="10s", metavar="DURATION", help=one)
+
+
+def _boolean(parser: argparse.ArgumentParser, *names: str, default: bool, effect: str) -> None:
+    parser.add_argument(*names, nargs="?", const=True, default=default, type=boolean, help=effect)
 
 
 def _duration(text: str) -> str:

@@ -6,19 +6,22 @@ and NONE the request headers must be answered before any body comes, so the pick
 CONNECT and upgrades, whose body has no end, and where BUFFERED_PARTIAL shows a part of the body only.
 """
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Literal
 
-from epp import protocol
+from epp import answers, protocol
 from epp.body import Body, Budget
 from epp.directing import Deferral, Directing, Observer
 from epp.director import Pick
 from epp.protocol import ProtocolVersion, Rejection, Subset
-from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest, ProcessingResponse
+from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest
 
 _HEADERS_ONLY = (ProcessingMode.NONE, ProcessingMode.STREAMED)
+_FULL_DUPLEX: int = ProcessingMode.FULL_DUPLEX_STREAMED
+_BUFFERED_PARTIAL: int = ProcessingMode.BUFFERED_PARTIAL
+_REQUEST = frozenset({"request_headers", "request_body", "request_trailers"})
 _DUPLEX = (ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.GRPC)
 
 
@@ -28,10 +31,19 @@ class ExchangeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What all exchanges of a picker have in common; `max_body_bytes` is what one request may make it hold."""
+    """What all exchanges of a picker have in common; `max_body_bytes` is what one request may make it hold.
+
+    `heeds_subset` False: the data plane's hint which endpoints may be picked is not looked at.
+    """
 
     version: ProtocolVersion = ProtocolVersion.V1_0
     max_body_bytes: int = 64 * 1024 * 1024
+    heeds_subset: bool = True
+
+    @property
+    def hints(self) -> bool:
+        """Whether a subset hint counts; in 2025-02 there was none."""
+        return self.heeds_subset and self.version is not ProtocolVersion.FEBRUARY_2025
 
 
 class _Phase(Enum):
@@ -81,8 +93,8 @@ class Exchange:
         self._rules = rules
         self._observer = observer
         self._phase = _Phase.HEADERS
-        self._mode: int = ProcessingMode.FULL_DUPLEX_STREAMED
-        self._response_mode: int = ProcessingMode.FULL_DUPLEX_STREAMED
+        self._mode = _FULL_DUPLEX
+        self._response_mode = _FULL_DUPLEX
         self._headers: dict[str, str] = {}
         self._headers_only = False
         self._passing = False  # body pieces go on as they come, the pick does not see them
@@ -92,38 +104,39 @@ class Exchange:
         self._started = 0.0
         self._pick: Pick | None = None
         self._deferral: Deferral | None = None
-        self._answer: Callable[[list[ProcessingResponse]], None] | None = None
+        self._answer: Callable[[list[bytes]], None] | None = None
         self._fail: Callable[[ExchangeError], None] | None = None
         self.responded = False  # response headers answered: from then on the stream may end OK at any time
         self.closed_by: str | None = None
 
     def on_answer(
-        self, callback: Callable[[list[ProcessingResponse]], None], failure: Callable[[ExchangeError], None]
+        self, callback: Callable[[list[bytes]], None], failure: Callable[[ExchangeError], None]
     ) -> None:
         """Where answers, or a fault, go that `feed` could not give because the pick was deferred."""
         self._answer = callback
         self._fail = failure
 
-    def feed(self, message: ProcessingRequest, now: float) -> list[ProcessingResponse]:
-        """The answers to one message, in the order they must be sent; raises ExchangeError."""
+    def feed(self, message: ProcessingRequest, now: float) -> list[bytes]:
+        """The answers to one message, serialised, in the order they must be sent; raises ExchangeError."""
         if self._phase is _Phase.OVER or message.observability_mode:
             return []
-        match message.WhichOneof("request"):
+        kind = message.WhichOneof("request")
+        if kind in _REQUEST:
+            return self._request(kind, message, now)
+        match kind:
             case "response_headers":
                 return self._response_headers(message, now)
             case "response_body":
                 piece = message.response_body
                 if self._response_mode in _DUPLEX:
-                    return protocol.streamed("response_body", piece.body, end_of_stream=piece.end_of_stream)
-                return [protocol.unchanged("response_body")]
+                    return answers.streamed("response_body", piece.body, end_of_stream=piece.end_of_stream)
+                return [answers.unchanged("response_body")]
             case "response_trailers":
-                return [protocol.unchanged("response_trailers")]
-            case None:
+                return [answers.unchanged("response_trailers")]
+            case _:
                 raise ExchangeError(
                     "a message without a known request: the data plane speaks another ext_proc"
                 )
-            case kind:
-                return self._request(kind, message, now)
 
     def sent(self) -> None:
         """Everything that was answered is written: a body that went back to the data plane is held no more."""
@@ -143,60 +156,63 @@ class Exchange:
             if self._observer is not None:
                 self._observer.released(self._pick, self._started, now)
 
-    def _request(self, kind: str, message: ProcessingRequest, now: float) -> list[ProcessingResponse]:
-        if message.HasField("metadata_context") and self._rules.version is not ProtocolVersion.FEBRUARY_2025:
+    def _request(self, kind: str, message: ProcessingRequest, now: float) -> list[bytes]:
+        if message.HasField("metadata_context") and self._rules.hints:
             hint = protocol.parse_subset(message.metadata_context)
             self._subset = self._subset if hint is None else hint
         try:
             if kind == "request_headers":
                 return self._request_headers(message, now)
             if kind == "request_body":
-                return self._request_body(message.request_body.body, message.request_body.end_of_stream, now)
+                piece = message.request_body
+                return self._request_body(piece.body, piece.end_of_stream, now)
             return self._request_trailers(now)
         except Rejection as rejection:
             return [self._reject(rejection, now)]
 
-    def _request_headers(self, message: ProcessingRequest, now: float) -> list[ProcessingResponse]:
+    def _request_headers(self, message: ProcessingRequest, now: float) -> list[bytes]:
         if self._phase is not _Phase.HEADERS:
             raise ExchangeError("request headers came twice on one stream")
         self._phase = _Phase.BODY
         self._started = now
-        self._headers = protocol.read_headers(message.request_headers.headers)
+        request = message.request_headers
+        self._headers = protocol.read_headers(request.headers)
         if message.HasField("protocol_config"):
-            self._mode = message.protocol_config.request_body_mode
-            self._response_mode = message.protocol_config.response_body_mode
-        ended = message.request_headers.end_of_stream
-        self._passing = not ended and (self._mode in _HEADERS_ONLY or _is_upgrade(self._headers))
+            config = message.protocol_config
+            self._mode = config.request_body_mode
+            self._response_mode = config.response_body_mode
+        ended = request.end_of_stream
+        self._passing = not ended and (self._mode in _HEADERS_ONLY or protocol.is_upgrade(self._headers))
         self._headers_only = ended or self._passing
         if self._headers_only:
             return self._direct(b"" if ended else None, now)
         self._body.expect(self._headers.get("content-length"))
-        return [] if self._mode in _DUPLEX else [protocol.unchanged("request_headers")]
+        return [] if self._mode in _DUPLEX else [answers.unchanged("request_headers")]
 
-    def _request_body(self, body: bytes, end_of_stream: bool, now: float) -> list[ProcessingResponse]:
+    def _request_body(self, body: bytes, end_of_stream: bool, now: float) -> list[bytes]:
         if self._passing and self._mode in _DUPLEX:
-            return protocol.streamed("request_body", body, end_of_stream=end_of_stream)
+            return answers.streamed("request_body", body, end_of_stream=end_of_stream)
         if self._passing:
-            return [protocol.unchanged("request_body")]
+            return [answers.unchanged("request_body")]
         if self._phase is not _Phase.BODY:
             raise ExchangeError(
                 "a request body came before the headers or after its end; set request_header_mode: SEND"
             )
         self._body.add(body)
-        if self._mode == ProcessingMode.BUFFERED_PARTIAL and not end_of_stream:
+        if self._mode == _BUFFERED_PARTIAL and not end_of_stream:
             return self._direct(None, now)  # most likely a part of the body: it means nothing
         # a buffered body comes whole: its one message says end_of_stream = false when trailers follow
         return self._direct(self._body.whole(), now) if end_of_stream or self._mode not in _DUPLEX else []
 
-    def _request_trailers(self, now: float) -> list[ProcessingResponse]:
+    def _request_trailers(self, now: float) -> list[bytes]:
         if self._phase is _Phase.BODY and self._mode in _DUPLEX:
             self._trailers = True
             return self._direct(self._body.whole(), now)
         if self._phase is _Phase.BODY:
             raise Rejection(400, "invalid_request_error", "the request has trailers but no body")
-        return [protocol.unchanged("request_trailers")]
+        return [answers.unchanged("request_trailers")]
 
-    def _direct(self, body: bytes | None, now: float) -> list[ProcessingResponse]:
+    def _direct(self, body: bytes | None, now: float) -> list[bytes]:
         try:
             outcome = self._director.direct(self._headers, body, self._subset, now)
         except Rejection:
@@ -226,58 +242,59 @@ class Exchange:
             error.__cause__ = outcome
             self._fail(error)
 
-    def _picked(self, pick: Pick, now: float) -> list[ProcessingResponse]:
+    def _picked(self, pick: Pick, now: float) -> list[bytes]:
         self._pick = pick
         self._phase = _Phase.PICKED
         if self._observer is not None:
             self._observer.picked(pick, now)
-        destinations = [endpoint.destination for endpoint in pick.endpoints]
-        common, metadata = protocol.routing(destinations, self._rules.version, self._headers)
-        answer = ProcessingResponse(dynamic_metadata=metadata)
         if not self._headers_only and self._mode not in _DUPLEX:
-            answer.request_body.response.CopyFrom(common)
-            return [answer]
-        answer.request_headers.response.CopyFrom(common)
+            return [self._routing(pick, "request_body")]
+        answer = self._routing(pick, "request_headers")
         if self._headers_only:
             return [answer]
         body = self._body.whole()
         self._body.forget()
         if not self._trailers:
-            return [answer, *protocol.streamed("request_body", body, end_of_stream=True)]
+            return [answer, *answers.streamed("request_body", body, end_of_stream=True)]
         # trailers close the stream, and Envoy 1.40 fails a request that is answered a body it never had
-        pieces = protocol.streamed("request_body", body, end_of_stream=False) if body else []
-        return [answer, *pieces, protocol.unchanged("request_trailers")]
+        pieces = answers.streamed("request_body", body, end_of_stream=False) if body else []
+        return [answer, *pieces, answers.unchanged("request_trailers")]
 
-    def _reject(self, rejection: Rejection, now: float) -> ProcessingResponse:
+    def _routing(self, pick: Pick, kind: Literal["request_headers", "request_body"]) -> bytes:
+        destinations = tuple([endpoint.destination for endpoint in pick.endpoints])
+        sent = tuple([name for name in protocol.CONTROL_HEADERS if name in self._headers])
+        answer = answers.routing(destinations, self._rules.version, sent, kind)
+        scores = pick.request.scores
+        return answer if scores is None else answers.scored(answer, scores)
+
+    def _reject(self, rejection: Rejection, now: float) -> bytes:
         self._phase = _Phase.OVER
         self._body.drop()
         if self._observer is not None:
             self._observer.rejected(rejection, now)
-        return protocol.immediate(rejection)
+        return answers.immediate(rejection)
 
-    def _response_headers(self, message: ProcessingRequest, now: float) -> list[ProcessingResponse]:
+    def _response_headers(self, message: ProcessingRequest, now: float) -> list[bytes]:
         self._abandon()
         if message.HasField("protocol_config"):
             self._response_mode = message.protocol_config.response_body_mode
         if self._pick is not None and not self.responded:
             self._report(self._pick, message, now)
         self.responded = True
-        return [protocol.unchanged("response_headers")]
+        return [answers.unchanged("response_headers")]
 
     def _report(self, pick: Pick, message: ProcessingRequest, now: float) -> None:
         served = protocol.parse_served(message.metadata_context)
         if served is not None and self._rules.version is ProtocolVersion.V1_0:
             self._director.served(pick, served, now)
-        status = protocol.read_headers(message.response_headers.headers).get(":status", "")
-        if self._observer is not None and re.fullmatch("[0-9]{3}", status):
-            self._observer.responded(pick, int(status), now)
+        status = protocol.read_status(message.response_headers.headers)
+        if status is None:
+            return
+        self._director.responded(pick, status, now)
+        if self._observer is not None:
+            self._observer.responded(pick, status, now)
 
     def _abandon(self) -> None:
         if self._deferral is not None:
             self._deferral.abandon()
             self._deferral = None
-
-
-def _is_upgrade(headers: Mapping[str, str]) -> bool:
-    """Whether what follows the headers is no body but a tunnel; Envoy never says that it ends (RFC 9110 7.8, 9.3.6)."""
-    return headers.get(":method") == "CONNECT" or "upgrade" in headers

@@ -9,14 +9,11 @@ from typing import Any, NoReturn
 
 from epp.duration import parse_duration
 from epp.protocol import ProtocolVersion
-from epp.settings import Settings
+from epp.settings import Settings, TransportKind
 
 IGNORED = (
     "allow-experimental-plugins",
     "cache-info-metric",
-    "disable-endpoint-subset-filter",
-    "emit-endpoint-scores",
-    "enable-cert-reload",
     "enable-grpc-stream-metrics",
     "enable-pprof",
     "endpoint-selector",
@@ -67,6 +64,8 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
     values["models"] = frozenset(given.model)
     values["objectives"] = dict(given.objective)
     settings = Settings()
+    if values.get("client_ca_file") is not None and values.get("secure_serving") is False:
+        parser.error("--client-ca-file needs --secure-serving: without TLS clients show no certificates")
     body = values.get("max_body_bytes", settings.max_body_bytes)
     if body > values.get("max_buffered_bytes", settings.max_buffered_bytes):
         parser.error("--max-buffered-bytes, of all bodies together, is less than --max-body-bytes, of one")
@@ -103,7 +102,10 @@ def _workers(group: Any) -> None:
     group.add_argument("--component", help="of the workers (default: default)")
     group.add_argument("--pool-name", help="the pool's name on the metrics page")
     group.add_argument(
-        "--refresh-metrics-interval", type=_duration, metavar="DURATION", help="default and least: 50ms"
+        "--refresh-metrics-interval",
+        type=_duration,
+        metavar="DURATION",
+        help="the same for all endpoints, at least 50ms (default: 50ms where requests are, seldom elsewhere)",
     )
     group.add_argument(
         "--metrics-staleness-threshold", type=_duration, metavar="DURATION", help="default: 2s"
@@ -125,6 +127,23 @@ def _serving(group: Any) -> None:
         "--cert-path", type=Path, metavar="FOLDER", help="tls.crt and tls.key (default: self-signed)"
     )
     group.add_argument(
+        "--enable-cert-reload",
+        nargs="?",
+        const=True,
+        type=boolean,
+        metavar="BOOL",
+        help="read them again when they change (default: false)",
+    )
+    group.add_argument(
+        "--client-ca-file", type=Path, metavar="FILE", help="serve only clients with a certificate of these"
+    )
+    group.add_argument(
+        "--transport",
+        type=TransportKind,
+        choices=list(TransportKind),
+        help="what serves gRPC: our own server, or grpc.aio (default: http2)",
+    )
+    group.add_argument(
         "--drain-timeout", type=_duration, metavar="DURATION", help="after SIGTERM (default: 30s)"
     )
     group.add_argument("--grpc-max-recv-msg-size", type=_int32, metavar="BYTES", help="default: 4194304")
@@ -143,6 +162,18 @@ def _serving(group: Any) -> None:
 
 
 def _picking(group: Any) -> None:
+    for name, effect in (
+        ("disable-endpoint-subset-filter", "pick among all endpoints, whatever the data plane's hint says"),
+        ("emit-endpoint-scores", "tell the data plane how each candidate was scored"),
+    ):
+        group.add_argument(
+            f"--{name}",
+            nargs="?",
+            const=True,
+            type=boolean,
+            metavar="BOOL",
+            help=f"{effect} (default: false)",
+        )
     group.add_argument("--config-file", type=Path, metavar="FILE", help="EndpointPickerConfig YAML")
     group.add_argument("--config-text", metavar="YAML", help="the same, inline")
     group.add_argument(

@@ -7,8 +7,9 @@ ones that older vLLM versions use (seed 004).
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeAlias
 
 from epp.endpoint import Adapters
 
@@ -25,12 +26,26 @@ _LINES: Final = 4096
 """Lines that begin with a series' name, those of longer names too."""
 
 
+Page: TypeAlias = bytes | bytearray
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """Which series of a page: a metric name and the labels that it must have."""
 
     name: str
     labels: Mapping[str, str]
+    name_bytes: bytes = field(init=False, repr=False, compare=False)
+    key: bytes = field(init=False, repr=False, compare=False)
+    """How a line of it begins, the newline before it included."""
+    declaration: bytes = field(init=False, repr=False, compare=False)
+    """What stands before its type."""
+
+    def __post_init__(self) -> None:
+        name = self.name.encode()
+        object.__setattr__(self, "name_bytes", name)
+        object.__setattr__(self, "key", b"\n" + name)
+        object.__setattr__(self, "declaration", b"# TYPE " + name + b" ")
 
     @classmethod
     def parse(cls, text: str) -> "Series":
@@ -117,7 +132,7 @@ class Load:
 _NOTHING: Final = Load()
 
 
-def read_load(page: bytes, engine: Engine) -> Load:
+def read_load(page: Page, engine: Engine) -> Load:
     """What the page says in the words of that engine."""
     max_lora, adapters = _lora(page, engine.lora)
     return Load(
@@ -129,33 +144,37 @@ def read_load(page: bytes, engine: Engine) -> Load:
     )
 
 
-def detect(page: bytes, engines: Sequence[Engine]) -> Engine | None:
+def detect(page: Page, engines: Sequence[Engine]) -> Engine | None:
     """The first engine whose words the page speaks."""
     return next((engine for engine in engines if read_load(page, engine).known), None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    labels: Mapping[str, str]
-    value: float
+class _Sample(NamedTuple):
+    """`labels`: the text between the braces; `timestamp` in ms, 0 where there is none."""
+
     timestamp: int
+    value: float
+    labels: bytes
 
 
-def _latest(page: bytes, alternatives: Sequence[Series]) -> float | None:
-    """The value with the latest timestamp (ms); where there are none, or equal ones, that of the last line."""
+def _latest(page: Page, alternatives: Sequence[Series]) -> float | None:
+    """The value with the latest timestamp; where there are none, or equal ones, that of the last line."""
     for series in alternatives:
-        samples = list(_samples(page, series))
+        samples = _samples(page, series)
         if samples:
-            return max(reversed(samples), key=lambda sample: sample.timestamp).value
+            return samples[0].value if len(samples) == 1 else max(reversed(samples), key=_TIMESTAMP).value
     return None
 
 
-def _lora(page: bytes, alternatives: Sequence[Series]) -> tuple[float | None, Adapters | None]:
+_TIMESTAMP: Final = attrgetter("timestamp")
+
+
+def _lora(page: Page, alternatives: Sequence[Series]) -> tuple[float | None, Adapters | None]:
     """Limit and adapters of the series with the largest value: its value is the time of its update (seed 004)."""
     samples = [sample for series in alternatives for sample in _samples(page, series)]
     if not samples:
         return None, None
-    labels = max(samples, key=lambda sample: sample.value).labels
+    labels = _labels(max(samples, key=lambda sample: sample.value).labels)
     limit = labels.get("max_lora", "")
     adapters = Adapters(
         _names(labels.get("running_lora_adapters", "")), _names(labels.get("waiting_lora_adapters", ""))
@@ -167,43 +186,72 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
-def _samples(page: bytes, series: Series) -> Iterator[_Sample]:
-    """The finite, non-negative samples of a series, in the order of the page; none of a histogram or summary."""
-    name = series.name.encode()
-    at = 0 if page.startswith(name) else page.find(b"\n" + name) + 1
-    if (at == 0 and not page.startswith(name)) or not _counts(page, name):
+def _samples(page: Page, series: Series) -> list[_Sample]:
+    """The finite, non-negative samples of a series, in the order of the page; none of a histogram or summary.
+
+    All lines of a metric whose type is declared stand together (text format 0.0.4): what comes after is not read.
+    """
+    samples: list[_Sample] = []
+    declared: bytes | None = None
+    for looked_at, end in enumerate(_ends(page, series), 1):
+        if looked_at == 1 and (declared := _declared(page, series, end)) in _NO_GAUGE:
+            break
+        sample = _SAMPLE.match(page, end)
+        if sample is not None and (read := _read(sample, series.labels)) is not None:
+            samples.append(read)
+        if declared is not None and not page.startswith(series.key, page.find(b"\n", end)):
+            break
+        if looked_at == _SAMPLES:
+            break
+    return samples
+
+
+def _ends(page: Page, series: Series) -> Iterator[int]:
+    """Where the name ends on the lines that begin with it and not with a longer one."""
+    key = series.key
+    at = -1 if page.startswith(series.name_bytes) else page.find(key)
+    if at < 0 and not page.startswith(series.name_bytes):
         return
-    looked_at = 0
     for _ in range(_LINES):
-        end = at + len(name)
+        end = at + len(key)
         if page[end : end + 1] in _ENDS:
-            looked_at += 1
-            sample = _SAMPLE.match(page, end)
-            if sample is not None and (read := _read(sample, series.labels)) is not None:
-                yield read
-        at = page.find(b"\n" + name, at) + 1
-        if at == 0 or looked_at == _SAMPLES:
+            yield end
+        at = page.find(key, end)
+        if at < 0:
             return
 
 
 _ENDS: Final = (b"{", b" ", b"\t")
 
 
-def _counts(page: bytes, name: bytes) -> bool:
-    head = b"# TYPE " + name + b" "
-    at = page.find(head)
-    return at < 0 or not page.startswith((b"histogram", b"summary"), at + len(head))
+def _declared(page: Page, series: Series, end: int) -> bytes | None:
+    """The type that the page declares for the series whose first sample's name ends there."""
+    at = page.rfind(series.declaration, 0, end)
+    if at < 0:
+        return None
+    found = _WORD.match(page, at + len(series.declaration))
+    return found[0] if found is not None else b""
+
+
+_NO_GAUGE: Final = (b"histogram", b"summary")
+_WORD: Final = re.compile(rb"[a-z]*")
 
 
 def _read(sample: re.Match[bytes], wanted: Mapping[str, str]) -> _Sample | None:
-    labels = {name.decode(): _text(value) for name, value in _LABEL.findall(sample[1] or b"")}
-    if any(labels.get(name) != value for name, value in wanted.items()):
-        return None
+    inside, number, timestamp = sample.groups(b"")
+    if wanted:
+        found = _labels(inside)
+        if any(found.get(name) != value for name, value in wanted.items()):
+            return None
     try:
-        value = float(sample[2])
+        value = float(number)
     except ValueError:
         return None
-    return _Sample(labels, value, int(sample[3] or 0)) if math.isfinite(value) and value >= 0 else None
+    return _Sample(int(timestamp or 0), value, inside) if 0 <= value < math.inf else None
+
+
+def _labels(inside: bytes) -> dict[str, str]:
+    return {name.decode(): _text(value) for name, value in _LABEL.findall(inside)}
 
 
 def _text(value: bytes) -> str:

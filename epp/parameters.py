@@ -100,6 +100,30 @@ class InflightParameters(Section):
     prefix_match_info_producer_name: str | None = None
 
 
+class PrefixProducerParameters(Section):
+    """How prompts are cut into blocks and how many of them are remembered.
+
+    A cap of 0 is none; that in tokens wins over that in blocks. `block_size`, in characters, is older and has
+    no effect; neither has `auto_tune`: what workers say of their caches' blocks is not read.
+    The cap's default is a quarter of the Go picker's: what is beyond tells few prompts apart, and costs as much again.
+    """
+
+    auto_tune: bool = True
+    block_size_tokens: int = Field(default=16, ge=0)
+    block_size: int = 0
+    max_prefix_blocks_to_match: int = Field(default=0, ge=0)
+    max_prefix_tokens_to_match: int = Field(default=32_768, ge=0)
+    lru_capacity_per_server: int = Field(default=31_250, ge=0)
+
+
+class PrefixScorerParameters(Section):
+    """`prefix_match_info_producer_name` None: the producer that is there, or the default one."""
+
+    prefix_match_info_producer_name: str | None = None
+    match_length_weight: float = Field(default=0.0, ge=0.0, le=1.0)
+    match_length_scale_tokens: int = Field(default=8192, ge=1)
+
+
 class EngineParameters(Section):
     """Where one kind of model server keeps its numbers: `name{label=value}` each."""
 

@@ -56,6 +56,11 @@ class Plugins:
         found = (plugin.parameters for plugin in self._named.values())
         return next((one for one in found if isinstance(one, parameters)), None)
 
+    def first_name(self, parameters: type[Section]) -> str | None:
+        """The name of the first plugin that has such parameters."""
+        named = self._named.items()
+        return next((name for name, plugin in named if isinstance(plugin.parameters, parameters)), None)
+
     def names(self, *roles: Role) -> Iterator[str]:
         """The names of all plugins that have one of those roles."""
         return (name for name, plugin in self._named.items() if any(plugin.has(role) for role in roles))

@@ -4,7 +4,7 @@ import ipaddress
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -28,10 +28,8 @@ DESTINATION = "x-gateway-destination-endpoint"
 FALLBACK = "x-gateway-destination-endpoint-fallback"
 SERVED = "x-gateway-destination-endpoint-served"
 SUBSET = "x-gateway-destination-endpoint-subset"
+SCORES = "x-gateway-destination-endpoint-scores"
 DROPPED_REASON = "x-llm-d-request-dropped-reason"
-
-CHUNK = 62_000
-"""Bytes in one streamed body answer, as the Go picker sends them."""
 
 CONTROL_HEADERS = (FALLBACK, SERVED, SUBSET)
 """What only the data plane and the picker say to each other: a client's are taken off the request."""
@@ -145,17 +143,36 @@ def read_headers(headers: HeaderMap) -> dict[str, str]:
     """Lower-cased names; `raw_value` if there is one, else `value`; of repeated names the first."""
     seen: dict[str, str] = {}
     for header in headers.headers:
-        value = header.raw_value.decode("utf-8", "replace") if header.raw_value else header.value
-        seen.setdefault(header.key.lower(), value)
+        name = header.key.lower()
+        if name not in seen:
+            raw = header.raw_value
+            seen[name] = raw.decode(errors="replace") if raw else header.value
     return seen
 
 
+def read_status(headers: HeaderMap) -> int | None:
+    """The status of a response; None where there is none, or one that is no status."""
+    for header in headers.headers:
+        if header.key.lower() == ":status":
+            text = header.raw_value.decode(errors="replace") or header.value
+            return int(text) if _STATUS.fullmatch(text) else None
+    return None
+
+
+_STATUS = re.compile("[0-9]{3}")
+
+
+def is_upgrade(headers: Mapping[str, str]) -> bool:
+    """Whether what follows the headers is no body but a tunnel; Envoy never says that it ends (RFC 9110 7.8, 9.3.6)."""
+    return headers.get(":method") == "CONNECT" or "upgrade" in headers
+
+
 def routing(
-    destinations: Sequence[str], version: ProtocolVersion, sent: Mapping[str, str]
+    destinations: Sequence[str], version: ProtocolVersion, sent: Container[str]
 ) -> tuple[CommonResponse, Struct]:
     """The header mutation and the dynamic metadata that say where a request goes.
 
-    `destinations` is the choice and its ordered fallbacks, `sent` the client's headers. Only the destination header
+    `destinations` is the choice and its ordered fallbacks, `sent` the names of the client's headers. Only the destination header
     is set, so that every other one reaches the worker as it came; header and metadata are always equal (seed 000).
     """
     value = ",".join(destinations) if version is ProtocolVersion.V1_0 else destinations[0]
@@ -172,6 +189,13 @@ def routing(
     if version is ProtocolVersion.V0_3 and len(destinations) > 1:
         fields[FALLBACK].string_value = destinations[1]
     return common, metadata
+
+
+def add_scores(metadata: Struct, scores: Mapping[str, float]) -> None:
+    """Say in the dynamic metadata how each candidate was scored, beside where the request goes (the Go picker's way)."""
+    fields = metadata.fields[METADATA_NAMESPACE].struct_value.fields[SCORES].struct_value.fields
+    for destination, score in scores.items():
+        fields[destination].number_value = score
 
 
 def immediate(rejection: Rejection) -> ProcessingResponse:
@@ -204,22 +228,3 @@ def _kind(status: int) -> str:
     if status == 429:
         return "rate_limit_error"
     return "invalid_request_error" if status < 500 else "server_error"
-
-
-def unchanged(kind: str) -> ProcessingResponse:
-    """The empty answer, "go on as it is", to a message of that kind."""
-    answer = ProcessingResponse()
-    getattr(answer, kind).SetInParent()
-    return answer
-
-
-def streamed(kind: str, body: bytes, *, end_of_stream: bool) -> list[ProcessingResponse]:
-    """FULL_DUPLEX_STREAMED: a body byte for byte, in pieces of at most CHUNK bytes; an empty one is one empty piece."""
-    answers = []
-    for start in range(0, len(body) or 1, CHUNK):
-        answer = ProcessingResponse()
-        piece = getattr(answer, kind).response.body_mutation.streamed_response
-        piece.body = body[start : start + CHUNK]
-        piece.end_of_stream = end_of_stream and start + CHUNK >= len(body)
-        answers.append(answer)
-    return answers

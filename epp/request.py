@@ -1,16 +1,18 @@
 """What the picker reads of a request: the model, whether the answer is streamed, whose request it is. Nothing else."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
+from epp.inference_api import APIS, CONTENT, ONLY_MODEL, Prompt, api_of
 from epp.protocol import Rejection
 
 Body: TypeAlias = bytes | bytearray | memoryview
+_JSON: Final = "application/json"
 _FORM: Final = "application/x-www-form-urlencoded"
 """What curl says of any body that it is not told the kind of."""
 
@@ -23,14 +25,24 @@ _DEFAULT_PATH: Final = "/v1/completions"
 _MULTIPART_SCAN: Final = 64
 """Parts of a form that are looked at for the model."""
 _SHORT: Final = 1024
-"""Bytes: a list that is longer is not looked at for being blank, a form's part not for another name."""
+"""Bytes of a form's part that are looked at for its name."""
+
+
+@dataclass(slots=True)  # one for each request: to freeze it would double what it costs
+class PrefixChain:
+    """A prompt as blocks of `block_tokens` tokens; each is named by a hash of all up to its end."""
+
+    blocks: Sequence[int]
+    block_tokens: int
 
 
 @dataclass(slots=True, kw_only=True)
 class InferenceRequest:
     """One request. Sizes in bytes; `prompt_size` is that of the prompt, messages or input as JSON.
 
-    `model` is empty where the request names none: a GET, a path or a content type that is not read.
+    `model` is empty where the request names none: a GET, a path or a content type that is not read. `prompt` is there
+    until the request is scheduled, since it holds the whole body. `prefixes`: what data producers made of it, by
+    producer. `scores`: of each endpoint that was scored, by its destination, where the profile tells them.
     """
 
     request_id: str
@@ -43,6 +55,9 @@ class InferenceRequest:
     headers: Mapping[str, str] = field(repr=False)
     body_size: int = 0
     prompt_size: int = 0
+    prompt: Prompt | None = field(default=None, repr=False)
+    prefixes: dict[object, PrefixChain] = field(default_factory=dict, repr=False)
+    scores: Mapping[str, float] | None = field(default=None, repr=False)
 
 
 def parse_request(
@@ -59,11 +74,11 @@ def parse_request(
     if not body:
         _check_bodyless(request, headers.get(":method", ""))
         return request
-    content_type = headers.get("content-type", "application/json")
-    kind = content_type.partition(";")[0].strip().lower()
+    content_type = headers.get("content-type", _JSON)
+    kind = _JSON if content_type == _JSON else content_type.partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         request.model = _form_model(content_type, bytes(body))
-    elif kind == "application/json" or kind.endswith("+json") or (kind == _FORM and _is_object(body)):
+    elif kind == _JSON or kind.endswith("+json") or (kind == _FORM and _is_object(body)):
         _read_json(request, body)
     return request
 
@@ -88,69 +103,18 @@ def _path(headers: Mapping[str, str]) -> str:
 
 
 def _first(headers: Mapping[str, str], names: tuple[str, ...]) -> str | None:
-    return next((value for name in names if (value := headers.get(name, "").strip())), None)
+    for name in names:
+        if value := headers.get(name, "").strip():
+            return value
+    return None
 
 
-class _Message(Struct):
-    role: str
-    content: Raw = Raw(b"null")
-
-
-class _Content(Struct):
-    """What all APIs share."""
-
-    model: str | None = None
-    stream: bool | None = None
-
-    def size(self) -> int:
-        """Bytes of what is asked, as JSON; 0 where it is absent, null or empty."""
-        return 0
-
-
-class _Completion(_Content):
-    prompt: Raw = Raw(b"null")
-
-    def size(self) -> int:
-        return _text_or_list(self.prompt, "$.prompt")
-
-
-class _Chat(_Content):
-    messages: list[_Message] | None = None
-
-    def size(self) -> int:
-        return sum(memoryview(message.content).nbytes for message in self.messages or ())
-
-
-class _Input(_Content):
-    input: Raw = Raw(b"null")
-
-    def size(self) -> int:
-        return _text_or_list(self.input, "$.input")
-
-
-_APIS: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
-    "chat/completions": (msgspec.json.Decoder(_Chat), "messages"),
-    "chat/completions/render": (msgspec.json.Decoder(_Chat), "messages"),
-    "completions": (msgspec.json.Decoder(_Completion), "prompt"),
-    "completions/render": (msgspec.json.Decoder(_Completion), "prompt"),
-    "embeddings": (msgspec.json.Decoder(_Input), "input"),
-    "responses": (msgspec.json.Decoder(_Input), "input"),
-}
-"""By the end of the path: how the body is decoded, and the field that must say what is asked."""
-_ONLY_MODEL: Final = frozenset(
-    {"messages", "messages/count_tokens", "images/generations", "conversations", "audio/speech"}
-    | {"rerank", "score", "classify", "pooling", "tokenize", "detokenize"}
-)
-"""Ends of paths whose bodies name a model, but whose other fields are not ours to judge."""
-_CONTENT: Final = msgspec.json.Decoder(_Content)
 _BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
-
 _NO_MODEL: Final = "the request body has no 'model': a string that names the model is required"
 
 
 def _check_bodyless(request: InferenceRequest, method: str) -> None:
-    if method == "POST" and not _APIS.keys().isdisjoint(_ends(request.path)):
+    if method == "POST" and api_of(request.path) in APIS:
         raise _bad(_NO_MODEL)
 
 
@@ -163,13 +127,12 @@ def _is_object(body: Body) -> bool:
 
 
 def _read_json(request: InferenceRequest, body: Body) -> None:
-    ends = _ends(request.path)
-    api = next((_APIS[end] for end in ends if end in _APIS), None)
-    if api is None:
-        if not _ONLY_MODEL.isdisjoint(ends):
-            _read_loosely(request, body)
+    end = api_of(request.path)
+    if end in ONLY_MODEL:
+        _read_loosely(request, body)
+    if end is None or end in ONLY_MODEL:
         return
-    decoder, name = api
+    decoder, name = APIS[end]
     try:
         decoded = decoder.decode(body)
         size = decoded.size()
@@ -184,35 +147,16 @@ def _read_json(request: InferenceRequest, body: Body) -> None:
     request.model = decoded.model
     request.streaming = bool(decoded.stream)
     request.prompt_size = size
+    request.prompt = decoded
 
 
 def _read_loosely(request: InferenceRequest, body: Body) -> None:
     try:
-        decoded = _CONTENT.decode(body)
+        decoded = CONTENT.decode(body)
     except _BROKEN:
         return  # the worker says what is wrong with a body of an API that is not ours
     request.model = decoded.model or ""
     request.streaming = bool(decoded.stream)
-
-
-def _ends(path: str) -> list[str]:
-    """The ends of a path at its slashes, longest first, three segments at most."""
-    segments = path.split("/")[-3:]
-    return ["/".join(segments[i:]) for i in range(len(segments))]
-
-
-def _text_or_list(raw: Raw, place: str) -> int:
-    view = memoryview(raw)
-    match bytes(view[:1]):
-        case b'"':
-            return view.nbytes if view.nbytes > 2 else 0
-        case b"[":
-            blank = view.nbytes < _SHORT and not bytes(view[1:-1]).strip()
-            return 0 if blank else view.nbytes
-        case b"n":
-            return 0
-        case _:
-            raise msgspec.ValidationError(f"Expected `str | array` - at `{place}`")
 
 
 def _bad(message: str) -> Rejection:

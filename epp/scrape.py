@@ -1,44 +1,38 @@
 """Polls each endpoint's metrics page. One task an endpoint: one that hangs costs the others nothing."""
 
 import asyncio
+import functools
 import logging
 import random
 import ssl
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-import aiohttp
 from yarl import URL
 
+from epp.cadence import Beat, Cadence, Rhythm
 from epp.datastore import Datastore
 from epp.endpoint import Endpoint
-from epp.metrics_page import ENGINES, Engine, Load, detect, read_load
+from epp.metrics_page import ENGINES, Engine, Load, Page, detect, read_load
+from epp.page_client import PageClient, PageError
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeRules:
-    """How endpoints are polled; times in seconds.
+    """How endpoints are polled: how often, and for one answer `timeout` in seconds and `limit` in bytes."""
 
-    `timeout` is for one whole answer, `limit` bytes its size. After errors the interval doubles up to `backoff`.
-    `most` looks a second are taken in all: of many endpoints each is looked at less often, so that there is time left
-    to pick. (1,000 looks cost 0.4 of a core.)
-    """
-
-    interval: float = 0.05
+    rhythm: Rhythm = field(default_factory=Rhythm)
     timeout: float = 1.0
-    backoff: float = 2.0
-    most: float = 1000.0
     limit: int = 1024 * 1024
     engines: Sequence[Engine] = ENGINES
 
 
-class ScrapeError(Exception):
-    """One look at a metrics page gave nothing; the text is the short cause."""
-
+_BUFFER: Final = 256 * 1024
+"""Bytes taken in at once: more than a model server's page has."""
 
 Failed = Callable[[Endpoint, str], None]
 
@@ -60,8 +54,9 @@ class Scraper:
     ) -> None:
         self._datastore = datastore
         self._rules = rules
-        self._rng = rng
+        self._cadence = Cadence(rules.rhythm, rng)
         self._tls = tls
+        self._buffer = bytearray(_BUFFER)
         self._on_error = on_error
         self._tasks: dict[_Target, asyncio.Task[None]] = {}
 
@@ -70,98 +65,83 @@ class Scraper:
         changed = asyncio.Event()
         self._datastore.on_change.append(changed.set)
         try:
-            async with self._session() as session, asyncio.TaskGroup() as group:
+            async with asyncio.TaskGroup() as group:
                 while True:
-                    self._reconcile(session, group)
+                    self._reconcile(group)
                     await changed.wait()
                     changed.clear()
         finally:
             self._datastore.on_change.remove(changed.set)
             self._tasks.clear()
 
-    def _session(self) -> aiohttp.ClientSession:
-        # no limit: one task an endpoint is limit enough, and a shared one would let the hanging hold up the rest
-        connector = aiohttp.TCPConnector(limit=0, ssl=self._tls or True, keepalive_timeout=60.0)
-        timeout = aiohttp.ClientTimeout(total=self._rules.timeout)
-        return aiohttp.ClientSession(
-            connector=connector,
-            timeout=timeout,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"Accept": "text/plain", "Accept-Encoding": "identity"},
-        )
-
-    def _reconcile(self, session: aiohttp.ClientSession, group: asyncio.TaskGroup) -> None:
+    def _reconcile(self, group: asyncio.TaskGroup) -> None:
         wanted = {_Target.of(endpoint): endpoint for endpoint in self._datastore.endpoints}
         for target in self._tasks.keys() - wanted.keys():
             self._tasks.pop(target).cancel()
         for target in wanted.keys() - self._tasks.keys():
-            poll = self._poll(session, target, wanted[target])
+            poll = self._poll(target, wanted[target])
             self._tasks[target] = group.create_task(poll, name=f"scrape {target.url}")
 
-    async def _poll(self, session: aiohttp.ClientSession, target: "_Target", endpoint: Endpoint) -> None:
-        failures = 0
-        engine = next((one for one in self._rules.engines if one.name == target.engine), None)
-        await asyncio.sleep(self._rng.random() * self._rules.interval / 2)  # so that they do not beat as one
-        while True:
-            started = time.monotonic()
-            try:
-                page = await self._fetch(session, target.url)
-                engine, load = _read(page, engine, self._rules.engines)
-                now = time.monotonic()
-                self._datastore.observe(endpoint, load, now, self._period(now - started))
-            except Exception as error:  # noqa: BLE001  # one page, whatever is on it, must not end all the others' looks
-                failures += 1
-                self._failed(endpoint, _cause(error), failures)
-            else:
-                if failures:
-                    logger.info("metrics of %s are back", endpoint.destination)
-                failures = 0
-            await asyncio.sleep(self._pause(failures, time.monotonic() - started))
-
-    def _pause(self, failures: int, took: float) -> float:
-        """Until the next look, the time of this one included; a slow page is asked for at most half of the time."""
+    async def _poll(self, target: "_Target", endpoint: Endpoint) -> None:
         rules = self._rules
-        pause = self._interval()
-        if failures:
-            pause = max(pause, min(rules.interval * 2.0 ** min(failures, 16), rules.backoff))
-        return max(pause * self._rng.uniform(1.0 - _JITTER, 1.0 + _JITTER) - took, min(took, rules.timeout))
-
-    def _interval(self) -> float:
-        return max(self._rules.interval, len(self._tasks) / self._rules.most)
-
-    def _period(self, took: float) -> float:
-        """From one look that took so long to the next one, at most."""
-        return max(self._interval() * (1.0 + _JITTER), 2.0 * took)
-
-    async def _fetch(self, session: aiohttp.ClientSession, url: URL) -> bytes:
+        client = PageClient(target.url, self._buffer, tls=self._tls, timeout=rules.timeout, limit=rules.limit)
+        engine = next((one for one in rules.engines if one.name == target.engine), None)
+        beat = self._cadence.join()
         try:
-            async with session.get(url, allow_redirects=False) as answer:
-                if answer.status != 200:
-                    raise ScrapeError(f"status {answer.status}, expected 200")
-                page = bytearray()
-                async for piece in answer.content.iter_any():
-                    page += piece
-                    if len(page) > self._rules.limit:
-                        answer.close()
-                        raise ScrapeError(f"more than {self._rules.limit} bytes")
-                return bytes(page)
-        except TimeoutError as error:
-            raise ScrapeError(f"no whole answer within {self._rules.timeout:g} s") from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise ScrapeError(str(error) or type(error).__name__) from error
+            await asyncio.sleep(beat.first())
+            while True:
+                started = time.monotonic()
+                try:
+                    engine, load = _read(await client.get(), engine, rules.engines)
+                    self._saw(endpoint, load, beat, started)
+                except Exception as error:  # noqa: BLE001  # whatever is on one page, the others are looked at
+                    self._missed(endpoint, _cause(error), beat)
+                now = time.monotonic()
+                await self._rest(endpoint, beat, beat.next(now, min(now - started, rules.timeout)) - now)
+        finally:
+            beat.leave()
+            client.close()
 
-    def _failed(self, endpoint: Endpoint, reason: str, failures: int) -> None:
-        if failures == 1:
+    def _saw(self, endpoint: Endpoint, load: Load, beat: Beat, started: float) -> None:
+        if beat.failures:
+            logger.info("metrics of %s are back", endpoint.destination)
+        now = time.monotonic()
+        beat.saw(now, in_use=bool(load.running or load.waiting or self._datastore.inflight(endpoint)))
+        self._datastore.observe(endpoint, load, now, beat.period(now - started))
+
+    def _missed(self, endpoint: Endpoint, reason: str, beat: Beat) -> None:
+        if not beat.failures:
             logger.warning("no metrics of %s (%s): %s", endpoint.id, endpoint.destination, reason)
+        beat.missed(time.monotonic(), in_use=bool(self._datastore.inflight(endpoint)))
         if self._on_error is not None:
             self._on_error(endpoint, reason)
 
+    async def _rest(self, endpoint: Endpoint, beat: Beat, pause: float) -> None:
+        """Until the next look. A request that is sent to an idle endpoint cuts its rest short, unless it fails."""
+        if beat.failures or not beat.can_be_woken:
+            await asyncio.sleep(pause)
+            return
+        loop = asyncio.get_running_loop()
+        rest: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_later(pause, _end, rest, False)
+        self._datastore.on_use[endpoint.key] = functools.partial(_end, rest, True)
+        try:
+            used = await rest
+        finally:
+            timer.cancel()
+            self._datastore.on_use.pop(endpoint.key, None)
+        if used:
+            beat.use(time.monotonic())
+            await asyncio.sleep(min(beat.soon(), timer.when() - loop.time()))
 
-_JITTER: Final = 0.1
+
+def _end(rest: "asyncio.Future[bool]", used: bool) -> None:
+    if not rest.done():
+        rest.set_result(used)
 
 
 def _cause(error: Exception) -> str:
-    if isinstance(error, ScrapeError):
+    if isinstance(error, PageError):
         return str(error)
     return f"the page cannot be read: {type(error).__name__}: {str(error)[:200]}"
 
@@ -181,12 +161,12 @@ class _Target:
         return cls(endpoint.key, url, endpoint.engine)
 
 
-def _read(page: bytes, engine: Engine | None, engines: Sequence[Engine]) -> tuple[Engine, Load]:
+def _read(page: Page, engine: Engine | None, engines: Sequence[Engine]) -> tuple[Engine, Load]:
     """The load and the engine in whose words it was said: the one given if it fits, else whichever does."""
     if engine is not None and (load := read_load(page, engine)).known:
         return engine, load
     engine = detect(page, engines)
     if engine is None:
         names = ", ".join(one.name for one in engines)
-        raise ScrapeError(f"no known metric on the page; known engines: {names}")
+        raise PageError(f"no known metric on the page; known engines: {names}")
     return engine, read_load(page, engine)

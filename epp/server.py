@@ -7,6 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +19,8 @@ from discovery.endpoints_file import EndpointsFile
 from discovery.static import StaticSource
 from epp import certificate, status
 from epp.body import Budget
-from epp.certificate import CertificateError, KeyPair
+from epp.cadence import Rhythm
+from epp.certificate import Certificate, CertificateError
 from epp.config import PickerConfig, load_config
 from epp.config_document import ConfigError
 from epp.datastore import Datastore
@@ -27,11 +29,11 @@ from epp.endpoint import EndpointPool
 from epp.exchange import Exchange, Rules
 from epp.health import Health
 from epp.parameters import FileDiscoveryParameters
+from epp.pool_gauges import PoolGauges
 from epp.scrape import Scraper, ScrapeRules
 from epp.settings import ALL_INTERFACES, LAME_DUCK, LEAST_INTERVAL, Settings
-from epp.telemetry import PoolGauges, Telemetry, TimedDirector
-from epp.wire.grpc_transport import ExternalProcessor
-from epp.wire.listener import Listener, ListenError
+from epp.telemetry import Telemetry, TimedDirector
+from epp.wire.transport import Listener, ListenError, Place, Transport, open_transport
 
 INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
 """What a user can put right in the command line or a file that it names."""
@@ -88,12 +90,12 @@ class PickerServer:
 
         All of it within the drain timeout. Where nobody has come lately, nobody is waited for.
         """
-        log.info("draining, %d streams are open", self._processor.open_streams)
+        log.info("draining, %d streams are open", self._transport.open_streams)
         self._health.set_serving(False)
-        came_at = max(self._processor.opened_at, self._health.asked_at)
+        came_at = max(self._transport.opened_at, self._health.asked_at)
         lame_duck = min(LAME_DUCK, self._settings.drain_timeout) if self._clock() - came_at < LATELY else 0.0
         await asyncio.sleep(lame_duck)
-        self._processor.drain()
+        self._transport.drain()
         self._health.close()
         await self._listener.stop(self._settings.drain_timeout - lame_duck)
 
@@ -101,28 +103,34 @@ class PickerServer:
         settings = self._settings
         rng = random.Random()
         config = self._config(rng)
-        tls = self._tls()
+        place = self._place()
         self._datastore = Datastore(config.defaults)
         policy = Policy(
             objectives=settings.objectives, models=settings.models, passthrough=config.passthrough
         )
-        self._director = Director(self._datastore, config.profile, config.detector, policy, rng)
+        profile = replace(config.profile, tells_scores=settings.emit_endpoint_scores)
+        self._director = Director(self._datastore, profile, config.detector, policy, rng)
         await self._open_status()
-        self._health_listener = await self._listen(
-            "--grpc-health-port", settings.grpc_health_port, None, [self._health.handler()]
-        )
+        self._transport = self._open_transport()
+        health = Place(settings.host, settings.grpc_health_port)
+        self._health_listener = await self._listen("--grpc-health-port", health, processing=False)
         await self._open_discovery(config)
         self._open_scraper(config, rng)
-        director = TimedDirector(self._director, self._telemetry.scheduled, time.perf_counter)
-        rules = Rules(settings.protocol_version, settings.max_body_bytes)
-        budget = Budget(settings.max_buffered_bytes)
-        self._processor = ExternalProcessor(
-            lambda: Exchange(director, rules, self._telemetry, budget), self._clock
-        )
-        handlers = [self._processor.handler(), self._health.handler()]
-        self._listener = await self._listen("--grpc-port", settings.grpc_port, tls, handlers)
+        self._listener = await self._listen("--grpc-port", place, processing=True)
         self._stack.callback(self._health.close)
         self._health.set_serving(True)
+
+    def _open_transport(self) -> Transport:
+        settings = self._settings
+        director = TimedDirector(self._director, self._telemetry.scheduled, time.perf_counter)
+        heeds_subset = not settings.disable_endpoint_subset_filter
+        rules = Rules(settings.protocol_version, settings.max_body_bytes, heeds_subset)
+        budget = Budget(settings.max_buffered_bytes)
+
+        def exchange() -> Exchange:
+            return Exchange(director, rules, self._telemetry, budget)
+
+        return open_transport(settings.transport, exchange, self._health, budget, self._clock)
 
     def _config(self, rng: random.Random) -> PickerConfig:
         settings = self._settings
@@ -140,20 +148,28 @@ class PickerServer:
             log.warning("%s", warning)
         return config
 
-    def _tls(self) -> KeyPair | None:
+    def _place(self) -> Place:
+        settings = self._settings
+        client_ca = certificate.read_ca(settings.client_ca_file) if settings.client_ca_file else None
+        limit = settings.grpc_max_recv_msg_size
+        return Place(settings.host, settings.grpc_port, self._certificate(), client_ca, limit)
+
+    def _certificate(self) -> Certificate | None:
         settings = self._settings
         if not settings.secure_serving:
             return None
-        if settings.cert_path is not None:
-            return certificate.read(settings.cert_path)
-        return certificate.self_signed(datetime.datetime.now(datetime.UTC))
+        if settings.cert_path is None:
+            return Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC)))
+        served = Certificate(certificate.read(settings.cert_path))
+        if settings.enable_cert_reload:
+            self._start(served.follow(settings.cert_path))
+        return served
 
-    async def _listen(self, flag: str, port: int, tls: KeyPair | None, handlers: list[Any]) -> Listener:
-        settings = self._settings
-        limit = settings.grpc_max_recv_msg_size
-        listener = Listener(handlers, settings.host, port, tls=tls, max_message=limit)
+    async def _listen(self, flag: str, place: Place, *, processing: bool) -> Listener:
         try:
-            return await self._stack.enter_async_context(listener)
+            return await self._stack.enter_async_context(
+                self._transport.listener(place, processing=processing)
+            )
         except ListenError as error:
             raise ListenError(f"{error} ({flag})") from error
 
@@ -207,10 +223,11 @@ class PickerServer:
         if source is None:
             return
         interval = source.interval or self._settings.refresh_metrics_interval
-        if interval < LEAST_INTERVAL:
+        if interval is not None and interval < LEAST_INTERVAL:
             log.warning("metrics are refreshed every %g s: %g s is too often", LEAST_INTERVAL, interval)
             interval = LEAST_INTERVAL
-        rules = ScrapeRules(interval=interval, engines=config.engines)
+        rhythm = Rhythm() if interval is None else Rhythm.fixed(interval)
+        rules = ScrapeRules(rhythm=rhythm, engines=config.engines)
         self._start(Scraper(self._datastore, rules, rng, tls=source.tls()).run())
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from epp.protocol import ProtocolVersion
@@ -19,9 +20,19 @@ LEAST_INTERVAL = 0.05
 """Seconds between two looks at a metrics page, at least, as in the Go picker."""
 
 
+class TransportKind(StrEnum):
+    """`http2`: our own server. `grpc`: grpc.aio, which costs many times the processor time."""
+
+    HTTP2 = "http2"
+    GRPC = "grpc"
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Times in seconds, sizes in bytes; port 0 means any free one. Field names follow the flags."""
+    """Times in seconds, sizes in bytes; port 0 means any free one. Field names follow the flags.
+
+    `refresh_metrics_interval` None: often where requests are, seldom where none are.
+    """
 
     discovery: str | None = None
     namespace: str = "default"
@@ -33,10 +44,15 @@ class Settings:
     metrics_port: int = 9090
     secure_serving: bool = True
     cert_path: Path | None = None
+    enable_cert_reload: bool = False
+    client_ca_file: Path | None = None
+    transport: TransportKind = TransportKind.HTTP2
     config_file: Path | None = None
     config_text: str | None = None
     pool_name: str = ""
-    refresh_metrics_interval: float = 0.05
+    disable_endpoint_subset_filter: bool = False
+    emit_endpoint_scores: bool = False
+    refresh_metrics_interval: float | None = None
     metrics_staleness_threshold: float = 2.0
     drain_timeout: float = 30.0
     grpc_max_recv_msg_size: int = 4 * 1024 * 1024

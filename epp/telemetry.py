@@ -1,16 +1,16 @@
 """What the picker counts, under the names that the Go picker uses (its docs/metrics.md), in a registry of its own."""
 
-from collections.abc import Callable, Iterable, Mapping
+import itertools
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-import numpy as np
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from epp.directing import Deferral, Directing
 from epp.director import Pick
-from epp.endpoint import EndpointPool
 from epp.protocol import Rejection, Subset
 
 PREFIX = "llm_d_epp_"
@@ -63,87 +63,135 @@ Labels = tuple[str, str, str, str]
 """The values of REQUEST_LABELS."""
 
 
-class _Capped:
-    """The first `limit` different sets as they are, of all others the priority only: clients do not choose that."""
+class _Durations:
+    """A histogram in plain numbers: how many fell into each bucket, and their sum in seconds."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._seen: set[Labels] = set()
+    __slots__ = ("_bounds", "_counts", "_sum")
 
-    def __call__(self, labels: Labels) -> Labels:
-        if labels in self._seen:
-            return labels
-        if len(self._seen) >= self._limit:
-            return ("other", "other", "other", labels[-1])
-        self._seen.add(labels)
-        return labels
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """A bucket holds what is at most its bound."""
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._sum += seconds
+
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
+        """As Prometheus wants it: each bucket counts those below it too."""
+        bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
+        totals = itertools.accumulate(self._counts)
+        family.add_metric(labels, list(zip(bounds, totals, strict=True)), self._sum)
+
+
+class _Tally:
+    """What happened to the requests of one set of labels."""
+
+    __slots__ = ("durations", "errors", "requests", "running")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.running = 0
+        self.errors: dict[str, int] = {}
+        self.durations: _Durations | None = None
+
+    def fail(self, code: str) -> None:
+        self.errors[code] = self.errors.get(code, 0) + 1
 
 
 class Telemetry:
-    """An `epp.directing.Observer` that counts; `registry` is what a metrics page shows."""
+    """An `epp.directing.Observer` that counts in plain numbers, which become metrics when somebody reads them.
+
+    `registry` is what a metrics page shows; it may be read in any thread.
+    """
 
     def __init__(self, label_sets: int = LABEL_SETS) -> None:
         self.registry = CollectorRegistry()
-        self._capped = _Capped(label_sets)
-
-        def named(name: str) -> str:
-            return PREFIX + name
-
-        self._requests = Counter(named("request"), "Requests.", REQUEST_LABELS, registry=self.registry)
-        self._errors = Counter(
-            named("request_error"),
-            "Requests that the picker refused or the worker answered with 400 or more.",
-            (*REQUEST_LABELS, "error_code"),
-            registry=self.registry,
-        )
-        self._running = Gauge(
-            named("request_running"), "Requests whose stream is open.", REQUEST_LABELS, registry=self.registry
-        )
-        self._duration = Histogram(
-            named("request_duration_seconds"),
-            "From the request's headers to the end of its stream.",
-            REQUEST_LABELS,
-            buckets=_REQUEST_BUCKETS,
-            registry=self.registry,
-        )
-        self._scheduler = Histogram(
-            named("scheduler_e2e_duration_seconds"),
-            "From the complete request to the pick.",
-            buckets=_SCHEDULER_BUCKETS,
-            registry=self.registry,
-        )
+        self._limit = label_sets
+        self._tallies: dict[Labels, _Tally] = {}
+        self._found: dict[tuple[str, str, int], _Tally] = {}
+        """By model, fairness id and priority: a shorter way to those whose labels are just these."""
+        self._scheduler = _Durations(_SCHEDULER_BUCKETS)
+        self.registry.register(self)
 
     def picked(self, pick: Pick, now: float) -> None:
         """Count it, and count it as running."""
-        labels = self._labels(pick)
-        self._requests.labels(*labels).inc()
-        self._running.labels(*labels).inc()
+        tally = self._tally(pick)
+        tally.requests += 1
+        tally.running += 1
 
     def rejected(self, rejection: Rejection, now: float) -> None:
         """Count it as an error; whose request it was is not known to be sound, so the labels stay empty."""
-        labels = ("", "", "", "")
-        self._requests.labels(*labels).inc()
-        self._errors.labels(*labels, _ERROR_CODES.get(rejection.status, "Internal")).inc()
+        tally = self._tallies.get(_NOBODY) or self._tallies.setdefault(_NOBODY, _Tally())
+        tally.requests += 1
+        tally.fail(_ERROR_CODES.get(rejection.status, "Internal"))
 
     def responded(self, pick: Pick, status: int, now: float) -> None:
         """Count an answer of 400 or more."""
         if status >= 400:
-            self._errors.labels(*self._labels(pick), "ModelServerError").inc()
+            self._tally(pick).fail("ModelServerError")
 
     def released(self, pick: Pick, started: float, now: float) -> None:
         """It runs no more."""
-        labels = self._labels(pick)
-        self._running.labels(*labels).dec()
-        self._duration.labels(*labels).observe(max(0.0, now - started))
+        tally = self._tally(pick)
+        tally.running -= 1
+        if tally.durations is None:
+            tally.durations = _Durations(_REQUEST_BUCKETS)
+        tally.durations.observe(max(0.0, now - started))
 
     def scheduled(self, seconds: float) -> None:
         """How long one pick took."""
         self._scheduler.observe(seconds)
 
-    def _labels(self, pick: Pick) -> Labels:
+    def collect(self) -> Iterator[Metric]:
+        """The families, made of the numbers as they are now."""
+        requests = CounterMetricFamily(PREFIX + "request", "Requests.", labels=REQUEST_LABELS)
+        errors = CounterMetricFamily(
+            PREFIX + "request_error",
+            "Requests that the picker refused or the worker answered with 400 or more.",
+            labels=(*REQUEST_LABELS, "error_code"),
+        )
+        running = GaugeMetricFamily(
+            PREFIX + "request_running", "Requests whose stream is open.", labels=REQUEST_LABELS
+        )
+        durations = HistogramMetricFamily(
+            PREFIX + "request_duration_seconds",
+            "From the request's headers to the end of its stream.",
+            labels=REQUEST_LABELS,
+        )
+        for labels, tally in self._tallies.copy().items():
+            requests.add_metric(labels, tally.requests)
+            for code, count in tally.errors.copy().items():
+                errors.add_metric((*labels, code), count)
+            if labels != _NOBODY:
+                running.add_metric(labels, tally.running)
+            if tally.durations is not None:
+                tally.durations.add_to(durations, labels)
+        scheduler = HistogramMetricFamily(
+            PREFIX + "scheduler_e2e_duration_seconds", "From the complete request to the pick."
+        )
+        self._scheduler.add_to(scheduler, ())
+        yield from (requests, errors, running, durations, scheduler)
+
+    def _tally(self, pick: Pick) -> _Tally:
         request = pick.request
-        model = _short(request.model)
-        return self._capped((model, model, _short(request.fairness_id), str(request.priority)))
+        model, fairness_id, priority = request.model, request.fairness_id, request.priority
+        return self._found.get((model, fairness_id, priority)) or self._admit(model, fairness_id, priority)
+
+    def _admit(self, model: str, fairness_id: str, priority: int) -> _Tally:
+        """Beyond the limit only the priority is told apart: clients do not choose that."""
+        short = len(model) <= LABEL_LENGTH and len(fairness_id) <= LABEL_LENGTH
+        labels = (_short(model), _short(model), _short(fairness_id), str(priority))
+        if labels not in self._tallies and len(self._tallies) >= self._limit:
+            short, labels = False, ("other", "other", "other", labels[-1])
+        tally = self._tallies.setdefault(labels, _Tally())
+        if short:
+            self._found[model, fairness_id, priority] = tally
+        return tally
+
+
+_NOBODY: Final = ("", "", "", "")
 
 
 def _short(value: str) -> str:
@@ -175,48 +223,10 @@ class TimedDirector:
         """As the director does."""
         self.director.served(pick, destination, now)
 
+    def responded(self, pick: Pick, status: int, now: float) -> None:
+        """As the director does."""
+        self.director.responded(pick, status, now)
+
     def release(self, pick: Pick, now: float) -> None:
         """As the director does."""
         self.director.release(pick, now)
-
-
-@dataclass(frozen=True, slots=True)
-class PoolGauges(Collector):
-    """Gauges of the whole pool, computed when somebody looks.
-
-    Averages are over the endpoints whose metrics are fresh within `stale_after` seconds. `name` is the pool's.
-    """
-
-    name: str
-    pool: Callable[[], EndpointPool]
-    saturation: Callable[[], float]
-    stale_after: float
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        """The families, each with one sample."""
-        pool = self.pool()
-        ready = float(sum(endpoint.reachable for endpoint in pool.endpoints))
-        fresh = pool.fresh(self.stale_after)
-        yield self._gauge(PREFIX + "ready_endpoints", "Endpoints that can be reached.", ready)
-        yield self._gauge(
-            "inference_pool_ready_pods",
-            "Endpoints that can be reached, under the name of the Gateway API Inference Extension.",
-            ready,
-        )
-        for name, help_text, column in (
-            ("average_queue_size", "Requests waiting in a worker, on average.", pool.waiting),
-            ("average_running_requests", "Requests running in a worker, on average.", pool.running),
-            ("average_kv_cache_utilization", "KV cache use, 0 to 1, on average.", pool.kv_usage),
-        ):
-            values = np.asarray(column)[fresh]
-            yield self._gauge(PREFIX + name, help_text, float(np.nanmean(values)) if len(values) else 0.0)
-        saturation = GaugeMetricFamily(
-            PREFIX + "flow_control_pool_saturation", "1.0 is full.", labels=("inference_pool", "stage")
-        )
-        saturation.add_metric((self.name, ""), self.saturation())
-        yield saturation
-
-    def _gauge(self, name: str, help_text: str, value: float) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(name, help_text, labels=("name",))
-        family.add_metric((self.name,), value)
-        return family

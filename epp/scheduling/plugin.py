@@ -1,9 +1,13 @@
 """What a scheduling plugin is. Plugins see columns, not objects: `pool.waiting[i]` belongs to `pool.endpoints[i]`."""
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeAlias
 
-from epp.endpoint import EndpointPool, Floats, Indices, Mask
+from epp.endpoint import Endpoint, EndpointPool, Floats, Indices, Mask
 from epp.request import InferenceRequest
+
+Scores: TypeAlias = Floats | Mapping[int, float]
+"""A float64 column, or by row only what is not 0."""
 
 
 class Filter(Protocol):
@@ -18,10 +22,31 @@ class Filter(Protocol):
 
 
 class Scorer(Protocol):
-    """Says how good each endpoint is for a request."""
+    """Says how good each endpoint is for a request.
 
-    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
+    A scorer whose attribute `published_only` is true looks at nothing but the numbers and labels that the workers
+    publish: not at the request, not at what is in flight or how old the numbers are. It is asked once for each state
+    of the pool, not for each request.
+    """
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores:
         """One value per endpoint from 0 to 1, 1 the best; what lies outside is clamped, NaN counts as 0."""
+
+
+class DataProducer(Protocol):
+    """Prepares, once per request, what scorers read of it, and learns what became of it."""
+
+    def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
+        """Called before the filters, with all endpoints that may serve the request."""
+
+    def served(self, request: InferenceRequest, endpoint: Endpoint) -> None:
+        """That endpoint answered the request, with success."""
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """Its process is gone or another one: what was known of its cache is void."""
+
+    def retain(self, endpoints: Sequence[Endpoint]) -> None:
+        """Endpoints came or went; these are there."""
 
 
 class Picker(Protocol):

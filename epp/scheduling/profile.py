@@ -1,25 +1,15 @@
-"""One scheduling profile: filters, then the weighted sum of the scores, then the picker."""
+"""One scheduling profile: data producers, filters, then the weighted sum of the scores, then the picker."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from epp.endpoint import Endpoint, EndpointPool, Floats
 from epp.protocol import Rejection
 from epp.request import InferenceRequest
-from epp.scheduling.plugin import Filter, Picker, Scorer
-
-_TIE = 1e-9
-"""What one request in flight costs: it decides between equal scores and between nothing else."""
-
-
-@dataclass(frozen=True, slots=True)
-class Weighted:
-    """A scorer and the weight of its scores in the sum."""
-
-    scorer: Scorer
-    weight: float = 1.0
+from epp.scheduling.leading import leader
+from epp.scheduling.pickers import MaxScorePicker
+from epp.scheduling.plugin import DataProducer, Filter, Picker
+from epp.scheduling.standing import TIE, Standing, Standings, Weighted, add_scores, ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,42 +17,61 @@ class SchedulerProfile:
     """How one request finds its endpoints: `max_endpoints` of them, the choice and its fallbacks.
 
     `staleness` in seconds: an endpoint whose numbers are older, or that has none, comes after all those that are
-    known. None: the scorers do not read what is scraped, its age says nothing.
+    known. None: the scorers do not read what is scraped, its age says nothing. `tells_scores`: the request carries them.
     """
 
     picker: Picker
+    producers: Sequence[DataProducer] = ()
     filters: Sequence[Filter] = ()
     scorers: Sequence[Weighted] = ()
     max_endpoints: int = 1
     staleness: float | None = None
+    tells_scores: bool = False
+    _standings: Standings = field(init=False, repr=False, compare=False)
+    _asked: Sequence[Weighted] = field(init=False, repr=False, compare=False)
+    _only_best: MaxScorePicker | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        published = [one for one in self.scorers if getattr(one.scorer, "published_only", False)]
+        object.__setattr__(self, "_standings", Standings(published, self.staleness))
+        object.__setattr__(self, "_asked", [one for one in self.scorers if one not in published])
+        object.__setattr__(self, "_only_best", self._one_best())
 
     def run(self, request: InferenceRequest, pool: EndpointPool) -> tuple[Endpoint, ...]:
         """The choice first, then the fallbacks; `Rejection` when the filters leave nothing."""
+        for producer in self.producers:
+            producer.prepare(request, pool)
         for one in self.filters:
             pool = pool.take(one.filter(request, pool))
             if not pool:
                 message = "none of the endpoints is fit for this request: the filters leave nothing"
                 raise Rejection(503, "no_endpoints", message, reason="rejected-no-endpoints")
-        scores = self._scores(request, pool) - _TIE * pool.inflight
-        return tuple(pool.endpoints[i] for i in self.picker.pick(scores, self.max_endpoints))
+        standing = self._standings.of(request, pool)
+        if standing.rows is not None:
+            return self._picked(request, pool, self._among_stale(request, pool, standing))
+        said = ask(self._asked, request, pool)
+        if self._only_best and (row := leader(standing, said, pool, self._only_best)) is not None:
+            return (pool.endpoints[row],)
+        return self._picked(request, pool, add_scores(standing.scores.copy(), said))
 
-    def _scores(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
-        if self.staleness is None:
-            return self._sum(request, pool)
-        fresh = pool.fresh(self.staleness)
-        if fresh.all():
-            return self._sum(request, pool)
+    def _one_best(self) -> MaxScorePicker | None:
+        """The picker, where nothing but the best of all scores is asked for, and no scorer takes from a score."""
+        wanted = self.max_endpoints == 1 and not self.tells_scores
+        gains = all(one.weight >= 0 for one in self._asked)
+        return self.picker if wanted and gains and isinstance(self.picker, MaxScorePicker) else None
+
+    def _among_stale(self, request: InferenceRequest, pool: EndpointPool, standing: Standing) -> Floats:
         scores: Floats = 1.0 / (1.0 + pool.inflight)
-        if fresh.any():
-            known = self._sum(request, pool.take(fresh))
+        if standing.rows is not None and len(standing.rows):
+            said = ask(self._asked, request, standing.fresh_of(pool))
+            known = add_scores(standing.scores.copy(), said)
             scores += min(known.min(), 0.0) - 2.0
-            scores[fresh] = known
+            scores[standing.rows] = known
         return scores
 
-    def _sum(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
-        total = np.zeros(len(pool))
-        for weighted in self.scorers:
-            # fmax and fmin leave the other operand where one is NaN
-            score = np.fmin(np.fmax(weighted.scorer.score(request, pool), 0.0), 1.0)
-            total += weighted.weight * score
-        return total
+    def _picked(self, request: InferenceRequest, pool: EndpointPool, scores: Floats) -> tuple[Endpoint, ...]:
+        if self.tells_scores:
+            names = [endpoint.destination for endpoint in pool.endpoints]
+            request.scores = dict(zip(names, scores.tolist(), strict=True))
+        scores -= pool.inflight * TIE
+        return tuple([pool.endpoints[i] for i in self.picker.pick(scores, self.max_endpoints)])

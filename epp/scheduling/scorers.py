@@ -1,6 +1,7 @@
 """The scorers. Names, parameters and values are those of the Go picker; the tests hold its table of values."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -12,6 +13,8 @@ from epp.request import InferenceRequest
 class QueueScorer:
     """The shortest queue gets 1, the longest 0; all 1 when they are equal."""
 
+    published_only: ClassVar[bool] = True
+
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         return _fewest(pool.waiting)
 
@@ -20,6 +23,8 @@ class QueueScorer:
 class RunningRequestsSizeScorer:
     """The fewest running requests get 1, the most 0; all 1 when they are equal."""
 
+    published_only: ClassVar[bool] = True
+
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         return _fewest(pool.running)
 
@@ -27,6 +32,8 @@ class RunningRequestsSizeScorer:
 @dataclass(frozen=True, slots=True)
 class KvCacheUtilizationScorer:
     """The free share of the KV cache."""
+
+    published_only: ClassVar[bool] = True
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         return 1.0 - pool.kv_usage
@@ -54,6 +61,8 @@ class LoadAwareScorer:
     """0.5 for an empty queue, down to 0 for one of `threshold` requests or more."""
 
     threshold: int = 128
+
+    published_only: ClassVar[bool] = True
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         return 0.5 * (1.0 - np.minimum(pool.waiting, self.threshold) / self.threshold)

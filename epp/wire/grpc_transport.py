@@ -1,10 +1,12 @@
-"""ext_proc over grpc.aio: hands the messages of each stream to an Exchange and sends what it answers."""
+"""ext_proc over grpc.aio: hands the messages of each stream to an Exchange and sends what it answers.
+
+The other transport is held to the same tests, so each checks the other.
+"""
 
 import asyncio
 import contextlib
 import logging
 import math
-import traceback
 from collections.abc import Callable
 
 import anyio
@@ -12,19 +14,27 @@ import grpc
 from grpc import aio
 
 from epp.exchange import Exchange, ExchangeError
+from epp.health import Health
 from epp.protocol import EXT_PROC
-from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
+from epp.wire.grpc_call import frames
+from epp.wire.grpc_health import health_handler
+from epp.wire.grpc_listener import GrpcListener
+from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
+from epp.wire.transport import Place
 
 log = logging.getLogger(__name__)
 
-Context = aio.ServicerContext[ProcessingRequest, ProcessingResponse]
+Context = aio.ServicerContext[ProcessingRequest, bytes]
 
 
-class ExternalProcessor:
-    """The ext_proc service; `open_exchange` is called once per stream, `clock` gives monotonic seconds."""
+class GrpcTransport:
+    """See Transport; `open_exchange` is called once per stream, `clock` gives monotonic seconds."""
 
-    def __init__(self, open_exchange: Callable[[], Exchange], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, open_exchange: Callable[[], Exchange], health: Health, clock: Callable[[], float]
+    ) -> None:
         self._open_exchange = open_exchange
+        self._health = health
         self._clock = clock
         self._streams: set[_Stream] = set()
         self._draining = False
@@ -36,12 +46,15 @@ class ExternalProcessor:
         """How many streams are open now."""
         return len(self._streams)
 
-    def handler(self) -> grpc.GenericRpcHandler:
-        """What a grpc.aio server serves."""
-        process = grpc.stream_stream_rpc_method_handler(
-            self._process, ProcessingRequest.FromString, ProcessingResponse.SerializeToString
-        )
-        return grpc.method_handlers_generic_handler(EXT_PROC, {"Process": process})
+    def listener(self, place: Place, *, processing: bool) -> GrpcListener:
+        """See Transport."""
+        handlers = [health_handler(self._health)]
+        if processing:
+            process: grpc.RpcMethodHandler[ProcessingRequest, bytes] = grpc.stream_stream_rpc_method_handler(
+                self._process, ProcessingRequest.FromString
+            )
+            handlers.append(grpc.method_handlers_generic_handler(EXT_PROC, {"Process": process}))
+        return GrpcListener(handlers, place)
 
     def drain(self) -> None:
         """End, with OK, every stream whose response headers are answered, and each other one as soon as its are."""
@@ -68,7 +81,7 @@ class ExternalProcessor:
                 if isinstance(error, ExchangeError)
                 else f"the picker failed: {type(error).__name__}"
             )
-            log.error("an ext_proc stream ended: %s\n%s", fault, _frames(error))
+            log.error("an ext_proc stream ended: %s\n%s", fault, frames(error))
             if not stream.exchange.responded:
                 await context.abort(grpc.StatusCode.INTERNAL, fault)
         finally:
@@ -100,10 +113,10 @@ class _Stream:
         self._writing: asyncio.Task[None] | None = None
         exchange.on_answer(self._answer_later, self._fail)
 
-    def _answer_later(self, answers: list[ProcessingResponse]) -> None:
+    def _answer_later(self, answers: list[bytes]) -> None:
         self._writing = asyncio.get_running_loop().create_task(self._write(answers))
 
-    async def _write(self, answers: list[ProcessingResponse]) -> None:
+    async def _write(self, answers: list[bytes]) -> None:
         with contextlib.suppress(aio.BaseError):  # the stream is gone, its reader learns it too
             for answer in answers:
                 await self.context.write(answer)
@@ -117,9 +130,3 @@ class _Stream:
     def _fail(self, error: ExchangeError) -> None:
         self.fault = error
         self.scope.cancel()
-
-
-def _frames(error: BaseException) -> str:
-    """Where it happened, without the exception's own words: those may quote a request."""
-    cause = error.__cause__ or error
-    return "".join(traceback.format_tb(cause.__traceback__)).rstrip()

@@ -30,7 +30,7 @@ async def one_loop_a_module(anyio_backend: str) -> None:
 
 def make_pick(*destinations: str) -> Pick:
     """A pick as far as the wire sees it."""
-    request = SimpleNamespace(request_id="r", model="m", fairness_id="default-flow", priority=0)
+    request = SimpleNamespace(request_id="r", model="m", fairness_id="default-flow", priority=0, scores=None)
     endpoints = tuple(SimpleNamespace(destination=destination) for destination in destinations)
     return Pick(cast("Any", request), cast("Any", endpoints))
 
@@ -42,6 +42,7 @@ class FakeDirector:
     outcome: Any = None
     directed: list[tuple[Mapping[str, str], bytes | None, Subset | None]] = field(default_factory=list)
     reported: list[str] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
     released: list[Pick] = field(default_factory=list)
 
     def direct(
@@ -59,6 +60,9 @@ class FakeDirector:
 
     def served(self, pick: Pick, destination: str, now: float) -> None:
         self.reported.append(destination)
+
+    def responded(self, pick: Pick, status: int, now: float) -> None:
+        self.statuses.append(status)
 
     def release(self, pick: Pick, now: float) -> None:
         self.released.append(pick)

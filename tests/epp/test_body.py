@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.body import Body, Budget
-from epp.exchange import Exchange, Rules
+from epp.exchange import Rules
 from epp.protocol import Rejection
+from tests.data_plane import ReadExchange
 
 
 def test_a_body_beyond_its_own_limit_holds_nothing() -> None:
@@ -50,10 +51,10 @@ def test_whatever_happens_the_budget_is_kept_and_given_back(steps: list[tuple[in
     assert budget.held == 0
 
 
-def begun(director: Any, messages: Any, budget: Budget, body: bytes) -> tuple[Exchange, list[Any]]:
-    exchange = Exchange(director, Rules(max_body_bytes=100), budget=budget)
-    exchange.feed(messages.headers(), 0)
-    return exchange, exchange.feed(messages.body(body, end_of_stream=False), 0)
+def begun(director: Any, messages: Any, budget: Budget, body: bytes) -> tuple[ReadExchange, list[Any]]:
+    exchange = ReadExchange(director, Rules(max_body_bytes=100), budget=budget)
+    exchange.ask(messages.headers(), 0)
+    return exchange, exchange.ask(messages.body(body, end_of_stream=False), 0)
 
 
 def test_many_unfinished_bodies_are_bounded_together(director: Any, messages: Any) -> None:
@@ -75,7 +76,7 @@ def test_a_body_counts_until_it_is_written_back(director: Any, messages: Any, en
     budget = Budget(250)
     exchange, _ = begun(director, messages, budget, bytes(100))
     exchange.sent()
-    exchange.feed(messages.body(b"", end_of_stream=True), 0)
+    exchange.ask(messages.body(b"", end_of_stream=True), 0)
     assert budget.held == 100
     exchange.sent() if ending == "sent" else exchange.close("reset", 1)
     assert budget.held == 0
@@ -87,5 +88,12 @@ def test_a_rejected_request_holds_nothing(director: Any, messages: Any) -> None:
     director.outcome = Rejection(404, "model_not_found", "no")
     budget = Budget(250)
     exchange, _ = begun(director, messages, budget, bytes(100))
-    exchange.feed(messages.body(b"", end_of_stream=True), 0)
+    exchange.ask(messages.body(b"", end_of_stream=True), 0)
     assert budget.held == 0
+
+
+def test_an_empty_piece_makes_no_copy_of_the_body() -> None:
+    body, piece = Body(5, Budget(100)), b"1234"
+    for one in (b"", piece, b""):
+        body.add(one)
+    assert body.whole() is piece

@@ -15,6 +15,7 @@ from epp.parameters import MetricsSourceParameters
 from epp.saturation import UtilizationDetector
 from epp.scheduling.filters import DECODE_ROLES, LabelSelectorFilter, Requirement, RoleFilter
 from epp.scheduling.pickers import MaxScorePicker, WeightedRandomPicker
+from epp.scheduling.prefix import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
 from epp.scheduling.scorers import ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer
 
 HEAD = {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig"}
@@ -41,7 +42,9 @@ def test_the_default(given: str | None) -> None:
     assert [(type(one.scorer), one.weight) for one in profile.scorers] == [
         (QueueScorer, 2),
         (KvCacheUtilizationScorer, 2),
+        (PrefixCacheScorer, 3),
     ]
+    assert len(profile.producers) == 1
     assert isinstance(profile.picker, MaxScorePicker)
     assert (profile.max_endpoints, profile.staleness, profile.filters) == (1, 3.0, ())
     assert config.detector == UtilizationDetector(queue_depth=5, kv_cache_utilization=0.8, staleness=0.2)
@@ -187,7 +190,7 @@ Q = {"type": "queue-scorer"}
     [
         ({"plugins": [Q, {"type": "quewe-scorer"}]}, "plugins[1].type: ", "'quewe-scorer' is no known"),
         ({"plugins": [{"type": "quewe-scorer"}]}, "plugins[0].type: ", "there are: active-request-scorer, "),
-        ({"plugins": [{"type": "prefix-cache-scorer"}]}, "plugins[0].type: ", "not built here yet"),
+        ({"plugins": [{"type": "token-load-scorer"}]}, "plugins[0].type: ", "not built here yet"),
         ({"plugins": [Q, Q]}, "plugins[1].name: ", "already the name"),
         ({"plugins": [{"name": "q"}]}, "plugins[0].type: ", "required"),
         (
@@ -390,3 +393,97 @@ def test_policies_that_are_there_can_be_named() -> None:
 def test_a_producer_of_the_go_picker_is_accepted() -> None:
     parameters = {"outputRatio": 1.5, "addEstimatedOutputTokens": True}
     assert load_of(plugins=[{"type": "inflight-load-producer", "parameters": parameters}]).profile
+
+
+PREFIX = {"type": "prefix-cache-scorer"}
+
+
+def test_a_prefix_scorer_brings_its_producer() -> None:
+    profile = load_of(plugins=[Q, PREFIX]).profile
+    (producer,) = profile.producers
+    assert isinstance(producer, PrefixCacheProducer)
+    assert (producer.block_tokens, producer.max_tokens, producer.capacity) == (64, 32_768, 7812)
+    assert [one.scorer for one in profile.scorers] == [QueueScorer(), PrefixCacheScorer(producer)]
+
+
+def test_prefix_scorers_use_the_producer_that_is_there_or_that_they_name() -> None:
+    parameters = {"blockSizeTokens": 128, "maxPrefixTokensToMatch": 0, "maxPrefixBlocksToMatch": 256}
+    mine = {"type": PRODUCER, "name": "mine", "parameters": parameters | {"lruCapacityPerServer": 100}}
+    (producer,) = load_of(plugins=[mine, PREFIX]).profile.producers
+    assert isinstance(producer, PrefixCacheProducer)
+    assert (producer.block_tokens, producer.max_tokens, producer.max_blocks) == (128, 0, 256)
+    assert producer.capacity == 100
+    second = {"type": PRODUCER, "name": "second", "parameters": {"autoTune": False, "blockSize": 64}}
+    given = {
+        "prefixMatchInfoProducerName": "second",
+        "matchLengthWeight": 0.8,
+        "matchLengthScaleTokens": 16000,
+    }
+    profile = load_of(plugins=[mine, second, PREFIX, PREFIX | {"name": "long", "parameters": given}]).profile
+    first, long = (one.scorer for one in profile.scorers)
+    assert isinstance(first, PrefixCacheScorer)
+    assert isinstance(long, PrefixCacheScorer)
+    assert list(profile.producers) == [first.producer, long.producer]
+    assert first.producer is not long.producer
+    assert (long.length_weight, long.length_scale) == (0.8, 16000)
+    assert len(load_of(plugins=[PREFIX, PREFIX | {"name": "again"}]).profile.producers) == 1
+
+
+def test_a_producer_that_finds_no_prefixes_is_refused() -> None:
+    named = PREFIX | {"parameters": {"prefixMatchInfoProducerName": "inflight-load-producer"}}
+    assert "expected an approx-prefix-cache-producer" in fault(
+        plugins=[named, {"type": "inflight-load-producer"}]
+    )
+    missing = PREFIX | {"parameters": {"prefixMatchInfoProducerName": "nobody"}}
+    assert "'nobody'" in fault(plugins=[missing])
+
+
+GO_DEFAULT = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: approx-prefix-cache-producer
+- type: max-score-picker
+- type: single-profile-handler
+- type: metrics-data-source
+- type: core-metrics-extractor
+- type: utilization-detector
+- type: static-usage-limit-policy
+- type: fcfs-ordering-policy
+- type: global-strict-fairness-policy
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: queue-scorer
+    weight: 2
+  - pluginRef: kv-cache-utilization-scorer
+    weight: 2
+  - pluginRef: prefix-cache-scorer
+    weight: 3
+  - pluginRef: max-score-picker
+dataLayer:
+  sources:
+  - pluginRef: metrics-data-source
+    extractors:
+    - pluginRef: core-metrics-extractor
+flowControl:
+  saturationDetector:
+    pluginRef: utilization-detector
+"""
+
+
+def test_the_go_picker_s_default_is_ours() -> None:
+    given, ours = load(GO_DEFAULT), load(None)
+    for config in (given, ours):
+        assert [type(one.scorer) for one in config.profile.scorers] == [
+            QueueScorer,
+            KvCacheUtilizationScorer,
+            PrefixCacheScorer,
+        ]
+        assert [one.weight for one in config.profile.scorers] == [2, 2, 3]
+        assert [type(one) for one in config.profile.producers] == [PrefixCacheProducer]
+    assert given.detector == ours.detector
+    assert given.warnings == ()

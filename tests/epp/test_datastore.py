@@ -1,9 +1,7 @@
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from discovery import (
     Instance,
@@ -13,8 +11,8 @@ from discovery import (
     InstanceUpdatedEvent,
     MetadataUnavailableError,
 )
-from epp.datastore import Datastore, EndpointDefaults, read_endpoint
-from epp.endpoint import Adapters, Endpoint
+from epp.datastore import Datastore
+from epp.endpoint import Adapters
 from epp.metrics_page import Load
 
 
@@ -29,100 +27,11 @@ def instance(name: str = "w1", **fields: Any) -> Instance:
     return Instance(name, **given | fields)
 
 
-def read(document: Mapping[str, Any], **fields: Any) -> Endpoint:
-    return read_endpoint(instance(**fields), document, EndpointDefaults())
-
-
 def datastore(*names: str) -> Datastore:
     store = Datastore()
     for name in names:
         store.apply(InstanceAddedEvent(instance(name)), {})
     return store
-
-
-def test_an_instance_without_metadata() -> None:
-    endpoint = read({}, zone="z", node="n", labels={"a": "b"})
-    assert (endpoint.destination, endpoint.metrics_port, endpoint.metrics_path) == (
-        "10.0.0.1:8000",
-        8000,
-        "/metrics",
-    )
-    assert (endpoint.models, endpoint.engine, endpoint.zone, endpoint.node) == (frozenset(), None, "z", "n")
-    assert endpoint.labels == {"a": "b"}
-
-
-@pytest.mark.parametrize(("model", "transport"), [("model", "transport"), ("Model", "Transport")])
-def test_metadata_in_both_spellings(model: str, transport: str) -> None:
-    http = {"port": 9000, "metrics_port": "9100", "metrics_path": "/m?x=1", "engine": "sglang"}
-    endpoint = read(
-        {model: {"name": "base", "adapters": ["lora"], "aliases": ["also"]}, transport: {"http": http}}
-    )
-    assert endpoint.models == {"base", "lora", "also"}
-    assert (endpoint.port, endpoint.metrics_port, endpoint.metrics_path) == (9000, 9100, "/m?x=1")
-    assert endpoint.engine == "sglang"
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        {"transport": []},
-        {
-            "transport": {
-                "http": {"port": 0, "metrics_port": True, "metrics_path": "http://evil/", "engine": 5}
-            }
-        },
-        {
-            "transport": {
-                "http": {"port": 70000, "metrics_path": "/\ud800", "host": "10.9.9.9", "address": "x"}
-            }
-        },
-        {"model": {"name": 5, "adapters": [None, {"name": "x"}]}, "labels": [1]},
-    ],
-)
-def test_metadata_that_is_not_what_it_should_be_counts_as_absent(document: Mapping[str, Any]) -> None:
-    endpoint = read(document)
-    assert (endpoint.destination, endpoint.metrics_port, endpoint.metrics_path) == (
-        "10.0.0.1:8000",
-        8000,
-        "/metrics",
-    )
-    assert (endpoint.models, endpoint.engine) == (frozenset(), None)
-
-
-KEYS = st.sampled_from(
-    [
-        "model",
-        "Model",
-        "transport",
-        "http",
-        "port",
-        "metrics_port",
-        "metrics_path",
-        "engine",
-        "name",
-        "labels",
-    ]
-)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
-)
-
-
-@given(document=st.dictionaries(KEYS, JSON))
-def test_whatever_a_worker_says_the_host_is_the_instance_s(document: Mapping[str, Any]) -> None:
-    endpoint = read(document)
-    assert endpoint.address == "10.0.0.1"
-    assert 1 <= endpoint.port <= 65535
-    assert endpoint.metrics_path.startswith("/")
-
-
-def test_the_engine_comes_from_metadata_else_a_label_else_the_default() -> None:
-    labels = {"llm-d.ai/engine-type": "sglang"}
-    assert read({"transport": {"http": {"engine": "vllm"}}}, labels=labels).engine == "vllm"
-    assert read({}, labels=labels).engine == "sglang"
-    assert read({"labels": {"inference.networking.k8s.io/engine-type": "triton"}}).engine == "triton"
-    assert read_endpoint(instance(), {}, EndpointDefaults(engine="trtllm-serve")).engine == "trtllm-serve"
 
 
 def test_endpoints_come_and_go() -> None:
@@ -265,3 +174,48 @@ async def test_follow_reads_the_metadata_of_each_event() -> None:
     await store.follow(events())
     (endpoint,) = store.endpoints
     assert (endpoint.id, endpoint.models, endpoint.reachable) == ("w1", frozenset({"m"}), False)
+
+
+LOADED = Load(waiting=1.0, kv_usage=0.5, adapters=Adapters(frozenset({"x"})))
+
+
+@pytest.mark.parametrize(
+    ("load", "now", "period", "same"),
+    [
+        (LOADED, 1.1, 0.05, True),
+        (Load(), 1.1, 0.05, True),
+        (Load(waiting=2.0), 1.1, 0.05, False),
+        (Load(adapters=Adapters(frozenset({"y"}))), 1.1, 0.05, False),
+        (LOADED, 1.2, 0.05, False),
+        (LOADED, 1.1, 0.01, False),
+    ],
+    ids=["the same", "nothing said", "a number", "an adapter", "was stale", "stale sooner"],
+)
+def test_a_look_that_changes_nothing_leaves_the_state(
+    load: Load, now: float, period: float, same: bool
+) -> None:
+    store = datastore("w1")
+    store.observe(store.endpoints[0], LOADED, now=1.0, period=0.05)
+    before = store.pool(now=1.0)
+    store.reserve(store.endpoints[0])
+    assert store.pool(now=1.1).state is before.state, "what is in flight is no part of it"
+    store.observe(store.endpoints[0], load, now=now, period=period)
+    assert (store.pool(now=now).state is before.state) is same
+    assert store.pool(now=now).age.tolist() == [0]
+
+
+def test_who_comes_or_goes_changes_the_state() -> None:
+    store = datastore("w1")
+    before = store.pool(now=1.0)
+    store.apply(InstanceAddedEvent(instance("w2")), {})
+    assert store.pool(now=1.0).state is not before.state
+
+
+def test_a_model_that_all_serve_needs_no_mask() -> None:
+    store = Datastore()
+    for name in ("w1", "w2"):
+        store.apply(InstanceAddedEvent(instance(name)), {"model": {"name": "m"}})
+    assert store.serving("m") is None
+    assert store.all_reachable
+    store.apply(InstanceUpdatedEvent(instance("w1"), instance("w1", reachable=False)), None)
+    assert not store.all_reachable

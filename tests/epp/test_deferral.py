@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from epp.director import Pick
-from epp.exchange import Exchange, ExchangeError, Rules
+from epp.exchange import ExchangeError, Rules
 from epp.protocol import Rejection
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
+from tests.data_plane import ReadExchange, read
 
 NONE_READY = Rejection(503, "no_endpoints", "no endpoint is ready", reason="rejected-no-endpoints")
 
@@ -33,10 +34,10 @@ class Deferred:
         self.later = director.outcome = Later()
         self.answers: list[ProcessingResponse] = []
         self.errors: list[ExchangeError] = []
-        self.exchange = Exchange(director, Rules())
-        self.exchange.on_answer(self.answers.extend, self.errors.append)
-        self.exchange.feed(messages.headers(), 0)
-        assert self.exchange.feed(messages.body(b"abc", end_of_stream=True), 0) == []
+        self.exchange = ReadExchange(director, Rules())
+        self.exchange.on_answer(lambda answers: self.answers.extend(read(answers)), self.errors.append)
+        self.exchange.ask(messages.headers(), 0)
+        assert self.exchange.ask(messages.body(b"abc", end_of_stream=True), 0) == []
 
 
 @pytest.fixture
@@ -75,6 +76,6 @@ def test_closing_abandons_a_deferred_pick(deferred: Deferred, director: Any, pic
 
 def test_a_deferred_pick_needs_a_listener(director: Any, messages: Any) -> None:
     director.outcome = Later()
-    exchange = Exchange(director, Rules())
+    exchange = ReadExchange(director, Rules())
     with pytest.raises(ExchangeError, match="on_answer"):
-        exchange.feed(messages.headers(end_of_stream=True), 0)
+        exchange.ask(messages.headers(end_of_stream=True), 0)

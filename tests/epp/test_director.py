@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from discovery import Instance, InstanceAddedEvent
+from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent, InstanceUpdatedEvent
 from epp.config import load_config
 from epp.datastore import Datastore
 from epp.director import Director, Pick, Policy
@@ -14,7 +14,8 @@ from epp.metrics_page import Load
 from epp.protocol import Rejection, Subset
 from epp.request import InferenceRequest
 from epp.scheduling.pickers import MaxScorePicker
-from epp.scheduling.profile import SchedulerProfile, Weighted
+from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.standing import Weighted
 
 NOW = 100.0
 
@@ -38,6 +39,7 @@ def director(store: Datastore, max_endpoints: int = 1, **policy: Any) -> Directo
     config = load_config(None, rng=random.Random(1))
     profile = SchedulerProfile(
         picker=config.profile.picker,
+        producers=config.profile.producers,
         scorers=config.profile.scorers,
         max_endpoints=max_endpoints,
         staleness=config.profile.staleness,
@@ -245,3 +247,90 @@ def test_picks_are_told_apart_though_they_look_alike() -> None:
     assert inflight(store) == [1]
     it.release(other, NOW)
     assert inflight(store) == [0]
+
+
+LONG = "Tell me about the sea. " * 100
+
+
+def ask(it: Director, prompt: str = LONG) -> Pick:
+    return it.direct(
+        {":path": "/v1/completions"}, json.dumps({"model": "m", "prompt": prompt}).encode(), None, NOW
+    )
+
+
+def cached(it: Director, prompt: str = LONG) -> Counter[str]:
+    """Where the prompt goes, ten times: the two idle workers by turns unless a cache decides."""
+    picks = [ask(it, prompt) for _ in range(10)]
+    for pick in picks:
+        it.release(pick, NOW)
+    return Counter(pick.endpoints[0].id for pick in picks)
+
+
+def test_a_prompt_goes_where_its_beginning_was_served() -> None:
+    it = director(store_of("", ""))
+    first = ask(it)
+    assert set(cached(it)) == {"w0", "w1"}, "nobody has answered yet"
+    it.responded(first, 200, NOW)
+    assert cached(it, LONG + "And the sky?") == {first.endpoints[0].id: 10}
+    assert set(cached(it, "Something else. " + LONG)) == {"w0", "w1"}
+    it.responded(first, 200, NOW)
+    it.release(first, NOW)
+    it.responded(first, 200, NOW)
+
+
+@pytest.mark.parametrize("status", [100, 199, 300, 404, 429, 500, 503])
+def test_what_was_not_served_is_not_cached(status: int) -> None:
+    it = director(store_of("", ""))
+    it.responded(ask(it), status, NOW)
+    assert set(cached(it)) == {"w0", "w1"}
+
+
+def test_the_one_who_served_has_the_cache() -> None:
+    it = director(store_of("", ""), max_endpoints=2)
+    pick = ask(it)
+    it.served(pick, pick.endpoints[1].destination, NOW)
+    it.responded(pick, 200, NOW)
+    assert cached(it) == {pick.endpoints[1].id: 10}
+
+
+def revised(store: Datastore, name: str, revision: str) -> Instance:
+    return Instance(name, "ns", "c", f"10.0.0.{int(name[1:]) + 1}", 8000, "a", revision=revision)
+
+
+def test_another_process_has_no_cache() -> None:
+    store = store_of("", "")
+    for name in ("w0", "w1"):
+        store.apply(InstanceUpdatedEvent(revised(store, name, ""), revised(store, name, "a.one.1")), {})
+    it = director(store)
+    pick = ask(it)
+    it.responded(pick, 200, NOW)
+    name = pick.endpoints[0].id
+    store.apply(InstanceUpdatedEvent(revised(store, name, "a.one.1"), revised(store, name, "a.one.2")), {})
+    assert cached(it) == {name: 10}, "the same process with another document"
+    store.apply(InstanceUpdatedEvent(revised(store, name, "a.one.2"), revised(store, name, "a.two.1")), {})
+    load(store, int(name[1:]))
+    assert set(cached(it)) == {"w0", "w1"}
+
+
+@pytest.mark.parametrize(("reason", "kept"), [("deleted", False), ("replaced", False), ("not_ready", True)])
+def test_a_worker_that_comes_back_has_its_cache_if_it_was_not_ready_only(reason: Any, kept: bool) -> None:
+    store = store_of("", "")
+    it = director(store)
+    pick = ask(it)
+    it.responded(pick, 200, NOW)
+    number = int(pick.endpoints[0].id[1:])
+    instance = Instance(f"w{number}", "ns", "c", f"10.0.0.{number + 1}", 8000, "a")
+    store.apply(InstanceRemovedEvent(instance, reason))
+    store.apply(InstanceAddedEvent(instance), {})
+    for row in range(2):
+        load(store, row)
+    assert set(cached(it)) == ({f"w{number}"} if kept else {"w0", "w1"})
+
+
+def test_nothing_of_a_prompt_is_held_once_it_is_scheduled() -> None:
+    it = director(store_of(""))
+    pick = ask(it)
+    assert pick.request.prompt is None
+    assert pick.request.prefixes
+    it.responded(pick, 200, NOW)
+    assert not pick.request.prefixes

@@ -13,18 +13,19 @@ from dataclasses import replace
 from typing import Any
 
 import aiohttp
-import grpc
 import pytest
 import yaml
 from aiohttp import web
-from grpc import aio
 
 from epp import certificate
+from epp.body import Budget
+from epp.certificate import Certificate
 from epp.envoy_config import Address, EnvoySettings, bootstrap, render
 from epp.exchange import Exchange, Rules
 from epp.health import Health
 from epp.protocol import Rejection
-from epp.wire.grpc_transport import ExternalProcessor
+from epp.settings import TransportKind
+from epp.wire.transport import Listener, Place, Transport, open_transport
 
 ANY = Address("127.0.0.1", 0)
 LOCAL = EnvoySettings(listen=ANY, admin=ANY, secure=False)
@@ -81,26 +82,30 @@ class Worker:
 
 
 class Picker:
-    """The transport over a FakeDirector."""
+    """One transport over a FakeDirector."""
 
-    def __init__(self, director: Any, *, secure: bool = False) -> None:
-        self.processor = ExternalProcessor(lambda: Exchange(director, Rules()), time.monotonic)
-        self.health = Health()
-        self.health.set_serving(True)
-        self.server = aio.server()
-        self.server.add_generic_rpc_handlers((self.processor.handler(), self.health.handler()))
-        if secure:
-            pair = certificate.self_signed(datetime.datetime.now(datetime.UTC))
-            credentials = grpc.ssl_server_credentials([(pair.key, pair.certificate)])
-            self.port = self.server.add_secure_port("127.0.0.1:0", credentials)
-        else:
-            self.port = self.server.add_insecure_port("127.0.0.1:0")
+    def __init__(self, kind: TransportKind, director: Any, *, secure: bool = False) -> None:
+        health = Health()
+        health.set_serving(True)
+        memory = Budget(2**30)
+
+        def exchange() -> Exchange:
+            return Exchange(director, Rules(), budget=memory)
+
+        self.transport: Transport = open_transport(kind, exchange, health, memory, time.monotonic)
+        pair = Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC))) if secure else None
+        self.listener: Listener = self.transport.listener(Place("127.0.0.1", 0, pair), processing=True)
+
+    @property
+    def port(self) -> int:
+        return self.listener.port
 
 
 class Mesh:
     """Opens what a test needs and closes it in the end."""
 
-    def __init__(self, stack: AsyncExitStack, running_envoy: Any, director: Any) -> None:
+    def __init__(self, kind: TransportKind, stack: AsyncExitStack, running_envoy: Any, director: Any) -> None:
+        self._kind = kind
         self._stack = stack
         self._running_envoy = running_envoy
         self.director = director
@@ -109,9 +114,8 @@ class Mesh:
         return await self._stack.enter_async_context(Worker().serving())
 
     async def picker(self, *, secure: bool = False) -> Picker:
-        picker = Picker(self.director, secure=secure)
-        await picker.server.start()
-        self._stack.push_async_callback(picker.server.stop, None)
+        picker = Picker(self._kind, self.director, secure=secure)
+        await self._stack.enter_async_context(picker.listener)
         return picker
 
     async def envoy(self, config: str) -> Any:
@@ -121,10 +125,10 @@ class Mesh:
         return await self._stack.enter_async_context(aiohttp.ClientSession())
 
 
-@pytest.fixture
-async def mesh(running_envoy: Any, director: Any) -> AsyncIterator[Mesh]:
+@pytest.fixture(params=list(TransportKind))
+async def mesh(request: pytest.FixtureRequest, running_envoy: Any, director: Any) -> AsyncIterator[Mesh]:
     async with AsyncExitStack() as stack:
-        yield Mesh(stack, running_envoy, director)
+        yield Mesh(request.param, stack, running_envoy, director)
 
 
 def _settings(picker: Picker, **changes: Any) -> EnvoySettings:
@@ -267,7 +271,7 @@ async def test_a_picker_that_goes_away_cuts_no_answer(mesh: Mesh, picking: Any, 
     async with (await mesh.client()).get(envoy.url("/stream")) as answer:
         async with asyncio.timeout(5):
             assert await answer.content.readline() == b"data: first\n"
-        await picker.server.stop(None)
+        await picker.listener.stop(None)
         worker.go_on.set()
         assert (await answer.read()).endswith(b"data: last\n\n")
 
@@ -280,7 +284,7 @@ async def test_exact_mode_holds_the_stream_until_the_answer_ends(
     envoy = await mesh.envoy(render(_settings(picker, response_trailer="SEND")))
     async with (await mesh.client()).get(envoy.url("/stream")) as answer:
         assert await answer.content.readline() == b"data: first\n"
-        assert picker.processor.open_streams == 1
+        assert picker.transport.open_streams == 1
         assert mesh.director.released == []
         worker.go_on.set()
         await answer.read()
@@ -293,9 +297,9 @@ async def test_drain_in_exact_mode_cuts_no_answer(mesh: Mesh, picking: Any) -> N
     envoy = await mesh.envoy(render(_settings(picker, response_trailer="SEND")))
     async with (await mesh.client()).get(envoy.url("/stream")) as answer:
         assert await answer.content.readline() == b"data: first\n"
-        picker.processor.drain()
+        picker.transport.drain()
         async with asyncio.timeout(5):
-            await picker.server.stop(30)
+            await picker.listener.stop(30)
         worker.go_on.set()
         assert (await answer.read()).endswith(b"data: last\n\n")
 
@@ -314,7 +318,7 @@ async def test_without_a_picker_a_clients_own_destination_steers_nothing(mesh: M
     known = () if mode == "original-dst" else (Address("127.0.0.1", workers[0].port),)
     settings = _settings(picker, mode=mode, endpoints=known, failure_mode_allow=True)
     envoy = await mesh.envoy(render(settings))
-    await picker.server.stop(None)
+    await picker.listener.stop(None)
     headers = {"x-gateway-destination-endpoint": workers[1].destination}
     async with (await mesh.client()).get(envoy.url(), headers=headers) as answer:
         assert answer.status == (503 if mode == "original-dst" else 200)

@@ -6,9 +6,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from epp.director import Pick
-from epp.exchange import Exchange, ExchangeError, Rules
+from epp.exchange import ExchangeError, Rules
 from epp.protocol import DESTINATION, SERVED, SUBSET, SUBSET_NAMESPACE, ProtocolVersion, Rejection
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
+from tests.data_plane import ReadExchange
 
 NONE_READY = Rejection(503, "no_endpoints", "no endpoint is ready", reason="rejected-no-endpoints")
 
@@ -37,17 +38,17 @@ def streamed(answers: list[ProcessingResponse]) -> list[tuple[bytes, bool]]:
 
 
 @pytest.fixture
-def exchange(director: Any) -> Exchange:
-    return Exchange(director, Rules())
+def exchange(director: Any) -> ReadExchange:
+    return ReadExchange(director, Rules())
 
 
 def test_full_duplex_collects_then_answers_headers_and_body(
-    exchange: Exchange, director: Any, messages: Any
+    exchange: ReadExchange, director: Any, messages: Any
 ) -> None:
-    assert exchange.feed(messages.headers(), 0) == []
-    assert exchange.feed(messages.body(b'{"model"', end_of_stream=False), 0) == []
-    assert exchange.feed(messages.body(b':"m"}', end_of_stream=False), 0) == []
-    answers = exchange.feed(messages.body(b"", end_of_stream=True), 0)
+    assert exchange.ask(messages.headers(), 0) == []
+    assert exchange.ask(messages.body(b'{"model"', end_of_stream=False), 0) == []
+    assert exchange.ask(messages.body(b':"m"}', end_of_stream=False), 0) == []
+    answers = exchange.ask(messages.body(b"", end_of_stream=True), 0)
     assert kinds(answers) == ["request_headers", "request_body"]
     assert destination(answers[0]) == "10.0.0.1:8000"
     assert streamed(answers[1:]) == [(b'{"model":"m"}', True)]
@@ -55,23 +56,23 @@ def test_full_duplex_collects_then_answers_headers_and_body(
     assert (headers[":path"], body, subset) == ("/v1/completions", b'{"model":"m"}', None)
 
 
-def test_an_empty_body_is_one_empty_closing_piece(exchange: Exchange, messages: Any) -> None:
-    exchange.feed(messages.headers(), 0)
-    answers = exchange.feed(messages.body(b"", end_of_stream=True), 0)
+def test_an_empty_body_is_one_empty_closing_piece(exchange: ReadExchange, messages: Any) -> None:
+    exchange.ask(messages.headers(), 0)
+    answers = exchange.ask(messages.body(b"", end_of_stream=True), 0)
     assert streamed(answers[1:]) == [(b"", True)]
 
 
-def test_a_body_closed_by_trailers(exchange: Exchange, messages: Any) -> None:
-    exchange.feed(messages.headers(), 0)
-    exchange.feed(messages.body(b"abc", end_of_stream=False), 0)
-    answers = exchange.feed(messages.trailers(), 0)
+def test_a_body_closed_by_trailers(exchange: ReadExchange, messages: Any) -> None:
+    exchange.ask(messages.headers(), 0)
+    exchange.ask(messages.body(b"abc", end_of_stream=False), 0)
+    answers = exchange.ask(messages.trailers(), 0)
     assert kinds(answers) == ["request_headers", "request_body", "request_trailers"]
     assert streamed(answers[1:2]) == [(b"abc", False)]
 
 
 @pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED", "STREAMED", "NONE", None])
-def test_headers_only(exchange: Exchange, director: Any, messages: Any, mode: str | None) -> None:
-    answers = exchange.feed(messages.headers({":method": "GET"}, end_of_stream=True, mode=mode), 0)
+def test_headers_only(exchange: ReadExchange, director: Any, messages: Any, mode: str | None) -> None:
+    answers = exchange.ask(messages.headers({":method": "GET"}, end_of_stream=True, mode=mode), 0)
     assert kinds(answers) == ["request_headers"]
     assert destination(answers[0]) == "10.0.0.1:8000"
     assert director.directed[0][1] == b""
@@ -79,63 +80,83 @@ def test_headers_only(exchange: Exchange, director: Any, messages: Any, mode: st
 
 @pytest.mark.parametrize("mode", ["BUFFERED", "BUFFERED_PARTIAL"])
 @pytest.mark.parametrize("trailers", [False, True])
-def test_buffered(exchange: Exchange, director: Any, messages: Any, mode: str, trailers: bool) -> None:
-    first = exchange.feed(messages.headers(mode=mode), 0)
+def test_buffered(exchange: ReadExchange, director: Any, messages: Any, mode: str, trailers: bool) -> None:
+    first = exchange.ask(messages.headers(mode=mode), 0)
     assert kinds(first) == ["request_headers"]
     assert not first[0].request_headers.response.header_mutation.set_headers
-    (answer,) = exchange.feed(messages.body(b"abc", end_of_stream=not trailers), 0)
+    (answer,) = exchange.ask(messages.body(b"abc", end_of_stream=not trailers), 0)
     assert destination(answer) == "10.0.0.1:8000"
     assert not answer.request_body.response.HasField("body_mutation")
     # a body that goes on elsewhere may be a part of one, which means nothing
     assert director.directed[0][1] == (None if mode == "BUFFERED_PARTIAL" and trailers else b"abc")
     if trailers:
-        assert kinds(exchange.feed(messages.trailers(), 0)) == ["request_trailers"]
+        assert kinds(exchange.ask(messages.trailers(), 0)) == ["request_trailers"]
 
 
-def test_streamed_picks_on_the_headers_and_lets_the_body_pass(exchange: Exchange, messages: Any) -> None:
-    (answer,) = exchange.feed(messages.headers(mode="STREAMED"), 0)
+def test_streamed_picks_on_the_headers_and_lets_the_body_pass(exchange: ReadExchange, messages: Any) -> None:
+    (answer,) = exchange.ask(messages.headers(mode="STREAMED"), 0)
     assert destination(answer) == "10.0.0.1:8000"
     for last in (False, True):
-        (answer,) = exchange.feed(messages.body(b"abc", end_of_stream=last), 0)
+        (answer,) = exchange.ask(messages.body(b"abc", end_of_stream=last), 0)
         assert answer.WhichOneof("response") == "request_body"
         assert not answer.request_body.response.HasField("body_mutation")
 
 
 @pytest.mark.parametrize("mode", ["STREAMED", "NONE"])
 def test_a_body_that_is_not_shown_is_not_an_empty_one(
-    exchange: Exchange, director: Any, messages: Any, mode: str
+    exchange: ReadExchange, director: Any, messages: Any, mode: str
 ) -> None:
-    exchange.feed(messages.headers(mode=mode), 0)
+    exchange.ask(messages.headers(mode=mode), 0)
     assert director.directed[0][1] is None
 
 
-def test_no_body_mode_picks_on_the_headers(exchange: Exchange, messages: Any) -> None:
-    assert kinds(exchange.feed(messages.headers(mode="NONE"), 0)) == ["request_headers"]
+def test_no_body_mode_picks_on_the_headers(exchange: ReadExchange, messages: Any) -> None:
+    assert kinds(exchange.ask(messages.headers(mode="NONE"), 0)) == ["request_headers"]
 
 
-def test_a_data_plane_that_names_no_mode_gets_full_duplex(exchange: Exchange, messages: Any) -> None:
-    assert exchange.feed(messages.headers(mode=None), 0) == []
-    answers = exchange.feed(messages.body(b"abc", end_of_stream=True), 0)
+def test_a_data_plane_that_names_no_mode_gets_full_duplex(exchange: ReadExchange, messages: Any) -> None:
+    assert exchange.ask(messages.headers(mode=None), 0) == []
+    answers = exchange.ask(messages.body(b"abc", end_of_stream=True), 0)
     assert streamed(answers[1:]) == [(b"abc", True)]
 
 
 @pytest.mark.parametrize("place", ["headers", "body", "both"])
 def test_the_subset_comes_with_headers_or_body_and_the_last_wins(
-    exchange: Exchange, director: Any, messages: Any, context: Any, place: str
+    exchange: ReadExchange, director: Any, messages: Any, context: Any, place: str
 ) -> None:
     here = context(SUBSET_NAMESPACE, {SUBSET: ["10.0.0.1:8000"]})
     other = context(SUBSET_NAMESPACE, {SUBSET: ["10.0.0.9:8000"]})
     first = {"headers": here, "body": None, "both": other}[place]
-    exchange.feed(messages.headers(context=first), 0)
-    exchange.feed(messages.body(b"a", end_of_stream=True, context=None if place == "headers" else here), 0)
+    exchange.ask(messages.headers(context=first), 0)
+    exchange.ask(messages.body(b"a", end_of_stream=True, context=None if place == "headers" else here), 0)
     subset = director.directed[0][2]
     assert subset.allows("10.0.0.1", 8000)
     assert not subset.allows("10.0.0.9", 8000)
 
 
+def test_a_subset_that_is_not_heeded(director: Any, messages: Any, context: Any) -> None:
+    exchange = ReadExchange(director, Rules(heeds_subset=False))
+    exchange.ask(messages.headers(context=context(SUBSET_NAMESPACE, {SUBSET: []}), end_of_stream=True), 0)
+    assert director.directed[0][2] is None
+
+
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED"])
+def test_scores_are_told_beside_the_pick(
+    exchange: ReadExchange, director: Any, messages: Any, mode: str
+) -> None:
+    scores = {"10.0.0.1:8000": 2.5, "[fd00::1]:8000": 0.0}
+    director.outcome.request.scores = scores
+    exchange.ask(messages.headers(mode=mode), 0)
+    answer, *_ = exchange.ask(messages.body(b"{}", end_of_stream=True), 0)
+    assert MessageToDict(answer.dynamic_metadata)["envoy.lb"] == {
+        DESTINATION: director.outcome.endpoints[0].destination,
+        "x-gateway-destination-endpoint-scores": scores,
+    }
+
+
 def test_february_2025_knows_no_subset(director: Any, messages: Any, context: Any) -> None:
-    exchange = Exchange(director, Rules(ProtocolVersion.FEBRUARY_2025))
-    exchange.feed(messages.headers(context=context(SUBSET_NAMESPACE, {SUBSET: []}), end_of_stream=True), 0)
+    exchange = ReadExchange(director, Rules(ProtocolVersion.FEBRUARY_2025))
+    exchange.ask(messages.headers(context=context(SUBSET_NAMESPACE, {SUBSET: []}), end_of_stream=True), 0)
     assert director.directed[0][2] is None
 
 
@@ -143,7 +164,7 @@ def test_fallbacks_by_version(director: Any, messages: Any, picking: Any) -> Non
     director.outcome = picking("10.0.0.1:1", "10.0.0.2:2", "10.0.0.3:3")
     found = {}
     for version in ProtocolVersion:
-        (answer,) = Exchange(director, Rules(version)).feed(messages.headers(end_of_stream=True), 0)
+        (answer,) = ReadExchange(director, Rules(version)).ask(messages.headers(end_of_stream=True), 0)
         found[version] = (
             destination(answer),
             lb(answer).get(f"{DESTINATION}-fallback"),
@@ -155,59 +176,60 @@ def test_fallbacks_by_version(director: Any, messages: Any, picking: Any) -> Non
     }
 
 
-def test_a_rejection_is_the_last_word(exchange: Exchange, director: Any, messages: Any) -> None:
+def test_a_rejection_is_the_last_word(exchange: ReadExchange, director: Any, messages: Any) -> None:
     director.outcome = NONE_READY
-    exchange.feed(messages.headers(), 0)
-    (answer,) = exchange.feed(messages.body(b"a", end_of_stream=True), 0)
+    exchange.ask(messages.headers(), 0)
+    (answer,) = exchange.ask(messages.body(b"a", end_of_stream=True), 0)
     assert answer.immediate_response.status.code == 503
-    assert exchange.feed(messages.trailers(), 0) == []
-    assert exchange.feed(messages.response_headers("503"), 0) == []
+    assert exchange.ask(messages.trailers(), 0) == []
+    assert exchange.ask(messages.response_headers("503"), 0) == []
     exchange.close("end", 1)
     assert director.released == []
 
 
 @pytest.mark.parametrize("announced", [True, False])
 def test_a_body_over_the_limit_is_413(director: Any, messages: Any, announced: bool) -> None:
-    exchange = Exchange(director, Rules(max_body_bytes=10))
+    exchange = ReadExchange(director, Rules(max_body_bytes=10))
     headers = {"content-length": "11"} if announced else {"content-length": "nonsense"}
-    answers = exchange.feed(messages.headers(headers), 0)
-    answers += exchange.feed(messages.body(b"123456", end_of_stream=False), 0)
-    answers += exchange.feed(messages.body(b"78901", end_of_stream=True), 0)
+    answers = exchange.ask(messages.headers(headers), 0)
+    answers += exchange.ask(messages.body(b"123456", end_of_stream=False), 0)
+    answers += exchange.ask(messages.body(b"78901", end_of_stream=True), 0)
     assert [answer.immediate_response.status.code for answer in answers] == [413]
     assert director.directed == []
 
 
 @pytest.mark.parametrize("length", ["9" * 5000, "0" * 5000 + "11"])
 def test_a_length_of_many_digits_is_a_length(director: Any, messages: Any, length: str) -> None:
-    (answer,) = Exchange(director, Rules(max_body_bytes=10)).feed(
+    (answer,) = ReadExchange(director, Rules(max_body_bytes=10)).ask(
         messages.headers({"content-length": length}), 0
     )
     assert answer.immediate_response.status.code == 413
 
 
 def test_a_body_at_the_limit_passes(director: Any, messages: Any) -> None:
-    exchange = Exchange(director, Rules(max_body_bytes=10))
-    exchange.feed(messages.headers({"content-length": "10"}), 0)
-    assert kinds(exchange.feed(messages.body(b"1234567890", end_of_stream=True), 0))[0] == "request_headers"
+    exchange = ReadExchange(director, Rules(max_body_bytes=10))
+    exchange.ask(messages.headers({"content-length": "10"}), 0)
+    assert kinds(exchange.ask(messages.body(b"1234567890", end_of_stream=True), 0))[0] == "request_headers"
 
 
 def test_a_fault_of_the_director_is_an_exchange_error(
-    exchange: Exchange, director: Any, messages: Any
+    exchange: ReadExchange, director: Any, messages: Any
 ) -> None:
     director.outcome = ZeroDivisionError("secret")
     with pytest.raises(ExchangeError, match="^the director failed: ZeroDivisionError$") as caught:
-        exchange.feed(messages.headers(end_of_stream=True), 0)
+        exchange.ask(messages.headers(end_of_stream=True), 0)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_served_and_status_are_reported(director: Any, messages: Any, context: Any) -> None:
     observed: list[Any] = []
-    exchange = Exchange(director, Rules(), Recorder(observed))
-    exchange.feed(messages.headers(end_of_stream=True), 1)
+    exchange = ReadExchange(director, Rules(), Recorder(observed))
+    exchange.ask(messages.headers(end_of_stream=True), 1)
     served = context("envoy.lb", {SERVED: "10.0.0.2:8000"})
-    assert kinds(exchange.feed(messages.response_headers("502", served), 2)) == ["response_headers"]
+    assert kinds(exchange.ask(messages.response_headers("502", served), 2)) == ["response_headers"]
     assert exchange.responded
     assert director.reported == ["10.0.0.2:8000"]
+    assert director.statuses == [502]
     exchange.close("end", 3)
     assert observed == [("picked", 1), ("responded", 502, 2), ("released", 1, 3)]
 
@@ -234,70 +256,73 @@ class Recorder:
 @pytest.mark.parametrize("status", ["9" * 5000, "", "2000", "abc", "\u0661\u0661\u0661"])
 def test_a_status_that_is_none_is_not_counted(director: Any, messages: Any, status: str) -> None:
     observed: list[Any] = []
-    exchange = Exchange(director, Rules(), Recorder(observed))
-    exchange.feed(messages.headers(end_of_stream=True), 1)
-    assert kinds(exchange.feed(messages.response_headers(status), 2)) == ["response_headers"]
+    exchange = ReadExchange(director, Rules(), Recorder(observed))
+    exchange.ask(messages.headers(end_of_stream=True), 1)
+    assert kinds(exchange.ask(messages.response_headers(status), 2)) == ["response_headers"]
     assert observed == [("picked", 1)]
+    assert director.statuses == []
 
 
-def test_closing_releases_once(exchange: Exchange, director: Any, messages: Any) -> None:
-    exchange.feed(messages.headers(end_of_stream=True), 0)
+def test_closing_releases_once(exchange: ReadExchange, director: Any, messages: Any) -> None:
+    exchange.ask(messages.headers(end_of_stream=True), 0)
     exchange.close("reset", 1)
     exchange.close("end", 2)
     assert director.released == [director.outcome]
     assert exchange.closed_by == "reset"
-    assert exchange.feed(messages.response_headers(), 3) == []
+    assert exchange.ask(messages.response_headers(), 3) == []
 
 
-def test_closing_before_the_pick_releases_nothing(exchange: Exchange, director: Any, messages: Any) -> None:
-    exchange.feed(messages.headers(), 0)
+def test_closing_before_the_pick_releases_nothing(
+    exchange: ReadExchange, director: Any, messages: Any
+) -> None:
+    exchange.ask(messages.headers(), 0)
     exchange.close("reset", 1)
     assert director.released == []
 
 
-def test_response_bodies_are_echoed_when_envoy_sends_them(exchange: Exchange, messages: Any) -> None:
-    exchange.feed(messages.headers(end_of_stream=True, response_mode="FULL_DUPLEX_STREAMED"), 0)
-    exchange.feed(messages.response_headers(), 0)
-    (answer,) = exchange.feed(messages.response_body(b"data: x", end_of_stream=False), 0)
+def test_response_bodies_are_echoed_when_envoy_sends_them(exchange: ReadExchange, messages: Any) -> None:
+    exchange.ask(messages.headers(end_of_stream=True, response_mode="FULL_DUPLEX_STREAMED"), 0)
+    exchange.ask(messages.response_headers(), 0)
+    (answer,) = exchange.ask(messages.response_body(b"data: x", end_of_stream=False), 0)
     piece = answer.response_body.response.body_mutation.streamed_response
     assert (piece.body, piece.end_of_stream) == (b"data: x", False)
     trailers = ProcessingRequest()
     trailers.response_trailers.SetInParent()
-    assert kinds(exchange.feed(trailers, 0)) == ["response_trailers"]
+    assert kinds(exchange.ask(trailers, 0)) == ["response_trailers"]
 
 
 @pytest.mark.parametrize("mode", ["STREAMED", "BUFFERED"])
-def test_other_response_bodies_pass_unchanged(exchange: Exchange, messages: Any, mode: str) -> None:
-    exchange.feed(messages.headers(end_of_stream=True, response_mode=mode), 0)
-    exchange.feed(messages.response_headers(), 0)
-    (answer,) = exchange.feed(messages.response_body(b"data: x", end_of_stream=True), 0)
+def test_other_response_bodies_pass_unchanged(exchange: ReadExchange, messages: Any, mode: str) -> None:
+    exchange.ask(messages.headers(end_of_stream=True, response_mode=mode), 0)
+    exchange.ask(messages.response_headers(), 0)
+    (answer,) = exchange.ask(messages.response_body(b"data: x", end_of_stream=True), 0)
     assert answer.WhichOneof("response") == "response_body"
     assert not answer.response_body.response.HasField("body_mutation")
 
 
 def test_a_response_without_a_request_is_let_through(
-    exchange: Exchange, director: Any, messages: Any
+    exchange: ReadExchange, director: Any, messages: Any
 ) -> None:
-    assert kinds(exchange.feed(messages.response_headers("401"), 0)) == ["response_headers"]
+    assert kinds(exchange.ask(messages.response_headers("401"), 0)) == ["response_headers"]
     exchange.close("end", 1)
     assert director.released == []
 
 
 def test_messages_out_of_order_are_errors(director: Any, messages: Any) -> None:
     with pytest.raises(ExchangeError, match="request_header_mode"):
-        Exchange(director, Rules()).feed(messages.body(b"a", end_of_stream=True), 0)
-    exchange = Exchange(director, Rules())
-    exchange.feed(messages.headers(), 0)
+        ReadExchange(director, Rules()).ask(messages.body(b"a", end_of_stream=True), 0)
+    exchange = ReadExchange(director, Rules())
+    exchange.ask(messages.headers(), 0)
     with pytest.raises(ExchangeError, match="twice"):
-        exchange.feed(messages.headers(), 0)
+        exchange.ask(messages.headers(), 0)
     with pytest.raises(ExchangeError, match="without a known request"):
-        Exchange(director, Rules()).feed(ProcessingRequest(), 0)
+        ReadExchange(director, Rules()).ask(ProcessingRequest(), 0)
 
 
-def test_observability_mode_wants_no_answers(exchange: Exchange, director: Any, messages: Any) -> None:
+def test_observability_mode_wants_no_answers(exchange: ReadExchange, director: Any, messages: Any) -> None:
     message = messages.headers(end_of_stream=True)
     message.observability_mode = True
-    assert exchange.feed(message, 0) == []
+    assert exchange.ask(message, 0) == []
     assert director.directed == []
 
 
@@ -306,12 +331,12 @@ def test_observability_mode_wants_no_answers(exchange: Exchange, director: Any, 
 def test_any_cut_of_a_body_comes_out_byte_for_byte(
     director: Any, messages: Any, pieces: list[bytes], trailers: bool
 ) -> None:
-    exchange = Exchange(director, Rules())
-    exchange.feed(messages.headers(), 0)
+    exchange = ReadExchange(director, Rules())
+    exchange.ask(messages.headers(), 0)
     for piece in pieces:
-        assert exchange.feed(messages.body(piece, end_of_stream=False), 0) == []
+        assert exchange.ask(messages.body(piece, end_of_stream=False), 0) == []
     last = messages.trailers() if trailers else messages.body(b"", end_of_stream=True)
-    answers = exchange.feed(last, 0)
+    answers = exchange.ask(last, 0)
     bodies = [answer for answer in answers if answer.WhichOneof("response") == "request_body"]
     assert b"".join(body for body, _ in streamed(bodies)) == b"".join(pieces)
     closing = [closes for _, closes in streamed(bodies)]

@@ -4,7 +4,7 @@ import pytest
 
 from epp import flags
 from epp.protocol import ProtocolVersion
-from epp.settings import Settings
+from epp.settings import Settings, TransportKind
 
 
 def test_no_flags_are_the_go_pickers_defaults() -> None:
@@ -17,8 +17,10 @@ def test_no_flags_are_the_go_pickers_defaults() -> None:
 
 def test_every_flag_reaches_its_setting() -> None:
     arguments = (
-        "--grpc-port 1 --grpc-health-port=2 --metrics-port 3 --secure-serving=false --cert-path /certs "
+        "--grpc-port 1 --grpc-health-port=2 --metrics-port 3 --secure-serving=true --cert-path /certs "
+        "--enable-cert-reload --client-ca-file /ca.pem --transport grpc "
         "--config-file f.yaml --pool-name pool --refresh-metrics-interval 100ms --metrics-staleness-threshold 1m "
+        "--disable-endpoint-subset-filter --emit-endpoint-scores=true "
         "--drain-timeout 1m30s --grpc-max-recv-msg-size 5 --max-body-bytes 6 --max-buffered-bytes 7 --host 127.0.0.1 "
         "--metrics-address 127.0.0.2 --discovery file:///x --namespace n --component c "
         "--protocol-version 0.3.0 --model a --model b --objective low=-1 --objective high=2 -v 4"
@@ -33,10 +35,15 @@ def test_every_flag_reaches_its_setting() -> None:
         grpc_health_port=2,
         metrics_address="127.0.0.2",
         metrics_port=3,
-        secure_serving=False,
+        secure_serving=True,
         cert_path=Path("/certs"),
+        enable_cert_reload=True,
+        client_ca_file=Path("/ca.pem"),
+        transport=TransportKind.GRPC,
         config_file=Path("f.yaml"),
         pool_name="pool",
+        disable_endpoint_subset_filter=True,
+        emit_endpoint_scores=True,
         refresh_metrics_interval=0.1,
         metrics_staleness_threshold=60,
         drain_timeout=90,
@@ -102,6 +109,8 @@ def test_flags_that_the_go_picker_only_parses_any_more_are_accepted(flag: str) -
         pytest.param("--objective a=" + "9" * 5000, "NAME=PRIORITY", id="a long priority"),
         pytest.param("--drain-timeout " + "9" * 5000, "is not a duration", id="a long duration"),
         ("--protocol-version 9", "protocol-version"),
+        ("--transport quic", "--transport"),
+        ("--client-ca-file f --secure-serving=false", "needs --secure-serving"),
         ("--discovery file:///x --endpoint 10.0.0.1:1", "exclude each other"),
         ("--config-file f --config-text x", "exclude each other"),
         ("--no-such-flag", "no-such-flag"),

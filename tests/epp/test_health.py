@@ -1,4 +1,5 @@
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -6,13 +7,16 @@ import grpc
 import pytest
 from grpc import aio
 
+from epp.body import Budget
 from epp.health import Health
+from epp.settings import TransportKind
 from epp.wire.messages.health_pb2 import (
     HealthCheckRequest,
     HealthCheckResponse,
     HealthListRequest,
     HealthListResponse,
 )
+from epp.wire.transport import Place, open_transport
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
 READINESS = ["", "envoy.service.ext_proc.v3.ExternalProcessor", "readiness", "inference-extension"]
@@ -46,16 +50,13 @@ async def health(anyio_backend: str) -> Health:
     return Health()
 
 
-@pytest.fixture
-async def probe(health: Health) -> AsyncIterator[Probe]:
-    server = aio.server()
-    server.add_generic_rpc_handlers((health.handler(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        yield Probe(channel)
-    health.close()
-    await server.stop(None)
+@pytest.fixture(params=list(TransportKind))
+async def probe(request: pytest.FixtureRequest, health: Health) -> AsyncIterator[Probe]:
+    transport = open_transport(request.param, pytest.fail, health, Budget(1000), time.monotonic)
+    async with transport.listener(Place("127.0.0.1", 0), processing=False) as listener:
+        async with aio.insecure_channel(listener.address) as channel:
+            yield Probe(channel)
+        health.close()
 
 
 @pytest.mark.parametrize("service", READINESS)

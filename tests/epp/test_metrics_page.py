@@ -74,7 +74,7 @@ def test_the_words_of_each_engine(engine: str, page: bytes, expected: Load) -> N
     assert found.name == engine
 
 
-def value(page: bytes, series: str = "m") -> float | None:
+def value(page: bytes | bytearray, series: str = "m") -> float | None:
     return read_load(page, Engine.of("x", waiting=series)).waiting
 
 
@@ -178,3 +178,22 @@ def test_so_many_samples_of_a_series_are_looked_at_and_no_more() -> None:
     others = b"".join(b"m_total %d\n" % number for number in range(300))
     assert value(others + b"m 7\n") == 7
     assert value(others * 40 + b"m 7\n") is None
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        (b"# TYPE m gauge\nm 1\na 0\nm 2\n", 1),
+        (b"# HELP m x\n# TYPE m gauge\nm 1 5\nm 2 7\nm 3 6\na 0\nm 4 9\n", 2),
+        (b"m 1\na 0\nm 2\n", 2),
+        (b"# TYPE m_total counter\nm 1\na 0\nm 2\n", 2),
+        (b"# TYPE m_total counter\nm_total 9\n# TYPE m gauge\nm 1\nm_total 8\nm 2\n", 2),
+        (b"# TYPE m unknown\nm 1\n", 1),
+        (b"# TYPE m gauge", None),
+        (b"# TYPE m gauge\nm 1\n# TYPE n gauge\nn 1", 1),
+    ],
+)
+def test_the_lines_of_a_declared_metric_stand_together(page: bytes, expected: float | None) -> None:
+    """So says the text format 0.0.4; of a page that declares nothing every line counts."""
+    assert value(page) == expected
+    assert value(bytearray(page)) == expected

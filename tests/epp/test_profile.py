@@ -1,6 +1,7 @@
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from epp.request import InferenceRequest
 from epp.scheduling.filters import DECODE_ROLES, PREFILL_ROLES, LabelSelectorFilter, Requirement, RoleFilter
 from epp.scheduling.pickers import MaxScorePicker, WeightedRandomPicker
 from epp.scheduling.plugin import Filter
-from epp.scheduling.profile import SchedulerProfile, Weighted
+from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scorers import ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer
+from epp.scheduling.standing import Weighted
 
 
 def pool_of(now: float = 100.0, **columns: list[float]) -> EndpointPool:
@@ -79,6 +81,16 @@ def test_scores_are_clamped_and_nan_is_0() -> None:
     assert order(profile(wild, tame).run(REQUEST, pool_of(waiting=[0, 0, 0]))) == ["w0", "w1", "w2"]
 
 
+def test_the_scores_of_all_candidates_are_told_if_that_is_asked_for() -> None:
+    pool = pool_of(waiting=[0, 5, 10], kv_usage=[0.5, 0, 0], inflight=[0, 0, 7])
+    silent = profile(Weighted(QueueScorer(), 2.0), Weighted(KvCacheUtilizationScorer()))
+    request = replace(REQUEST)
+    silent.run(request, pool)
+    assert request.scores is None
+    replace(silent, tells_scores=True).run(request, pool)
+    assert request.scores == {"10.0.0.1:8000": 2.5, "10.0.0.2:8000": 2.0, "10.0.0.3:8000": 1.0}
+
+
 def test_filters_narrow_what_scorers_compare() -> None:
     pool = pool_of(waiting=[0, 50, 100], kv_usage=[0.0, 0.3, 0.0])
     kept = profile(*LOAD, filters=(Fixed([0, 1, 1]),)).run(REQUEST, pool)
@@ -129,6 +141,66 @@ def test_age_says_nothing_where_nothing_scraped_is_read() -> None:
     pool = pool_of(inflight=[1, 0], scraped_at=[100, NEVER])
     chosen = profile(Weighted(ActiveRequestScorer()), staleness=None).run(REQUEST, pool)
     assert order(chosen) == ["w1", "w0"]
+
+
+@dataclass
+class Counted:
+    """A scorer of what workers publish that counts how often it is asked."""
+
+    published_only: ClassVar[bool] = True
+    times: int = 0
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
+        self.times += 1
+        return 1.0 - pool.kv_usage
+
+
+def at(pool: EndpointPool, now: float, state: object | None) -> EndpointPool:
+    return EndpointPool(pool.endpoints, pool.numbers, pool.adapters, now, state)
+
+
+def test_what_workers_publish_is_scored_once_for_each_state() -> None:
+    scorer, state = Counted(), object()
+    it = profile(Weighted(scorer), staleness=2.0)
+    pool = pool_of(kv_usage=[0.5, 0.1, 0.9])
+    for inflight in range(3):
+        pool.numbers[Column.INFLIGHT] = [inflight, inflight, 0]
+        assert order(it.run(REQUEST, at(pool, 101.0, state))) == ["w1", "w0", "w2"]
+    assert scorer.times == 1
+    pool.numbers[Column.KV_USAGE] = [0.5, 0.7, 0.9]
+    assert order(it.run(REQUEST, at(pool, 101.0, object()))) == ["w0", "w1", "w2"]
+    assert scorer.times == 2
+    for _ in range(2):
+        it.run(REQUEST, at(pool, 101.0, None))
+    assert scorer.times == 4, "a pool that nobody keeps track of"
+
+
+def test_numbers_that_become_stale_change_the_scores_of_a_state() -> None:
+    it, state = profile(Weighted(Counted()), staleness=2.0), object()
+    pool = pool_of(kv_usage=[0.5, 0.1, 0.9], scraped_at=[100.0, 99.0, 100.0], inflight=[0, 7, 0])
+    assert order(it.run(REQUEST, at(pool, 100.9, state))) == ["w1", "w0", "w2"]
+    assert order(it.run(REQUEST, at(pool, 101.1, state))) == ["w0", "w2", "w1"]
+    pool.numbers[Column.INFLIGHT] = [0, 0, 9]
+    assert order(it.run(REQUEST, at(pool, 101.2, state))) == ["w0", "w2", "w1"]
+    assert order(it.run(REQUEST, at(pool, 102.5, state))) == ["w0", "w1", "w2"], (
+        "all stale: by what is in flight"
+    )
+
+
+def test_scorers_see_what_is_in_flight_by_now_beside_stale_endpoints() -> None:
+    it, state = profile(Weighted(Counted()), Weighted(ActiveRequestScorer()), staleness=2.0), object()
+    pool = pool_of(scraped_at=[100, 100, 0], inflight=[4, 0, 0])
+    assert order(it.run(REQUEST, at(pool, 101.0, state))) == ["w1", "w0", "w2"]
+    pool.numbers[Column.INFLIGHT] = [0, 4, 0]
+    assert order(it.run(REQUEST, at(pool, 101.0, state))) == ["w0", "w1", "w2"]
+
+
+def test_many_states_at_once_are_not_kept_for_ever() -> None:
+    scorer = Counted()
+    it, pool, states = profile(Weighted(scorer)), pool_of(kv_usage=[0.5, 0.1]), [object() for _ in range(100)]
+    for state in [*states, *states[:1], *states[-1:]]:
+        assert order(it.run(REQUEST, at(pool, 101.0, state))) == ["w1", "w0"]
+    assert scorer.times == 101
 
 
 def labelled(*roles: str | None) -> EndpointPool:

@@ -141,14 +141,3 @@ def test_retry_after_is_whole_seconds_and_at_least_one(seconds: float, header: s
     response = protocol.immediate(Rejection(429, "c", "m", retry_after=seconds)).immediate_response
     values = {o.header.key: o.header.raw_value.decode() for o in response.headers.set_headers}
     assert values == {"content-type": "application/json", "retry-after": header}
-
-
-@pytest.mark.parametrize("size", [0, 1, 61_999, 62_000, 62_001, 124_000, 200_000])
-@pytest.mark.parametrize("closes", [True, False])
-def test_streamed_pieces_are_the_body_and_only_the_last_may_end_it(size: int, closes: bool) -> None:
-    body = bytes(index % 251 for index in range(size))
-    answers = protocol.streamed("request_body", body, end_of_stream=closes)
-    pieces = [answer.request_body.response.body_mutation.streamed_response for answer in answers]
-    assert b"".join(piece.body for piece in pieces) == body
-    assert all(len(piece.body) <= 62_000 for piece in pieces)
-    assert [piece.end_of_stream for piece in pieces] == [False] * (len(pieces) - 1) + [closes]

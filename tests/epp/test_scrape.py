@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent, InstanceUpdatedEvent
+from epp.cadence import Rhythm
 from epp.datastore import Datastore
 from epp.endpoint import Endpoint
 from epp.metrics_page import Engine, Series
@@ -15,7 +16,7 @@ from epp.saturation import UtilizationDetector
 from epp.scrape import Scraper, ScrapeRules
 
 Eventually = Callable[..., Awaitable[float]]
-RULES = ScrapeRules(interval=0.01, timeout=0.2, backoff=0.05, limit=4096)
+RULES = ScrapeRules(rhythm=Rhythm(interval=0.01, idle_interval=0.01, backoff=0.05), timeout=0.2, limit=4096)
 
 
 class Worker:
@@ -170,7 +171,7 @@ async def test_one_that_hangs_costs_the_others_nothing(eventually: Eventually) -
     workers, store = [Worker() for _ in range(5)], Datastore()
     for worker in workers[:4]:
         worker.hang = True
-    async with serving(*workers), scraping(store, ScrapeRules(interval=0.01, timeout=30.0)):
+    async with serving(*workers), scraping(store, ScrapeRules(rhythm=Rhythm.fixed(0.01), timeout=30.0)):
         for i, worker in enumerate(workers):
             add(store, worker, f"w{i}")
         await eventually(lambda: workers[4].asked > 10)
@@ -180,7 +181,7 @@ async def test_one_that_hangs_costs_the_others_nothing(eventually: Eventually) -
 async def test_errors_are_followed_by_longer_pauses(eventually: Eventually) -> None:
     good, bad, store = Worker(), Worker(), Datastore()
     bad.status = 500
-    rules = ScrapeRules(interval=0.005, timeout=1.0, backoff=10.0)
+    rules = ScrapeRules(rhythm=Rhythm(interval=0.005, idle_interval=0.005, backoff=10.0))
     async with serving(good, bad), scraping(store, rules):
         add(store, good, "good")
         add(store, bad, "bad")
@@ -190,7 +191,7 @@ async def test_errors_are_followed_by_longer_pauses(eventually: Eventually) -> N
 
 async def test_many_are_looked_at_less_often(eventually: Eventually) -> None:
     workers, store = [Worker() for _ in range(5)], Datastore()
-    rules = ScrapeRules(interval=0.001, timeout=1.0, most=100.0)
+    rules = ScrapeRules(rhythm=Rhythm(interval=0.001, idle_interval=0.001, most=100.0))
     async with serving(*workers), scraping(store, rules):
         for i, worker in enumerate(workers):
             add(store, worker, f"w{i}")
@@ -238,7 +239,9 @@ async def test_whatever_fails_in_one_look_is_a_failed_look(
     eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, store = Worker(), Datastore()
-    rules = ScrapeRules(interval=0.01, backoff=0.02, engines=(Engine(name="x", waiting=Faulty()),))
+    rules = ScrapeRules(
+        rhythm=Rhythm(interval=0.01, backoff=0.02), engines=(Engine(name="x", waiting=Faulty()),)
+    )
     async with serving(worker), scraping(store, rules):
         add(store, worker)
         await eventually(lambda: worker.asked > 3)
@@ -251,7 +254,7 @@ async def test_a_page_made_to_break_the_reader_breaks_nothing(eventually: Eventu
     evil, good, store = Worker(), Worker(), Datastore()
     evil.page += b"vllm:num_requests_waiting 1 " + b"9" * 5000 + b"\n"
     good.page = good.page.replace(b"waiting 1", b"waiting 4")
-    async with serving(evil, good), scraping(store, ScrapeRules(interval=0.01)):
+    async with serving(evil, good), scraping(store, ScrapeRules(rhythm=Rhythm.fixed(0.01))):
         add(store, evil)
         add(store, good, "w2")
         await eventually(lambda: evil.asked > 3 and good.asked > 3)
@@ -271,7 +274,7 @@ async def test_who_is_looked_at_less_often_is_not_stale_for_that(
     def saturation() -> float:
         return detector.saturation(store.pool(asyncio.get_running_loop().time()))
 
-    async with serving(worker), scraping(store, ScrapeRules(interval=interval)):
+    async with serving(worker), scraping(store, ScrapeRules(rhythm=Rhythm.fixed(interval))):
         add(store, worker)
         await eventually(lambda: saturation() == 0)
         seen: list[float] = []
@@ -284,3 +287,66 @@ async def test_who_is_looked_at_less_often_is_not_stale_for_that(
 
 def test_a_page_is_read_up_to_one_mebibyte() -> None:
     assert ScrapeRules().limit == 2**20
+
+
+SLOW_WHEN_IDLE = ScrapeRules(rhythm=Rhythm(interval=0.01, idle_interval=30.0, linger=0.2))
+IDLE = b"vllm:num_requests_waiting 0\nvllm:num_requests_running 0\n"
+
+
+async def test_an_idle_endpoint_is_looked_at_seldom_until_a_request_is_sent_there(
+    eventually: Eventually,
+) -> None:
+    worker, other, store = Worker(), Worker(), Datastore()
+    worker.page = other.page = IDLE
+    async with serving(worker, other), scraping(store, SLOW_WHEN_IDLE):
+        add(store, worker)
+        add(store, other, "w2")
+        await eventually(lambda: worker.asked == 1 and other.asked == 1)
+        used = store.endpoints[0]
+        store.reserve(used)
+        await eventually(lambda: worker.asked > 10)
+        store.release(used)
+        assert other.asked == 1
+        asked, quiet = -1, 0
+
+        def rests() -> bool:
+            nonlocal asked, quiet
+            quiet = quiet + 1 if asked == worker.asked else 0
+            asked = worker.asked
+            return quiet > 50
+
+        await eventually(rests)
+        store.reserve(used)
+        await eventually(lambda: worker.asked > asked + 3)
+        assert other.asked == 1
+
+
+@pytest.mark.parametrize("busy", ["waiting", "running"])
+async def test_an_endpoint_that_others_use_is_looked_at_often(busy: str, eventually: Eventually) -> None:
+    worker, store = Worker(), Datastore()
+    worker.page = IDLE.replace(f"{busy} 0".encode(), f"{busy} 1".encode())
+    async with serving(worker), scraping(store, SLOW_WHEN_IDLE):
+        add(store, worker)
+        await eventually(lambda: worker.asked > 10)
+
+
+async def test_an_idle_endpoint_is_not_stale_for_being_looked_at_seldom(eventually: Eventually) -> None:
+    worker, store = Worker(), Datastore()
+    worker.page = IDLE
+    async with serving(worker), scraping(store, SLOW_WHEN_IDLE):
+        add(store, worker)
+        await eventually(lambda: worker.asked == 1 and age(store) < 1)
+        now = asyncio.get_running_loop().time()
+        assert store.pool(now + 60).fresh(0.2).all()
+        assert not store.pool(now + 120).fresh(0.2).any()
+
+
+async def test_nothing_waits_for_a_use_any_more_when_it_stops(eventually: Eventually) -> None:
+    worker, store = Worker(), Datastore()
+    worker.page = IDLE
+    async with serving(worker):
+        async with scraping(store, SLOW_WHEN_IDLE):
+            add(store, worker)
+            await eventually(lambda: bool(store.on_use))
+        assert store.on_use == {}
+        store.reserve(store.endpoints[0])

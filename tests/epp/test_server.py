@@ -1,6 +1,7 @@
 import asyncio
 import datetime
 import json
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,12 +18,14 @@ from discovery import DiscoveryError
 from epp import certificate
 from epp.certificate import CertificateError
 from epp.config_document import ConfigError
+from epp.protocol import SCORES, SUBSET, SUBSET_NAMESPACE
 from epp.server import PickerServer
-from epp.settings import HEALTH_FAILURES, HEALTH_INTERVAL, Settings
-from epp.wire.listener import ListenError
+from epp.settings import HEALTH_FAILURES, HEALTH_INTERVAL, Settings, TransportKind
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from epp.wire.transport import ListenError
 
+TRANSPORTS = pytest.mark.parametrize("transport", list(TransportKind))
 PROMPT = json.dumps({"model": "m", "prompt": "hello"}).encode()
 
 
@@ -101,6 +104,22 @@ async def pick(address: str, messages: Any, *, credentials: grpc.ChannelCredenti
     return option.header.raw_value.decode()
 
 
+async def answers(address: str, asked: list[ProcessingRequest]) -> list[ProcessingResponse]:
+    """The first answers of one stream, as many as were asked for."""
+    async with aio.insecure_channel(address) as channel:
+        stream: Any = channel.stream_stream(
+            "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
+            request_serializer=ProcessingRequest.SerializeToString,
+            response_deserializer=ProcessingResponse.FromString,
+        )()
+        found = []
+        for message in asked:
+            await stream.write(message)
+            found.append(await stream.read())
+        await stream.done_writing()
+        return found
+
+
 async def check(address: str, service: str) -> int:
     async with aio.insecure_channel(address) as channel:
         call: Any = channel.unary_unary(
@@ -118,9 +137,13 @@ async def fetch(address: str, path: str) -> str:
         return await answer.text()
 
 
-async def test_from_fixed_endpoints_to_a_pick(messages: Any, eventually: Any) -> None:
+@TRANSPORTS
+async def test_from_fixed_endpoints_to_a_pick(
+    messages: Any, eventually: Any, transport: TransportKind
+) -> None:
     async with Worker(waiting=9).serving() as busy, Worker(waiting=0).serving() as idle:
-        settings = local(discovery=f"static://{busy.destination},{idle.destination}", pool_name="pool")
+        where = f"static://{busy.destination},{idle.destination}"
+        settings = local(discovery=where, pool_name="pool", transport=transport)
         async with PickerServer(settings) as server:
             where = ports(server)
             await eventually(lambda: busy.scrapes > 1 and idle.scrapes > 1)
@@ -163,10 +186,14 @@ async def test_instances_come_and_go(messages: Any, eventually: Any, tmp_path: P
         assert await pick(where["grpc"], messages) == 503
 
 
+@TRANSPORTS
 @pytest.mark.parametrize("own", [True, False])
-async def test_secure_serving(messages: Any, tmp_path: Path, own: bool) -> None:
+async def test_secure_serving(messages: Any, tmp_path: Path, own: bool, transport: TransportKind) -> None:
     settings = local(
-        discovery="static://127.0.0.1:9", secure_serving=True, cert_path=tmp_path if own else None
+        discovery="static://127.0.0.1:9",
+        secure_serving=True,
+        cert_path=tmp_path if own else None,
+        transport=transport,
     )
     if own:
         pair = certificate.self_signed(datetime.datetime.now(datetime.UTC))
@@ -181,8 +208,9 @@ async def test_secure_serving(messages: Any, tmp_path: Path, own: bool) -> None:
             await check(address, "liveness")  # plain text
 
 
-async def test_drain_says_so_first(nobody: str) -> None:
-    async with PickerServer(local(discovery=nobody)) as server:
+@TRANSPORTS
+async def test_drain_says_so_first(nobody: str, transport: TransportKind) -> None:
+    async with PickerServer(local(discovery=nobody, transport=transport)) as server:
         await server.drain()
         assert await check(ports(server)["health"], "readiness") == HealthCheckResponse.NOT_SERVING
         assert await check(ports(server)["health"], "liveness") == HealthCheckResponse.SERVING
@@ -190,13 +218,54 @@ async def test_drain_says_so_first(nobody: str) -> None:
             await check(ports(server)["grpc"], "liveness")
 
 
+async def test_a_client_ca_and_a_certificate_that_is_read_again(
+    nobody: str, messages: Any, tmp_path: Path, eventually: Any
+) -> None:
+    first, second = (certificate.self_signed(datetime.datetime.now(datetime.UTC)) for _ in range(2))
+    authority = tmp_path / "ca.pem"
+    authority.write_bytes(first.certificate)
+
+    def write(pair: certificate.KeyPair) -> None:
+        (tmp_path / "tls.key").write_bytes(pair.key)
+        (tmp_path / "tls.crt").write_bytes(pair.certificate)
+
+    write(first)
+    settings = local(
+        discovery=nobody,
+        secure_serving=True,
+        cert_path=tmp_path,
+        enable_cert_reload=True,
+        client_ca_file=authority,
+    )
+
+    async def picked(trusted: certificate.KeyPair) -> bool:
+        known = grpc.ssl_channel_credentials(trusted.certificate, first.key, first.certificate)
+        try:
+            return bool(await pick(address, messages, credentials=known) == 503)
+        except aio.AioRpcError:
+            return False
+
+    async with PickerServer(settings) as server:
+        address = ports(server)["grpc"]
+        assert await picked(first)
+        with pytest.raises(aio.AioRpcError):
+            await pick(address, messages, credentials=grpc.ssl_channel_credentials(first.certificate))
+        write(second)
+        async with asyncio.timeout(10 * certificate.LOOK_EVERY):
+            while not await picked(second):
+                await asyncio.sleep(0.05)
+
+
 async def test_drain_waits_for_nobody_where_nobody_came(nobody: str) -> None:
     async with PickerServer(local(discovery=nobody)) as server, asyncio.timeout(1):
         await server.drain()
 
 
-async def test_whoever_has_not_heard_that_a_picker_leaves_is_served(nobody: str, messages: Any) -> None:
-    async with PickerServer(local(discovery=nobody)) as server:
+@TRANSPORTS
+async def test_whoever_has_not_heard_that_a_picker_leaves_is_served(
+    nobody: str, messages: Any, transport: TransportKind
+) -> None:
+    async with PickerServer(local(discovery=nobody, transport=transport)) as server:
         address = ports(server)["grpc"]
         assert await pick(address, messages) == 503
         draining = asyncio.create_task(server.drain())
@@ -212,8 +281,12 @@ async def test_whoever_has_not_heard_that_a_picker_leaves_is_served(nobody: str,
             await check(address, "")
 
 
-async def test_a_drain_takes_no_longer_than_it_may(nobody: str, messages: Any) -> None:
-    async with PickerServer(local(discovery=nobody, drain_timeout=0.2)) as server, asyncio.timeout(2):
+@TRANSPORTS
+async def test_a_drain_takes_no_longer_than_it_may(
+    nobody: str, messages: Any, transport: TransportKind
+) -> None:
+    settings = local(discovery=nobody, drain_timeout=0.2, transport=transport)
+    async with PickerServer(settings) as server, asyncio.timeout(2):
         assert await pick(ports(server)["grpc"], messages) == 503
         await server.drain()
 
@@ -252,6 +325,44 @@ async def test_all_unfinished_bodies_together_are_bounded(nobody: str, messages:
         async with asyncio.timeout(5):
             while (await refused())[1] == 503:
                 await asyncio.sleep(0.02)
+
+
+async def test_the_metrics_page_has_series_for_each_endpoint() -> None:
+    queue_size = re.compile(r'^llm_d_epp_per_endpoint_queue_size\{.*name="p".*\} 3\.0$', re.MULTILINE)
+    page = ""
+    async with (
+        Worker(waiting=3).serving() as worker,
+        PickerServer(local(discovery=f"static://{worker.destination}", pool_name="p")) as server,
+        asyncio.timeout(10),
+    ):
+        while not queue_size.search(page):
+            page = await fetch(ports(server)["metrics"], "/metrics")
+            await asyncio.sleep(0.02)
+    assert "llm_d_epp_per_endpoint_metrics_age_seconds{" in page
+
+
+@pytest.mark.parametrize("changed", [True, False])
+async def test_scores_and_the_subset_hint_are_matters_of_flags(
+    messages: Any, context: Any, changed: bool
+) -> None:
+    """As the Go picker's --emit-endpoint-scores and --disable-endpoint-subset-filter."""
+    async with Worker(waiting=0).serving() as worker:
+        settings = local(
+            discovery=f"static://{worker.destination}",
+            emit_endpoint_scores=changed,
+            disable_endpoint_subset_filter=changed,
+        )
+        nowhere = context(SUBSET_NAMESPACE, {SUBSET: ["10.9.9.9:1"]})
+        async with PickerServer(settings) as server:
+            get = {":method": "GET"}
+            elsewhere = messages.headers(get, end_of_stream=True, context=nowhere)
+            [refused] = await answers(ports(server)["grpc"], [elsewhere])
+            assert refused.HasField("immediate_response") is not changed
+            [picked] = await answers(ports(server)["grpc"], [messages.headers(get, end_of_stream=True)])
+            told = picked.dynamic_metadata.fields["envoy.lb"].struct_value.fields
+            assert (SCORES in told) is changed
+            if changed:
+                assert list(told[SCORES].struct_value.fields) == [worker.destination]
 
 
 @pytest.mark.parametrize(("interval", "warned"), [(0.001, True), (0.05, False)])
@@ -293,6 +404,11 @@ async def test_a_taken_port_is_named_and_nothing_stays_open(nobody: str, port: s
         ({"config_text": "kind: Nothing"}, ConfigError, "apiVersion"),
         ({"config_file": Path("/nonexistent.yaml")}, ConfigError, "nonexistent.yaml: cannot be read"),
         ({"secure_serving": True, "cert_path": Path("/nonexistent")}, CertificateError, "tls.key"),
+        (
+            {"secure_serving": True, "client_ca_file": Path("/nonexistent")},
+            CertificateError,
+            "client-ca-file",
+        ),
         ({"discovery": "static:///nonexistent.yaml"}, (DiscoveryError, OSError), "nonexistent.yaml"),
         ({"discovery": "memory://x", "namespace": "a/b"}, ValueError, "a/b"),
     ],

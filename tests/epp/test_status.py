@@ -9,7 +9,8 @@ from prometheus_client.registry import Collector
 
 from epp import status
 from epp.endpoint import NO_ADAPTERS, NO_NUMBERS, Endpoint, EndpointPool
-from epp.telemetry import PoolGauges, Telemetry
+from epp.pool_gauges import PoolGauges
+from epp.telemetry import Telemetry
 
 ENDPOINTS = [
     Endpoint(

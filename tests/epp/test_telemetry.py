@@ -1,15 +1,10 @@
-import math
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import pytest
-from prometheus_client import CollectorRegistry
 
 from epp.director import Pick
-from epp.endpoint import EndpointPool
 from epp.protocol import Rejection
-from epp.telemetry import PoolGauges, Telemetry, TimedDirector
+from epp.telemetry import Telemetry, TimedDirector
 
 M = {"model_name": "m", "target_model_name": "m", "fairness_id": "default-flow", "priority": "0"}
 NOBODY = dict.fromkeys(M, "")
@@ -31,6 +26,16 @@ def test_a_request_that_was_served(telemetry: Telemetry, picking: Any) -> None:
     assert value("llm_d_epp_request_running", M) == 0
     assert value("llm_d_epp_request_duration_seconds_sum", M) == 2.5
     assert value("llm_d_epp_request_error_total", M | {"error_code": "ModelServerError"}) is None
+
+
+def test_durations_fall_into_buckets_that_count_those_below_too(telemetry: Telemetry, picking: Any) -> None:
+    for seconds in (0.0, 0.005, 0.006, 3600.0, 10_000.0):
+        telemetry.released(picking("10.0.0.1:8000"), 0.0, seconds)
+    name = "llm_d_epp_request_duration_seconds"
+    value = telemetry.registry.get_sample_value
+    found = [value(f"{name}_bucket", M | {"le": le}) for le in ("0.005", "0.025", "2700.0", "3600.0", "+Inf")]
+    assert found == [2, 3, 3, 4, 5]
+    assert value(f"{name}_count", M) == 5
 
 
 @pytest.mark.parametrize(("status", "counted"), [(399, None), (400, 1), (502, 1)])
@@ -127,40 +132,3 @@ def test_picks_are_timed(telemetry: Telemetry, director: Any) -> None:
     timed.release(pick, 0)
     assert director.reported == ["10.0.0.2:8000"]
     assert director.released == [director.outcome]
-
-
-def _pool(**columns: list[float]) -> EndpointPool:
-    endpoints = tuple(SimpleNamespace(reachable=index != 1) for index in range(len(columns["age"])))
-    arrays = {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
-
-    def fresh(within: float) -> Any:
-        return arrays["age"] <= within
-
-    return cast("EndpointPool", SimpleNamespace(endpoints=endpoints, fresh=fresh, **arrays))
-
-
-def _gauges(pool: EndpointPool) -> dict[str, float]:
-    registry = CollectorRegistry()
-    registry.register(PoolGauges("pool", lambda: pool, lambda: 0.5, 2.0))
-    return {sample.name: sample.value for family in registry.collect() for sample in family.samples}
-
-
-def test_pool_gauges_average_the_fresh_endpoints() -> None:
-    found = _gauges(
-        _pool(
-            age=[0.1, 1.9, 60, math.inf], waiting=[2, 4, 99, 99], running=[1, 2, 9, 9], kv_usage=[0, 1, 0, 0]
-        )
-    )
-    assert found == {
-        "llm_d_epp_ready_endpoints": 3,
-        "inference_pool_ready_pods": 3,
-        "llm_d_epp_average_queue_size": 3,
-        "llm_d_epp_average_running_requests": 1.5,
-        "llm_d_epp_average_kv_cache_utilization": 0.5,
-        "llm_d_epp_flow_control_pool_saturation": 0.5,
-    }
-
-
-def test_pool_gauges_of_nobody() -> None:
-    found = _gauges(_pool(age=[], waiting=[], running=[], kv_usage=[]))
-    assert found == dict.fromkeys(found, 0) | {"llm_d_epp_flow_control_pool_saturation": 0.5}

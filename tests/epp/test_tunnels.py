@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from epp.exchange import Exchange, Rules
+from epp.exchange import Rules
 from epp.protocol import DESTINATION
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
+from tests.data_plane import ReadExchange
 
 
 def destination(answer: ProcessingResponse) -> str:
@@ -22,8 +23,8 @@ def streamed(answers: list[ProcessingResponse]) -> list[tuple[bytes, bool]]:
 
 
 @pytest.fixture
-def exchange(director: Any) -> Exchange:
-    return Exchange(director, Rules())
+def exchange(director: Any) -> ReadExchange:
+    return ReadExchange(director, Rules())
 
 
 UPGRADES = [
@@ -34,24 +35,24 @@ UPGRADES = [
 
 @pytest.mark.parametrize("headers", UPGRADES, ids=["connect", "upgrade"])
 def test_a_tunnel_is_answered_at_once_and_passes(
-    exchange: Exchange, director: Any, messages: Any, headers: dict[str, str]
+    exchange: ReadExchange, director: Any, messages: Any, headers: dict[str, str]
 ) -> None:
-    (answer,) = exchange.feed(messages.headers(headers), 0)
+    (answer,) = exchange.ask(messages.headers(headers), 0)
     assert destination(answer) == "10.0.0.1:8000"
     assert director.directed[0][1] is None
     for piece in (b"abc", b"", bytes(70_000)):
-        answers = exchange.feed(messages.body(piece, end_of_stream=False), 0)
+        answers = exchange.ask(messages.body(piece, end_of_stream=False), 0)
         assert b"".join(body for body, _ in streamed(answers)) == piece
         assert not any(ended for _, ended in streamed(answers))
-    (answer,) = exchange.feed(messages.response_headers("101"), 0)
+    (answer,) = exchange.ask(messages.response_headers("101"), 0)
     assert answer.WhichOneof("response") == "response_headers"
-    assert streamed(exchange.feed(messages.body(b"later", end_of_stream=True), 0)) == [(b"later", True)]
+    assert streamed(exchange.ask(messages.body(b"later", end_of_stream=True), 0)) == [(b"later", True)]
 
 
 @pytest.mark.parametrize("mode", ["BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "NONE"])
-def test_a_tunnel_is_answered_at_once_in_every_mode(exchange: Exchange, messages: Any, mode: str) -> None:
-    (answer,) = exchange.feed(messages.headers(UPGRADES[1], mode=mode), 0)
+def test_a_tunnel_is_answered_at_once_in_every_mode(exchange: ReadExchange, messages: Any, mode: str) -> None:
+    (answer,) = exchange.ask(messages.headers(UPGRADES[1], mode=mode), 0)
     assert destination(answer) == "10.0.0.1:8000"
-    (answer,) = exchange.feed(messages.body(b"abc", end_of_stream=False), 0)
+    (answer,) = exchange.ask(messages.body(b"abc", end_of_stream=False), 0)
     assert answer.WhichOneof("response") == "request_body"
     assert not answer.request_body.response.HasField("body_mutation")

@@ -81,7 +81,7 @@ def test_the_architecture_names_every_module() -> None:
     """A stranger finds any file of the packages by its page."""
     root = Path(__file__).parents[2]
     page = (root / "ARCHITECTURE.md").read_text()
-    for package in ("discovery", "registry", "epp"):
+    for package in ("discovery", "registry", "epp", "dispatcher"):
         for path in (root / package).glob("*.py"):
             if path.name not in ("__init__.py", "__main__.py"):
                 assert f"`{path.name}`" in page, f"{package}/{path.name} is not in ARCHITECTURE.md"

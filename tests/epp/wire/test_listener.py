@@ -1,18 +1,32 @@
 import datetime
 import socket
+import time
+from collections.abc import Callable
 
 import pytest
 from grpc import aio
 
 from epp import certificate
+from epp.body import Budget
+from epp.certificate import Certificate
 from epp.health import Health
-from epp.wire.listener import Listener, ListenError
+from epp.settings import TransportKind
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from epp.wire.transport import Listener, ListenError, Place, open_transport
+
+Listening = Callable[..., Listener]
 
 
-def listener(host: str = "127.0.0.1", port: int = 0, *, secure: bool = False) -> Listener:
-    tls = certificate.self_signed(datetime.datetime.now(datetime.UTC)) if secure else None
-    return Listener([Health().handler()], host, port, tls=tls, max_message=4_000_000)
+@pytest.fixture(params=list(TransportKind))
+async def listener(request: pytest.FixtureRequest) -> Listening:
+    """`listener(host, port, secure=...)`: health alone, on one port."""
+
+    def open_listener(host: str = "127.0.0.1", port: int = 0, *, secure: bool = False) -> Listener:
+        pair = Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC))) if secure else None
+        transport = open_transport(request.param, pytest.fail, Health(), Budget(1000), time.monotonic)
+        return transport.listener(Place(host, port, pair), processing=False)
+
+    return open_listener
 
 
 async def check(address: str) -> int:
@@ -26,7 +40,7 @@ async def check(address: str) -> int:
         return answer.status
 
 
-async def test_port_0_is_a_free_one() -> None:
+async def test_port_0_is_a_free_one(listener: Listening) -> None:
     async with listener() as one, listener() as other:
         assert 0 not in (one.port, other.port)
         assert one.port != other.port
@@ -35,7 +49,7 @@ async def test_port_0_is_a_free_one() -> None:
 
 
 @pytest.mark.parametrize("secure", [True, False])
-async def test_a_taken_port_is_named(secure: bool) -> None:
+async def test_a_taken_port_is_named(listener: Listening, secure: bool) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -45,13 +59,13 @@ async def test_a_taken_port_is_named(secure: bool) -> None:
                 pass
 
 
-async def test_a_strange_address_is_named() -> None:
+async def test_a_strange_address_is_named(listener: Listening) -> None:
     with pytest.raises(ListenError, match=r"cannot listen on 192\.0\.2\.1:0"):
         async with listener("192.0.2.1"):
             pass
 
 
-async def test_leaving_frees_the_port() -> None:
+async def test_leaving_frees_the_port(listener: Listening) -> None:
     async with listener() as first:
         pass
     async with listener(port=first.port) as second:

@@ -1,0 +1,150 @@
+"""The bodies of the APIs that name a model: which fields of each are decoded, and what of it is the prompt."""
+
+import sys
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final, Protocol, TypeAlias
+
+import msgspec
+from msgspec import Raw, Struct
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+_SHORT: Final = 1024
+"""Bytes: a list that is longer is not looked at for being blank."""
+
+
+class Prompt(Protocol):
+    """What a request asks, as bytes of its JSON."""
+
+    def head(self, limit: int | None) -> bytes:
+        """The first `limit` bytes of it, None: all; a chat that goes on begins with the bytes it had before."""
+
+    def context(self) -> bytes:
+        """What else has to be equal before two equal beginnings can share a cache: model, cache salt, tools."""
+
+
+class Message(Struct):
+    role: str
+    content: Raw = Raw(b"null")
+    tool_calls: Raw = Raw(b"")
+
+
+class Content(Struct):
+    """What all APIs share."""
+
+    model: str | None = None
+    stream: bool | None = None
+    cache_salt: Raw = Raw(b"")
+
+    def size(self) -> int:
+        """Bytes of what is asked, as JSON; 0 where it is absent, null or empty."""
+        return 0
+
+    def head(self, limit: int | None) -> bytes:
+        return b""
+
+    def context(self) -> bytes:
+        return b"\0".join((self.name(), self.cache_salt))
+
+    def name(self) -> bytes:
+        return (self.model or "").encode()
+
+
+class Completion(Content):
+    prompt: Raw = Raw(b"null")
+
+    def size(self) -> int:
+        return _text_or_list(self.prompt, "$.prompt")
+
+    def head(self, limit: int | None) -> bytes:
+        return _text_head(self.prompt, limit)
+
+
+class Chat(Content):
+    messages: list[Message] | None = None
+    tools: Raw = Raw(b"")
+
+    def size(self) -> int:
+        return sum([memoryview(message.content).nbytes for message in self.messages or ()])
+
+    def head(self, limit: int | None) -> bytes:
+        pieces: list[Buffer] = []
+        left = sys.maxsize if limit is None else limit
+        for message in self.messages or ():
+            content = memoryview(message.content)
+            left -= content.nbytes
+            if left <= 0:
+                pieces += (message.role.encode(), content[: left or None])
+                break
+            pieces += (message.role.encode(), content, message.tool_calls)
+        return b"".join(pieces)[:limit]
+
+    def context(self) -> bytes:
+        # every chat template shows the tools to the model before the messages
+        return b"\0".join((self.name(), self.cache_salt, self.tools))
+
+
+class Input(Content):
+    input: Raw = Raw(b"null")
+
+    def size(self) -> int:
+        return _text_or_list(self.input, "$.input")
+
+    def head(self, limit: int | None) -> bytes:
+        return _text_head(self.input, limit)
+
+
+APIS: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
+    "chat/completions": (msgspec.json.Decoder(Chat), "messages"),
+    "chat/completions/render": (msgspec.json.Decoder(Chat), "messages"),
+    "completions": (msgspec.json.Decoder(Completion), "prompt"),
+    "completions/render": (msgspec.json.Decoder(Completion), "prompt"),
+    "embeddings": (msgspec.json.Decoder(Input), "input"),
+    "responses": (msgspec.json.Decoder(Input), "input"),
+}
+"""By the end of the path: how the body is decoded, and the field that must say what is asked."""
+ONLY_MODEL: Final = frozenset(
+    {"messages", "messages/count_tokens", "images/generations", "conversations", "audio/speech"}
+    | {"rerank", "score", "classify", "pooling", "tokenize", "detokenize"}
+)
+"""Ends of paths whose bodies name a model, but whose other fields are not ours to judge."""
+CONTENT: Final = msgspec.json.Decoder(Content)
+
+
+def api_of(path: str) -> str | None:
+    """The longest end of a path at its slashes that is an API of ours, else that names a model, else None."""
+    return _known_end(path[-_TAIL:])
+
+
+_TAIL: Final = 64
+"""Characters: more than the longest end that is known, so that nobody fills the cache with long paths."""
+
+
+@lru_cache(maxsize=256)
+def _known_end(path: str) -> str | None:
+    segments = path.split("/")[-3:]
+    ends = ["/".join(segments[i:]) for i in range(len(segments))]
+    for known in (APIS, ONLY_MODEL):
+        if found := next((end for end in ends if end in known), None):
+            return found
+    return None
+
+
+def _text_or_list(raw: Raw, place: str) -> int:
+    view = memoryview(raw)
+    match bytes(view[:1]):
+        case b'"':
+            return view.nbytes if view.nbytes > 2 else 0
+        case b"[":
+            blank = view.nbytes < _SHORT and not bytes(view[1:-1]).strip()
+            return 0 if blank else view.nbytes
+        case b"n":
+            return 0
+        case _:
+            raise msgspec.ValidationError(f"Expected `str | array` - at `{place}`")
+
+
+def _text_head(raw: Raw, limit: int | None) -> bytes:
+    view = memoryview(raw)
+    text = view[1:-1] if bytes(view[:1]) == b'"' else view  # its closing quote is where a longer one goes on
+    return bytes(text[:limit])

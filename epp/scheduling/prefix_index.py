@@ -1,0 +1,185 @@
+"""Which endpoint holds which beginnings of prompts: what the picker believes to be in the workers' prefix caches.
+
+A prompt is a chain of blocks. The name of a block is a hash of everything up to its end, so equal names mean equal
+beginnings, and an endpoint that holds a block holds all those before it. That is kept true on the way out too: an
+endpoint's blocks are in the order of their last use, in each chain the first block the youngest. So the oldest one
+never has a successor there, and goes first, as in a worker that frees the leaves of its cache before the roots.
+"""
+
+from bisect import bisect_left
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from epp.endpoint import Endpoint, Floats, Indices
+
+Key: TypeAlias = tuple[str, str]
+"""One life of one worker (`Endpoint.key`)."""
+
+BLOCK_BYTES: Final = 256
+"""Room for one block at one endpoint: 184 were measured, those that endpoints share take less."""
+MAX_BYTES: Final = 256 * 1024 * 1024
+"""Of memory for one index; endpoints have equal parts of it."""
+
+_FEW: Final = 8
+"""Endpoints up to which it is faster to take them one by one."""
+
+
+class _Holdings:
+    """The blocks of one endpoint, the one that goes next first; `bit` stands for the endpoint in masks."""
+
+    __slots__ = ("bit", "blocks", "slot")
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot
+        self.bit = 1 << slot
+        self.blocks: OrderedDict[int, None] = OrderedDict()
+
+
+class _Rows:
+    """By slot the row of its endpoint in a pool, -1 where it is not there."""
+
+    __slots__ = ("_array", "_list")
+
+    def __init__(self, rows: list[int]) -> None:
+        self._list = rows
+        self._array = np.array(rows, dtype=np.intp)
+
+    def few(self, mask: int) -> list[int]:
+        """The rows that the bits of a mask stand for, bit by bit."""
+        found = []
+        while mask:
+            lowest = mask & -mask
+            row = self._list[lowest.bit_length() - 1]
+            if row >= 0:
+                found.append(row)
+            mask ^= lowest
+        return found
+
+    def many(self, mask: int) -> Indices:
+        """The same, all bits at once."""
+        count = len(self._list)
+        packed = np.frombuffer(mask.to_bytes((count + 7) // 8, "little"), dtype=np.uint8)
+        rows = self._array[np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)]
+        found: Indices = rows[rows >= 0]
+        return found
+
+
+class PrefixIndex:
+    """Chains by endpoint, at most `max_bytes` of memory for all of them."""
+
+    __slots__ = ("_free", "_holdings", "_known", "_masks", "_max_blocks", "_placed", "_slots")
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_blocks = max_bytes // BLOCK_BYTES
+        self._masks: dict[int, int] = {}
+        """By block: the endpoints that hold it, as the bits of an integer."""
+        self._holdings: OrderedDict[Key, _Holdings] = OrderedDict()
+        """Those that were written down last come last."""
+        self._free: list[int] = []
+        self._slots = 0
+        self._known: tuple[Endpoint, ...] = ()
+        self._placed: _Rows | None = None
+        """Where `_known` stand, those that were asked about last; None: to be found again."""
+
+    def __len__(self) -> int:
+        """Blocks, each counted once for every endpoint that holds it."""
+        return sum(len(one.blocks) for one in self._holdings.values())
+
+    def match(self, chain: Sequence[int], endpoints: tuple[Endpoint, ...]) -> Floats | dict[int, float]:
+        """How many blocks each endpoint holds from the chain's beginning on; where few do, those only, by row."""
+        masks = self._masks
+        mask = masks.get(chain[0], 0) if chain else 0
+        if not mask:
+            return {}
+        rows = self._rows(endpoints)
+        few: dict[int, float] = {}
+        many = np.zeros(len(endpoints)) if mask.bit_count() > _FEW else None
+        end = 0
+        while mask:
+            end = self._end(chain, end, mask)
+            longer = masks.get(chain[end], 0) & mask if end < len(chain) else 0
+            if many is None:
+                few |= dict.fromkeys(rows.few(mask & ~longer), float(end))
+            else:
+                many[rows.many(mask & ~longer)] = end
+            mask = longer
+        return few if many is None else many
+
+    def record(self, chain: Sequence[int], key: Key, capacity: int) -> None:
+        """The endpoint holds this chain; of what it held before, `capacity` blocks in all are kept at most."""
+        holdings = self._holdings.get(key) or self._admit(key)
+        self._holdings.move_to_end(key)
+        blocks, bit, masks = holdings.blocks, holdings.bit, self._masks
+        touch = blocks.move_to_end
+        known = len(chain)
+        if chain and chain[-1] not in blocks:
+            known = bisect_left(chain, True, key=lambda block: block not in blocks)
+        for block in reversed(chain[known:]):
+            blocks[block] = None
+            others = masks.get(block)
+            masks[block] = (
+                bit if others is None else others | bit
+            )  # most have one holder: they share its integer
+        deque(map(touch, reversed(chain[:known])), maxlen=0)
+        self._shrink(holdings, min(capacity, self._share()))
+
+    def forget(self, key: Key) -> None:
+        """The endpoint holds nothing any more."""
+        holdings = self._holdings.pop(key, None)
+        if holdings is not None:
+            self._shrink(holdings, 0)
+            self._free.append(holdings.slot)
+            self._placed = None
+
+    def retain(self, keys: Iterable[Key]) -> None:
+        """These are there now. Others may come back: as many are kept, those that were written down last."""
+        present = set(keys)
+        if len(self._holdings) <= len(present):
+            return
+        absent = [key for key in self._holdings if key not in present]
+        for key in absent[: max(0, len(absent) - len(present))]:
+            self.forget(key)
+
+    def _end(self, chain: Sequence[int], start: int, mask: int) -> int:
+        """Where the part of the chain ends that all of `mask` hold; no mask has a bit that one before it has not."""
+        get = self._masks.get
+        if get(chain[-1], 0) & mask == mask:
+            return len(chain)
+        return bisect_left(chain, True, start, key=lambda block: get(block, 0) & mask != mask)
+
+    def _rows(self, endpoints: tuple[Endpoint, ...]) -> _Rows:
+        if self._placed is None or endpoints is not self._known:
+            rows = [-1] * self._slots
+            for row, endpoint in enumerate(endpoints):
+                holdings = self._holdings.get(endpoint.key)
+                if holdings is not None:
+                    rows[holdings.slot] = row
+            self._known, self._placed = endpoints, _Rows(rows)
+        return self._placed
+
+    def _admit(self, key: Key) -> _Holdings:
+        if not self._free:
+            self._free.append(self._slots)
+            self._slots += 1
+        holdings = self._holdings[key] = _Holdings(self._free.pop())
+        self._placed = None
+        share = self._share()
+        for other in self._holdings.values():
+            self._shrink(other, share)
+        return holdings
+
+    def _share(self) -> int:
+        return self._max_blocks // len(self._holdings)
+
+    def _shrink(self, holdings: _Holdings, limit: int) -> None:
+        blocks, bit, masks = holdings.blocks, holdings.bit, self._masks
+        while len(blocks) > limit:
+            block, _ = blocks.popitem(last=False)
+            others = masks[block] & ~bit
+            if others:
+                masks[block] = others
+            else:
+                del masks[block]

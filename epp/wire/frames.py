@@ -1,0 +1,131 @@
+"""HTTP/2 frames (RFC 9113 sections 4 and 6): their numbers, and how those that we send are written. Pure."""
+
+import struct
+from enum import IntEnum
+from typing import Final
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+DATA: Final = 0
+HEADERS: Final = 1
+PRIORITY: Final = 2
+RST_STREAM: Final = 3
+SETTINGS: Final = 4
+PUSH_PROMISE: Final = 5
+PING: Final = 6
+GOAWAY: Final = 7
+WINDOW_UPDATE: Final = 8
+CONTINUATION: Final = 9
+
+ACK: Final = 0x1
+END_STREAM: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+WITH_PRIORITY: Final = 0x20
+
+HEADER_TABLE_SIZE: Final = 1
+ENABLE_PUSH: Final = 2
+MAX_CONCURRENT_STREAMS: Final = 3
+INITIAL_WINDOW_SIZE: Final = 4
+MAX_FRAME_SIZE: Final = 5
+MAX_HEADER_LIST_SIZE: Final = 6
+
+HEAD_SIZE: Final = 9
+DEFAULT_WINDOW: Final = 65_535
+LARGEST_WINDOW: Final = 2**31 - 1
+LEAST_FRAME_SIZE: Final = 16_384
+LARGEST_FRAME_SIZE: Final = 2**24 - 1
+STREAM_ID: Final = 0x7FFFFFFF
+"""Mask: the first bit of a stream id is reserved."""
+
+HEAD: Final = struct.Struct(">HBBBI")
+"""Of a frame: its length, 16 and 8 bits of it, type, flags, stream id."""
+
+
+class ErrorCode(IntEnum):
+    """RFC 9113 section 7."""
+
+    NO_ERROR = 0x0
+    PROTOCOL_ERROR = 0x1
+    INTERNAL_ERROR = 0x2
+    FLOW_CONTROL_ERROR = 0x3
+    SETTINGS_TIMEOUT = 0x4
+    STREAM_CLOSED = 0x5
+    FRAME_SIZE_ERROR = 0x6
+    REFUSED_STREAM = 0x7
+    CANCEL = 0x8
+    COMPRESSION_ERROR = 0x9
+    CONNECT_ERROR = 0xA
+    ENHANCE_YOUR_CALM = 0xB
+    INADEQUATE_SECURITY = 0xC
+    HTTP_1_1_REQUIRED = 0xD
+
+
+class BrokenConnectionError(Exception):
+    """The peer broke a rule that the whole connection depends on: GOAWAY with `code`, and the end."""
+
+    def __init__(self, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class BrokenStreamError(Exception):
+    """The peer broke a rule of one stream: RST_STREAM with `code`; the other streams go on."""
+
+    def __init__(self, stream_id: int, code: ErrorCode, reason: str) -> None:
+        super().__init__(reason)
+        self.stream_id = stream_id
+        self.code = code
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """A whole frame; `payload` is shorter than 2**24 bytes."""
+    size = len(payload)
+    return HEAD.pack(size >> 8, size & 255, kind, flags, stream_id) + payload
+
+
+def settings(values: dict[int, int]) -> bytes:
+    """A SETTINGS frame."""
+    pairs = (struct.pack(">HI", name, value) for name, value in values.items())
+    return frame(SETTINGS, 0, 0, b"".join(pairs))
+
+
+def parse_settings(payload: bytes) -> list[tuple[int, int]]:
+    """Names and values of a SETTINGS frame, in order; raises BrokenConnectionError for what RFC 9113 6.5.2 forbids."""
+    if len(payload) % 6:
+        raise BrokenConnectionError(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
+    pairs = list(struct.iter_unpack(">HI", payload))
+    for name, value in pairs:
+        if name == ENABLE_PUSH and value > 1:
+            raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1")
+        if name == INITIAL_WINDOW_SIZE and value > LARGEST_WINDOW:
+            raise BrokenConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
+        if name == MAX_FRAME_SIZE and not LEAST_FRAME_SIZE <= value <= LARGEST_FRAME_SIZE:
+            raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of range")
+    return pairs
+
+
+def window_update(stream_id: int, increment: int) -> bytes:
+    """Stream 0 is the connection."""
+    return frame(WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4, "big"))
+
+
+def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
+    """An end that says why."""
+    return frame(RST_STREAM, 0, stream_id, code.to_bytes(4, "big"))
+
+
+def goaway(last_stream_id: int, code: ErrorCode, reason: str = "") -> bytes:
+    """Streams above `last_stream_id` were not, and will not be, looked at."""
+    numbers = struct.pack(">II", last_stream_id, code)
+    return frame(GOAWAY, 0, 0, numbers + reason.encode()[:200])
+
+
+def unpadded(payload: bytes) -> bytes:
+    """The payload of a frame with the PADDED flag, without its padding (RFC 9113 6.1); raises BrokenConnectionError."""
+    if not payload or payload[0] >= len(payload):
+        raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "a frame has more padding than bytes")
+    return payload[1 : len(payload) - payload[0]]
+
+
+SETTINGS_ACK: Final = frame(SETTINGS, ACK, 0)

@@ -1,0 +1,140 @@
+"""gRPC over HTTP/2: messages out of the bytes of a stream, status and deadline out of headers. Pure.
+
+The rules are those of grpc's PROTOCOL-HTTP2.md.
+"""
+
+import re
+import struct
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Final
+
+_PREFIX: Final = struct.Struct(">BI")
+_UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_SMALL: Final = 1024
+"""Pieces of fewer bytes are kept together: an object of its own would weigh more than what it holds."""
+_MESSAGE_MOST: Final = 1000
+"""Bytes of a grpc-message; it is for people."""
+
+
+class Status(IntEnum):
+    """Those of the gRPC status codes that we send."""
+
+    OK = 0
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+class StatusError(Exception):
+    """Ends a call with a status other than OK."""
+
+    def __init__(self, status: Status, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class MessageReader:
+    """Length-prefixed messages, however the stream was cut; one longer than `limit` bytes raises StatusError.
+
+    `held` is how many bytes of an unfinished message it keeps.
+    """
+
+    __slots__ = ("_limit", "_missing", "_pieces", "held")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._pieces: list[bytes | bytearray] = []
+        self._missing = 0  # bytes until the message is whole; 0 while even its prefix is not
+        self.held = 0
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the stream is within a message."""
+        return bool(self.held or self._missing)
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The messages that are whole with `chunk`."""
+        missing = self._missing
+        if not missing:
+            return self._split(self._whole(chunk) if self.held else chunk, 0)
+        if missing > len(chunk):
+            self._hold(chunk)
+            self._missing = missing - len(chunk)
+            return []
+        if missing == len(chunk):
+            return [self._whole(chunk)]
+        return [self._whole(chunk[:missing]), *self._split(chunk, missing)]
+
+    def _split(self, chunk: bytes, at: int) -> list[bytes]:
+        messages = []
+        size = len(chunk)
+        while size - at >= 5:
+            compressed, length = _PREFIX.unpack_from(chunk, at)
+            if compressed or length > self._limit:
+                raise self._refusal(compressed, length)
+            at += 5
+            if length > size - at:
+                self._missing = length - (size - at)
+                break
+            messages.append(chunk[at : at + length])
+            at += length
+        if at < size:
+            self._hold(chunk[at:])
+        return messages
+
+    def _whole(self, last: bytes) -> bytes:
+        whole = b"".join((*self._pieces, last))
+        self._pieces.clear()
+        self.held = self._missing = 0
+        return whole
+
+    def _hold(self, piece: bytes) -> None:
+        size = len(piece)
+        self.held += size
+        if size >= _SMALL:
+            self._pieces.append(piece)
+        elif self._pieces and isinstance(last := self._pieces[-1], bytearray):
+            last += piece
+        else:
+            self._pieces.append(bytearray(piece))
+
+    def _refusal(self, compressed: int, length: int) -> StatusError:
+        if compressed:
+            return StatusError(Status.INTERNAL, "a compressed message on a stream without grpc-encoding")
+        return StatusError(
+            Status.RESOURCE_EXHAUSTED, f"a message of {length} bytes; at most {self._limit} are taken"
+        )
+
+
+def prefix(message: bytes) -> bytes:
+    """What goes before a message."""
+    return _PREFIX.pack(0, len(message))
+
+
+def prefixed(messages: Sequence[bytes]) -> bytes:
+    """Messages as they travel."""
+    parts = []
+    for message in messages:
+        parts.append(_PREFIX.pack(0, len(message)))
+        parts.append(message)
+    return b"".join(parts)
+
+
+def parse_timeout(value: bytes | None) -> float | None:
+    """`grpc-timeout` in seconds; None where there is none, or nothing that is one (a deadline is a courtesy)."""
+    if value is None or re.fullmatch(rb"[0-9]{1,8}[HMSmun]", value) is None:
+        return None
+    return int(value[:-1]) * _UNITS[value[-1:]]
+
+
+def percent_encoded(message: str) -> bytes:
+    """As `grpc-message` is written: printable ASCII but "%" as it is, cut where it is long."""
+    written = [
+        bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte
+        for byte in message.encode()
+    ]
+    return b"".join(written)[:_MESSAGE_MOST]

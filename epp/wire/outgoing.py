@@ -1,0 +1,233 @@
+"""The sending half of one HTTP/2 connection: frames in order, within the peer's windows (RFC 9113 5.2). Pure."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from epp.body import Budget
+from epp.protocol import Rejection
+from epp.wire.frames import (
+    DATA,
+    DEFAULT_WINDOW,
+    END_HEADERS,
+    END_STREAM,
+    HEAD,
+    HEADERS,
+    LARGEST_WINDOW,
+    LEAST_FRAME_SIZE,
+    BrokenConnectionError,
+    BrokenStreamError,
+    ErrorCode,
+    frame,
+    rst_stream,
+)
+from epp.wire.streams import Stream, Streams
+
+AT_ONCE: Final = 256 * 1024
+"""Bytes of DATA in one batch; more is given out when the peer has read that."""
+SMALL: Final = 1024
+"""Pieces of fewer bytes wait together: an object of its own would weigh more than what it holds."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Outgoing:
+    """Collects frames until `take`. What finds no window waits, counted in `memory`, until `flush` finds some.
+
+    `wake` is called when something was sent while nobody was about to `take`.
+    """
+
+    __slots__ = (
+        "_frames",
+        "_memory",
+        "_room",
+        "_wake",
+        "batch",
+        "blocked",
+        "busy",
+        "frame_size",
+        "initial_window",
+        "streams",
+        "waiting",
+        "window",
+    )
+
+    def __init__(self, streams: Streams, memory: Budget, wake: Callable[[], None]) -> None:
+        self.streams = streams
+        self._memory = memory
+        self._wake = wake
+        self._frames: list[Buffer] = []
+        self._room = AT_ONCE
+        self.waiting: dict[int, Stream] = {}
+        self.window = DEFAULT_WINDOW
+        self.initial_window = DEFAULT_WINDOW
+        self.frame_size = LEAST_FRAME_SIZE
+        self.batch = 1  # counts what was taken together
+        self.busy = False  # somebody will `take` soon
+        self.blocked = False  # the peer does not read what was taken so far
+
+    def write(self, frames: bytes) -> None:
+        """Frames that need no window."""
+        self._frames.append(frames)
+        if not self.busy:
+            self._wake()
+
+    def take(self) -> bytes:
+        """Everything that may be written now, once."""
+        frames = self._frames
+        if not frames:
+            return b""
+        written = b"".join(frames)
+        frames.clear()
+        self._room = AT_ONCE
+        self.batch += 1
+        return written
+
+    def head(self, stream: Stream, block: bytes) -> None:
+        """The headers of an answer; more follows."""
+        stream.answered_in = self.batch
+        self.write(frame(HEADERS, END_HEADERS, stream.id, block))
+
+    def send(self, stream: Stream, data: bytes, before: bytes = b"") -> None:
+        """DATA of a stream whose headers are sent; resets the stream where too much waits already."""
+        size = len(data) + len(before)
+        if size > self._room or size > stream.window or size > self.window or self.blocked or stream.waiting:
+            self._wait(stream, data, before)
+        else:
+            self._data(stream, data, before)
+        if not self.busy:
+            self._wake()
+
+    def end(self, stream: Stream, block: bytes) -> None:
+        """Nothing follows on this stream but these trailers, or headers that are the whole answer; empty: none."""
+        if stream.waiting:
+            stream.ending = block
+            return
+        stream.us_done = True
+        stream.answered_in = stream.answered_in or self.batch
+        kind, flags = (HEADERS, END_HEADERS | END_STREAM) if block else (DATA, END_STREAM)
+        self.write(frame(kind, flags, stream.id, block))
+        if stream.peer_done:
+            self.streams.close(stream, by_peer=True)
+        stream.receiver.done()
+
+    def reset(self, stream: Stream, code: ErrorCode) -> None:
+        """Stop the stream on both sides; does not tell its receiver."""
+        self.drop(stream)
+        self.streams.close(stream, by_peer=False)
+        self.write(rst_stream(stream.id, code))
+
+    def drop(self, stream: Stream) -> None:
+        """Nothing that waits is sent any more."""
+        if stream.waiting:
+            self._memory.give_back(stream.waiting_size)
+            del self.waiting[stream.id]
+            stream.waiting.clear()
+            stream.waiting_size = 0
+
+    def grow(self, stream: Stream | None, increment: int) -> None:
+        """The peer takes more, of one stream or of all together."""
+        if stream is None:
+            self.window += increment
+            if self.window > LARGEST_WINDOW:
+                raise BrokenConnectionError(
+                    ErrorCode.FLOW_CONTROL_ERROR, "the connection's window is too large"
+                )
+            return
+        stream.window += increment
+        if stream.window > LARGEST_WINDOW:
+            raise BrokenStreamError(
+                stream.id, ErrorCode.FLOW_CONTROL_ERROR, "the stream's window is too large"
+            )
+
+    def resize(self, window: int) -> None:
+        """SETTINGS_INITIAL_WINDOW_SIZE: holds for open streams too, whose windows may become negative."""
+        change = window - self.initial_window
+        self.initial_window = window
+        for stream in self.streams.open.values():
+            stream.window += change
+            if stream.window > LARGEST_WINDOW:
+                raise BrokenConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "a stream's window is too large")
+
+    def flush(self) -> None:
+        """Frames out of what waits, as far as windows and the room of this batch go, a share for every stream."""
+        before = 0
+        while self.waiting and not self.blocked and before != self._room > 0 < self.window:
+            before = self._room
+            for stream in list(self.waiting.values()):
+                self._advance(stream)
+                if self._room <= 0 or self.window <= 0:
+                    return
+
+    def _wait(self, stream: Stream, data: bytes, before: bytes) -> None:
+        size = len(data) + len(before)
+        try:
+            self._memory.take(size)
+        except Rejection:
+            self.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
+            stream.receiver.lost("too much waits for a data plane that does not read")
+            return
+        stream.waiting_size += size
+        self.waiting[stream.id] = stream
+        if stream.waiting is None:
+            stream.waiting = deque()
+        _append(stream.waiting, before)
+        _append(stream.waiting, data)
+
+    def _advance(self, stream: Stream) -> None:
+        """Send the first of what waits for one stream, as far as its windows allow."""
+        if not stream.waiting:
+            return
+        piece = stream.waiting[0]
+        size = min(len(piece), self._room, stream.window, self.window)
+        if size <= 0:
+            return
+        if size < len(piece):
+            rest = memoryview(bytes(piece) if isinstance(piece, bytearray) else piece)
+            stream.waiting[0] = rest[size:]
+            self._data(stream, rest[:size])
+        else:
+            self._data(stream, stream.waiting.popleft())
+        stream.waiting_size -= size
+        self._memory.give_back(size)
+        if stream.waiting:
+            return
+        del self.waiting[stream.id]
+        if stream.ending is not None:
+            self.end(stream, stream.ending)
+
+    def _data(self, stream: Stream, data: Buffer, before: bytes = b"") -> None:
+        """One after the other, without joining them."""
+        size, head = len(data) + len(before), len(before)
+        stream.window -= size
+        self.window -= size
+        self._room -= size
+        frames, step = self._frames, self.frame_size
+        if head:
+            length = min(step, size)
+            frames.append(HEAD.pack(length >> 8, length & 255, DATA, 0, stream.id) + before)
+            start = length - head
+        elif size <= step:
+            frames.append(HEAD.pack(size >> 8, size & 255, DATA, 0, stream.id))
+            frames.append(data)
+            return
+        else:
+            start = 0
+        view = memoryview(data)
+        if start:
+            frames.append(view[:start])
+        for at in range(start, len(data), step):
+            length = min(step, len(data) - at)
+            frames.append(HEAD.pack(length >> 8, length & 255, DATA, 0, stream.id))
+            frames.append(view[at : at + length])
+
+
+def _append(waiting: deque[Buffer], piece: bytes) -> None:
+    if not piece:
+        return
+    if len(piece) >= SMALL:
+        waiting.append(piece)
+    elif waiting and isinstance(last := waiting[-1], bytearray):
+        last += piece
+    else:
+        waiting.append(bytearray(piece))

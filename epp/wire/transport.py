@@ -1,0 +1,98 @@
+"""What serves the picker's gRPC: the two kinds of server that can, and what the rest of the picker sees of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from epp.body import Budget
+from epp.certificate import Certificate
+from epp.exchange import Exchange
+from epp.health import Health
+from epp.settings import TransportKind
+
+
+class ListenError(Exception):
+    """A port that cannot be listened on; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to listen; `host` is an IP without brackets, "::" is every interface, IPv4 too; port 0 is any free one.
+
+    `max_message` is in bytes. With `client_ca`, PEM, only clients that show a certificate of it are served.
+    """
+
+    host: str
+    port: int
+    certificate: Certificate | None = None
+    client_ca: bytes | None = None
+    max_message: int = 4 * 1024 * 1024
+
+    def address(self, port: int) -> str:
+        """`host:port`, IPv6 in brackets."""
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
+    def refused(self) -> ListenError:
+        """The one error, whatever the system says."""
+        where = self.address(self.port)
+        return ListenError(f"cannot listen on {where}: it is taken or not an address of this machine")
+
+
+class Listener(Protocol):
+    """Entering listens and serves, leaving stops at once; raises ListenError."""
+
+    @property
+    def port(self) -> int:
+        """The real one."""
+
+    @property
+    def address(self) -> str:
+        """`host:port`, IPv6 in brackets."""
+
+    async def stop(self, grace: float | None) -> None:
+        """Take no new streams; those that are open get `grace` seconds to end by themselves."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Transport(Protocol):
+    """ext_proc and grpc.health.v1 over one kind of gRPC server."""
+
+    @property
+    def open_streams(self) -> int:
+        """How many ext_proc streams are open now."""
+
+    @property
+    def opened_at(self) -> float:
+        """When the last ext_proc stream was opened, in the clock's seconds."""
+
+    def drain(self) -> None:
+        """End, with OK, every stream whose response headers are answered, and each other one as soon as its are."""
+
+    def listener(self, place: Place, *, processing: bool) -> Listener:
+        """One port with health, and with ext_proc where `processing`."""
+
+
+def open_transport(
+    kind: TransportKind,
+    open_exchange: Callable[[], Exchange],
+    health: Health,
+    memory: Budget,
+    clock: Callable[[], float],
+) -> Transport:
+    """`open_exchange` is called once per stream, `memory` is what waits or is unfinished in all streams may hold.
+
+    grpc is imported only where it serves.
+    """
+    if kind is TransportKind.GRPC:
+        from epp.wire.grpc_transport import GrpcTransport
+
+        return GrpcTransport(open_exchange, health, clock)
+    from epp.wire.http2_transport import Http2Transport
+
+    return Http2Transport(open_exchange, health, memory, clock)

@@ -1,0 +1,201 @@
+"""The prefix plugins: the Go picker's values, and what counts as the same beginning."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.endpoint import NO_ADAPTERS, NO_NUMBERS, Endpoint, EndpointPool
+from epp.request import InferenceRequest, PrefixChain, parse_request
+from epp.scheduling.prefix import PrefixCacheProducer, PrefixCacheScorer
+from epp.scheduling.standing import Weighted, add_scores, ask
+
+
+def pool_of(count: int) -> EndpointPool:
+    endpoints = [
+        Endpoint(id=f"pod{i + 1}", incarnation="a", address=f"10.0.0.{i + 1}", port=8000, metrics_port=8000)
+        for i in range(count)
+    ]
+    return EndpointPool(endpoints, np.repeat(NO_NUMBERS, count, axis=1), [NO_ADAPTERS] * count, 0.0)
+
+
+POOL = pool_of(3)
+
+
+def asked(prompt: Any, model: str = "m", **fields: Any) -> InferenceRequest:
+    body = json.dumps({"model": model, "prompt": prompt} | fields).encode()
+    return parse_request({":path": "/v1/completions"}, body, lambda: "r")
+
+
+def chat(*messages: dict[str, Any], **fields: Any) -> InferenceRequest:
+    body = json.dumps({"model": "m", "messages": messages} | fields).encode()
+    return parse_request({":path": "/v1/chat/completions"}, body, lambda: "r")
+
+
+def blocks(producer: PrefixCacheProducer, request: InferenceRequest) -> list[int]:
+    producer.prepare(request, POOL)
+    return list(request.prefixes[producer].blocks)
+
+
+def shared(producer: PrefixCacheProducer, one: InferenceRequest, other: InferenceRequest) -> int:
+    """How many blocks their beginnings have in common."""
+    pairs = list(zip(blocks(producer, one), blocks(producer, other), strict=False))
+    return next((index for index, (a, b) in enumerate(pairs) if a != b), len(pairs))
+
+
+def column(scorer: PrefixCacheScorer, request: InferenceRequest, pool: EndpointPool) -> list[float]:
+    return add_scores(np.zeros(len(pool)), ask([Weighted(scorer)], request, pool)).tolist()
+
+
+def scores(scorer: PrefixCacheScorer, request: InferenceRequest) -> list[float]:
+    scorer.producer.prepare(request, POOL)
+    return column(scorer, request, POOL)
+
+
+def holding(total: int, *held: int, **scorer: Any) -> list[float]:
+    """The scores of a chain of `total` blocks of one token, of which each endpoint holds the first ones."""
+    producer = PrefixCacheProducer(block_tokens=1)
+    for endpoint, count in zip(POOL.endpoints, held, strict=False):
+        producer.index.record(range(count), endpoint.key, 1000)
+    request = asked("x")
+    request.prefixes[producer] = PrefixChain(range(total), 1)
+    return column(PrefixCacheScorer(producer, **scorer), request, POOL)
+
+
+def test_the_scorer_s_values() -> None:
+    # prefix-cache-scorer of the Go picker: the share of the blocks; with a weight, the square of the length too
+    assert holding(10, 5, 2) == pytest.approx([0.5, 0.2, 0])
+    half = {"length_weight": 0.5, "length_scale": 100}
+    assert holding(10, 5, **half)[0] == pytest.approx(0.25125)
+    assert holding(100, 50, **half)[0] == pytest.approx(0.375)
+    assert holding(400, 400, **half)[0] == pytest.approx(1.0)
+
+
+def test_the_scorer_s_values_where_many_hold_the_beginning() -> None:
+    producer, pool = PrefixCacheProducer(block_tokens=1), pool_of(30)
+    for row, endpoint in enumerate(pool.endpoints):
+        producer.index.record(range(row), endpoint.key, 1000)
+    request = asked("x")
+    request.prefixes[producer] = PrefixChain(range(20), 1)
+    expected = [0.5 * min(row, 20) / 20 + 0.5 * (min(row, 20) / 100) ** 2 for row in range(30)]
+    assert column(PrefixCacheScorer(producer, 0.5, 100), request, pool) == pytest.approx(expected)
+    assert column(PrefixCacheScorer(producer), request, pool) == [min(row, 20) / 20 for row in range(30)]
+
+
+def test_the_producer_s_values() -> None:
+    # approx-prefix-cache-producer of the Go picker, blocks of one token, which is four bytes
+    scorer = PrefixCacheScorer(PrefixCacheProducer(block_tokens=1))
+    first = asked("aaaabbbb")
+    scorer.producer.prepare(first, POOL)
+    for endpoint in (POOL.endpoints[0], POOL.endpoints[2]):
+        scorer.producer.served(first, endpoint)
+    assert scores(scorer, asked("aaaacccc")) == [0.5, 0, 0.5]
+    assert scores(scorer, asked("aaaabbbb")) == [1, 0, 1]
+    assert scores(scorer, asked("ccccbbbb")) == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ({"block_tokens": 1, "max_tokens": 2}, 2),
+        ({"block_tokens": 1, "max_tokens": 2, "max_blocks": 3}, 2),
+        ({"block_tokens": 1, "max_blocks": 3}, 3),
+        ({"block_tokens": 1}, 4),
+        ({"block_tokens": 3}, 2),
+        ({"block_tokens": 3, "max_tokens": 2}, 1),
+    ],
+)
+def test_how_much_is_looked_at(parameters: dict[str, int], expected: int) -> None:
+    assert len(blocks(PrefixCacheProducer(**parameters), asked("aaaabbbbccccdddd"))) == expected
+
+
+def test_the_last_block_may_be_short() -> None:
+    assert len(blocks(PrefixCacheProducer(block_tokens=128), asked("x" * 192 * 4))) == 2
+
+
+TURNS = [
+    {"role": "system", "content": "You are helpful. " * 40},
+    {"role": "user", "content": [{"type": "text", "text": "What is this? " * 40}]},
+    {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": {"name": "look"}}] * 9},
+    {"role": "tool", "content": "A cat. " * 40},
+]
+
+
+def test_a_chat_that_goes_on_begins_as_it_did() -> None:
+    producer = PrefixCacheProducer(block_tokens=16)
+    before = blocks(producer, chat(*TURNS[:3]))
+    after = blocks(producer, chat(*TURNS))
+    assert len(after) > len(before) > 20
+    assert after[: len(before) - 1] == before[:-1]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        asked("x" * 999, model="other"),
+        asked("x" * 999, cache_salt="tenant"),
+        asked("y" + "x" * 999),
+        chat({"role": "user", "content": "x" * 999}),
+    ],
+)
+def test_what_shares_no_cache_shares_no_block(other: InferenceRequest) -> None:
+    assert shared(PrefixCacheProducer(), asked("x" * 999), other) == 0
+
+
+def test_a_chat_s_tools_roles_and_calls_are_part_of_it() -> None:
+    producer = PrefixCacheProducer(block_tokens=1)
+    plain = chat({"role": "user", "content": "x" * 99})
+    assert shared(producer, plain, chat({"role": "user", "content": "x" * 99})) == 27
+    assert shared(producer, plain, chat({"role": "user", "content": "x" * 99}, tools=[{"type": "f"}])) == 0
+    assert shared(producer, plain, chat({"role": "system", "content": "x" * 99})) == 0
+    called = TURNS[2] | {"tool_calls": [{"id": "2", "function": {"name": "look"}}] * 9}
+    same = shared(producer, chat(TURNS[0], TURNS[2]), chat(TURNS[0], called))
+    assert len(blocks(producer, chat(TURNS[0]))) <= same < len(blocks(producer, chat(TURNS[0], called)))
+
+
+def test_two_pickers_name_blocks_differently() -> None:
+    assert blocks(PrefixCacheProducer(seed=1), asked("x")) != blocks(PrefixCacheProducer(seed=2), asked("x"))
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/models", b""), ("/v1/rerank", b'{"model":"m","query":"q"}'), ("/x", b"\x00")]
+)
+def test_a_request_without_a_prompt_has_no_blocks(path: str, body: bytes) -> None:
+    scorer = PrefixCacheScorer(PrefixCacheProducer())
+    request = parse_request({":path": path}, body, lambda: "r")
+    assert scores(scorer, request) == [0, 0, 0]
+    scorer.producer.served(request, POOL.endpoints[0])
+    assert len(scorer.producer.index) == 0
+
+
+CONTENT = st.text(max_size=40) | st.lists(st.text(max_size=9), max_size=2) | st.none()
+MESSAGES = st.lists(
+    st.fixed_dictionaries({"role": st.text(max_size=4), "content": CONTENT}), min_size=1, max_size=5
+)
+
+
+@given(messages=MESSAGES, limit=st.integers(0, 300))
+def test_the_head_of_a_chat_is_the_beginning_of_all_of_it(messages: list[dict[str, Any]], limit: int) -> None:
+    prompt = chat(*messages).prompt
+    assert prompt is not None
+    assert prompt.head(limit) == prompt.head(None)[:limit]
+
+
+@given(text=st.text(min_size=1, max_size=60), limit=st.integers(0, 80))
+def test_the_head_of_a_text(text: str, limit: int) -> None:
+    prompt = asked(text).prompt
+    assert prompt is not None
+    assert prompt.head(limit) == json.dumps(text)[1:-1].encode()[:limit]
+
+
+@given(one=st.text(min_size=1), other=st.text(min_size=1))
+def test_as_many_blocks_are_shared_as_are_equal(one: str, other: str) -> None:
+    producer = PrefixCacheProducer(block_tokens=1)
+    first, second = (json.dumps(text)[1:-1].encode() for text in (one, other))
+    same = 0
+    while (piece := first[same * 4 : same * 4 + 4]) and piece == second[same * 4 : same * 4 + 4]:
+        same += 1
+    assert shared(producer, asked(one), asked(other)) == same

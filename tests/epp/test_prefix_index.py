@@ -1,0 +1,162 @@
+"""The index against a plain model of it: for each endpoint the blocks it holds, in the order of their last use."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.endpoint import Endpoint
+from epp.scheduling.prefix_index import BLOCK_BYTES, PrefixIndex
+
+
+def endpoint(name: str) -> Endpoint:
+    return Endpoint(id=name, incarnation="a", address="10.0.0.1", port=8000, metrics_port=8000)
+
+
+POOL = tuple(endpoint(name) for name in "abcdefghijkl")
+A, B, C = (one.key for one in POOL[:3])
+
+
+def matched(index: PrefixIndex, chain: Sequence[int], pool: tuple[Endpoint, ...] = POOL[:3]) -> list[float]:
+    found = index.match(chain, pool)
+    return [found.get(row, 0) for row in range(len(pool))] if isinstance(found, dict) else found.tolist()
+
+
+def test_a_match_is_one_row_from_the_beginning() -> None:
+    index = PrefixIndex()
+    index.record([1, 2, 3], A, 100)
+    index.record([1, 2, 30], B, 100)
+    assert matched(index, [1, 2, 3, 4]) == [3, 2, 0]
+    assert matched(index, [1, 20]) == [1, 1, 0]
+    assert index.match([9, 2, 3], POOL) == {}
+    assert index.match([], POOL) == {}
+
+
+def test_leaves_go_before_roots_and_what_was_not_used_goes_first() -> None:
+    index = PrefixIndex()
+    index.record([1, 2, 3], A, 5)
+    index.record([1, 20, 30], A, 5)
+    assert matched(index, [1, 2, 3], POOL[:1]) == [3]
+    index.record([1, 2, 3], A, 5)
+    index.record([7], A, 5)
+    assert matched(index, [1, 20, 30], POOL[:1]) == [2], "the leaf of the chain that rested longest"
+    index.record([8], A, 5)
+    assert matched(index, [1, 20, 30], POOL[:1]) == [1]
+    assert matched(index, [1, 2, 3], POOL[:1]) == [3]
+
+
+def test_of_a_chain_that_is_too_long_the_beginning_is_kept() -> None:
+    index = PrefixIndex()
+    index.record(range(1, 20), A, 6)
+    assert (matched(index, range(1, 20)), len(index)) == ([6, 0, 0], 6)
+
+
+def test_what_is_forgotten_is_gone_for_that_endpoint_only() -> None:
+    index = PrefixIndex()
+    index.record([1, 2], A, 100)
+    index.record([1, 2], B, 100)
+    index.forget(A)
+    index.forget(C)
+    assert matched(index, [1, 2]) == [0, 2, 0]
+    index.record([1], C, 100)
+    assert matched(index, [1, 2]) == [0, 2, 1], "its place is another one's"
+    index.forget(B)
+    index.forget(C)
+    assert len(index) == 0
+    assert index.match([1, 2], POOL) == {}
+
+
+def test_memory_is_bounded_and_shared_evenly() -> None:
+    index = PrefixIndex(max_bytes=12 * BLOCK_BYTES)
+    index.record(range(100, 120), A, 1000)
+    assert len(index) == 12
+    index.record(range(200, 220), B, 1000)
+    index.record(range(300, 320), C, 1000)
+    assert matched(index, range(100, 120)) == [4, 0, 0]
+    assert matched(index, range(200, 220)) == [0, 4, 0]
+    assert len(index) == 12
+
+
+def test_some_of_those_that_are_away_are_kept() -> None:
+    index = PrefixIndex()
+    for number, one in enumerate(POOL):
+        index.record([number + 1], one.key, 10)
+    index.record([1], A, 10)
+    index.retain([one.key for one in POOL[3:6]])
+    kept = [one.id for number, one in enumerate(POOL) if index.match([number + 1], POOL)]
+    assert kept == ["a", "d", "e", "f", "k", "l"], (
+        "those that are there, and of the others the three used last"
+    )
+    index.retain([one.key for one in POOL])
+    assert len(index) == 6
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 63, 64, 65, 1000])
+def test_many_hold_the_same(count: int) -> None:
+    pool = tuple(endpoint(str(number)) for number in range(count))
+    index = PrefixIndex()
+    for number, one in enumerate(pool):
+        index.record([1, 2, 3][: number % 3 + 1], one.key, 10)
+    assert matched(index, [1, 2, 3, 4], pool) == [number % 3 + 1 for number in range(count)]
+    others = (endpoint("stranger"), *reversed(pool))
+    assert matched(index, [1], others) == [0] + [1] * count
+    few = (*pool[: count // 2], endpoint("stranger"))
+    assert matched(index, [1], few) == [1] * (count // 2) + [0], "holders that are not asked about"
+
+
+class Model:
+    """What the index should hold, written down the slow way."""
+
+    def __init__(self, max_blocks: int) -> None:
+        self.max_blocks = max_blocks
+        self.held: dict[tuple[str, str], list[tuple[int, ...]]] = {}
+        """By endpoint its blocks, each as the chain up to it, the one that was not used for longest first."""
+
+    def record(self, chain: tuple[int, ...], key: tuple[str, str], capacity: int) -> None:
+        blocks = self.held.setdefault(key, [])
+        for end in range(len(chain), 0, -1):
+            block = chain[:end]
+            if block in blocks:
+                blocks.remove(block)
+            blocks.append(block)
+        share = self.max_blocks // len(self.held)
+        for other in self.held.values():
+            del other[: max(0, len(other) - share)]
+        del blocks[: max(0, len(blocks) - capacity)]
+
+    def match(self, chain: tuple[int, ...], key: tuple[str, str]) -> int:
+        blocks = self.held.get(key, [])
+        held = [chain[:end] in blocks for end in range(1, len(chain) + 1)]
+        return held.index(False) if False in held else len(held)
+
+
+CHAINS = st.lists(st.integers(0, 1), min_size=1, max_size=6).map(tuple)
+STEPS = st.lists(
+    st.tuples(st.integers(0, 4), CHAINS, st.sampled_from(["record"] * 5 + ["forget"]), st.integers(1, 12)),
+    max_size=40,
+)
+
+
+@given(steps=STEPS, max_blocks=st.sampled_from([10, 24, 1000]), asked=st.lists(CHAINS, max_size=5))
+def test_as_the_model(
+    steps: list[tuple[int, tuple[int, ...], str, int]], max_blocks: int, asked: list[tuple[int, ...]]
+) -> None:
+    index, model, pool = PrefixIndex(max_blocks * BLOCK_BYTES), Model(max_blocks), POOL[:5]
+    for who, chain, what, capacity in steps:
+        key = pool[who].key
+        if what == "forget":
+            index.forget(key)
+            model.held.pop(key, None)
+        else:
+            index.record(names(chain), key, capacity)
+            model.record(chain, key, capacity)
+        assert len(index) <= max_blocks
+        assert len(index) == sum(len(blocks) for blocks in model.held.values())
+    for chain in [*asked, *(chain for _, chain, _, _ in steps)]:
+        assert matched(index, names(chain), pool) == [model.match(chain, one.key) for one in pool]
+
+
+def names(chain: tuple[int, ...]) -> list[int]:
+    """Blocks named as hashes are: by everything up to their end."""
+    return [hash(chain[:end]) for end in range(1, len(chain) + 1)]

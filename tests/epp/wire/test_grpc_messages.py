@@ -1,0 +1,84 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.wire.grpc_messages import (
+    MessageReader,
+    Status,
+    StatusError,
+    parse_timeout,
+    percent_encoded,
+    prefixed,
+)
+
+
+@given(st.lists(st.binary(max_size=3000), max_size=6), st.lists(st.integers(0, 4000), max_size=12))
+def test_messages_come_out_whole_however_they_are_cut(messages: list[bytes], cuts: list[int]) -> None:
+    data = prefixed(messages)
+    reader = MessageReader(3000)
+    found: list[bytes] = []
+    for cut in cuts:
+        piece, data = data[:cut], data[cut:]
+        if piece:
+            found += reader.feed(piece)
+            assert reader.held <= 3005
+    if data:
+        found += reader.feed(data)
+    assert found == messages
+    assert not reader.unfinished
+    assert reader.held == 0
+
+
+def test_a_message_byte_by_byte() -> None:
+    reader = MessageReader(100)
+    data = prefixed([b"abc", b"", b"de"])
+    found = [message for byte in data for message in reader.feed(bytes((byte,)))]
+    assert found == [b"abc", b"", b"de"]
+
+
+def test_a_prefix_alone_is_unfinished() -> None:
+    reader = MessageReader(100)
+    assert reader.feed(b"\0\0\0\0\2") == []
+    assert (reader.unfinished, reader.held) == (True, 0)
+    assert reader.feed(b"ab") == [b"ab"]
+    assert not reader.unfinished
+
+
+@pytest.mark.parametrize(
+    ("data", "status"), [(b"\0\0\0\0\x65", Status.RESOURCE_EXHAUSTED), (b"\1\0\0\0\1a", Status.INTERNAL)]
+)
+def test_what_is_refused_by_its_prefix(data: bytes, status: Status) -> None:
+    with pytest.raises(StatusError) as caught:
+        MessageReader(100).feed(data)
+    assert caught.value.status is status
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        (b"1H", 3600),
+        (b"2M", 120),
+        (b"3S", 3),
+        (b"250m", 0.25),
+        (b"7u", 7e-6),
+        (b"9n", 9e-9),
+        (b"99999999S", 99_999_999),
+        (b"0m", 0),
+        (None, None),
+        (b"", None),
+        (b"1", None),
+        (b"S", None),
+        (b"-1S", None),
+        (b"123456789S", None),
+        (b"1d", None),
+        (b"1S\n", None),
+    ],
+)
+def test_timeouts(written: bytes | None, seconds: float | None) -> None:
+    assert parse_timeout(written) == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_messages_for_people_are_ascii_and_short() -> None:
+    assert percent_encoded("a b~") == b"a b~"
+    assert percent_encoded("100%\n\u00fc") == b"100%25%0A%C3%BC"
+    assert len(percent_encoded("\n" * 5000)) <= 1000

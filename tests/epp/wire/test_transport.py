@@ -1,0 +1,243 @@
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+from epp.body import Budget
+from epp.exchange import Exchange, Rules
+from epp.health import Health
+from epp.protocol import Rejection
+from epp.settings import TransportKind
+from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
+from epp.wire.transport import Place, open_transport
+
+METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
+
+Eventually = Callable[..., Awaitable[float]]
+
+
+class Served:
+    """A picker's port over one transport, and a client's channel to it."""
+
+    def __init__(self, kind: TransportKind, director: Any) -> None:
+        self.budget = Budget(1_000_000)
+        self.most = 0
+        self.director = director
+        self.transport = open_transport(kind, self._exchange, Health(), self.budget, time.monotonic)
+        self.listener = self.transport.listener(Place("127.0.0.1", 0), processing=True)
+        self.channel: aio.Channel
+
+    def _exchange(self) -> Exchange:
+        return Exchange(self, Rules(), budget=self.budget)
+
+    def direct(self, *request: Any) -> Any:
+        self.most = max(self.most, self.budget.held)
+        return self.director.direct(*request)
+
+    def served(self, *report: Any) -> None:
+        self.director.served(*report)
+
+    def responded(self, *answered: Any) -> None:
+        self.director.responded(*answered)
+
+    def release(self, *over: Any) -> None:
+        self.director.release(*over)
+
+    def stream(self) -> Any:
+        call = self.channel.stream_stream(
+            METHOD,
+            request_serializer=ProcessingRequest.SerializeToString,
+            response_deserializer=ProcessingResponse.FromString,
+        )
+        return call()
+
+
+@pytest.fixture(params=list(TransportKind))
+async def served(request: pytest.FixtureRequest, director: Any) -> AsyncIterator[Served]:
+    served = Served(request.param, director)
+    async with served.listener:
+        served.channel = aio.insecure_channel(served.listener.address)
+        yield served
+        await served.channel.close()
+
+
+async def routed(stream: Any, messages: Any) -> ProcessingResponse:
+    await stream.write(messages.headers(end_of_stream=True))
+    answer: ProcessingResponse = await stream.read()
+    return answer
+
+
+async def test_a_whole_conversation(
+    served: Served, director: Any, messages: Any, eventually: Eventually
+) -> None:
+    stream = served.stream()
+    body = bytes(200_000)
+    for message in (messages.headers(), messages.body(body, end_of_stream=False)):
+        await stream.write(message)
+    await stream.write(messages.body(b"", end_of_stream=True))
+    answers = [await stream.read() for _ in range(5)]
+    assert [answer.WhichOneof("response") for answer in answers] == ["request_headers"] + ["request_body"] * 4
+    await stream.write(messages.response_headers())
+    assert (await stream.read()).HasField("response_headers")
+    assert director.released == []
+    await stream.done_writing()
+    assert await stream.code() is grpc.StatusCode.OK
+    await eventually(lambda: director.released == [director.outcome])
+    assert served.transport.open_streams == 0
+
+
+@pytest.mark.parametrize("responded", [False, True])
+async def test_a_reset_is_a_normal_end(
+    served: Served,
+    director: Any,
+    messages: Any,
+    eventually: Eventually,
+    caplog: pytest.LogCaptureFixture,
+    responded: bool,
+) -> None:
+    caplog.set_level(logging.DEBUG, "epp")
+    stream = served.stream()
+    await routed(stream, messages)
+    if responded:
+        await stream.write(messages.response_headers())
+        await stream.read()
+    stream.cancel()
+    await eventually(lambda: director.released == [director.outcome])
+    await eventually(lambda: served.transport.open_streams == 0)
+    assert caplog.records == []
+
+
+async def test_a_rejection_is_an_answer(served: Served, director: Any, messages: Any) -> None:
+    director.outcome = Rejection(429, "saturated", "later", retry_after=1)
+    stream = served.stream()
+    assert (await routed(stream, messages)).immediate_response.status.code == 429
+    await stream.done_writing()
+    assert await stream.code() is grpc.StatusCode.OK
+
+
+async def test_a_fault_ends_its_stream_only(
+    served: Served, director: Any, messages: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = director.outcome
+    director.outcome = ZeroDivisionError("secret prompt")
+    stream = served.stream()
+    await stream.write(messages.headers(end_of_stream=True))
+    assert await stream.code() is grpc.StatusCode.INTERNAL
+    assert await stream.details() == "the director failed: ZeroDivisionError"
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "conftest.py" in caplog.text
+    assert "secret" not in caplog.text
+    director.outcome = good
+    assert (await routed(served.stream(), messages)).HasField("request_headers")
+
+
+async def test_after_the_response_headers_even_a_fault_ends_ok(
+    served: Served, director: Any, messages: Any
+) -> None:
+    stream = served.stream()
+    await routed(stream, messages)
+    await stream.write(messages.response_headers())
+    await stream.read()
+    await stream.write(messages.headers())  # out of order
+    assert await stream.code() is grpc.StatusCode.OK
+
+
+async def test_drain_ends_answered_streams_and_lets_the_others_finish(
+    served: Served, director: Any, messages: Any, eventually: Eventually
+) -> None:
+    answered, under_way = served.stream(), served.stream()
+    await routed(answered, messages)
+    await answered.write(messages.response_headers())
+    await answered.read()
+    await routed(under_way, messages)
+    served.transport.drain()
+    stopping = asyncio.create_task(served.listener.stop(10))
+    assert await answered.code() is grpc.StatusCode.OK
+    await under_way.write(messages.response_headers())
+    assert (await under_way.read()).HasField("response_headers")
+    assert await under_way.code() is grpc.StatusCode.OK
+    async with asyncio.timeout(5):
+        await stopping
+    assert len(director.released) == 2
+
+
+class Later:
+    """A deferral that the test settles."""
+
+    settle: Any = None
+    abandoned = False
+
+    def subscribe(self, settle: Any) -> None:
+        self.settle = settle
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+
+async def test_a_deferred_pick_is_sent_when_it_comes(
+    served: Served, director: Any, messages: Any, picking: Any, eventually: Eventually
+) -> None:
+    director.outcome = later = Later()
+    stream = served.stream()
+    await stream.write(messages.headers())
+    await stream.write(messages.body(b"abc", end_of_stream=True))
+    await eventually(lambda: later.settle)
+    later.settle(picking("10.0.0.7:8000"), 0)
+    assert (await stream.read()).HasField("request_headers")
+    assert (await stream.read()).HasField("request_body")
+    await stream.write(messages.response_headers())
+    assert (await stream.read()).HasField("response_headers")
+
+
+async def test_a_client_that_leaves_abandons_its_deferred_pick(
+    served: Served, director: Any, messages: Any, eventually: Eventually
+) -> None:
+    director.outcome = later = Later()
+    stream = served.stream()
+    await stream.write(messages.headers(end_of_stream=True))
+    await eventually(lambda: later.settle)
+    stream.cancel()
+    await eventually(lambda: later.abandoned)
+
+
+async def test_a_deferred_fault_is_internal(
+    served: Served, director: Any, messages: Any, eventually: Eventually
+) -> None:
+    director.outcome = later = Later()
+    stream = served.stream()
+    await stream.write(messages.headers(end_of_stream=True))
+    await eventually(lambda: later.settle)
+    later.settle(ZeroDivisionError(), 0)
+    assert await stream.code() is grpc.StatusCode.INTERNAL
+
+
+async def test_a_thousand_aborted_streams_leave_nothing(
+    served: Served, director: Any, messages: Any, eventually: Eventually
+) -> None:
+    for _ in range(20):
+        streams = [served.stream() for _ in range(50)]
+        for stream in streams:
+            await stream.write(messages.headers(end_of_stream=True))
+        for stream in streams:
+            stream.cancel()
+    await eventually(lambda: served.transport.open_streams == 0)
+    assert len(director.released) == len(director.directed)
+
+
+async def test_a_body_that_is_written_back_counts_no_more(
+    served: Served, director: Any, messages: Any, eventually: Eventually
+) -> None:
+    stream = served.stream()
+    await stream.write(messages.headers())
+    await stream.write(messages.body(bytes(1000), end_of_stream=True))
+    for _ in range(2):
+        await stream.read()
+    await eventually(lambda: served.budget.held == 0)
+    assert director.released == []
+    assert served.most == 1000
+    stream.cancel()
