@@ -1,0 +1,110 @@
+"""Batch files: requests in, one JSON object a line, results out; the form of the OpenAI Batch API (pure but for files)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from dispatcher.message import Result
+
+
+class BatchFileError(ValueError):
+    """A line is not what it should be; the text names file and line."""
+
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    body: msgspec.Raw
+    url: str = ""
+    method: str = "POST"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """One request; `body` byte for byte as it stands in the file, `url` the path, empty: the queue's own."""
+
+    custom_id: str
+    url: str
+    body: bytes
+
+
+def read_lines(path: Path) -> Iterator[BatchLine]:
+    """The requests of a file, read as they are asked for; raises BatchFileError and OSError."""
+    seen: set[str] = set()
+    with path.open("rb") as file:
+        for number, text in enumerate(file, start=1):
+            if not text.strip():
+                continue
+            line = _read_line(text, f"{path}:{number}")
+            if line.custom_id in seen:
+                raise BatchFileError(f"{path}:{number}: the custom_id {line.custom_id!r} stands twice")
+            seen.add(line.custom_id)
+            yield line
+
+
+def _read_line(text: bytes, place: str) -> BatchLine:
+    try:
+        line = msgspec.json.decode(text, type=_Line)
+        body = bytes(line.body)
+        msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        expected = 'expected {"custom_id": "...", "url": "/v1/chat/completions", "body": {...}}'
+        raise BatchFileError(f"{place}: {error}; {expected}") from error
+    if line.method != "POST":
+        raise BatchFileError(f"{place}: the method is {line.method!r}; only POST is sent")
+    if not line.custom_id:
+        raise BatchFileError(f"{place}: the custom_id is empty")
+    return BatchLine(line.custom_id, line.url, body)
+
+
+def result_line(custom_id: str, result: Result) -> bytes:
+    """One line of a results file, its end included; the answer's body is kept as it came where it is JSON."""
+    response = None
+    if result.status_code:
+        response = {
+            "status_code": result.status_code,
+            "request_id": result.token,
+            "body": _body(result.payload),
+        }
+    error = None
+    if result.error_code is not None:
+        error = {"code": str(result.error_code), "message": result.error_message}
+    document = {"id": result.id, "custom_id": custom_id, "response": response, "error": error}
+    return msgspec.json.encode(document) + b"\n"
+
+
+def _body(payload: bytes) -> msgspec.Raw | str:
+    if b"\n" in payload or b"\r" in payload:  # would break the line
+        try:
+            return msgspec.Raw(msgspec.json.encode(msgspec.json.decode(payload)))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return payload.decode(errors="replace")
+    try:
+        msgspec.json.decode(payload, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return payload.decode(errors="replace")
+    return msgspec.Raw(payload)
+
+
+class _Done(msgspec.Struct):
+    custom_id: str
+
+
+def finished_ids(path: Path) -> set[str]:
+    """The custom_ids that a results file has already; a last line that was cut off by a crash is taken out of it."""
+    done: set[str] = set()
+    if not path.exists():
+        return done
+    whole = 0
+    with path.open("rb+") as file:
+        for number, text in enumerate(file, start=1):
+            if not text.endswith(b"\n"):
+                break
+            try:
+                done.add(msgspec.json.decode(text, type=_Done).custom_id)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise BatchFileError(f"{path}:{number}: no line of a results file: {error}") from error
+            whole += len(text)
+        file.truncate(whole)
+    return done

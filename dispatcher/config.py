@@ -1,0 +1,274 @@
+"""The configuration file: what it may say, what that means, and plain words for what it may not."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+from dispatcher.duration import parse_duration, parse_size
+from dispatcher.gates.catalogue import GateConfigError, GateSpec, parse_gate
+from dispatcher.outgoing import DEFAULT_PATHS, TIMEOUT, IllegalRequestError, Route, operator_headers
+from dispatcher.queue import Rules
+
+
+class ConfigError(ValueError):
+    """The configuration is not sound; the text names the place and what could stand there, and quotes no secret."""
+
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(f"{place}: {problem}" if place else problem)
+
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+
+
+def _seconds(value: object) -> object:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+def _bytes(value: object) -> object:
+    return parse_size(value) if isinstance(value, str) else value
+
+
+def _expanded(value: object, info: ValidationInfo) -> object:
+    """With ${NAME} taken from the environment, so that no secret need stand in the file."""
+    environment: Mapping[str, str] = info.context or {}
+
+    def look_up(match: re.Match[str]) -> str:
+        if match[1] not in environment:
+            raise ValueError(f"the environment has no variable {match[1]}")
+        return environment[match[1]]
+
+    return _VARIABLE.sub(look_up, value) if isinstance(value, str) else value
+
+
+def _http_url(value: str) -> str:
+    parts = urlsplit(value)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError("expected http://HOST[:PORT][/PATH] or https://...")
+    if parts.username or parts.password:
+        raise ValueError("a user and a password belong into the header authorization")
+    return value.rstrip("/")
+
+
+def broker_url(value: str) -> str:
+    """The same; raises ValueError where there is no such broker."""
+    if urlsplit(value).scheme not in ("redis", "rediss", "unix", "memory"):
+        raise ValueError(
+            "expected redis://HOST:PORT/DB, rediss://..., unix:///PATH, or memory:// to try things out"
+        )
+    return value
+
+
+Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+"""In seconds."""
+Size = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
+Secret = Annotated[str, BeforeValidator(_expanded)]
+Secrets = Annotated[dict[str, Secret], Field(repr=False)]
+Name = Annotated[str, Field(pattern=_NAME)]
+HttpUrl = Annotated[str, BeforeValidator(_expanded), AfterValidator(_http_url)]
+
+
+class Section(BaseModel):
+    """Part of a configuration: exact types, and no field that is not known."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_unknown_field(cls, given: object) -> object:
+        known = list(cls.model_fields)
+        for name in given if isinstance(given, dict) else ():
+            if name not in known:
+                raise ValueError(f"unknown field {name!r}; known: {', '.join(known)}")
+        return given
+
+
+class HttpConfig(Section):
+    """Where health, metrics and the front door listen."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8081, ge=0, le=65535)
+
+
+class TargetConfig(Section):
+    """A gateway that takes requests. `concurrency`: on their way from one process, over all its queues."""
+
+    name: Name
+    url: HttpUrl
+    paths: list[str] = Field(default=list(DEFAULT_PATHS), min_length=1)
+    headers: Secrets = {}
+    concurrency: int = Field(default=64, ge=1, le=100_000)
+    request_timeout: Duration = 300.0
+    timeout_header: str = TIMEOUT
+    ca_file: str | None = None
+
+    @model_validator(mode="after")
+    def _sendable(self) -> "TargetConfig":
+        operator_headers(self.headers)
+        for path in self.paths:
+            Route(path=path, paths=(path,)).target_path()
+        return self
+
+
+class IntakeConfig(Section):
+    """A sorted set that producers of the Go processor fill. `tenant_attribute`: the metadata that names the tenant."""
+
+    key: str = Field(default="request-sortedset", min_length=1)
+    tenant_attribute: str = "userid"
+
+
+class QueueConfig(Section):
+    """One queue, its gate and where its requests go. `lease`: how soon a killed replica's requests are taken over."""
+
+    name: Name
+    target: str
+    path: str | None = None
+    objective: Annotated[str, Field(max_length=256)] = ""
+    gate: dict[str, Any]
+    weights: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = {}
+    strict_tiers: bool = False
+    lease: Annotated[Duration, Field(ge=1, le=15)] = 15.0
+    max_deliveries: int = Field(default=10, ge=1)
+    result_ttl: Duration = 7 * 86400.0
+    max_payload: Annotated[Size, Field(le=10 * 1024 * 1024)] = 10 * 1024 * 1024
+    results: Literal["leased", "go-list"] = "leased"
+    result_list: str = "result-list"
+    intake: IntakeConfig | None = None
+
+    @property
+    def rules(self) -> Rules:
+        """What the broker must know."""
+        return Rules(
+            lease_ms=int(self.lease * 1000),
+            max_deliveries=self.max_deliveries,
+            result_ttl_ms=int(self.result_ttl * 1000),
+            max_payload=self.max_payload,
+            weights=self.weights,
+            strict_tiers=self.strict_tiers,
+            result_list=self.result_list if self.results == "go-list" else "",
+        )
+
+    def gate_spec(self) -> GateSpec:
+        """What its gate is; raises ConfigError."""
+        try:
+            return parse_gate(self.gate, f"queues.{self.name}.gate")
+        except GateConfigError as error:
+            raise ConfigError("", str(error)) from error
+
+    def route(self, target: TargetConfig) -> Route:
+        """Where and how its requests are sent."""
+        return Route(
+            path=self.path or target.paths[0],
+            paths=tuple(target.paths),
+            headers=operator_headers(target.headers),
+            objective=self.objective,
+            timeout_header=target.timeout_header,
+        )
+
+
+class FrontDoorConfig(Section):
+    """The OpenAI-compatible way in. `tokens`: tenant → bearer token; without any, everybody is "default"."""
+
+    queue: str
+    deadline: Duration = 86400.0
+    tokens: Secrets = {}
+
+
+class Config(Section):
+    """The file as it stands."""
+
+    broker: Annotated[str, BeforeValidator(_expanded), AfterValidator(broker_url), Field(repr=False)]
+    http: HttpConfig = HttpConfig()
+    drain_timeout: Duration = 120.0
+    targets: list[TargetConfig] = Field(min_length=1)
+    queues: list[QueueConfig] = []
+    front_door: FrontDoorConfig | None = None
+
+    def target(self, name: str) -> TargetConfig:
+        """The target of that name, which is there once the file was read."""
+        return next(target for target in self.targets if target.name == name)
+
+    def queue(self, name: str) -> QueueConfig:
+        """The queue of that name; raises ConfigError."""
+        for queue in self.queues:
+            if queue.name == name:
+                return queue
+        raise ConfigError(
+            "", f"there is no queue {name!r}; there are {_listed([q.name for q in self.queues])}"
+        )
+
+
+def read_config(text: str, environment: Mapping[str, str]) -> Config:
+    """The file, YAML; raises ConfigError with the first fault."""
+    try:
+        given = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError("", f"not YAML: {error}") from error
+    if not isinstance(given, dict):
+        raise ConfigError("", "expected a mapping with broker, targets and queues")
+    config = _read(Config, given, environment)
+    _consistent(config)
+    return config
+
+
+S = TypeVar("S", bound=Section)
+
+
+def _read(section: type[S], given: object, environment: Mapping[str, str]) -> S:
+    try:
+        return section.model_validate(given, context=environment)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise ConfigError(_place(first["loc"]), first["msg"].removeprefix("Value error, ")) from error
+
+
+def _consistent(config: Config) -> None:
+    names = [target.name for target in config.targets]
+    _no_name_twice("targets", names)
+    _no_name_twice("queues", [queue.name for queue in config.queues])
+    for queue in config.queues:
+        place = f"queues.{queue.name}"
+        if config.broker.startswith("memory:") and (queue.intake or queue.results == "go-list"):
+            raise ConfigError(place, "intake and results: go-list need a Redis broker")
+        if queue.target not in names:
+            raise ConfigError(
+                f"{place}.target", f"there is no target {queue.target!r}; there are {_listed(names)}"
+            )
+        try:
+            queue.route(config.target(queue.target)).target_path()
+        except IllegalRequestError as error:
+            raise ConfigError(f"{place}.path", str(error)) from error
+        queue.gate_spec()
+    if config.front_door is not None:
+        config.queue(config.front_door.queue)
+
+
+def _no_name_twice(place: str, names: Sequence[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ConfigError(place, f"the name {name!r} stands twice")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _place(path: tuple[int | str, ...]) -> str:
+    place = ""
+    for part in path:
+        place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else part
+    return place

@@ -1,0 +1,45 @@
+"""Several gates, all of which must agree: all or none."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+from dispatcher.gates.gate import DispatchGate, Slot
+from dispatcher.message import Candidate
+
+
+class AllOfGate:
+    """Asked in the given order, given back in the reverse one; one that refuses undoes what those before it granted."""
+
+    def __init__(self, gates: Sequence[DispatchGate]) -> None:
+        self.gates = tuple(gates)
+        self._opened = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as opening:
+            for gate in self.gates:
+                await opening.enter_async_context(gate)
+            self._opened = opening.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._opened.aclose()
+
+    def budget(self) -> float:
+        """The smallest."""
+        return min(gate.budget() for gate in self.gates)
+
+    @asynccontextmanager
+    async def admit(self, candidate: Candidate) -> AsyncIterator[Slot]:
+        """As `dispatcher.gates.gate.DispatchGate`; what the target said is told to every gate."""
+        async with AsyncExitStack() as granted:
+            slots = [await granted.enter_async_context(gate.admit(candidate)) for gate in self.gates]
+            whole = Slot()
+            try:
+                yield whole
+            finally:
+                for slot in slots:
+                    slot.outcome, slot.retry_after_ms = whole.outcome, whole.retry_after_ms

@@ -1,0 +1,211 @@
+"""Which gates there are: from what a file says to a gate, and plain words for what it may not say."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+import aiohttp
+from pydantic import ValidationError
+
+from dispatcher.budget import closing_point
+from dispatcher.gates.all_of import AllOfGate
+from dispatcher.gates.constant import steady
+from dispatcher.gates.gate import DispatchGate
+from dispatcher.gates.ledger_gate import Gauge, LedgerGate, in_bytes, in_requests
+from dispatcher.gates.local import LocalConcurrencyGate
+from dispatcher.gates.meter import Meter, MeterRules, Meters, MeterState, Source
+from dispatcher.gates.parameters import (
+    AllOfParameters,
+    BudgetParameters,
+    LocalParameters,
+    MetricParameters,
+    NoParameters,
+    Parameters,
+    QueryParameters,
+    QuotaParameters,
+    SaturationParameters,
+    ScrapeParameters,
+)
+from dispatcher.gates.sources import budget_source, query_source, saturation_source, scrape_source
+from dispatcher.gates.tenant_quota import TenantQuotaGate
+from dispatcher.ledger import Ledger
+from dispatcher.quota import Quota, QuotaMode, Quotas
+
+
+class GateConfigError(ValueError):
+    """A gate is not sound; the text names the place, what was found there and what could stand there."""
+
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(f"{place}: {problem}")
+        self.place = place
+
+
+@dataclass(frozen=True, slots=True)
+class GateSpec:
+    """One gate of a file, checked; equal specs make equal gates."""
+
+    type: str
+    parameters: Parameters
+    place: str
+    gates: tuple["GateSpec", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a gate is built into. `workers`: places for requests in this process; None: not checked against anything."""
+
+    target: str
+    ledger: Ledger
+    quotas: Quotas
+    meters: Meters
+    workers: int | None = None
+
+
+Build = Callable[[GateSpec, Any, Surroundings], DispatchGate]
+
+
+def parse_gate(document: Mapping[str, Any], place: str) -> GateSpec:
+    """The gate that `{"type": ..., "params": {...}}` means; raises GateConfigError."""
+    if not isinstance(document, Mapping) or not isinstance(document.get("type"), str):
+        raise GateConfigError(place, f"expected a mapping with a type; types: {_listed(GATES)}")
+    for name in document:
+        if name not in ("type", "params"):
+            raise GateConfigError(place, f"unknown field {name!r}; known: type, params")
+    name = document["type"]
+    if name not in GATES:
+        known = "a gate of the Go processor that is not built here" if name in GO_ONLY else "no known gate"
+        raise GateConfigError(f"{place}.type", f"{name!r} is {known}; there are: {_listed(GATES)}")
+    kind, given = GATES[name][0], document.get("params") or {}
+    parameters = _read(kind, given, f"{place}.params")
+    children: tuple[GateSpec, ...] = ()
+    if isinstance(parameters, AllOfParameters):
+        places = (f"{place}.params.gates[{index}]" for index in range(len(parameters.gates)))
+        children = tuple(map(parse_gate, parameters.gates, places))
+    return GateSpec(name, parameters, place, children)
+
+
+def _read(kind: type[Parameters], given: object, place: str) -> Parameters:
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        raise GateConfigError(place + where, first["msg"].removeprefix("Value error, ")) from error
+
+
+def build_gate(spec: GateSpec, around: Surroundings) -> DispatchGate:
+    """The gate, not entered yet; raises GateConfigError where it could never open or never close.
+
+    Whatever its type, it minds what the target says: one that has no ledger in it gets one.
+    """
+    gate = _build(spec, around)
+    if _minds_overload(spec):
+        return gate
+    return AllOfGate([gate, LedgerGate(steady, around.ledger)])
+
+
+def meter_states(gate: DispatchGate) -> list[MeterState]:
+    """What the metric gates in it read now; for metrics."""
+    if isinstance(gate, AllOfGate):
+        return [state for one in gate.gates for state in meter_states(one)]
+    return [gate.gauge.state] if isinstance(gate, LedgerGate) and gate.metered else []
+
+
+def _build(spec: GateSpec, around: Surroundings) -> DispatchGate:
+    return GATES[spec.type][1](spec, spec.parameters, around)
+
+
+def _minds_overload(spec: GateSpec) -> bool:
+    return (
+        spec.type == "constant"
+        or isinstance(spec.parameters, MetricParameters)
+        or any(map(_minds_overload, spec.gates))
+    )
+
+
+def _constant(spec: GateSpec, given: NoParameters, around: Surroundings) -> DispatchGate:
+    return LedgerGate(steady, around.ledger)
+
+
+def _local(spec: GateSpec, given: LocalParameters, around: Surroundings) -> DispatchGate:
+    return LocalConcurrencyGate(given.limit)
+
+
+def _quota(spec: GateSpec, given: QuotaParameters, around: Surroundings) -> DispatchGate:
+    quota = Quota(given.limit, QuotaMode(given.mode), round(given.window * 1000), round(given.lease * 1000))
+    return TenantQuotaGate(around.quotas, quota, given.prefix)
+
+
+def _all_of(spec: GateSpec, given: AllOfParameters, around: Surroundings) -> DispatchGate:
+    return AllOfGate([_build(one, around) for one in spec.gates])
+
+
+def _metered(make: Callable[[Any, aiohttp.ClientSession], Source]) -> Build:
+    def build(spec: GateSpec, given: MetricParameters, around: Surroundings) -> DispatchGate:
+        _can_close(spec, given, around.workers)
+        try:
+            given.access.tls()
+        except OSError as error:
+            raise GateConfigError(
+                f"{spec.place}.params.ca_file", f"no certificates there: {error}"
+            ) from error
+        rules = MeterRules(
+            interval=given.interval,
+            lag=given.lag,
+            stale_after=given.stale_after,
+            timeout=given.timeout,
+            fallback=given.fallback,
+            fallback_capacity=given.max_concurrency * (given.known_servers or 1),
+        )
+
+        def meter() -> Meter:
+            return Meter(make(given, around.meters.session), around.ledger.now_ms, rules)
+
+        def gauge() -> AbstractAsyncContextManager[Gauge]:
+            return around.meters.shared((around.target, spec.type, repr(given)), meter)
+
+        units = in_bytes if given.unit == "bytes" else in_requests
+        return LedgerGate(gauge, around.ledger, units, metered=True)
+
+    return build
+
+
+def _can_close(spec: GateSpec, given: MetricParameters, workers: int | None) -> None:
+    """A gate that counts up to a point that this process alone never reaches never closes by itself."""
+    per_server, counted = given.max_concurrency, isinstance(given, BudgetParameters)
+    if isinstance(given, ScrapeParameters) and given.max_count_per_pod > 0:
+        per_server, counted = given.max_count_per_pod, True
+    closes_at = closing_point(per_server * (given.known_servers or Fraction(1)), given.reserve)
+    if workers is None or given.allow_unreachable or given.unit != "requests" or not counted:
+        return
+    if workers < closes_at:
+        raise GateConfigError(
+            f"{spec.place}.params",
+            f"the gate closes at a load of {float(closes_at):g} requests, but this process sends {workers} at most: "
+            "it can never fill the target that far. Lower max_concurrency (or max_count_per_pod) to what a model "
+            "server takes, send more at once, or set allow_unreachable: true where others load the target, too",
+        )
+
+
+GATES: Final[Mapping[str, tuple[type[Parameters], Build]]] = {
+    "constant": (NoParameters, _constant),
+    "prometheus-saturation": (SaturationParameters, _metered(saturation_source)),
+    "prometheus-budget": (BudgetParameters, _metered(budget_source)),
+    "prometheus-query": (QueryParameters, _metered(query_source)),
+    "endpoint-scrape": (ScrapeParameters, _metered(scrape_source)),
+    "local-max-concurrency": (LocalParameters, _local),
+    "redis-quota": (QuotaParameters, _quota),
+    "composite": (AllOfParameters, _all_of),
+    "all-of": (AllOfParameters, _all_of),
+}
+
+GO_ONLY: Final = frozenset(
+    {"redis", "redis-leased-rate", "tier-priority-admission", "wait-on-refuse", "sql-quota", "aimd"}
+)
+"""Naming one of these is an error that says so. Here every refused request waits, as wait-on-refuse has it."""
+
+
+def _listed(names: Mapping[str, object]) -> str:
+    return ", ".join(sorted(names))

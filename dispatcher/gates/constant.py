@@ -1,0 +1,44 @@
+"""Always open. A target that says 429 closes it all the same: the ledger minds that, whoever reads the metrics."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from fractions import Fraction
+from typing import Final
+
+from dispatcher.budget import ONE
+from dispatcher.changes import Changes
+from dispatcher.gates.meter import MeterState
+from dispatcher.ledger import Reading
+
+ENDLESS: Final = Reading(headroom=Fraction(2**52), at_ms=2**53)
+"""More than there ever is, newer than every rejection."""
+
+
+class Steady:
+    """A gauge that never moves."""
+
+    def __init__(self) -> None:
+        self.changes = Changes()
+
+    def budget(self) -> Fraction:
+        """As `dispatcher.gates.ledger_gate.Gauge`."""
+        return ONE
+
+    def reading(self) -> Reading:
+        """As `dispatcher.gates.ledger_gate.Gauge`."""
+        return ENDLESS
+
+    @property
+    def state(self) -> MeterState:
+        """As `dispatcher.gates.ledger_gate.Gauge`."""
+        return MeterState("constant", 1.0, True, "")
+
+    async def wait(self, timeout: float, seen: int) -> None:
+        """As `dispatcher.gates.ledger_gate.Gauge`."""
+        await self.changes.wait(timeout, seen)
+
+
+@asynccontextmanager
+async def steady() -> AsyncIterator[Steady]:
+    """There is nothing to read."""
+    yield Steady()

@@ -1,0 +1,25 @@
+"""Says every now and then that the holder of leased places lives."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+from dispatcher.queue import QueueError
+
+
+@asynccontextmanager
+async def beating(beat: Callable[[], Awaitable[None]], lease_ms: int) -> AsyncIterator[None]:
+    """`beat` three times a lease while inside; one that the broker does not hear is made up for by the next."""
+    task = asyncio.create_task(_beat(beat, lease_ms / 3000))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _beat(beat: Callable[[], Awaitable[None]], every: float) -> None:
+    while True:
+        await asyncio.sleep(every)
+        with suppress(QueueError):
+            await beat()

@@ -1,0 +1,154 @@
+"""The gate over a target's ledger: what a meter says is there, minus what all have sent since, 429s minded."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from fractions import Fraction
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from dispatcher.changes import Changes
+from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
+from dispatcher.gates.heartbeat import beating
+from dispatcher.gates.meter import MeterState
+from dispatcher.ledger import Ledger, Reading, Refusal, Reservation
+from dispatcher.message import Candidate
+from dispatcher.queue import QueueError
+
+NET: Final = 1.0
+"""Seconds after which a refused one asks again unasked: a lease of a killed replica ends without a word."""
+OUTAGE: Final = 0.5
+"""Seconds until the broker is asked again while it is away."""
+LONGEST_RETRY_AFTER_MS: Final = 3_600_000
+"""A target that asks to wait for longer is asked again after this."""
+
+
+class Gauge(Protocol):
+    """What `dispatcher.gates.meter.Meter` is to a gate."""
+
+    changes: Changes
+
+    def budget(self) -> Fraction:
+        """max(0, D - B)."""
+
+    def reading(self) -> Reading:
+        """What the ledger reckons with."""
+
+    @property
+    def state(self) -> MeterState:
+        """For metrics and reasons."""
+
+    async def wait(self, timeout: float, seen: int) -> None:
+        """Until there is another reading."""
+
+
+def in_requests(candidate: Candidate) -> int:
+    """Capacity counted in requests, or in what the queue says each one costs."""
+    return max(1, candidate.units)
+
+
+def in_bytes(candidate: Candidate) -> int:
+    """Capacity counted in bytes of payload."""
+    return max(1, candidate.size)
+
+
+class LedgerGate:
+    """Admits while the ledger has room for the candidate's units under the gauge's reading."""
+
+    def __init__(
+        self,
+        gauge: Callable[[], AbstractAsyncContextManager[Gauge]],
+        ledger: Ledger,
+        units: Callable[[Candidate], int] = in_requests,
+        *,
+        metered: bool = False,
+    ) -> None:
+        self.metered = metered
+        """Whether its gauge reads something that people want to see."""
+        self._open_gauge = gauge
+        self._ledger = ledger
+        self._units = units
+        self._held: set[Reservation] = set()
+        self._gauge: Gauge | None = None
+        self._opened = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as opening:
+            self._gauge = await opening.enter_async_context(self._open_gauge())
+            await opening.enter_async_context(beating(self._beat, self._ledger.lease_ms))
+            self._opened = opening.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._opened.aclose()
+        self._gauge = None
+
+    @property
+    def gauge(self) -> Gauge:
+        """What it reads; RuntimeError before the gate is entered."""
+        if self._gauge is None:
+            raise RuntimeError("use `async with gate`: nothing is read before that")
+        return self._gauge
+
+    def budget(self) -> float:
+        """As `dispatcher.gates.gate.DispatchGate`."""
+        return float(self.gauge.budget()) if self._gauge is not None else 0.0
+
+    @asynccontextmanager
+    async def admit(self, candidate: Candidate) -> AsyncIterator[Slot]:
+        """As `dispatcher.gates.gate.DispatchGate`."""
+        reservation = await self._reserve(candidate)
+        self._held.add(reservation)
+        slot = Slot()
+        try:
+            yield slot
+        finally:
+            self._held.discard(reservation)
+            with suppress(QueueError):  # the ledger tells it later, or the lease ends
+                await self._settle(reservation, slot)
+
+    async def _reserve(self, candidate: Candidate) -> Reservation:
+        gauge = self.gauge
+        reading, looks = gauge.reading(), gauge.changes.count
+        if reading.headroom <= 0:
+            raise RefusedError(self._why_closed(), Scope.QUEUE, lambda: gauge.wait(60.0, looks))
+        try:
+            answer = await self._ledger.reserve(reading, self._units(candidate))
+        except QueueError as error:
+            raise RefusedError(str(error), Scope.QUEUE, lambda: asyncio.sleep(OUTAGE)) from error
+        if isinstance(answer, Refusal):
+            raise RefusedError(answer.reason, Scope.QUEUE, lambda: self._until_changed(answer, looks))
+        return answer
+
+    def _why_closed(self) -> str:
+        state = self.gauge.state
+        if not state.available:
+            return f"{state.name} cannot be read: {state.reason}"
+        return f"the budget of {state.name} is 0"
+
+    async def _until_changed(self, refusal: Refusal, looks: int) -> None:
+        if refusal.until_ms is not None:
+            with suppress(QueueError):
+                await asyncio.sleep(max(0.0, (refusal.until_ms - await self._ledger.now_ms()) / 1000))
+            return
+        news = asyncio.create_task(self.gauge.wait(NET, looks))
+        room = asyncio.create_task(self._ledger.wait(NET, seen=refusal.seen))
+        try:
+            await asyncio.wait([news, room], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            news.cancel()
+            room.cancel()
+            await asyncio.wait([news, room])
+
+    async def _settle(self, reservation: Reservation, slot: Slot) -> None:
+        try:
+            if slot.outcome is Outcome.OVERLOADED:
+                await self._ledger.overloaded(min(max(0, slot.retry_after_ms), LONGEST_RETRY_AFTER_MS))
+        finally:  # the release follows the rejection, so that nobody slips in between
+            await self._ledger.release(reservation, accepted=slot.outcome is Outcome.ACCEPTED)
+
+    async def _beat(self) -> None:
+        if self._held:
+            await self._ledger.heartbeat(list(self._held))

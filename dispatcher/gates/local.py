@@ -1,0 +1,45 @@
+"""At most so many requests of this process at once."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+from dispatcher.changes import Changes
+from dispatcher.gates.gate import RefusedError, Scope, Slot
+from dispatcher.message import Candidate
+
+
+class LocalConcurrencyGate:
+    """`limit` requests. Knows nothing of the target, nor of other replicas."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._taken = 0
+        self._changes = Changes()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def budget(self) -> float:
+        """The share that is free."""
+        return max(0.0, (self._limit - self._taken) / self._limit)
+
+    @asynccontextmanager
+    async def admit(self, candidate: Candidate) -> AsyncIterator[Slot]:
+        """As `dispatcher.gates.gate.DispatchGate`."""
+        if self._taken >= self._limit:
+            seen = self._changes.count
+            reason = f"{self._limit} requests of this process are on their way"
+            raise RefusedError(reason, Scope.QUEUE, lambda: self._changes.wait(60.0, seen))
+        self._taken += 1
+        try:
+            yield Slot()
+        finally:
+            self._taken -= 1
+            self._changes.tell()

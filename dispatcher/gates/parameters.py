@@ -1,0 +1,229 @@
+"""What each gate can be told. Names are those of the Go processor where it has them; numbers may be text."""
+
+from fractions import Fraction
+from math import isfinite
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from dispatcher.budget import exact
+from dispatcher.duration import parse_duration
+from dispatcher.gates.reader import Access
+
+
+def _seconds(value: object) -> object:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+def _fraction(value: object) -> object:
+    if isinstance(value, Fraction):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError("expected a number")  # noqa: TRY004  # pydantic takes no TypeError for an answer
+    number = exact(str(value)) if not isinstance(value, float) or isfinite(value) else None
+    if number is None:
+        raise ValueError(f"{value!r:.40} is not a decimal number")
+    return number
+
+
+Number = Annotated[Fraction, BeforeValidator(_fraction)]
+"""Exactly what its decimal text says."""
+Share = Annotated[Number, Field(ge=0, le=1)]
+Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=86_400, allow_inf_nan=False)]
+"""In seconds; text has a unit, as 500ms or 1m30s."""
+Delay = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=86_400, allow_inf_nan=False)]
+Url = Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")]
+PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
+MetricName = Annotated[str, Field(pattern=r"^[A-Za-z_:][A-Za-z0-9_:]*$")]
+
+
+class Parameters(BaseModel):
+    """No field that is not known."""
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_unknown_field(cls, given: object) -> object:
+        known = list(cls.model_fields)
+        for name in given if isinstance(given, dict) else ():
+            if name not in known:
+                raise ValueError(f"unknown parameter {name!r}; known: {', '.join(known) or 'none'}")
+        return given
+
+
+class NoParameters(Parameters):
+    """Nothing to set."""
+
+
+class MetricParameters(Parameters):
+    """Common to all gates that read something.
+
+    `max_concurrency`: max_SYS of one ready model server, in `unit`. `lag`: how long what was sent takes to show in the
+    source. `stale_after` times `interval` after the last sample nothing is known any more. `fallback`: the budget that
+    is spared while nothing is known; absent: closed. `allow_unreachable`: this process alone cannot fill the target to
+    the point where the gate closes, and that is meant to be so.
+    """
+
+    max_concurrency: Number = Field(default=Fraction(100), gt=0)
+    unit: Literal["requests", "bytes"] = "requests"
+    interval: Duration = 5.0
+    lag: Delay = 0.0
+    stale_after: float = Field(default=3.0, ge=1.0, le=1000.0)
+    timeout: Duration = 10.0
+    fallback: Share | None = None
+    allow_unreachable: bool = False
+    bearer_token_file: str = ""
+    ca_file: str = ""
+
+    @property
+    def access(self) -> Access:
+        """How the source is reached."""
+        return Access(ca_file=self.ca_file, bearer_token_file=self.bearer_token_file)
+
+    @property
+    def reserve(self) -> Fraction:
+        """B: D at or below it is closed."""
+        return Fraction(0)
+
+    @property
+    def known_servers(self) -> Fraction | None:
+        """How many ready model servers there are, where the configuration says so."""
+        return None
+
+
+class PrometheusParameters(MetricParameters):
+    """`lag` has to cover how often Prometheus scrapes. `pods` says how many ready model servers there are, else
+    `pods_query` does, else the picker's metrics for `pool`.
+    """
+
+    url: Url
+    pool: PoolName = ""
+    namespace: Annotated[str, Field(pattern=r"^[a-z0-9-]{0,63}$")] = ""
+    pods: Number | None = Field(default=None, gt=0)
+    pods_query: str = ""
+    lag: Delay = 15.0
+
+    @model_validator(mode="after")
+    def _servers_can_be_counted(self) -> Self:
+        if self.pods is None and not self.pods_query and not self.pool:
+            raise ValueError(
+                "set pool, or pods, or pods_query: max_SYS is max_concurrency x ready model servers"
+            )
+        return self
+
+    @property
+    def known_servers(self) -> Fraction | None:
+        """As `MetricParameters`."""
+        return self.pods
+
+
+class SaturationParameters(PrometheusParameters):
+    """Closed at a saturation of `threshold`, that is B = 1 - threshold."""
+
+    pool: PoolName
+    threshold: Number = Field(default=Fraction("0.8"), gt=0, le=1)
+
+    @property
+    def reserve(self) -> Fraction:
+        """As `MetricParameters`."""
+        return 1 - self.threshold
+
+
+class BudgetParameters(PrometheusParameters):
+    """`query`: the load in place of the picker's metrics; closed at D <= `baseline`."""
+
+    pool: PoolName = ""
+    query: str = ""
+    baseline: Number = Field(default=Fraction("0.05"), ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _load_can_be_read(self) -> Self:
+        if not self.query and not self.pool:
+            raise ValueError("set pool, or a query that gives the load")
+        return self
+
+    @property
+    def reserve(self) -> Fraction:
+        """As `MetricParameters`."""
+        return self.baseline
+
+
+class QueryParameters(PrometheusParameters):
+    """`query` gives the budget itself, from 0 to 1."""
+
+    query: str = Field(min_length=1)
+    baseline: Number = Field(default=Fraction(0), ge=0, lt=1)
+
+    @property
+    def reserve(self) -> Fraction:
+        """As `MetricParameters`."""
+        return self.baseline
+
+
+class ScrapeParameters(MetricParameters):
+    """With `max_count_per_pod` the metrics are a count, summed; without it a saturation, the largest sample.
+
+    `metric`: one name, or several whose values are added up, as waiting and running requests are.
+    """
+
+    url: Url
+    metric: list[MetricName] = Field(min_length=1)
+    labels: dict[str, str] = {}
+    max_count_per_pod: Number = Field(default=Fraction(0), ge=0)
+    absent_value: Number | None = Field(default=None, ge=0)
+    baseline: Number = Field(default=Fraction(0), ge=0, lt=1)
+    pods: Number = Field(default=Fraction(1), gt=0)
+    pods_url: Url | None = None
+    pods_metric: MetricName | None = None
+    pods_labels: dict[str, str] = {}
+    interval: Duration = 1.0
+    lag: Delay = 1.0
+
+    @field_validator("metric", mode="before")
+    @classmethod
+    def _one_or_several(cls, given: Any) -> Any:
+        return [given] if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _pods_together(self) -> Self:
+        if self.pods_url is not None and self.pods_metric is None:
+            raise ValueError("pods_url needs pods_metric, the name of the metric that is there")
+        return self
+
+    @property
+    def reserve(self) -> Fraction:
+        """As `MetricParameters`."""
+        return self.baseline
+
+    @property
+    def known_servers(self) -> Fraction | None:
+        """As `MetricParameters`."""
+        return self.pods if self.pods_metric is None else None
+
+
+class LocalParameters(Parameters):
+    """Both modes mean the same here: who is refused waits without holding anything up."""
+
+    limit: int = Field(ge=1)
+    gating_mode: Literal["classifying", "blocking"] = "blocking"
+
+
+class QuotaParameters(Parameters):
+    """The broker's own Redis keeps it. `attribute`: always the tenant. `lease`: how soon a killed replica's places
+    come back; a rate has a `window` instead.
+    """
+
+    limit: int = Field(ge=1)
+    mode: Literal["concurrency", "rate-limit"] = "rate-limit"
+    window: Duration = 60.0
+    lease: Annotated[Duration, Field(ge=0.3, le=15)] = 15.0
+    prefix: str = Field(default="quota:", max_length=200)
+    attribute: Literal["tenant", "userid"] = "tenant"
+    gating_mode: Literal["classifying", "blocking"] = "blocking"
+
+
+class AllOfParameters(Parameters):
+    """Gates as they stand in the file."""
+
+    gates: list[Any] = Field(min_length=1)

@@ -1,0 +1,77 @@
+"""One number out of Prometheus, by instant queries."""
+
+import json
+import ssl
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+import aiohttp
+
+from dispatcher.budget import exact
+from dispatcher.gates.meter import SourceError
+from dispatcher.gates.reader import Access, fetch
+from dispatcher.gates.target_source import Sample
+
+DENOMINATOR: Final = 10**9
+"""Prometheus divides in floating point and prints all digits of that: 0.6666666666666666 was 2/3."""
+
+
+class PrometheusReader:
+    """The first of `queries` that has a sample counts; with more than one it is not clear which is meant.
+
+    The age is what the answer says: an instant query gives a sample the time of the query, so how long a number takes
+    from a target into Prometheus stands in the gate's `lag`.
+    """
+
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, queries: Sequence[str], access: Access
+    ) -> None:
+        self._session = session
+        self._url = f"{url.rstrip('/')}/api/v1/query"
+        self._queries = queries
+        self._access = access
+        self._tls: ssl.SSLContext | bool = access.tls()
+
+    async def read(self) -> Sample:
+        """The number; raises SourceError."""
+        for query in self._queries:
+            document = await fetch(
+                self._session, self._url, self._access, tls=self._tls, query={"query": query}
+            )
+            found = _only_sample(document.body)
+            if found is not None:
+                value, at = found
+                return Sample(value, max(0.0, document.served_at - at))
+        raise SourceError(f"Prometheus has no sample of {' nor of '.join(self._queries)}")
+
+
+def _only_sample(body: bytes) -> tuple[Fraction, float] | None:
+    """Value and time of the one sample; None where there is none."""
+    try:
+        answer = json.loads(body)
+        if answer["status"] != "success":
+            raise SourceError(f"Prometheus says {answer.get('error', 'no success')!s:.200}")
+        time_and_text = _point(answer["data"])
+        if time_and_text is None:
+            return None
+        at, text = float(time_and_text[0]), time_and_text[1]
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise SourceError(f"no answer of Prometheus: {type(error).__name__}") from error
+    value = exact(text) if isinstance(text, str) else None
+    if value is None:
+        raise SourceError(f"the sample is {text!s:.40}, expected a finite number")
+    return value.limit_denominator(DENOMINATOR), at
+
+
+def _point(data: dict[str, Any]) -> Any:
+    kind, result = data["resultType"], data["result"]
+    if kind == "scalar":
+        return result
+    if kind != "vector":
+        raise SourceError(f"the query gives a {kind!s:.20}, expected an instant vector or a scalar")
+    if len(result) > 1:
+        raise SourceError(
+            f"the query gives {len(result)} samples, expected one: aggregate them, as with max(...)"
+        )
+    return result[0]["value"] if result else None

@@ -1,0 +1,58 @@
+"""From numbers that can be read to the budget of a target."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Protocol
+
+from dispatcher.budget import ZERO, spare, system_capacity
+from dispatcher.gates.meter import Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A number and how many seconds ago it was true."""
+
+    value: Fraction
+    age: float = 0.0
+
+
+class Reader(Protocol):
+    """One number of a target."""
+
+    async def read(self) -> Sample:
+        """Look; raises `dispatcher.gates.meter.SourceError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A number that is known."""
+
+    value: Fraction
+
+    async def read(self) -> Sample:
+        """It."""
+        return Sample(self.value)
+
+
+Estimate = Callable[[Fraction, Fraction], Fraction]
+"""D from the number read and max_SYS."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSource:
+    """A `dispatcher.gates.meter.Source`: D of a number, max_SYS of the number of ready model servers."""
+
+    name: str
+    value: Reader
+    ready: Reader
+    per_server: Fraction
+    baseline: Fraction
+    estimate: Estimate
+
+    async def measure(self) -> Measurement:
+        """As `dispatcher.gates.meter.Source`; both numbers must be there."""
+        value, ready = await self.value.read(), await self.ready.read()
+        capacity = system_capacity(ready.value, self.per_server)
+        free = spare(self.estimate(value.value, capacity), self.baseline) if capacity > 0 else ZERO
+        return Measurement(free, capacity, max(value.age, ready.age), value.value)

@@ -1,0 +1,82 @@
+"""At most so much for each tenant, over all replicas."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from types import TracebackType
+from typing import Final, Self
+
+from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
+from dispatcher.gates.heartbeat import beating
+from dispatcher.ledger import Refusal
+from dispatcher.message import Candidate
+from dispatcher.queue import QueueError
+from dispatcher.quota import Grant, Quota, QuotaMode, Quotas
+
+NET: Final = 1.0
+"""Seconds after which a refused tenant asks again unasked: a lease of a killed replica ends without a word."""
+OUTAGE: Final = 0.5
+"""Seconds until the broker is asked again while it is away."""
+
+
+class TenantQuotaGate:
+    """One quota of each tenant, kept under `prefix` + tenant: gates with the same prefix share it.
+
+    `budget()` is 1: that one tenant has used up its quota closes nothing for the others.
+    """
+
+    def __init__(self, quotas: Quotas, quota: Quota, prefix: str) -> None:
+        self._quotas = quotas
+        self._quota = quota
+        self._prefix = prefix
+        self._held: dict[str, Grant] = {}
+        self._opened = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as opening:
+            await opening.enter_async_context(beating(self._beat, self._quota.lease_ms))
+            self._opened = opening.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._opened.aclose()
+
+    def budget(self) -> float:
+        """As `dispatcher.gates.gate.DispatchGate`."""
+        return 1.0
+
+    @asynccontextmanager
+    async def admit(self, candidate: Candidate) -> AsyncIterator[Slot]:
+        """As `dispatcher.gates.gate.DispatchGate`; refuses the candidate's tenant only."""
+        grant = await self._take(candidate.tenant)
+        self._held[grant.id] = grant
+        slot, finished = Slot(), False
+        try:
+            yield slot
+            finished = True
+        finally:
+            del self._held[grant.id]
+            with suppress(QueueError):  # told later, or the lease ends
+                await self._quotas.give_back(grant, used=finished and slot.outcome is not Outcome.UNUSED)
+
+    async def _take(self, tenant: str) -> Grant:
+        try:
+            answer = await self._quotas.take(f"{self._prefix}{tenant}", self._quota)
+        except QueueError as error:
+            raise RefusedError(str(error), Scope.QUEUE, lambda: asyncio.sleep(OUTAGE)) from error
+        if isinstance(answer, Refusal):
+            raise RefusedError(answer.reason, Scope.TENANT, lambda: self._until_changed(answer))
+        return answer
+
+    async def _until_changed(self, refusal: Refusal) -> None:
+        timeout = NET
+        if self._quota.mode is QuotaMode.RATE and refusal.until_ms is not None:
+            with suppress(QueueError):
+                timeout = max(0.0, (refusal.until_ms - await self._quotas.now_ms()) / 1000)
+        await self._quotas.wait(timeout, seen=refusal.seen)
+
+    async def _beat(self) -> None:
+        if self._held and self._quota.mode is QuotaMode.CONCURRENCY:
+            await self._quotas.heartbeat(list(self._held.values()))

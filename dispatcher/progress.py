@@ -1,0 +1,66 @@
+"""How far a batch is, for people: a bar on a terminal, now and then a line elsewhere."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TextIO
+
+EVERY = 5.0
+"""Seconds between two plain lines."""
+
+
+class Progress(Protocol):
+    """Told how many of how many are done."""
+
+    def at(self, what: str, done: int, total: int) -> None:
+        """`what`: submitted, answered."""
+
+
+class PlainProgress:
+    """A line every few seconds, and one at the end of each part."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._next = time.monotonic() + EVERY
+
+    def at(self, what: str, done: int, total: int) -> None:
+        """Print it where it is time."""
+        now = time.monotonic()
+        if done == total or now >= self._next:
+            self._next = now + EVERY
+            print(f"{done} of {total} {what}", file=self._stream, flush=True)
+
+
+class _BarProgress:
+    def __init__(self, bars: Any) -> None:
+        self._bars = bars
+        self._tasks: dict[str, Any] = {}
+
+    def at(self, what: str, done: int, total: int) -> None:
+        if what not in self._tasks:
+            self._tasks[what] = self._bars.add_task(what)
+        self._bars.update(self._tasks[what], completed=done, total=total)
+
+
+@contextmanager
+def shown(stream: TextIO = sys.stderr) -> Iterator[Progress]:
+    """A bar where `stream` is a terminal and rich is installed, else plain lines."""
+    if stream.isatty():
+        try:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as Bars
+        except ModuleNotFoundError:
+            pass
+        else:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
+            with Bars(*columns, console=Console(file=stream)) as bars:
+                yield _BarProgress(bars)
+                return
+    yield PlainProgress(stream)

@@ -1,0 +1,1 @@
+"""The broker on Redis or Valkey: what it holds outlives every dispatcher."""

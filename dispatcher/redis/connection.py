@@ -1,0 +1,93 @@
+"""The broker's client: how scripts are called, and what its errors mean to ours."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as LostError
+from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import TimeoutError as LateError
+
+from dispatcher.queue import QueueError
+
+ANSWERS_WITHIN: Final = 5.0
+"""Seconds after which a broker that says nothing counts as away."""
+AT_ONCE: Final = 32
+"""Commands on their way at once; subscriptions come on top."""
+UNBOUNDED: Final = 2**31
+SCHEMES: Final = ("redis", "rediss", "unix")
+
+
+class _Client(Redis):
+    """Bounded in time here: the client's own bound on what it sends swallows cancellations on Python 3.11.
+
+    Bounded in connections too: who finds all in use waits, instead of being told that there are too many.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        try:
+            async with self._turns, asyncio.timeout(ANSWERS_WITHIN):
+                return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        except TimeoutError as error:
+            raise LateError(f"nothing came within {ANSWERS_WITHIN:g} s") from error
+
+
+def connect(url: str) -> Redis:
+    """A client with a pool; nothing is connected before the first command. Raises ValueError for another URL."""
+    if urlsplit(url).scheme not in SCHEMES:
+        raise ValueError(
+            f"{where(url)!r} is no Redis URL; expected redis://host:port/0, rediss:// or unix:///path"
+        )
+    client: Redis = _Client.from_url(
+        url,
+        max_connections=UNBOUNDED,
+        socket_timeout=None,
+        socket_connect_timeout=ANSWERS_WITHIN,
+        retry=Retry(NoBackoff(), 0),  # whoever asks decides: most questions may be asked again
+    )
+    return client
+
+
+def where(url: str) -> str:
+    """The URL without user and password, for people."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+@contextmanager
+def as_queue_errors(place: str) -> Iterator[None]:
+    """The client's errors as QueueError that says what it means for whoever asked."""
+    try:
+        yield
+    except (LostError, LateError, OSError) as error:
+        raise QueueError(
+            f"the broker at {place} does not answer ({error}); what was asked may have been done, asking again is safe"
+        ) from error
+    except RedisError as error:
+        raise QueueError(f"the broker at {place} refuses, nothing was changed: {error}") from error
+
+
+class Script:
+    """A script, known to the broker by its digest, sent again where the broker has forgotten it."""
+
+    def __init__(self, client: Redis, text: str, place: str) -> None:
+        self._client = client
+        self._script = client.register_script(text)
+        self._place = place
+
+    async def __call__(self, keys: Sequence[str], arguments: Sequence[str | bytes | int | float]) -> Any:
+        """Raises QueueError."""
+        with as_queue_errors(self._place):
+            try:
+                return await self._client.evalsha(self._script.sha, len(keys), *keys, *arguments)
+            except NoScriptError:
+                return await self._script(keys, arguments)

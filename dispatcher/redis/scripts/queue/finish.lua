@@ -1,0 +1,18 @@
+-- Items of 7: fence, counter, status, body, code, message, attempts. Answers 1 or 0 for each; said again, 1 again.
+local function said_before(fence)
+  local n = number_of(fence)
+  return call('HGET', P .. 'r:' .. n, 'fence') == fence or call('GET', P .. 'f:' .. n) == fence
+end
+
+local answers = {}
+for i = FIRST, #ARGV, 7 do
+  local fence, as, status, body, code, message, attempts = unpack(ARGV, i, i + 6)
+  local e, ours = held(fence)
+  if ours then
+    finish(e, { status = status, body = body, code = code, message = message, attempts = attempts }, as)
+  elseif not e then
+    ours = said_before(fence)
+  end
+  answers[#answers + 1] = ours and 1 or 0
+end
+return answers

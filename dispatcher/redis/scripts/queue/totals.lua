@@ -1,0 +1,3 @@
+-- Answers the counters, then pending, claimed, delayed.
+local claimed = call('ZCARD', P .. 'leases')
+return { call('HGETALL', P .. 'counts'), call('ZCARD', P .. 'waiting') + claimed, claimed, call('ZCARD', P .. 'delayed') }

@@ -1,0 +1,194 @@
+"""The composition root: from a configuration to a process that dispatches."""
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from aiohttp import web
+from prometheus_client.registry import Collector
+
+from dispatcher import status
+from dispatcher.clock import BrokerClock
+from dispatcher.config import Config
+from dispatcher.frontdoor import Door, FrontDoor
+from dispatcher.gates.catalogue import meter_states
+from dispatcher.gates.meter import Meters
+from dispatcher.lanes import Lanes, Running, Shared
+from dispatcher.message import MAX_PAYLOAD
+from dispatcher.observing import Observer
+from dispatcher.opening import open_broker
+from dispatcher.queue import Broker, QueueError
+from dispatcher.readings import QueueReading, Readings
+from dispatcher.telemetry import Telemetry
+
+PING_EVERY = 1.0
+"""Seconds."""
+PING_TIMEOUT = 3.0
+"""Seconds without an answer after which the broker counts as away."""
+LOOK_TIMEOUT = 2.0
+"""Seconds that a metrics page waits for the broker."""
+
+Watched = Callable[[Observer, str], Observer]
+"""From what counts for a queue, by its name, to what is told of it: a place to look on."""
+
+log = logging.getLogger(__name__)
+
+
+class ListenError(OSError):
+    """The port for health, metrics and the front door cannot be had."""
+
+
+def _unwatched(observer: Observer, _: str) -> Observer:
+    return observer
+
+
+class DispatcherServer:
+    """Entered: the broker answered and every queue is open. Raises ConfigError, QueueError, ListenError.
+
+    Left: what was on its way is handed back, and every answer that came is stored.
+    """
+
+    def __init__(self, config: Config, *, watched: Watched = _unwatched) -> None:
+        self._config = config
+        self._watched = watched
+        self._stack = AsyncExitStack()
+        self._telemetry = Telemetry()
+        self._not_ready = "starting"
+        self._broker_away = ""
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._not_ready = "stopping"
+        await self._stack.aclose()
+
+    @property
+    def ready_line(self) -> str:
+        """One line for programs."""
+        return f"ready http={self._address} queues={','.join(self._lanes.running) or 'none'}"
+
+    async def reconfigure(self, config: Config) -> None:
+        """Queues and gates as `config` says; requests on their way are not touched. Raises as entering does."""
+        await self._lanes.apply(config)
+        for name in ("broker", "http"):
+            if getattr(config, name) != getattr(self._config, name):
+                log.warning("%s changed: that needs a restart", name)
+        self._config = config
+
+    def in_force(self, yes: bool) -> None:
+        """Whether the configuration file as it stands is what runs here; for metrics."""
+        self._telemetry.in_force.set(yes)
+
+    async def drain(self) -> None:
+        """Say not ready, claim nothing more, give what is on its way the drain timeout to end."""
+        self._not_ready = "draining"
+        on_their_way = sum(running.lane.in_flight for running in self._lanes.running.values())
+        log.info("draining, %d requests are on their way", on_their_way)
+        await self._lanes.drain(self._config.drain_timeout)
+
+    async def _open(self) -> None:
+        broker = await self._stack.enter_async_context(open_broker(self._config.broker))
+        self._broker = broker
+        self._clock = BrokerClock(broker.now_ms)
+        await self._clock.sample()
+        self._start(self._clock.run())
+        self._start(self._ping(broker))
+        await self._open_pages()
+        shared = Shared(
+            broker=broker,
+            quotas=await self._stack.enter_async_context(broker.quotas()),
+            meters=await self._stack.enter_async_context(Meters()),
+            observer=lambda queue, target: self._watched(self._telemetry.of(queue, target), queue),
+            now_ms=self._clock.now_ms,
+            owner=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
+        )
+        self._lanes = await self._stack.enter_async_context(Lanes(shared))
+        await self._lanes.apply(self._config)
+        self._not_ready = ""
+
+    async def _open_pages(self) -> None:
+        app = web.Application(client_max_size=MAX_PAYLOAD)
+        status.add_routes(app, self._telemetry.registry, self._look_up, self._why_not_ready)
+        FrontDoor(self._door, self._clock.now_ms).add_routes(app)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        self._stack.push_async_callback(runner.cleanup)
+        listen = self._config.http
+        try:
+            await web.TCPSite(runner, listen.host, listen.port).start()
+        except OSError as error:
+            raise ListenError(
+                f"cannot listen on {listen.host} port {listen.port}: {error.strerror}"
+            ) from error
+        host = f"[{listen.host}]" if ":" in listen.host else listen.host
+        self._address = f"{host}:{runner.addresses[0][1]}"
+
+    def _why_not_ready(self) -> str:
+        return self._not_ready or self._broker_away
+
+    async def _ping(self, broker: Broker) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(PING_TIMEOUT):
+                    answered = await broker.ping()
+                self._broker_away = "" if answered else "the broker does not answer"
+            except (QueueError, TimeoutError) as error:
+                self._broker_away = f"the broker does not answer: {error}"
+            await asyncio.sleep(PING_EVERY)
+
+    async def _look_up(self) -> Sequence[Collector]:
+        readings = await asyncio.gather(*(self._read(running) for running in self._lanes.running.values()))
+        return [Readings(readings)]
+
+    async def _read(self, running: Running) -> QueueReading:
+        wanted, lane = running.wanted, running.lane
+        try:
+            async with asyncio.timeout(LOOK_TIMEOUT):
+                totals = await lane.queue.totals()
+        except (QueueError, TimeoutError):
+            totals = None
+        return QueueReading(
+            wanted.queue.name,
+            wanted.target.name,
+            lane.gate.budget(),
+            totals,
+            wanted.target.concurrency,
+            meter_states(lane.gate),
+        )
+
+    def _door(self) -> Door | None:
+        door = self._config.front_door
+        if door is None or self._not_ready or door.queue not in self._lanes.running:
+            return None
+        running = self._lanes.running[door.queue]
+        wanted = running.wanted
+        return Door(
+            running.lane.queue,
+            wanted.queue.route(wanted.target),
+            door.deadline,
+            door.tokens,
+            wanted.queue.max_payload,
+        )
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._stack.push_async_callback(_ended, task)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})

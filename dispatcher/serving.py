@@ -1,0 +1,49 @@
+"""The life of a dispatcher process: from its flags to its last signal."""
+
+import asyncio
+import logging
+import signal
+
+from dispatcher.dry_run import dry_run
+from dispatcher.flags import ServeFlags
+from dispatcher.reloading import Reloading, load
+from dispatcher.server import DispatcherServer
+
+
+async def serve(flags: ServeFlags) -> int:
+    """The exit code; raises ConfigError, QueueError and OSError."""
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(2, flags.verbosity)]
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for chatty in ("watchfiles", "asyncio"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    config = load(flags.config)
+    if flags.dry_run:
+        await dry_run(config)
+        return 0
+    async with DispatcherServer(config) as server:
+        await serve_until_told(server, Reloading(flags.config, config, server))
+    return 0
+
+
+async def serve_until_told(server: DispatcherServer, reloading: Reloading) -> None:
+    """Say ready, serve until SIGTERM or SIGINT, drain; a second one ends the process at once. SIGHUP: read the file."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    endings = (signal.SIGTERM, signal.SIGINT)
+    for number in endings:
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, reloading.ask)
+    print(server.ready_line, flush=True)
+    stopping = asyncio.create_task(stop.wait())
+    watching = asyncio.create_task(reloading.run())
+    try:
+        await asyncio.wait({stopping, watching}, return_when=asyncio.FIRST_COMPLETED)
+        for number in endings:
+            loop.remove_signal_handler(number)
+        if watching.done():
+            watching.result()
+    finally:
+        stopping.cancel()
+        watching.cancel()
+        await asyncio.wait({stopping, watching})
+    await server.drain()

@@ -1,0 +1,46 @@
+"""The pages of the process: /healthz, /readyz, /metrics."""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import anyio.to_thread
+from aiohttp import web
+from prometheus_client import Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+
+def add_routes(
+    app: web.Application,
+    counted: Collector,
+    look_up: Callable[[], Awaitable[Sequence[Collector]]],
+    not_ready: Callable[[], str],
+) -> None:
+    """`look_up` is awaited at each look at /metrics; `not_ready` says why not, empty: ready."""
+
+    async def health(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def ready(_: web.Request) -> web.Response:
+        why = not_ready()
+        return web.Response(status=503 if why else 200, text=f"{why or 'ready'}\n")
+
+    async def metrics(request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        looked_up = [metric for collector in await look_up() for metric in collector.collect()]
+        body = await anyio.to_thread.run_sync(encode, _Page(counted, looked_up))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    app.router.add_get("/healthz", health)
+    app.router.add_get("/readyz", ready)
+    app.router.add_get("/metrics", metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class _Page(Collector):
+    counted: Collector
+    looked_up: Sequence[Metric]
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self.looked_up
+        yield from self.counted.collect()

@@ -1,0 +1,81 @@
+"""A dispatcher in this process, over a broker that the test has its hands on."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import yaml
+
+from dispatcher.clock import BrokerClock
+from dispatcher.config import Config, read_config
+from dispatcher.gates.meter import Meters
+from dispatcher.lanes import Lanes, Shared
+from dispatcher.message import Request, Result
+from dispatcher.observing import Observer
+from dispatcher.queue import Broker, Queue
+from dispatcher.telemetry import Telemetry
+
+OPEN = {"type": "constant"}
+
+
+def configured(url: str, *queues: dict[str, Any], broker: str = "memory://", **target: Any) -> Config:
+    """One target "pool" at `url`; each queue's gate is open unless it says otherwise."""
+    return read_config(document(url, *queues, broker=broker, **target), {})
+
+
+def document(url: str, *queues: dict[str, Any], broker: str = "memory://", **target: Any) -> str:
+    """The file that says so."""
+    listed = [{"target": "pool", "gate": OPEN, **queue} for queue in queues or ({"name": "batch"},)]
+    pool = {"name": "pool", "url": url, **target}
+    return yaml.safe_dump({"broker": broker, "http": {"port": 0}, "targets": [pool], "queues": listed})
+
+
+@asynccontextmanager
+async def dispatching(
+    broker: Broker, config: Config, observer: Callable[[str, str], Observer] | None = None
+) -> AsyncIterator[Lanes]:
+    """Every queue of `config` runs."""
+    clock = BrokerClock(broker.now_ms)
+    await clock.sample()
+    async with broker.quotas() as quotas, Meters() as meters:
+        shared = Shared(broker, quotas, meters, observer or Telemetry().of, clock.now_ms, owner="test")
+        async with Lanes(shared) as lanes:
+            await lanes.apply(config)
+            yield lanes
+
+
+@asynccontextmanager
+async def producer(broker: Broker, config: Config, name: str = "batch") -> AsyncIterator["Producer"]:
+    """The queue as a producer opens it."""
+    async with broker.queue(name, config.queue(name).rules) as queue:
+        yield Producer(broker, queue)
+
+
+class Producer:
+    """Submits and waits."""
+
+    def __init__(self, broker: Broker, queue: Queue) -> None:
+        self.broker = broker
+        self.queue = queue
+
+    async def submit(self, id: str, *, seconds: float = 60.0, **fields: Any) -> Request:
+        """A small request, due in `seconds`."""
+        deadline_ms = await self.broker.now_ms() + int(seconds * 1000)
+        payload = json.dumps({"model": "m", "prompt": id}).encode()
+        fields = {"payload": payload, "deadline_ms": deadline_ms} | fields
+        return await self.queue.submit(Request(id=id, **fields))
+
+    async def submit_all(self, ids: Sequence[str], **fields: Any) -> list[Request]:
+        """Several."""
+        return [await self.submit(id, **fields) for id in ids]
+
+    async def result(self, request: Request, within: float = 30.0) -> Result:
+        """Its one result; fails when there is none in time."""
+        result = await self.queue.wait_result(request.id, request.token, timeout=within)
+        assert result is not None, f"no result for {request.id} within {within} s"
+        return result
+
+    async def results(self, requests: Sequence[Request], within: float = 30.0) -> list[Result]:
+        """Theirs, in order."""
+        return [await self.result(request, within) for request in requests]

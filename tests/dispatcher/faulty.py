@@ -1,0 +1,85 @@
+"""`python -m tests.dispatcher.faulty`: the dispatcher, killed by SIGKILL at a named point of a request's life."""
+
+import argparse
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from dispatcher.gates.gate import RefusedError
+from dispatcher.gateway import Answer, NoAnswer
+from dispatcher.message import Candidate, Claim
+from dispatcher.observing import Observer
+from dispatcher.reloading import Reloading, load
+from dispatcher.server import DispatcherServer
+from dispatcher.serving import serve_until_told
+from dispatcher.verdict import Again, Verdict
+
+
+class KilledAt(Observer):
+    """Passes everything on; dies at the `count`-th time that `point` is reached."""
+
+    def __init__(self, observer: Observer, point: str, count: int) -> None:
+        self._observer = observer
+        self._point = point
+        self._left = count
+        self._parked = False
+
+    def _reached(self, point: str) -> None:
+        if point == self._point:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def refused(self, candidate: Candidate, refusal: RefusedError) -> None:
+        self._observer.refused(candidate, refusal)
+
+    def claimed(self, claim: Claim) -> None:
+        self._reached("claimed")
+        self._observer.claimed(claim)
+
+    def sent(self, claim: Claim) -> None:
+        self._reached("sent")
+        self._observer.sent(claim)
+
+    def answered(self, claim: Claim, answer: Answer | NoAnswer, seconds: float) -> None:
+        self._reached("answered")
+        self._observer.answered(claim, answer, seconds)
+
+    def settled(self, claim: Claim, verdict: Verdict, ours: bool) -> None:
+        self._reached("settled")
+        if isinstance(verdict, Again):
+            self._parked = True
+            self._reached("parked")
+        self._observer.settled(claim, verdict, ours)
+
+    def landed(self) -> None:
+        self._observer.landed()
+
+    def sweeping(self) -> None:
+        """The script is on its way to the broker when the loop comes round again: that is in the middle of it."""
+        loop = asyncio.get_running_loop()
+        loop.call_soon(self._reached, "sweep")
+        if self._parked:
+            loop.call_soon(self._reached, "move")
+        self._observer.sweeping()
+
+
+def watched(point: str, count: int) -> Callable[[Observer, str], Observer]:
+    return lambda observer, _: KilledAt(observer, point, count)
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config", type=Path, required=True)
+    parser.add_argument("--point", required=True)
+    parser.add_argument("--count", type=int, required=True)
+    given = parser.parse_args()
+    config = load(given.config)
+    async with DispatcherServer(config, watched=watched(given.point, given.count)) as server:
+        await serve_until_told(server, Reloading(given.config, config, server))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,55 @@
+"""A process that claims and works until it is killed; its faults are signals."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+OWNER = """
+import asyncio, sys
+from dispatcher.message import Result
+from dispatcher.queue import Rules
+from dispatcher.redis.broker import RedisBroker
+
+async def main():
+    url, stop_after, count, lease_ms = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    async with RedisBroker(url) as broker, broker.queue("q", Rules(lease_ms=lease_ms)) as queue:
+        claims = await queue.claim(count, owner="process")
+        assert len(claims) == count
+        for claim in claims:
+            if stop_after == "claim":
+                continue
+            await queue.sending(claim)
+            if stop_after == "retry":
+                await queue.retry(claim, 500)
+        print("ready", flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+        done = [await queue.finish(claim, Result("", "", 200, b"from the process")) for claim in claims]
+        print(sum(done), flush=True)
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def owner(
+    url: str, stop_after: str, count: int = 1, lease_ms: int = 15_000
+) -> Iterator["subprocess.Popen[str]"]:
+    """A process that has done its part as far as `stop_after` (claim, sending, retry) and waits for a line, then finishes
+    and says how many of its results counted."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, url, stop_after, str(count), str(lease_ms)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stdin.close()

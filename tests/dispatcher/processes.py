@@ -1,0 +1,66 @@
+"""`python -m dispatcher`, and the same with a fault planted in it, as processes of their own."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+READY_WITHIN = 30.0
+ROOT = Path(__file__).parents[2]
+
+
+class Running:
+    """One process; `http`: where its pages are."""
+
+    def __init__(self, process: asyncio.subprocess.Process, http: str) -> None:
+        self.process = process
+        self.http = http
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def send(self, number: signal.Signals) -> None:
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+
+    async def ended(self, within: float) -> int:
+        """Its exit code; fails when it does not end in time."""
+        async with asyncio.timeout(within):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def dispatcher(config: Path, *arguments: str, module: str = "dispatcher") -> AsyncIterator[Running]:
+    """Entered: it said ready. Killed in the end if it still runs."""
+    command = [sys.executable, "-m", module, "--config", str(config), *arguments]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=ROOT)
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(READY_WITHIN):
+            line = (await process.stdout.readline()).decode().split()
+        assert line[:1] == ["ready"], line
+        yield Running(process, f"http://{dict(pair.split('=') for pair in line[1:])['http']}")
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def command(*arguments: str, within: float = 60.0) -> tuple[int, str, str]:
+    """`python -m dispatcher ARGUMENTS`: exit code, what it printed, what it complained of."""
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "dispatcher", *arguments, stdout=pipe, stderr=pipe, cwd=ROOT
+    )
+    try:
+        async with asyncio.timeout(within):
+            out, error = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), error.decode()

@@ -1,0 +1,53 @@
+"""Requests to queue, and what queue tests ask again and again."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from dispatcher.message import Claim, Request, Result
+from dispatcher.queue import Broker, Queue
+
+HOUR = 3_600_000
+
+
+async def submitted(broker: Broker, queue: Queue, id: str, *, within_ms: int = HOUR, **more: Any) -> Request:
+    """A request in the queue, its deadline `within_ms` from now where it is not named."""
+    key = more.pop("idempotency_key", None)
+    defaults = {"payload": b"{}", "deadline_ms": await broker.now_ms() + within_ms}
+    return await queue.submit(Request(id, **{**defaults, **more}), idempotency_key=key)
+
+
+async def claimed(queue: Queue, **more: Any) -> Claim:
+    """The one claim that there is."""
+    more.setdefault("owner", "tester")
+    [claim] = await queue.claim(1, **more)
+    return claim
+
+
+def answer(claim: Claim, payload: bytes = b"ok", status: int = 200) -> Result:
+    return Result(claim.request.id, claim.request.token, status, payload, attempts=claim.attempt + 1)
+
+
+async def until(done: Callable[[], Awaitable[object]], within: float = 10.0) -> None:
+    """Ask again until the answer is yes; fails after `within` seconds."""
+    async with asyncio.timeout(within):
+        while not await done():
+            await asyncio.sleep(0.005)
+
+
+async def until_ms(broker: Broker, at_ms: int) -> None:
+    """Until the broker's clock shows that time."""
+
+    async def reached() -> bool:
+        return await broker.now_ms() >= at_ms
+
+    await until(reached)
+
+
+async def counts(queue: Queue) -> Mapping[str, int]:
+    """The totals that are not 0; conservation is checked on the way."""
+    totals = await queue.totals()
+    ended = totals.succeeded + totals.failed + totals.expired + totals.cancelled + totals.dropped
+    assert totals.submitted == ended + totals.pending
+    named = {name: getattr(totals, name) for name in totals.__slots__}
+    return {name: count for name, count in named.items() if count}

