@@ -5,7 +5,7 @@ VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup fmt lint types check test demo bench soak proto clean help
+.PHONY: setup fmt lint types check test test-system demo bench soak proto clean help
 
 help:            ## show these words
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -37,6 +37,9 @@ check: lint types ## lint, types and layers
 test: $(READY)   ## the test suite: real sockets, a real Envoy, real processes
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(ARGS)
 
+test-system: $(READY) ## needs root and Go >= 1.26: a real Kubernetes API server, helm, network namespaces
+	$(BIN)/python -m tests.system $(ARGS)
+
 demo: $(READY)   ## workers, picker and a real Envoy, 30 s; KEEP=1 leaves them running
 	$(BIN)/python -m examples.demo $(if $(KEEP),--keep) $(ARGS)
 
@@ -50,4 +53,4 @@ proto: $(READY)  ## generate the ext_proc messages from their .proto
 	$(BIN)/python -m epp.wire.generate
 
 clean:           ## remove what these words made
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,9 +1,6 @@
 """The charts, rendered by a real helm: that they lint, and that what they make fits the code and one another."""
 
 import json
-import os
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,14 +15,7 @@ from epp.flags import parse as parse_epp_flags
 from registry.pod import DEFAULT_PODINFO, labels_of, read_pod
 from registry.pod_opening import DEFAULT_PORT
 from registry.pod_service import LIST_SERVICES
-
-CHARTS = Path(__file__).parents[2] / "charts"
-HELM = os.environ.get("ADSUM_HELM") or shutil.which("helm")
-KUBE_VERSION = "1.30.0"  # the oldest that the charts allow; a helm made by `go install` knows none by itself
-
-pytestmark = pytest.mark.skipif(
-    HELM is None, reason="no helm on PATH nor in $ADSUM_HELM: go install helm.sh/helm/v3/cmd/helm@latest"
-)
+from tests.system.charts import CHARTS, Object, helm, render
 
 IMAGE = {"image": "registry.example/adsum:1"}
 VALUES: dict[str, Sequence[Mapping[str, Any]]] = {
@@ -73,7 +63,6 @@ VALUES: dict[str, Sequence[Mapping[str, Any]]] = {
     ],
 }
 RENDERINGS = [(chart, values) for chart, several in VALUES.items() for values in several]
-Object = dict[str, Any]
 
 
 def rules(*rights: Right) -> Any:
@@ -84,23 +73,6 @@ def rules(*rights: Right) -> Any:
 WATCH = rules(LIST_SLICES)
 EXPLAIN = rules(GET_SERVICES, LIST_PODS)
 LIST = rules(LIST_SERVICES)
-
-
-def helm(*arguments: str, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
-    assert HELM is not None
-    return subprocess.run(
-        [HELM, *arguments, "--kube-version", KUBE_VERSION, "-f", "-"],
-        input=json.dumps(values or {}),
-        capture_output=True,
-        text=True,
-        timeout=50,
-    )
-
-
-def render(chart: str, values: Mapping[str, Any], release: str = "r") -> list[Object]:
-    done = helm("template", release, str(CHARTS / chart), "--namespace", "prod", values=values)
-    assert done.returncode == 0, done.stderr
-    return [found for found in yaml.safe_load_all(done.stdout) if found]
 
 
 def one(objects: Sequence[Object], kind: str) -> Object:

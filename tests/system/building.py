@@ -1,0 +1,102 @@
+"""What Go builds for these tests, once: an API server, helm, h2spec. Kept in `.build/` until what they are made of changes."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+BINARIES: Final = ROOT / ".build" / "bin"
+SOURCES: Final = Path(__file__).parent / "apiserver"
+KUBERNETES: Final = "v1.37.1"
+"""The version that `apiserver/go.mod` requires, which a server does not know by itself."""
+GO: Final = (1, 26)
+
+
+class BuildError(Exception):
+    """Something is missing or does not build; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """`build`: arguments of `go`; `made_of`: what it is built from, as text."""
+
+    name: str
+    build: tuple[str, ...]
+    made_of: str
+    where: Path = ROOT
+
+    @property
+    def path(self) -> Path:
+        return BINARIES / self.name
+
+    @property
+    def stamp(self) -> Path:
+        return BINARIES / f".{self.name}.made-of"
+
+
+def tools() -> tuple[Tool, ...]:
+    return (
+        _installed("helm", "helm.sh/helm/v3/cmd/helm@v3.22.0"),
+        _installed("h2spec", "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"),
+        _apiserver(),
+    )
+
+
+def build_all() -> None:
+    """Build what is missing or was made of something else. BuildError."""
+    for tool in tools():
+        if tool.path.is_file() and tool.stamp.is_file() and tool.stamp.read_text() == tool.made_of:
+            continue
+        _build(tool)
+        tool.stamp.write_text(tool.made_of)
+
+
+def _installed(name: str, package: str) -> Tool:
+    return Tool(name, ("install", package), package)
+
+
+def _apiserver() -> Tool:
+    version = f"-X k8s.io/component-base/version.gitVersion={KUBERNETES}"
+    output = str(BINARIES / "apiserver")
+    digest = hashlib.sha256()
+    for source in ("go.mod", "go.sum", "main.go"):
+        digest.update((SOURCES / source).read_bytes())
+    build = ("build", "-buildvcs=false", "-ldflags", f"-s -w {version}", "-o", output, ".")
+    return Tool("apiserver", build, f"{KUBERNETES} {digest.hexdigest()}", SOURCES)
+
+
+def _build(tool: Tool) -> None:
+    _check_go()
+    BINARIES.mkdir(parents=True, exist_ok=True)
+    print(f"building {tool.name} (the first time some minutes) ...", file=sys.stderr, flush=True)
+    started = time.monotonic()
+    environment = os.environ | {"GOBIN": str(BINARIES), "GOWORK": "off"}
+    done = subprocess.run(
+        ["go", *tool.build],
+        cwd=tool.where,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode != 0:
+        raise BuildError(
+            f"{tool.name} does not build; `go {' '.join(tool.build)}` said:\n{done.stderr[-4000:]}"
+        )
+    print(f"built {tool.name} in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+
+
+def _check_go() -> None:
+    if shutil.which("go") is None:
+        raise BuildError("there is no `go`: install Go 1.26 or newer, or put it on PATH")
+    said = subprocess.run(["go", "version"], capture_output=True, text=True).stdout
+    found = re.search(r"go(\d+)\.(\d+)", said)
+    if found is None or (int(found[1]), int(found[2])) < GO:
+        raise BuildError(f"Go 1.26 or newer is needed; `go version` says {said.strip()!r}")

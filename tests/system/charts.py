@@ -1,0 +1,43 @@
+"""The charts as a real helm renders them."""
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import yaml
+
+from tests.system.building import BINARIES
+
+CHARTS: Final = Path(__file__).parents[2] / "charts"
+KUBE_VERSION: Final = "1.30.0"
+"""The oldest that the charts allow; a helm made by `go install` knows none by itself."""
+
+Object: TypeAlias = dict[str, Any]
+
+
+def helm(*arguments: str, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+    """`values` go in as a values file."""
+    return subprocess.run(
+        [str(BINARIES / "helm"), *arguments, "--kube-version", KUBE_VERSION, "-f", "-"],
+        input=json.dumps(values or {}),
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+
+
+def render(
+    chart: str, values: Mapping[str, Any], release: str = "r", namespace: str = "prod"
+) -> list[Object]:
+    """The objects of a release in a Kubernetes namespace."""
+    done = helm("template", release, str(CHARTS / chart), "--namespace", namespace, values=values)
+    assert done.returncode == 0, done.stderr
+    return [found for found in yaml.safe_load_all(done.stdout) if found]
+
+
+def rights(objects: Sequence[Object]) -> list[Object]:
+    """The service account, and the Role and RoleBinding if it needs any."""
+    wanted = ("ServiceAccount", "Role", "RoleBinding")
+    return [found for found in objects if found["kind"] in wanted]

@@ -1,0 +1,63 @@
+"""A real API server for all these tests, and in it a Kubernetes namespace for each."""
+
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.administrator import Administrator
+from tests.system.api_process import ApiProcess
+from tests.system.building import tools
+from tests.system.cluster import Cluster, a_cluster
+
+_FIGURES = pytest.StashKey[list[str]]()
+MISSING = (
+    "run `make test-system` (as root): it builds what these tests run and gives them a network of their own"
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def prepared() -> None:
+    """What `python -m tests.system` does before pytest begins."""
+    absent = [tool.name for tool in tools() if not tool.path.is_file()]
+    if absent:
+        pytest.exit(f"there is no {', '.join(absent)} in .build/bin: {MISSING}", returncode=2)
+    try:
+        socket.create_server(("10.244.255.254", 0)).close()
+    except OSError:
+        pytest.exit(f"10.244.0.0/16 is not ours: {MISSING}", returncode=2)
+
+
+@pytest.fixture(scope="session")
+def api_server(prepared: None) -> Iterator[ApiProcess]:
+    """The one that tests share; whoever kills one starts another."""
+    with ApiProcess() as server:
+        yield server
+
+
+@pytest.fixture
+async def admin(api_server: ApiProcess) -> AsyncIterator[Administrator]:
+    async with Administrator(api_server) as administrator:
+        yield administrator
+
+
+@pytest.fixture
+async def cluster(admin: Administrator, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """A Kubernetes namespace with the rights of charts/frontend, and nothing in it."""
+    async with a_cluster(admin, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """`figure(text)`: one measured line, shown at the end of the run."""
+    lines = request.config.stash.setdefault(_FIGURES, [])
+    return lines.append
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if lines := config.stash.get(_FIGURES, []):
+        terminalreporter.section("figures")
+        for line in lines:
+            terminalreporter.write_line(line)

@@ -1,0 +1,119 @@
+"""What kubelet does for the pods of workers in this process: it probes `/health`, and ends the pod of one that left."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+
+from registry import Contract
+from tests.system.administrator import ApiError
+from tests.system.cluster import Cluster, Pod
+
+_PERIOD: Final = 0.02
+"""Seconds between two probes of a pod; a real one's default is 10."""
+
+
+@dataclass(slots=True)
+class Cared:
+    """A pod under care. `probe`: whether it is ready, None once its worker has left."""
+
+    pod: Pod
+    probe: Callable[[], Awaitable[bool | None]]
+    told: bool = False
+
+
+class Kubelet:
+    """Of one node; `caring` runs it."""
+
+    def __init__(self, cluster: Cluster, session: aiohttp.ClientSession) -> None:
+        self._cluster = cluster
+        self._session = session
+        self._cared: dict[str, Cared] = {}
+        self._ended: set[str] = set()
+        self._looking = asyncio.Lock()
+
+    def care(self, pod: Pod, probe: Callable[[], Awaitable[bool | None]]) -> None:
+        self._cared[pod.uid] = Cared(pod, probe)
+
+    async def healthy(self, pod: Pod, port: int) -> bool:
+        """What its `/health` says now; False when nobody answers."""
+        try:
+            async with self._session.get(f"http://{pod.address}:{port}/health") as answer:
+                return answer.status == 200
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
+    async def run(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(_PERIOD)
+
+    async def look(self) -> None:
+        """Probe each pod once and report what is new."""
+        async with self._looking:
+            for cared in list(self._cared.values()):
+                await self._look_at(cared)
+
+    async def settle(self) -> None:
+        """Look now, and wait until the slices say the same."""
+        await self.look()
+        async with asyncio.timeout(10):
+            while not self._agrees(await self._cluster.endpoints()):
+                await asyncio.sleep(0.005)
+
+    async def _look_at(self, cared: Cared) -> None:
+        found = await cared.probe()
+        pod = cared.pod
+        if found is None:
+            del self._cared[pod.uid]
+            self._ended.add(pod.uid)
+            await self._end(pod)
+        elif found != cared.told:
+            await self._cluster.probed(pod, found)
+            cared.told = found
+
+    async def _end(self, pod: Pod) -> None:
+        try:
+            await self._cluster.end(pod)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    def _agrees(self, shown: dict[str, dict[str, dict[str, bool]]]) -> bool:
+        if shown.keys() & self._ended:
+            return False
+        for uid, cared in self._cared.items():
+            endpoint = shown.get(uid)
+            if endpoint is None or endpoint["conditions"]["ready"] != cared.told:
+                return False
+        return True
+
+
+@asynccontextmanager
+async def caring(cluster: Cluster) -> AsyncIterator[Kubelet]:
+    connector = aiohttp.TCPConnector(force_close=True)  # as kubelet's probes
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(1.0)) as session:
+        kubelet = Kubelet(cluster, session)
+        running = asyncio.create_task(kubelet.run(), name="kubelet")
+        try:
+            yield kubelet
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+            if not running.cancelled():
+                running.result()
+
+
+class LeavingContract(Contract):
+    """A contract that remembers that its instance left: in a pod the process would end then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = asyncio.Event()
+
+    def release(self) -> None:
+        super().release()
+        self.left.set()

@@ -1,0 +1,136 @@
+"""The one contract suite over a real Kubernetes. What cannot be alike there says here what it is instead."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from discovery import (
+    InstanceAddedEvent,
+    InstanceRemovedEvent,
+    MetadataClient,
+    ServiceDiscovery,
+    SourceDiscovery,
+)
+from discovery.source import Candidate, ComponentKey, Report, Source
+from registry import ServiceRegistry
+from tests.contract.test_sources import *  # this is the suite
+from tests.contract.test_sources import OpenRegistry, a_worker, next_event
+from tests.system.cluster import Cluster, pod_address
+from tests.system.kubelet import Kubelet, caring
+from tests.system.pod_registry import PodRegistry
+
+
+class SettlingSource:
+    """Looks once kubelet and the controller have caught up with what the workers said; elsewhere that takes no time."""
+
+    def __init__(self, source: Source, kubelet: Kubelet) -> None:
+        self._source = source
+        self._kubelet = kubelet
+
+    async def run(self, key: ComponentKey, report: Report) -> None:
+        await self._kubelet.settle()
+        await self._source.run(key, report)
+
+    def suspect(self, key: ComponentKey, instance_id: str) -> None:
+        self._source.suspect(key, instance_id)
+
+    async def components(self) -> list[ComponentKey]:
+        return await self._source.components()
+
+    async def explain(self, key: ComponentKey) -> list[Candidate]:
+        return await self._source.explain(key)
+
+    async def aclose(self) -> None:
+        await self._source.aclose()
+
+
+@pytest.fixture
+async def kubelet(cluster: Cluster) -> AsyncIterator[Kubelet]:
+    async with caring(cluster) as running:
+        yield running
+
+
+@pytest.fixture
+def worker_host() -> str:
+    return pod_address()
+
+
+@pytest.fixture
+async def service(cluster: Cluster, kubelet: Kubelet) -> AsyncIterator[SourceDiscovery]:
+    client = MetadataClient(timeout=1.0, wait=1.0)
+    source = SettlingSource(await cluster.source(), kubelet)
+    async with SourceDiscovery(source, client=client) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def open_registry(cluster: Cluster, kubelet: Kubelet) -> AsyncIterator[OpenRegistry]:
+    opened: list[PodRegistry] = []
+
+    def open_one(**options: object) -> ServiceRegistry:
+        opened.append(PodRegistry(cluster, kubelet, **options))  # type: ignore[arg-type]
+        return opened[-1]  # type: ignore[return-value]  # awaited by all, entered by nobody here
+
+    yield open_one
+    for one in opened:
+        await one.aclose()
+
+
+@pytest.mark.parametrize("status", ["not_ready", "draining"])
+async def test_readiness_is_membership_and_its_loss_has_a_reason(
+    service: ServiceDiscovery, open_registry: OpenRegistry, status: str
+) -> None:
+    """A probe knows only yes and no: what terminates, the control plane says by itself."""
+    handle = await open_registry().register_instance("prod", "decode")
+    async with service.watch("prod", "decode") as stream:
+        handle.set_ready("ready")
+        assert isinstance(await next_event(stream), InstanceAddedEvent)
+        handle.set_ready(status)
+        removed = await next_event(stream)
+        assert isinstance(removed, InstanceRemovedEvent)
+        assert removed.reason == "not_ready"
+        handle.set_ready("ready")
+        assert isinstance(await next_event(stream), InstanceAddedEvent)
+
+
+async def test_31_a_registered_worker_is_no_instance_until_it_says_so(
+    service: ServiceDiscovery, open_registry: OpenRegistry
+) -> None:
+    handle = await open_registry().register_instance("prod", "decode")
+    assert await service.list_instances("prod", "decode") == []
+    [candidate] = (await service.explain("prod", "decode")).candidates
+    assert (candidate.id, candidate.is_instance) == (handle.instance_id(), False)
+    assert candidate.reason == "its pod is not ready: its readiness probe (GET /health) fails"
+
+
+async def test_34_draining_is_told_before_leaving(
+    service: ServiceDiscovery, open_registry: OpenRegistry, cluster: Cluster
+) -> None:
+    """The pod is deleted, which is told; then its worker gets its SIGTERM, drains, and the pod is gone."""
+    handle = await a_worker(open_registry)
+    async with service.watch("prod", "decode") as stream:
+        assert isinstance(await next_event(stream), InstanceAddedEvent)
+        await cluster.admin.delete("pods", cluster.namespace, handle.instance_id(), grace=30)
+        removed = await next_event(stream)
+        assert isinstance(removed, InstanceRemovedEvent)
+        assert removed.reason == "terminating"
+        await handle.drain(timeout=5.0)
+        async with asyncio.timeout(3):
+            while any(c.instance for c in (await service.explain("prod", "decode")).candidates):
+                await asyncio.sleep(0.01)
+
+
+async def test_40_explain_says_that_nobody_is_there(service: ServiceDiscovery, cluster: Cluster) -> None:
+    assert f"there is no Service called dynamo-decode-service in the namespace {cluster.namespace}" in str(
+        await service.explain("prod", "decode")
+    )
+
+
+async def test_40_explain_says_where_somebody_is(
+    service: ServiceDiscovery, open_registry: OpenRegistry
+) -> None:
+    """Here it says more: which Service is missing."""
+    await a_worker(open_registry)
+    explanation = str(await service.explain("prod", "decoed"))
+    assert "there is no Service called dynamo-decoed-service" in explanation

@@ -1,0 +1,46 @@
+"""How long it takes from kubelet's word to a watcher's event, on the real API server."""
+
+import asyncio
+import statistics
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.kubernetes.fake.witness import Witness
+from tests.system.cluster import Cluster
+
+PATCHES = 150
+PACE = 0.1
+"""Seconds: the controller writes 20 slices a second, as kube-controller-manager is set by default."""
+
+
+async def next_told(witness: Witness, since: int, within: float = 5.0) -> float:
+    """When the event after number `since` was told, on the loop's clock."""
+    async with asyncio.timeout(within):
+        while len(witness.events) <= since:
+            await asyncio.sleep(0)
+    return witness.events[since][0]
+
+
+@pytest.mark.timeout(120)
+async def test_from_a_status_patch_to_the_event(
+    cluster: Cluster, eventually: Callable[..., Awaitable[float]], figure: Callable[[str], None]
+) -> None:
+    await cluster.service()
+    pods = await cluster.pods([f"p-{i}" for i in range(20)])
+    loop = asyncio.get_running_loop()
+    took: list[float] = []
+    async with cluster.witness() as witness:
+        await eventually(lambda: len(witness.told) == 20, within=20)
+        for number in range(PATCHES):
+            pod = pods[number % 20]
+            told, started = len(witness.events), loop.time()
+            await cluster.probed(pod, ready=number // 20 % 2 == 1)
+            took.append(await next_told(witness, told) - started)
+            await asyncio.sleep(max(0.0, PACE - (loop.time() - started)))
+    p50, p99 = statistics.median(took), statistics.quantiles(took, n=100)[98]
+    figure(
+        f"status patch sent → event: p50 {p50 * 1000:.1f} ms, p99 {p99 * 1000:.1f} ms, "
+        f"max {max(took) * 1000:.1f} ms (n={PATCHES}, 20 pods)"
+    )
+    assert p50 < 0.15  # ten times what the server, the controller and the watch took when this was written

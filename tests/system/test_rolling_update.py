@@ -1,0 +1,127 @@
+"""Hundreds of pods replaced and moved between slices by the real controller: each uid comes once and goes once."""
+
+import asyncio
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from discovery import InstanceAddedEvent, InstanceEvent, InstanceRemovedEvent, InstanceUpdatedEvent
+from tests.kubernetes.fake.witness import Witness
+from tests.system.cluster import Cluster, Pod
+
+PODS = 300
+BATCH = 30
+
+
+def counted(witness: Witness, kind: type[InstanceEvent]) -> Counter[str]:
+    """How often each uid was told of."""
+    events = (event for _, event in witness.events if isinstance(event, kind))
+    return Counter(event.instance.incarnation for event in events)
+
+
+def uids(pods: Sequence[Pod]) -> set[str]:
+    return {pod.uid for pod in pods}
+
+
+async def replace(cluster: Cluster, old: Sequence[Pod], new: Sequence[str], **how: object) -> list[Pod]:
+    """As a Deployment does it: new ones come, become ready, old ones terminate, are gone; a batch at a time."""
+    made: list[Pod] = []
+    for start in range(0, len(old), BATCH):
+        fresh = await cluster.pods(new[start : start + BATCH], ready=False, **how)
+        await asyncio.gather(*(cluster.probed(pod, ready=True) for pod in fresh))
+        ending = old[start : start + BATCH]
+        await asyncio.gather(*(cluster.terminate(pod) for pod in ending))
+        await asyncio.gather(*(cluster.end(pod) for pod in ending))
+        made += fresh
+    return made
+
+
+@pytest.mark.timeout(180)
+async def test_a_rolling_update_of_300_pods(
+    cluster: Cluster, eventually: Callable[..., object], figure: Callable[[str], None]
+) -> None:
+    await cluster.service()
+    old = await cluster.pods([f"a-{i}" for i in range(PODS)])
+    async with cluster.witness() as witness:
+        await eventually(lambda: witness.uids == uids(old), within=60)
+        started = time.monotonic()
+        new = await replace(cluster, old, [f"b-{i}" for i in range(PODS)])
+        done = time.monotonic()
+        await eventually(lambda: witness.uids == uids(new), within=60)
+        settled = time.monotonic()
+        assert counted(witness, InstanceAddedEvent) == Counter(uids(old) | uids(new)), "Added once each"
+        assert counted(witness, InstanceRemovedEvent) == Counter(uids(old)), "Removed once each"
+        assert not counted(witness, InstanceUpdatedEvent)
+    figure(
+        f"rolling update of {PODS} pods, {BATCH} at a time, {len(await cluster.slices())} slices: {done - started:.1f} s, "
+        f"the set right {settled - done:.2f} s later; every uid Added once and Removed once"
+    )
+
+
+@pytest.mark.timeout(180)
+async def test_a_changed_port_moves_every_endpoint_and_nobody_goes(
+    cluster: Cluster, eventually: Callable[..., object], figure: Callable[[str], None]
+) -> None:
+    """The controller writes slice by slice, so that an endpoint is in two of them for a moment, or in none."""
+    await cluster.service()
+    pods = await cluster.pods([f"a-{i}" for i in range(PODS)])
+    async with cluster.witness() as witness:
+        await eventually(lambda: witness.uids == uids(pods), within=60)
+        added = len(witness.events)
+        took = []
+        for port in (8081, 8082, 8083):
+            started = time.monotonic()
+            ports = [{"name": "http", "port": 8080, "targetPort": port, "protocol": "TCP"}]
+            await cluster.change_service({"spec": {"ports": ports}})
+            await eventually(lambda port=port: {i.port for i in witness.told.values()} == {port}, within=30)
+            took.append(time.monotonic() - started)
+        assert len(witness.told) == PODS
+        assert not counted(witness, InstanceRemovedEvent)
+        assert len(counted(witness, InstanceAddedEvent)) == added == PODS
+    figure(f"targetPort of {PODS} pods changed: {statistics.median(took):.2f} s (n=3), nobody Removed")
+
+
+@pytest.mark.timeout(120)
+async def test_two_revisions_with_different_ports_stand_in_parallel_slices(
+    cluster: Cluster, eventually: Callable[..., object]
+) -> None:
+    await cluster.service(ports={"http": "http"})
+    old = await cluster.pods([f"a-{i}" for i in range(60)], ports={"http": 8080})
+    async with cluster.witness() as witness:
+        await eventually(lambda: witness.uids == uids(old), within=30)
+        half = await replace(cluster, old[:30], [f"b-{i}" for i in range(30)], ports={"http": 9090})
+        await eventually(lambda: witness.uids == uids(old[30:]) | uids(half), within=30)
+        assert {i.port for i in witness.told.values()} == {8080, 9090}
+        assert len(await cluster.slices()) >= 2
+        rest = await replace(cluster, old[30:], [f"c-{i}" for i in range(30)], ports={"http": 9090})
+        await eventually(lambda: witness.uids == uids(half) | uids(rest), within=30)
+        assert {i.port for i in witness.told.values()} == {9090}
+        assert max(counted(witness, InstanceAddedEvent).values()) == 1
+        assert counted(witness, InstanceRemovedEvent) == Counter(uids(old))
+
+
+async def test_a_pod_with_two_addresses_is_one_instance(
+    cluster: Cluster, eventually: Callable[..., object]
+) -> None:
+    """A dual-stack Service has slices of both families; losing one is no event."""
+    await cluster.service(families=("IPv4", "IPv6"))
+    pods = [await cluster.pod(f"a-{i}", f"fd00:244::{i + 1}") for i in range(3)]
+    async with cluster.witness() as witness:
+        await eventually(lambda: witness.uids == uids(pods), within=10)
+        await eventually_families(cluster, {"IPv4", "IPv6"})
+        assert {i.address for i in witness.told.values()} == {pod.address for pod in pods}
+        start = len(witness.events)
+        await cluster.change_service({"spec": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]}})
+        await eventually_families(cluster, {"IPv4"})
+        late = await cluster.pod("late")
+        await eventually(lambda: late.uid in witness.uids, within=10)
+        assert [event.instance_id for _, event in witness.events[start:]] == ["late"]
+
+
+async def eventually_families(cluster: Cluster, families: set[str]) -> None:
+    async with asyncio.timeout(10):
+        while {found["addressType"] for found in await cluster.slices() if found["endpoints"]} != families:
+            await asyncio.sleep(0.01)

@@ -1,0 +1,138 @@
+"""The fake API server and the real one are asked the same, and answer alike: statuses, headers, documents, events."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.kubernetes.fake.api import FakeApi
+from tests.kubernetes.fake.api_server import FakeApiServer
+from tests.system.administrator import Administrator
+from tests.system.api_process import ApiProcess
+from tests.system.transcripts import (
+    Reply,
+    Speaker,
+    compressed,
+    contradictions,
+    lists,
+    refusals,
+    watches,
+    writes,
+)
+
+Script = Callable[[Speaker], AsyncIterator[tuple[str, Reply]]]
+
+
+@pytest.fixture
+async def real(admin: Administrator) -> AsyncIterator[Speaker]:
+    namespace = await admin.namespace("test")
+    async with aiohttp.ClientSession() as session:
+        yield Speaker(session, admin.server.url, namespace, admin.server.token)
+
+
+@pytest.fixture
+async def fake(real: Speaker) -> AsyncIterator[Speaker]:
+    """In it the namespace is called alike; `poor` is the token of an account without rights."""
+    api = FakeApi()
+    api.tokens = {"right", "poor"}
+    api.poor = {"poor"}
+    async with FakeApiServer(api) as server, aiohttp.ClientSession() as session:
+        yield Speaker(session, server.url, real.namespace, "right")
+
+
+async def differences(real: Speaker, fake: Speaker, script: Script) -> list[str]:
+    """Where the fake says something else, as text."""
+
+    async def transcript(speaker: Speaker) -> dict[str, Any]:
+        for number, name in enumerate(("a", "b", "c")):
+            await speaker.put(name, f"10.244.7.{number + 1}")
+        return {name: reply.shape() async for name, reply in script(speaker)}
+
+    expected, found = await asyncio.gather(transcript(real), transcript(fake))
+    assert len(expected) > 0
+    return [f"{name}: {told}" for name in expected for told in unlike(expected[name], found[name])]
+
+
+def unlike(real: Any, fake: Any, where: str = "") -> Iterator[str]:
+    """Each place where they differ."""
+    if isinstance(real, dict) and isinstance(fake, dict):
+        for key in sorted(real.keys() | fake.keys()):
+            yield from unlike(real.get(key, "absent"), fake.get(key, "absent"), f"{where}.{key}")
+    elif isinstance(real, list) and isinstance(fake, list) and len(real) == len(fake):
+        for at, pair in enumerate(zip(real, fake, strict=True)):
+            yield from unlike(*pair, f"{where}[{at}]")
+    elif real != fake:
+        yield f"{where}\n  real {json.dumps(real)}\n  fake {json.dumps(fake)}"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("script", [lists, contradictions, watches, writes, compressed])
+async def test_it_answers_as_the_real_one(real: Speaker, fake: Speaker, script: Script) -> None:
+    told = await differences(real, fake, script)
+    assert not told, "\n".join(told)
+
+
+async def forgotten(speaker: Speaker, forget: Callable[[], Awaitable[object]]) -> dict[str, Any]:
+    """A version of before `forget`, which returns when the server has compacted it."""
+    for number, name in enumerate(("a", "b", "c")):
+        await speaker.put(name, f"10.244.7.{number + 1}")
+    first = (await speaker.get(limit=1)).documents[0]["metadata"]
+    await speaker.put("d", "10.244.7.9")
+    await forget()
+    old = {"resourceVersion": first["resourceVersion"]}
+    replies = {
+        "exact": await speaker.get(**old, resourceVersionMatch="Exact"),
+        "a page": await speaker.get(limit=1, continue_=first["continue"]),
+        "a watch": await speaker.get(**old, watch="true", timeoutSeconds=2),
+        "not older": await speaker.get(**old, resourceVersionMatch="NotOlderThan"),
+    }
+    rest = replies["a page"].documents[0]["metadata"]["continue"]
+    replies["the inconsistent rest"] = await speaker.get(limit=1, continue_=rest)
+    shapes = {name: reply.shape() for name, reply in replies.items()}
+    del shapes["a watch"]["said"][0]["object"]["message"]  # a server with its cache on says it otherwise
+    return shapes
+
+
+@pytest.mark.timeout(120)
+async def test_it_forgets_as_the_real_one() -> None:
+    """What is too old: pages and exact versions after a compaction, watches without the server's cache."""
+    arguments = ("--watch-cache=false", "--etcd-compaction-interval=1s")
+    with ApiProcess(arguments=arguments) as server:
+        async with Administrator(server) as admin, aiohttp.ClientSession() as session:
+            real = Speaker(session, server.url, await admin.namespace("test"), server.token)
+
+            async def compacted() -> None:
+                version = await real.version()
+                async with asyncio.timeout(20):
+                    while (
+                        await real.get(resourceVersion=version, resourceVersionMatch="Exact")
+                    ).status != 410:
+                        await real.put("d", f"10.244.{secrets.randbelow(250) + 1}.9")
+                        await asyncio.sleep(0.2)
+
+            expected = await forgotten(real, compacted)
+            api = FakeApi()
+
+            async def forget() -> None:
+                api.log.compact()
+                api.log.forget()
+
+            async with FakeApiServer(api) as fake_server:
+                fake = Speaker(session, fake_server.url, real.namespace, "")
+                found = await forgotten(fake, forget)
+    told = [f"{name}: {where}" for name in expected for where in unlike(expected[name], found[name])]
+    assert not told, "\n".join(told)
+
+
+async def test_it_refuses_as_the_real_one(real: Speaker, fake: Speaker, admin: Administrator) -> None:
+    token = await admin.account_token(real.namespace, "frontend")
+
+    def script(speaker: Speaker) -> AsyncIterator[tuple[str, Reply]]:
+        return refusals(speaker, token if speaker is real else "poor")
+
+    told = await differences(real, fake, script)
+    assert not told, "\n".join(told)

@@ -1,0 +1,79 @@
+"""Real worker processes at pod addresses: they register by being pods, and are killed."""
+
+import asyncio
+import os
+import signal
+import statistics
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from discovery import InstanceAddedEvent, InstanceRemovedEvent, InstanceUpdatedEvent
+from tests.kubernetes.fake.objects import LABELS
+from tests.kubernetes.fake.witness import Witness
+from tests.system.cluster import Cluster, Pod
+from tests.system.pod_registry import PORT, environment_of
+
+
+@asynccontextmanager
+async def a_worker(cluster: Cluster, name: str) -> AsyncIterator[tuple[Pod, asyncio.subprocess.Process]]:
+    """A pod, and the process in it, registered; its probe has not been asked yet."""
+    pod = await cluster.pod(name, ready=False, labels=LABELS, ports={"http": PORT})
+    url = f"kubernetes://{cluster.namespace}?kubeconfig={cluster.admin.server.kubeconfig}"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "tests.system.worker_process", url),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | environment_of(pod, cluster),
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(40):
+            assert await process.stdout.readline() == b"ready\n"
+        yield pod, process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def of(witness: Witness, kind: type, name: str, within: float) -> float:
+    """When the witness was told, on the loop's clock."""
+    async with asyncio.timeout(within):
+        while True:
+            for at, event in reversed(witness.events):
+                if isinstance(event, kind) and event.instance_id == name:
+                    return at
+            await asyncio.sleep(0.001)
+
+
+async def test_a_killed_worker_is_unreachable_at_once_and_removed_by_its_probe(
+    cluster: Cluster, figure: Callable[[str], None]
+) -> None:
+    await cluster.service(ports={"http": "http"}, labels=LABELS)
+    hints, removals = [], []
+    loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as workers:
+        names = [f"w-{i}" for i in range(4)]
+        started = [await workers.enter_async_context(a_worker(cluster, name)) for name in names]
+        witness = await workers.enter_async_context(cluster.witness(metadata=True))
+        for pod, _ in started:
+            await cluster.probed(pod, ready=True)
+            await of(witness, InstanceAddedEvent, pod.name, 10)
+        await asyncio.sleep(0.5)  # until each GET is held
+        for pod, process in started:
+            killed = loop.time()
+            process.send_signal(signal.SIGKILL)
+            hints.append(await of(witness, InstanceUpdatedEvent, pod.name, 1.0) - killed)
+            assert not witness.told[pod.name].reachable
+            assert witness.told[pod.name].incarnation == pod.uid
+            patched = loop.time()
+            await cluster.probed(pod, ready=False)
+            removals.append(await of(witness, InstanceRemovedEvent, pod.name, 5.0) - patched)
+        assert witness.told == {}
+        assert [word for word in witness.story() if ":" in word] == [f"-{name}:not_ready" for name in names]
+    figure(
+        f"SIGKILL of a worker → unreachable: median {statistics.median(hints) * 1000:.1f} ms, "
+        f"max {max(hints) * 1000:.1f} ms (n={len(hints)}); then status patch → Removed: "
+        f"median {statistics.median(removals) * 1000:.1f} ms"
+    )
