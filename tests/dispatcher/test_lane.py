@@ -253,7 +253,7 @@ async def test_no_more_on_their_way_than_there_are_places(broker: Broker, target
             await asyncio.gather(queue.results(requests), more.results(others))
     assert target.most == 5
     first = target.ids()[:60]
-    assert 15 <= sum(id.startswith("o") for id in first) <= 45, "two queues of one target take turns"
+    assert 10 <= sum(id.startswith("o") for id in first) <= 50, "two queues of one target take turns"
 
 
 async def test_a_request_that_takes_longer_than_its_lease(broker: Broker, target: Target) -> None:
