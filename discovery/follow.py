@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from discovery.copy_on_write import CopyOnWriteDict
 from discovery.document import Document, read_metadata
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
 from discovery.instance import Instance
@@ -18,14 +19,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Followed:
-    """One instance under observation: its last good document, or why there is none; `seen` is what readers are told."""
+    """One instance under observation: its last good document, or why there is none."""
 
     instance: Instance
     document: Document | None = None
     reachable: bool = True
     pace: Pace = field(default_factory=Pace)
     problem: str | None = "it has not answered yet"
-    seen: Instance | None = None
     task: asyncio.Task[None] | None = None
     is_logged: bool = False
 
@@ -43,6 +43,8 @@ class DocumentFollower:
         self._client = client
         self._suspect = suspect
         self._followed: dict[str, Followed] = {}
+        self._seen: CopyOnWriteDict[Instance] = CopyOnWriteDict()
+        """What readers are told: those whose document is in."""
         self._publishing = False
         self._ended = False
 
@@ -77,30 +79,37 @@ class DocumentFollower:
         with self._membership.subscribed() as ear:
             while self._membership.error is None:
                 ear.wake.clear()
-                self._adopt(tasks)
+                changed, ear.dirty = ear.dirty, set()
+                self._adopt(tasks, changed)
                 await ear.wake.wait()
         raise self._membership.error
 
-    def _adopt(self, tasks: asyncio.TaskGroup) -> None:
-        members = self._membership.instances
-        for instance_id in [i for i in self._followed if i not in members]:
-            self._stop(self._followed.pop(instance_id))
-        for instance_id, instance in members.items():
-            followed = self._followed.get(instance_id)
-            if followed is not None and followed.instance is instance:
-                continue
-            if followed is None or followed.instance.incarnation != instance.incarnation:
-                self._stop(followed)
-                followed = self._followed[instance_id] = Followed(instance)
-            elif (followed.instance.address, followed.instance.port) == (instance.address, instance.port):
-                followed.instance = instance
-                self._see(followed)
-                continue
-            self._stop(followed)
-            followed.instance, followed.pace = instance, Pace()
-            self._see(followed)
-            followed.task = tasks.create_task(self._follow(followed), name=f"follow {instance.id}")
+    def _adopt(self, tasks: asyncio.TaskGroup, changed: Collection[str]) -> None:
+        for instance_id in changed:
+            instance = self._membership.instances.get(instance_id)
+            if instance is None:
+                self._stop(self._followed.pop(instance_id, None))
+                self._seen.pop(instance_id, None)
+            else:
+                self._keep(tasks, instance)
         self.publish()
+
+    def _keep(self, tasks: asyncio.TaskGroup, instance: Instance) -> None:
+        followed = self._followed.get(instance.id)
+        if followed is not None and followed.instance is instance:
+            return
+        if followed is None or followed.instance.incarnation != instance.incarnation:
+            self._stop(followed)
+            self._seen.pop(instance.id, None)
+            followed = self._followed[instance.id] = Followed(instance)
+        elif (followed.instance.address, followed.instance.port) == (instance.address, instance.port):
+            followed.instance = instance
+            self._see(followed)
+            return
+        self._stop(followed)
+        followed.instance, followed.pace = instance, Pace()
+        self._see(followed)
+        followed.task = tasks.create_task(self._follow(followed), name=f"follow {instance.id}")
 
     def _stop(self, followed: Followed | None) -> None:
         if followed is not None and followed.task is not None:
@@ -187,7 +196,7 @@ class DocumentFollower:
 
     def _see(self, followed: Followed) -> None:
         if followed.document is not None:
-            followed.seen = replace(
+            self._seen[followed.instance.id] = replace(
                 followed.instance,
                 revision=followed.document.revision,
                 reachable=followed.reachable,
@@ -203,5 +212,4 @@ class DocumentFollower:
         """Tell what is known now; until the first document is in, that is an empty set and the source's health."""
         self._publishing = False
         if self._membership.error is None and self._membership.synced:
-            instances = {i: f.seen for i, f in self._followed.items() if f.seen is not None}
-            self.truth.replace(instances, self._membership.known, self._membership.health)
+            self.truth.replace(self._seen.frozen(), self._membership.known, self._membership.health)
