@@ -5,7 +5,7 @@ VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup fmt lint types check test test-system demo bench soak proto clean help
+.PHONY: setup fmt lint types check test test-system demo demo-batch bench soak proto clean help
 
 help:            ## show these words
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -42,6 +42,9 @@ test-system: $(READY) ## needs root and Go >= 1.26: a real Kubernetes API server
 
 demo: $(READY)   ## workers, picker and a real Envoy, 30 s; KEEP=1 leaves them running
 	$(BIN)/python -m examples.demo $(if $(KEEP),--keep) $(ARGS)
+
+demo-batch: $(READY) ## 2,000 batch requests beside interactive users, on a real Redis, a minute; draws a plot
+	$(BIN)/python -m examples.demo_batch $(ARGS)
 
 bench: $(READY)  ## figures for benchmarks/README.md
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -2,24 +2,46 @@
 
 import argparse
 import asyncio
+import functools
 import platform
 import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
 
-from benchmarks import discovery_scale
+from benchmarks import discovery_scale, kubernetes_events, scraping
+from benchmarks.picking import run as picking
 
-_ALL = {"discovery": discovery_scale.main}
+_NAMES = ("discovery", "kubernetes", "scraping", "picking")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(_ALL)}; all without one")
-    names = parser.parse_args().names or list(_ALL)
-    if unknown := [name for name in names if name not in _ALL]:
-        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(_ALL)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(_NAMES)}; all without one")
+    plan = picking.Plan()
+    group = parser.add_argument_group("picking")
+    group.add_argument("--go-picker", type=Path, metavar="FILE", help="measure this Go picker's binary also")
+    group.add_argument("--figures", type=Path, metavar="FILE", help="write what was measured, as JSON")
+    group.add_argument("--rounds", type=int, default=plan.rounds, help=f"default: {plan.rounds}")
+    group.add_argument(
+        "--seconds", type=float, default=plan.seconds, help=f"a turn (default: {plan.seconds})"
+    )
+    group.add_argument("--picks", type=int, default=plan.picks, help=f"for memory (default: {plan.picks})")
+    given = parser.parse_args()
+    names = given.names or list(_NAMES)
+    if unknown := [name for name in names if name not in _NAMES]:
+        parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(_NAMES)}")
+    plan = picking.Plan(given.go_picker, given.figures, given.rounds, given.seconds, given.picks)
+    benchmarks: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+        "discovery": discovery_scale.main,
+        "kubernetes": kubernetes_events.main,
+        "scraping": scraping.main,
+        "picking": functools.partial(picking.main, plan),
+    }
     print(f"CPython {platform.python_version()}, {platform.machine()}, {platform.system()}")
     for name in names:
         print(f"\n## {name}")
-        asyncio.run(_ALL[name]())
+        asyncio.run(benchmarks[name]())
     return 0
 
 

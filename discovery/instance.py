@@ -58,7 +58,8 @@ class MetadataReader(Protocol):
 class Instance:
     """One registered worker as the source of truth knows it. `port` is where its HTTP contract is served.
 
-    `incarnation` is "" where the source knows addresses only.
+    `incarnation` is "" where the source knows addresses only. `ports`: those that the source knows by name (the TCP
+    ports of an EndpointSlice), `port` among them.
     `revision` (the metadata's ETag) and `reachable` are known in `watch(..., metadata=True)` only.
     """
 
@@ -72,6 +73,7 @@ class Instance:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     zone: str | None = None
     node: str | None = None
+    ports: Mapping[str, int] = field(default_factory=dict, hash=False)
     revision: str | None = None
     reachable: bool = True
     reader: MetadataReader | None = field(default=None, compare=False, repr=False)

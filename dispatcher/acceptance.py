@@ -12,6 +12,12 @@ from dispatcher.queue import Rules
 LONGEST_NAME: Final = 200
 LONGEST_ID: Final = 512
 LONGEST_TENANT: Final = 256
+LONGEST_KEY: Final = 1024
+"""Bytes of a token, and of an idempotency key."""
+LONGEST_KEPT_MS: Final = 10 * 365 * 24 * 3600 * 1000
+"""A result is kept no longer; a broker counts no such times."""
+LEAST_WEIGHT: Final = 1e-6
+"""Of a tenant; each turn is charged its inverse, which must stay a number that can be added up."""
 LATEST_MS: Final = 2**53
 """The first time that a broker cannot count exactly."""
 RAW_KEPT: Final = 64 * 1024
@@ -45,10 +51,14 @@ def checked_rules(name: str, rules: Rules) -> Rules:
     for word in ("lease_ms", "max_deliveries", "result_ttl_ms", "max_payload"):
         if getattr(rules, word) < 1:
             raise ValueError(f"{word} of queue {name!r} is {getattr(rules, word)}, expected 1 or more")
+    if rules.result_ttl_ms > LONGEST_KEPT_MS:
+        raise ValueError(
+            f"result_ttl_ms of queue {name!r} is {rules.result_ttl_ms}, expected ten years at most"
+        )
     for tenant, weight in rules.weights.items():
-        if not 0 < weight < math.inf:
+        if not LEAST_WEIGHT <= weight < math.inf:
             raise ValueError(
-                f"the weight of tenant {tenant!r} in queue {name!r} is {weight}, expected more than 0"
+                f"the weight of tenant {tenant!r} in queue {name!r} is {weight}, expected more than 0, and {LEAST_WEIGHT:g} at least"
             )
     if rules.result_list.startswith("adsum:"):
         raise ValueError(
@@ -71,8 +81,10 @@ def check(request: Request, rules: Rules) -> None:
             f"a request needs a tenant of 1 to {LONGEST_TENANT} bytes, none of them a control character, "
             f"not {request.tenant[:80]!r}"
         )
-    if not request.token:
-        raise ValueError(f"request {request.id!r} has no token; leave it out to get a new one")
+    if not 0 < len(request.token.encode()) <= LONGEST_KEY:
+        raise ValueError(
+            f"request {request.id!r} needs a token of 1 to {LONGEST_KEY} bytes; leave it out to get a new one"
+        )
     if request.deadline_ms >= LATEST_MS:
         raise ValueError(
             f"the deadline of request {request.id!r} is no time in milliseconds: {request.deadline_ms}"
@@ -82,6 +94,12 @@ def check(request: Request, rules: Rules) -> None:
             f"the payload of request {request.id!r} has {len(request.payload)} bytes, "
             f"the queue takes {rules.max_payload}"
         )
+
+
+def check_key(key: str) -> None:
+    """Whether it can be an idempotency key; raises ValueError with what to change."""
+    if len(key.encode()) > LONGEST_KEY:
+        raise ValueError(f"an idempotency key has {LONGEST_KEY} bytes at most")
 
 
 def past(request: Request, now_ms: int) -> ValueError:

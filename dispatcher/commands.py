@@ -8,13 +8,14 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 from dispatcher import batch, batchfile, progress
-from dispatcher.config import Config, ConfigError, broker_url
+from dispatcher.config import Config, ConfigError
 from dispatcher.flags import LookFlags, Place, SubmitFlags, parse_look, parse_submit
 from dispatcher.frontdoor import described
 from dispatcher.message import DeadLetter
 from dispatcher.opening import open_broker
 from dispatcher.queue import Broker, Queue, Rules, State
 from dispatcher.reloading import load
+from dispatcher.urls import broker_url
 
 
 @asynccontextmanager

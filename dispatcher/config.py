@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic import (
@@ -18,10 +17,12 @@ from pydantic import (
     model_validator,
 )
 
+from dispatcher.acceptance import LEAST_WEIGHT, LONGEST_KEPT_MS, names_a_tenant
 from dispatcher.duration import parse_duration, parse_size
 from dispatcher.gates.catalogue import GateConfigError, GateSpec, parse_gate
 from dispatcher.outgoing import DEFAULT_PATHS, TIMEOUT, IllegalRequestError, Route, operator_headers
 from dispatcher.queue import Rules
+from dispatcher.urls import broker_url, http_url
 
 
 class ConfigError(ValueError):
@@ -55,31 +56,13 @@ def _expanded(value: object, info: ValidationInfo) -> object:
     return _VARIABLE.sub(look_up, value) if isinstance(value, str) else value
 
 
-def _http_url(value: str) -> str:
-    parts = urlsplit(value)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError("expected http://HOST[:PORT][/PATH] or https://...")
-    if parts.username or parts.password:
-        raise ValueError("a user and a password belong into the header authorization")
-    return value.rstrip("/")
-
-
-def broker_url(value: str) -> str:
-    """The same; raises ValueError where there is no such broker."""
-    if urlsplit(value).scheme not in ("redis", "rediss", "unix", "memory"):
-        raise ValueError(
-            "expected redis://HOST:PORT/DB, rediss://..., unix:///PATH, or memory:// to try things out"
-        )
-    return value
-
-
 Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
 """In seconds."""
 Size = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
 Secret = Annotated[str, BeforeValidator(_expanded)]
 Secrets = Annotated[dict[str, Secret], Field(repr=False)]
 Name = Annotated[str, Field(pattern=_NAME)]
-HttpUrl = Annotated[str, BeforeValidator(_expanded), AfterValidator(_http_url)]
+HttpUrl = Annotated[str, BeforeValidator(_expanded), AfterValidator(http_url)]
 
 
 class Section(BaseModel):
@@ -118,7 +101,7 @@ class TargetConfig(Section):
 
     @model_validator(mode="after")
     def _sendable(self) -> "TargetConfig":
-        operator_headers(self.headers)
+        operator_headers(self.headers | {self.timeout_header: ""})
         for path in self.paths:
             Route(path=path, paths=(path,)).target_path()
         return self
@@ -139,11 +122,11 @@ class QueueConfig(Section):
     path: str | None = None
     objective: Annotated[str, Field(max_length=256)] = ""
     gate: dict[str, Any]
-    weights: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = {}
+    weights: dict[str, Annotated[float, Field(gt=0, ge=LEAST_WEIGHT, allow_inf_nan=False)]] = {}
     strict_tiers: bool = False
     lease: Annotated[Duration, Field(ge=1, le=15)] = 15.0
     max_deliveries: int = Field(default=10, ge=1)
-    result_ttl: Duration = 7 * 86400.0
+    result_ttl: Annotated[Duration, Field(le=LONGEST_KEPT_MS / 1000)] = 7 * 86400.0
     max_payload: Annotated[Size, Field(le=10 * 1024 * 1024)] = 10 * 1024 * 1024
     results: Literal["leased", "go-list"] = "leased"
     result_list: str = "result-list"
@@ -187,6 +170,21 @@ class FrontDoorConfig(Section):
     deadline: Duration = 86400.0
     tokens: Secrets = {}
 
+    @model_validator(mode="after")
+    def _tells_tenants_apart(self) -> "FrontDoorConfig":
+        tenants: dict[str, str] = {}
+        for tenant, token in self.tokens.items():
+            if not names_a_tenant(tenant):
+                raise ValueError(f"tenant {tenant[:80]!r} cannot be named in a header")
+            if (
+                not token.strip()
+            ):  # as when its variable is empty: whoever brings no token would be that tenant
+                raise ValueError(f"the token of tenant {tenant!r} is empty")
+            if token in tenants:
+                raise ValueError(f"tenants {tenants[token]!r} and {tenant!r} have the same token")
+            tenants[token] = tenant
+        return self
+
 
 class Config(Section):
     """The file as it stands."""
@@ -216,8 +214,12 @@ def read_config(text: str, environment: Mapping[str, str]) -> Config:
     """The file, YAML; raises ConfigError with the first fault."""
     try:
         given = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:  # its own text quotes the line, which may hold a secret
+        mark = error.problem_mark or error.context_mark
+        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        raise ConfigError("", f"not YAML: {error.problem or error.context}{place}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError("", f"not YAML: {error}") from error
+        raise ConfigError("", f"not YAML: {type(error).__name__}") from error
     if not isinstance(given, dict):
         raise ConfigError("", "expected a mapping with broker, targets and queues")
     config = _read(Config, given, environment)
@@ -252,9 +254,23 @@ def _consistent(config: Config) -> None:
             queue.route(config.target(queue.target)).target_path()
         except IllegalRequestError as error:
             raise ConfigError(f"{place}.path", str(error)) from error
-        queue.gate_spec()
+    _one_unit_a_target(config)
     if config.front_door is not None:
         config.queue(config.front_door.queue)
+
+
+def _one_unit_a_target(config: Config) -> None:
+    """A target's ledger adds up what all its queues have sent."""
+    first: dict[str, tuple[str, str]] = {}
+    for queue in config.queues:
+        for unit in sorted(queue.gate_spec().units):
+            name, other = first.setdefault(queue.target, (queue.name, unit))
+            if unit != other:
+                raise ConfigError(
+                    f"queues.{queue.name}.gate",
+                    f"target {queue.target!r} is counted by {name!r} in {other} and by {queue.name!r} in {unit}; "
+                    "expected one unit for all gates of a target",
+                )
 
 
 def _no_name_twice(place: str, names: Sequence[str]) -> None:

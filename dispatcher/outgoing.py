@@ -85,7 +85,7 @@ class Route:
             headers[OBJECTIVE] = _legal_value("the objective", objective)
         headers[FAIRNESS] = _spelled(request.tenant)
         headers[REQUEST_ID] = _spelled(request.id)
-        headers[IDEMPOTENCY_KEY] = request.token
+        headers[IDEMPOTENCY_KEY] = _spelled(request.token)
         headers[ATTEMPT] = str(attempt + 1)
         headers[self.timeout_header] = str(timeout_ms)
         return headers

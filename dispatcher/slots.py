@@ -29,10 +29,11 @@ class Slots:
         return self._taken
 
     async def take(self, most: int) -> int:
-        """At least one, at most `most`, as soon as there is one."""
+        """At least one, at most `most`, as soon as there is one; no more than a fair share while others wait."""
         if self._waiting or not self._free():
             await self._turn()
-        count = max(1, min(most, self._free()))
+        share = self._free() // (1 + len(self._waiting))
+        count = max(1, min(most, share))
         self._taken += count
         self._wake()
         return count

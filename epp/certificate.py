@@ -1,9 +1,13 @@
 """The key and certificate that the picker serves gRPC with."""
 
 import asyncio
+import contextlib
 import datetime
 import logging
-from collections.abc import Callable
+import os
+import ssl
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -96,7 +100,37 @@ def read(folder: Path) -> KeyPair:
         raise CertificateError(f"--cert-path: no PEM key and certificate in {folder}: {error}") from error
     if key.public_key() != certificate.public_key():
         raise CertificateError(f"--cert-path: tls.key is not the key of tls.crt in {folder}")
+    try:
+        load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair)
+    except ssl.SSLError as error:
+        reason = error.reason or error.strerror
+        raise CertificateError(f"--cert-path: OpenSSL does not take tls.crt in {folder}: {reason}") from error
     return pair
+
+
+def load(context: ssl.SSLContext, pair: KeyPair, client_ca: bytes | None = None) -> None:
+    """Serve with `pair`, and take only clients with a certificate of `client_ca`, PEM; raises ssl.SSLError."""
+    with _file(pair.key) as key, _file(pair.certificate) as chain:
+        context.load_cert_chain(chain, key)
+    if client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        with _file(client_ca) as authorities:
+            context.load_verify_locations(authorities)
+
+
+@contextlib.contextmanager
+def _file(content: bytes) -> Iterator[str]:
+    """OpenSSL reads chains from files only. Where it can be, the file is in memory: a key is on no disk, and a container
+    whose disk is read-only can serve."""
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("pem"), "wb", buffering=0) as memory:
+            memory.write(content)
+            yield f"/proc/self/fd/{memory.fileno()}"
+        return
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(content)
+        file.flush()
+        yield file.name
 
 
 def self_signed(now: datetime.datetime) -> KeyPair:

@@ -17,8 +17,12 @@ ENGINE_LABELS: Final = ("llm-d.ai/engine-type", "inference.networking.k8s.io/eng
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointDefaults:
-    """What holds for workers that do not say otherwise. `metrics_port` None: the port that serves."""
+    """What holds for workers that do not say otherwise. `metrics_port` None: the port that serves.
 
+    `serving_port_name`: of the port that serves, where discovery knows the worker's ports by name.
+    """
+
+    serving_port_name: str | None = None
     metrics_port: int | None = None
     metrics_path: str = "/metrics"
     scheme: str = "http"
@@ -34,7 +38,8 @@ def read_endpoint(instance: Instance, document: Mapping[str, Any], defaults: End
     http = _mapping(_section(document, "transport").get("http"))
     model = _section(document, "model")
     labels = _texts(_mapping(document.get("labels"))) | dict(instance.labels)
-    port = _port(instance, http, "port") or instance.port
+    named = instance.ports.get(defaults.serving_port_name or "")
+    port = _port(instance, http, "port") or named or instance.port
     return Endpoint(
         id=instance.id,
         incarnation=instance.incarnation,

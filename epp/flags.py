@@ -29,7 +29,6 @@ IGNORED = (
     "pool-group",
     "pool-namespace",
     "refresh-prometheus-metrics-interval",
-    "serving-port-name",
     "tls-cipher-suites",
     "tls-min-version",
     "total-queued-requests-metric",
@@ -100,6 +99,11 @@ def _workers(group: Any) -> None:
     )
     group.add_argument("--namespace", help="of the workers (default: default)")
     group.add_argument("--component", help="of the workers (default: default)")
+    group.add_argument(
+        "--serving-port-name",
+        metavar="NAME",
+        help="the Service's port that serves, where the metadata do not say (default: the one of the metadata)",
+    )
     group.add_argument("--pool-name", help="the pool's name on the metrics page")
     group.add_argument(
         "--refresh-metrics-interval",

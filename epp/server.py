@@ -104,7 +104,7 @@ class PickerServer:
         rng = random.Random()
         config = self._config(rng)
         place = self._place()
-        self._datastore = Datastore(config.defaults)
+        self._datastore = Datastore(replace(config.defaults, serving_port_name=settings.serving_port_name))
         policy = Policy(
             objectives=settings.objectives, models=settings.models, passthrough=config.passthrough
         )

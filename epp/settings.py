@@ -54,6 +54,7 @@ class Settings:
     emit_endpoint_scores: bool = False
     refresh_metrics_interval: float | None = None
     metrics_staleness_threshold: float = 2.0
+    serving_port_name: str | None = None
     drain_timeout: float = 30.0
     grpc_max_recv_msg_size: int = 4 * 1024 * 1024
     max_body_bytes: int = 64 * 1024 * 1024

@@ -28,13 +28,14 @@ class Reading:
 @dataclass(frozen=True, slots=True, eq=False)
 class SliceContent:
     """What one slice says. `pods`: its endpoints by pod name. `port`: None when it has none of the wanted name, then
-    `problem` says so. `rank`: place of its address family in the order of preference, 0 the first.
+    `problem` says so. `ports`: its TCP ports that have a name. `rank`: place of its address family in the order of preference, 0 the first.
     """
 
     slice: EndpointSlice
     stamp: Stamp
     rank: int
     port: int | None
+    ports: Mapping[str, int]
     problem: str | None
     pods: Mapping[str, Endpoint]
     strangers: tuple[Candidate, ...]
@@ -56,9 +57,10 @@ def read_slice(
     stamp = written(found)
     if reason is not None:
         whole = (Candidate(name, reason=reason),) if found.endpoints else ()
-        return SliceContent(found, stamp, 0, port, problem, {}, whole)
+        return SliceContent(found, stamp, 0, port, {}, problem, {}, whole)
     pods, strangers = _pods(found)
-    return SliceContent(found, stamp, reading.families.index(family), port, problem, pods, strangers)
+    ports = _by_name(found.ports or ())
+    return SliceContent(found, stamp, reading.families.index(family), port, ports, problem, pods, strangers)
 
 
 def written(found: EndpointSlice) -> Stamp:
@@ -170,6 +172,11 @@ def _port(ports: Iterable[Port], name: str) -> int | None:
         if (port.name or "") == name and port.port is not None and (port.protocol or "TCP") == "TCP":
             return port.port
     return None
+
+
+def _by_name(ports: Iterable[Port]) -> Mapping[str, int]:
+    tcp = [port for port in ports if (port.protocol or "TCP") == "TCP"]
+    return {port.name: port.port for port in tcp if port.name and port.port is not None}
 
 
 def _no_port(slice_name: str, ports: Iterable[Port], wanted: str) -> str:

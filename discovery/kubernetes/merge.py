@@ -123,7 +123,12 @@ class MergedSet:
         """The pods whose candidate may be another one now."""
         if before is None or after is None:
             return after.pods if after is not None else before.pods if before is not None else ()
-        if (before.port, before.rank, before.problem) != (after.port, after.rank, after.problem):
+        if (before.port, before.ports, before.rank, before.problem) != (
+            after.port,
+            after.ports,
+            after.rank,
+            after.problem,
+        ):
             return before.pods.keys() | after.pods.keys()
         others = compress(after.pods, map(is_not, map(before.pods.get, after.pods), after.pods.values()))
         return {*others, *(before.pods.keys() - after.pods.keys()), *(self._seen_twice & after.pods.keys())}
@@ -178,6 +183,7 @@ class MergedSet:
             status_of(endpoint),
             zone=endpoint.zone,
             node=endpoint.node_name,
+            ports=content.ports,
             reader=self._reader,
         )
 

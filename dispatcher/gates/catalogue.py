@@ -1,6 +1,6 @@
 """Which gates there are: from what a file says to a gate, and plain words for what it may not say."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,6 +13,7 @@ from dispatcher.budget import closing_point
 from dispatcher.gates.all_of import AllOfGate
 from dispatcher.gates.constant import steady
 from dispatcher.gates.gate import DispatchGate
+from dispatcher.gates.joint import joint
 from dispatcher.gates.ledger_gate import Gauge, LedgerGate, in_bytes, in_requests
 from dispatcher.gates.local import LocalConcurrencyGate
 from dispatcher.gates.meter import Meter, MeterRules, Meters, MeterState, Source
@@ -51,6 +52,12 @@ class GateSpec:
     place: str
     gates: tuple["GateSpec", ...] = ()
 
+    @property
+    def units(self) -> frozenset[str]:
+        """In what it counts the target's capacity: requests, bytes, both or, where it reads nothing, neither."""
+        own = {self.parameters.unit} if isinstance(self.parameters, MetricParameters) else set()
+        return frozenset(own).union(*(one.units for one in self.gates))
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -64,6 +71,8 @@ class Surroundings:
 
 
 Build = Callable[[GateSpec, Any, Surroundings], DispatchGate]
+OpenGauge = Callable[[], AbstractAsyncContextManager[Gauge]]
+BuildGauge = Callable[[GateSpec, Any, Surroundings], OpenGauge]
 
 
 def parse_gate(document: Mapping[str, Any], place: str) -> GateSpec:
@@ -110,7 +119,7 @@ def meter_states(gate: DispatchGate) -> list[MeterState]:
     """What the metric gates in it read now; for metrics."""
     if isinstance(gate, AllOfGate):
         return [state for one in gate.gates for state in meter_states(one)]
-    return [gate.gauge.state] if isinstance(gate, LedgerGate) and gate.metered else []
+    return list(gate.gauge.states) if isinstance(gate, LedgerGate) else []
 
 
 def _build(spec: GateSpec, around: Surroundings) -> DispatchGate:
@@ -118,15 +127,27 @@ def _build(spec: GateSpec, around: Surroundings) -> DispatchGate:
 
 
 def _minds_overload(spec: GateSpec) -> bool:
-    return (
-        spec.type == "constant"
-        or isinstance(spec.parameters, MetricParameters)
-        or any(map(_minds_overload, spec.gates))
-    )
+    return spec.type in GAUGES or any(map(_minds_overload, spec.gates))
 
 
-def _constant(spec: GateSpec, given: NoParameters, around: Surroundings) -> DispatchGate:
-    return LedgerGate(steady, around.ledger)
+def _counted(spec: GateSpec, given: Parameters, around: Surroundings) -> DispatchGate:
+    return _over_ledger([spec], around)
+
+
+def _over_ledger(specs: Sequence[GateSpec], around: Surroundings) -> LedgerGate:
+    """One gate for all of them: two would each count what is sent, and each take the other's for a stranger's."""
+    gauges = [GAUGES[spec.type](spec, spec.parameters, around) for spec in specs]
+    units = {unit for spec in specs for unit in spec.units}
+    if len(units) > 1:
+        raise GateConfigError(
+            specs[0].place, f"gates together count in one unit, not in {' and '.join(units)}"
+        )
+    opened = gauges[0] if len(gauges) == 1 else lambda: joint(gauges)
+    return LedgerGate(opened, around.ledger, in_bytes if units == {"bytes"} else in_requests)
+
+
+def _constant(spec: GateSpec, given: NoParameters, around: Surroundings) -> OpenGauge:
+    return steady
 
 
 def _local(spec: GateSpec, given: LocalParameters, around: Surroundings) -> DispatchGate:
@@ -139,11 +160,22 @@ def _quota(spec: GateSpec, given: QuotaParameters, around: Surroundings) -> Disp
 
 
 def _all_of(spec: GateSpec, given: AllOfParameters, around: Surroundings) -> DispatchGate:
-    return AllOfGate([_build(one, around) for one in spec.gates])
+    """What has a ledger is asked first, as one."""
+    leaves = list(_leaves(spec))
+    counted = [leaf for leaf in leaves if leaf.type in GAUGES]
+    others = [_build(leaf, around) for leaf in leaves if leaf.type not in GAUGES]
+    return AllOfGate([*([_over_ledger(counted, around)] if counted else []), *others])
 
 
-def _metered(make: Callable[[Any, aiohttp.ClientSession], Source]) -> Build:
-    def build(spec: GateSpec, given: MetricParameters, around: Surroundings) -> DispatchGate:
+def _leaves(spec: GateSpec) -> Iterator[GateSpec]:
+    if not spec.gates:
+        yield spec
+    for one in spec.gates:
+        yield from _leaves(one)
+
+
+def _metered(make: Callable[[Any, aiohttp.ClientSession], Source]) -> BuildGauge:
+    def build(spec: GateSpec, given: MetricParameters, around: Surroundings) -> OpenGauge:
         _can_close(spec, given, around.workers)
         try:
             given.access.tls()
@@ -166,8 +198,7 @@ def _metered(make: Callable[[Any, aiohttp.ClientSession], Source]) -> Build:
         def gauge() -> AbstractAsyncContextManager[Gauge]:
             return around.meters.shared((around.target, spec.type, repr(given)), meter)
 
-        units = in_bytes if given.unit == "bytes" else in_requests
-        return LedgerGate(gauge, around.ledger, units, metered=True)
+        return gauge
 
     return build
 
@@ -189,12 +220,21 @@ def _can_close(spec: GateSpec, given: MetricParameters, workers: int | None) -> 
         )
 
 
+GAUGES: Final[Mapping[str, BuildGauge]] = {
+    "constant": _constant,
+    "prometheus-saturation": _metered(saturation_source),
+    "prometheus-budget": _metered(budget_source),
+    "prometheus-query": _metered(query_source),
+    "endpoint-scrape": _metered(scrape_source),
+}
+"""What stands behind the gates that count in the target's ledger."""
+
 GATES: Final[Mapping[str, tuple[type[Parameters], Build]]] = {
-    "constant": (NoParameters, _constant),
-    "prometheus-saturation": (SaturationParameters, _metered(saturation_source)),
-    "prometheus-budget": (BudgetParameters, _metered(budget_source)),
-    "prometheus-query": (QueryParameters, _metered(query_source)),
-    "endpoint-scrape": (ScrapeParameters, _metered(scrape_source)),
+    "constant": (NoParameters, _counted),
+    "prometheus-saturation": (SaturationParameters, _counted),
+    "prometheus-budget": (BudgetParameters, _counted),
+    "prometheus-query": (QueryParameters, _counted),
+    "endpoint-scrape": (ScrapeParameters, _counted),
     "local-max-concurrency": (LocalParameters, _local),
     "redis-quota": (QuotaParameters, _quota),
     "composite": (AllOfParameters, _all_of),

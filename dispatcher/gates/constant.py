@@ -1,6 +1,6 @@
 """Always open. A target that says 429 closes it all the same: the ledger minds that, whoever reads the metrics."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from fractions import Fraction
 from typing import Final
@@ -18,7 +18,8 @@ class Steady:
     """A gauge that never moves."""
 
     def __init__(self) -> None:
-        self.changes = Changes()
+        self._changes = Changes()
+        self.looks = 0
 
     def budget(self) -> Fraction:
         """As `dispatcher.gates.ledger_gate.Gauge`."""
@@ -29,13 +30,13 @@ class Steady:
         return ENDLESS
 
     @property
-    def state(self) -> MeterState:
-        """As `dispatcher.gates.ledger_gate.Gauge`."""
-        return MeterState("constant", 1.0, True, "")
+    def states(self) -> Sequence[MeterState]:
+        """As `dispatcher.gates.ledger_gate.Gauge`: nothing is read."""
+        return ()
 
     async def wait(self, timeout: float, seen: int) -> None:
         """As `dispatcher.gates.ledger_gate.Gauge`."""
-        await self.changes.wait(timeout, seen)
+        await self._changes.wait(timeout, seen)
 
 
 @asynccontextmanager

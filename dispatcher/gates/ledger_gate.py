@@ -1,13 +1,12 @@
 """The gate over a target's ledger: what a meter says is there, minus what all have sent since, 429s minded."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from fractions import Fraction
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from dispatcher.changes import Changes
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
 from dispatcher.gates.heartbeat import beating
 from dispatcher.gates.meter import MeterState
@@ -19,6 +18,8 @@ NET: Final = 1.0
 """Seconds after which a refused one asks again unasked: a lease of a killed replica ends without a word."""
 OUTAGE: Final = 0.5
 """Seconds until the broker is asked again while it is away."""
+UNREAD_PAUSE_MS: Final = 1000
+"""Milliseconds until a target that said 429 is probed, where no reading tells that it has room again."""
 LONGEST_RETRY_AFTER_MS: Final = 3_600_000
 """A target that asks to wait for longer is asked again after this."""
 
@@ -26,7 +27,9 @@ LONGEST_RETRY_AFTER_MS: Final = 3_600_000
 class Gauge(Protocol):
     """What `dispatcher.gates.meter.Meter` is to a gate."""
 
-    changes: Changes
+    @property
+    def looks(self) -> int:
+        """How many readings there were."""
 
     def budget(self) -> Fraction:
         """max(0, D - B)."""
@@ -35,11 +38,11 @@ class Gauge(Protocol):
         """What the ledger reckons with."""
 
     @property
-    def state(self) -> MeterState:
-        """For metrics and reasons."""
+    def states(self) -> Sequence[MeterState]:
+        """For metrics and reasons; empty where nothing is read."""
 
     async def wait(self, timeout: float, seen: int) -> None:
-        """Until there is another reading."""
+        """Until there is another reading than when `looks` was `seen`, at most `timeout` seconds."""
 
 
 def in_requests(candidate: Candidate) -> int:
@@ -60,11 +63,7 @@ class LedgerGate:
         gauge: Callable[[], AbstractAsyncContextManager[Gauge]],
         ledger: Ledger,
         units: Callable[[Candidate], int] = in_requests,
-        *,
-        metered: bool = False,
     ) -> None:
-        self.metered = metered
-        """Whether its gauge reads something that people want to see."""
         self._open_gauge = gauge
         self._ledger = ledger
         self._units = units
@@ -111,7 +110,7 @@ class LedgerGate:
 
     async def _reserve(self, candidate: Candidate) -> Reservation:
         gauge = self.gauge
-        reading, looks = gauge.reading(), gauge.changes.count
+        reading, looks = gauge.reading(), gauge.looks
         if reading.headroom <= 0:
             raise RefusedError(self._why_closed(), Scope.QUEUE, lambda: gauge.wait(60.0, looks))
         try:
@@ -123,10 +122,11 @@ class LedgerGate:
         return answer
 
     def _why_closed(self) -> str:
-        state = self.gauge.state
-        if not state.available:
-            return f"{state.name} cannot be read: {state.reason}"
-        return f"the budget of {state.name} is 0"
+        states = self.gauge.states
+        for state in states:
+            if not state.available:
+                return f"{state.name} cannot be read: {state.reason}"
+        return f"the budget of {' and '.join(state.name for state in states)} is 0"
 
     async def _until_changed(self, refusal: Refusal, looks: int) -> None:
         if refusal.until_ms is not None:
@@ -145,7 +145,8 @@ class LedgerGate:
     async def _settle(self, reservation: Reservation, slot: Slot) -> None:
         try:
             if slot.outcome is Outcome.OVERLOADED:
-                await self._ledger.overloaded(min(max(0, slot.retry_after_ms), LONGEST_RETRY_AFTER_MS))
+                least = 0 if self.gauge.states else UNREAD_PAUSE_MS
+                await self._ledger.overloaded(min(max(least, slot.retry_after_ms), LONGEST_RETRY_AFTER_MS))
         finally:  # the release follows the rejection, so that nobody slips in between
             await self._ledger.release(reservation, accepted=slot.outcome is Outcome.ACCEPTED)
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -131,6 +131,16 @@ class Meter:
         return Reading(capacity * (self._rules.fallback or ZERO), at_ms=0)
 
     @property
+    def looks(self) -> int:
+        """How often the source was looked at."""
+        return self.changes.count
+
+    @property
+    def states(self) -> Sequence[MeterState]:
+        """What is known now, in a list of one."""
+        return (self.state,)
+
+    @property
     def state(self) -> MeterState:
         """What is known now."""
         held = self._fresh()
@@ -139,7 +149,7 @@ class Meter:
         return MeterState(self._source.name, value, held is not None, why)
 
     async def wait(self, timeout: float, seen: int) -> None:
-        """Until the source was looked at since `changes.count` was `seen`, at most `timeout` seconds."""
+        """Until the source was looked at since `looks` was `seen`, at most `timeout` seconds."""
         await self.changes.wait(timeout, seen)
 
     def _fresh(self) -> _Held | None:

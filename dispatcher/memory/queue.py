@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dispatcher.acceptance import digest
+from dispatcher.acceptance import check_key, digest
 from dispatcher.changes import Changes
 from dispatcher.memory.book import QueueBook
 from dispatcher.message import Candidate, Claim, DeadLetter, ErrorCode, Request, Result
@@ -67,6 +67,7 @@ class MemoryQueue:
         now = self._now()
         if idempotency_key is None:
             return self._book.submit(now, request)
+        check_key(idempotency_key)
         key, body = (request.tenant, idempotency_key), digest(request)
         known = self._store.keys.get(key)
         if known is not None and known.expires_ms > now:

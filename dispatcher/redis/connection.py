@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from redis.asyncio import Redis
+import hiredis
+from redis.asyncio import Connection, Redis, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as LostError
@@ -41,6 +42,31 @@ class _Client(Redis):
             raise LateError(f"nothing came within {ANSWERS_WITHIN:g} s") from error
 
 
+class _Packing:
+    """Scripts have thousands of arguments: packed in C, they cost a fifth."""
+
+    def pack_command(self, *args: Any) -> list[bytes]:
+        if args[0] == "EVALSHA":
+            return [hiredis.pack_command(args)]
+        packed: list[bytes] = super().pack_command(*args)  # type: ignore[misc]
+        return packed
+
+
+class _Tcp(_Packing, Connection):
+    pass
+
+
+class _Tls(_Packing, SSLConnection):
+    pass
+
+
+class _Unix(_Packing, UnixDomainSocketConnection):
+    pass
+
+
+_PACKING: Final = {Connection: _Tcp, SSLConnection: _Tls, UnixDomainSocketConnection: _Unix}
+
+
 def connect(url: str) -> Redis:
     """A client with a pool; nothing is connected before the first command. Raises ValueError for another URL."""
     if urlsplit(url).scheme not in SCHEMES:
@@ -54,6 +80,8 @@ def connect(url: str) -> Redis:
         socket_connect_timeout=ANSWERS_WITHIN,
         retry=Retry(NoBackoff(), 0),  # whoever asks decides: most questions may be asked again
     )
+    pool = client.connection_pool
+    pool.connection_class = _PACKING.get(pool.connection_class, pool.connection_class)
     return client
 
 

@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from redis.asyncio import Redis
 
-from dispatcher.acceptance import BODY_GONE, check, counted_as, digest, error_payload, past
+from dispatcher.acceptance import BODY_GONE, check, check_key, counted_as, digest, error_payload, past
 from dispatcher.changes import Changes
 from dispatcher.message import Candidate, Claim, DeadLetter, ErrorCode, Request, Result, new_token
 from dispatcher.queue import ConflictError, Leased, QueueError, Rules, State, Totals
@@ -72,7 +72,10 @@ class RedisQueue:
 
     async def submit(self, request: Request, *, idempotency_key: str | None = None) -> Request:
         check(request, self._rules)
-        key, body = (idempotency_key, digest(request)) if idempotency_key is not None else ("", "")
+        key, body = "", ""
+        if idempotency_key is not None:
+            check_key(idempotency_key)
+            key, body = idempotency_key, digest(request)
         words = records.request_words(request, self._rules, key, body, self._rules.result_list)
         kind, *answer = await self._batch("submit").ask(words)
         if kind == b"conflict":

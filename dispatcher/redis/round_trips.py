@@ -1,6 +1,7 @@
 """Many small operations, one round trip at a time: what is asked while one is on its way goes with the next."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ Words = tuple[str | bytes | int, ...]
 Answer = Any
 Send = Callable[[Sequence[Words]], Awaitable[Sequence[Answer]]]
 Undo = Callable[[Answer], Words | None]
+
+log = logging.getLogger(__name__)
 
 
 class RoundTrips:
@@ -54,13 +57,16 @@ class RoundTrips:
             raise fault
 
     async def ask(self, words: Words, *, lasting: bool = False, undo: Undo | None = None) -> Answer:
-        """The answer; QueueError when there is none.
+        """The answer; QueueError when there is none, ValueError for a word that no broker takes.
 
         It is on its way even if the caller is cancelled at once. `lasting`: it is still worth telling when the broker
         is back. `undo`: from the answer, what to do if nobody waits for it any more.
         """
         if self._closed:
             raise QueueError("this connection to the broker is closed: open it again to use it")
+        for word in words:
+            if isinstance(word, str):
+                word.encode()  # a lone surrogate is the asker's fault, not that of whoever asks in the same trip
         operation = _Operation(words, lasting, undo, asyncio.get_running_loop().create_future())
         self._asked.append(operation)
         self._work.set()
@@ -108,13 +114,19 @@ class RoundTrips:
             answers = await self._send([operation.words for operation in batch])
         except QueueError as error:
             self._lost(batch, str(error))
+        except Exception:  # those who come after must not be deaf and dumb for it
+            log.exception("a fault in a round trip; the next ones go on")
+            self._fail(batch)
         except BaseException:
-            for operation in batch:
-                operation.fail("a fault of ours, see the log")
+            self._fail(batch)
             raise
         else:
             for operation, answer in zip(batch, answers, strict=True):
                 self._answered(operation, answer)
+
+    def _fail(self, batch: Sequence["_Operation"]) -> None:
+        for operation in batch:
+            operation.fail("a fault of ours, see the log")
 
     def _answered(self, operation: "_Operation", answer: Answer) -> None:
         if operation.answer.done():

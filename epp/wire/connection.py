@@ -130,7 +130,7 @@ class Connection:
     def block(self, blocked: bool) -> None:
         """Whether the peer has stopped to read what was written."""
         self.outgoing.blocked = blocked
-        if not blocked:
+        if not blocked and self.failed is None:
             self._advance()
 
     def lose(self, cause: str) -> None:
@@ -232,7 +232,9 @@ class Connection:
         self._incoming.idle_talk()
         if flags & ACK:
             return
-        for name, value in parse_settings(payload):
+        for name, value in dict(
+            parse_settings(payload)
+        ).items():  # of each the last: nothing is sent in between
             if name == INITIAL_WINDOW_SIZE:
                 self.outgoing.resize(value)
             elif name == MAX_FRAME_SIZE:

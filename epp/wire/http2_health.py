@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -11,6 +12,9 @@ from epp.wire.grpc_messages import Status, StatusError
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 log = logging.getLogger(__name__)
+
+_LARGEST: Final = 1024
+"""Bytes of a request: the name of a service."""
 
 
 def health_methods(health: Health) -> dict[bytes, Method]:
@@ -47,6 +51,7 @@ class _Unary:
         """See Handler."""
         if self._request is not None:
             raise StatusError(Status.UNIMPLEMENTED, "a second message to a method that takes one")
+        _check_size(payload)
         self._request = payload
 
     def half_closed(self) -> None:
@@ -83,6 +88,7 @@ class _Watch:
         """See Handler."""
         if self._service is not None:
             raise StatusError(Status.UNIMPLEMENTED, "a second message to a method that takes one")
+        _check_size(payload)
         try:
             self._service = HealthCheckRequest.FromString(payload).service
         except DecodeError:
@@ -110,6 +116,13 @@ class _Watch:
             self._call.send((HealthCheckResponse(status=status).SerializeToString(),))
         if self._health.closed:
             self._call.finish(Status.OK)
+
+
+def _check_size(payload: bytes) -> None:
+    """It is kept until the client ends its stream, which it may never do."""
+    if len(payload) > _LARGEST:
+        text = f"a health request of {len(payload)} bytes; at most {_LARGEST} are taken"
+        raise StatusError(Status.RESOURCE_EXHAUSTED, text)
 
 
 def _refuse(call: Call, error: Exception) -> None:

@@ -228,6 +228,7 @@ class Incoming:
             raise BrokenStreamError(stream.id, ErrorCode.PROTOCOL_ERROR, "more DATA than the content-length")
 
     def _peer_done(self, stream: Stream) -> None:
+        self._check(stream)
         if stream.body_left:
             raise BrokenStreamError(stream.id, ErrorCode.PROTOCOL_ERROR, "less DATA than the content-length")
         stream.peer_done = True
@@ -236,14 +237,18 @@ class Incoming:
         else:
             stream.receiver.ended()
 
+    def _check(self, stream: Stream) -> None:
+        """Before anything follows from a frame: a stream that is left open has kept to its window."""
+        if stream.taken > self._limits.stream_window:
+            fault = "more DATA than the stream's window"
+            raise BrokenStreamError(stream.id, ErrorCode.FLOW_CONTROL_ERROR, fault)
+
     def _take_up(self, stream: Stream) -> None:
         """Window for a stream, once it reads what it was answered; the end of one that is answered whole."""
         self._withheld.pop(stream.id, None)
         if stream.id not in self._streams.open:
             return
-        if stream.taken > self._limits.stream_window:
-            fault = "more DATA than the stream's window"
-            raise BrokenStreamError(stream.id, ErrorCode.FLOW_CONTROL_ERROR, fault)
+        self._check(stream)
         if stream.us_done:
             self._outgoing.reset(stream, ErrorCode.NO_ERROR)
         elif stream.waiting:

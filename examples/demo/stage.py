@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -31,11 +32,23 @@ class EndpointView:
 
 class Stage:
     """Entering starts three workers, the picker and Envoy on `port`; leaving ends every process. DemoError says what
-    did not come up.
+    did not come up. `simulator`, `picks`: more options of the workers and of the picker; `word` of make is told to
+    whoever finds the port taken.
     """
 
-    def __init__(self, root: Path, port: int) -> None:
+    def __init__(
+        self,
+        root: Path,
+        port: int,
+        *,
+        simulator: Sequence[str] = (),
+        picks: Sequence[str] = (),
+        word: str = "demo",
+    ) -> None:
         self.port = port
+        self._simulator = simulator
+        self._picks = picks
+        self._word = word
         self.discovery = f"file://{root / 'workers'}"
         self.workers: dict[str, DemoProcess] = {}
         self.picker: DemoProcess | None = None
@@ -49,7 +62,7 @@ class Stage:
         return f"http://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
-        _check_free(self.port)
+        _check_free(self.port, self._word)
         (self._root / "workers").mkdir(mode=0o700)
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2.0))
         try:
@@ -76,7 +89,7 @@ class Stage:
                 python(
                     "examples.simulator",
                     *("--discovery", self.discovery, "--namespace", NAMESPACE, "--component", COMPONENT),
-                    *("--model", MODEL, "--instance-id", name, "--max-num-seqs", "16"),
+                    *("--model", MODEL, "--instance-id", name, "--max-num-seqs", "16", *self._simulator),
                 ),
                 self._root,
             )
@@ -113,6 +126,7 @@ class Stage:
                     "0",
                 ),
                 "--secure-serving=false",
+                *self._picks,
             ),
             self._root,
         )
@@ -170,15 +184,17 @@ class Stage:
             await self._session.close()
 
 
-def _check_free(port: int) -> None:
+def _check_free(port: int, word: str) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise DemoError(
-                f"port {port} on 127.0.0.1 cannot be had ({error.strerror}); another one: make demo ARGS='--port {port + 1}'"
+                f"port {port} on 127.0.0.1 cannot be had ({error.strerror}); another one: make {word} ARGS='--port {port + 1}'"
             ) from error
+        except OverflowError as error:
+            raise DemoError(f"{port} is not a port: 0 to 65535, 0 for any that is free") from error
 
 
 def free_port() -> int:

@@ -80,7 +80,7 @@ def test_secrets_come_from_the_environment_and_are_not_shown() -> None:
         (queue(gate={}), "queues.batch.gate: expected a mapping with a type"),
         (queue(lease="60s"), "queues[0].lease: Input should be less than or equal to 15"),
         (queue(max_payload="11MiB"), "queues[0].max_payload: Input should be less"),
-        (queue(weights={"a": 0}), "queues[0].weights.a: Input should be greater than 0"),
+        (queue(weights={"a": 0}), "queues[0].weights.a: Input should be greater than"),
         (queue(path="/admin"), "queues.batch.path: the path '/admin' is not allowed"),
         (queue(results="list"), "queues[0].results: Input should be 'leased' or 'go-list'"),
         (queue(name="a b"), "queues[0].name: String should match"),
@@ -90,6 +90,20 @@ def test_secrets_come_from_the_environment_and_are_not_shown() -> None:
         (target(paths=[]), "targets[0].paths: List should have at least 1 item"),
         (target(headers={"Content-Length": "1"}), "targets[0]: the header 'Content-Length' cannot be set"),
         (target(headers={"a": "${B}"}), "targets[0].headers.a: the environment has no variable B"),
+        (target(url="http://gateway:99999"), "targets[0].url: expected http://"),
+        (target(url="http://gateway:port"), "targets[0].url: expected http://"),
+        (target(url="http://gateway/a b"), "targets[0].url: expected http://"),
+        (target(timeout_header="x-time\r\nout"), "targets[0]: the header 'x-time\\r\\nout' cannot be set"),
+        ({**SOUND, "broker": "redis://:pa/secret@r:6379/0"}, "broker: expected redis://"),
+        ({**SOUND, "broker": "redis://r:99999/0"}, "broker: expected redis://"),
+        ({**SOUND, "broker": "redis://:secret@r:port/0"}, "broker: expected redis://"),
+        ({**SOUND, "broker": "redis://r/0?max_connections=secret"}, "broker: 'max_connections' cannot"),
+        ({**SOUND, "broker": "redis://r/0?nothing=secret"}, "broker: 'nothing' cannot"),
+        (queue(result_ttl="999999999999d"), "queues[0].result_ttl: Input should be less"),
+        (queue(weights={"a": 1e-320}), "queues[0].weights.a: Input should be greater than or equal"),
+        ({**SOUND, "front_door": {"queue": "batch", "tokens": {"a": ""}}}, "token of tenant 'a' is empty"),
+        ({**SOUND, "front_door": {"queue": "batch", "tokens": {"a": "secret", "b": "secret"}}}, "'a' and 'b' have the same token"),
+        ({**SOUND, "front_door": {"queue": "batch", "tokens": {"a\n": "secret"}}}, "tenant 'a\\n'"),
         (target(concurrency=0), "targets[0].concurrency: Input should be greater"),
         (target(concurrency="64"), "targets[0].concurrency: Input should be a valid integer"),
     ],
@@ -105,6 +119,30 @@ def test_what_is_not_sound(document: Any, said: str) -> None:
 def test_what_is_no_yaml_mapping(text: str) -> None:
     with pytest.raises(ConfigError):
         read_config(text, {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "broker: redis://:s3cret@r:6379/0\nqueues: a: b",
+        'broker: "redis://:s3cret@r/0\nx',
+        "broker: s3cret: b",
+    ],
+)
+def test_a_file_that_is_no_yaml_is_not_quoted(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"not YAML: .*line \d+") as caught:
+        read_config(text, {})
+    assert "s3cret" not in str(caught.value)
+
+
+def test_what_is_counted_at_one_target_is_counted_in_one_unit() -> None:
+    def scrape(name: str, unit: str) -> dict[str, Any]:
+        params = {"url": "http://w/metrics", "metric": "load", "unit": unit, "allow_unreachable": True}
+        return {**QUEUE, "name": name, "gate": {"type": "endpoint-scrape", "params": params}}
+
+    read({**SOUND, "queues": [scrape("a", "bytes"), scrape("b", "bytes"), QUEUE]})
+    with pytest.raises(ConfigError, match="by 'a' in bytes and by 'b' in requests"):
+        read({**SOUND, "queues": [scrape("a", "bytes"), scrape("b", "requests")]})
 
 
 def test_weights_and_numbers_of_yaml() -> None:

@@ -9,10 +9,12 @@ import aiohttp
 import pytest
 import yaml
 from aiohttp import web
+from redis.asyncio import Redis
 
 from dispatcher.config import read_config
+from dispatcher.redis.broker import RedisBroker
 from dispatcher.server import DispatcherServer
-from tests.dispatcher.dispatching import document
+from tests.dispatcher.dispatching import document, producer
 from tests.dispatcher.target import Asked, Target, ok
 
 ENQUEUE = {"X-Dispatch": "enqueue"}
@@ -50,6 +52,11 @@ class Door:
 async def target() -> AsyncIterator[Target]:
     async with Target() as target:
         yield target
+
+
+async def never(asked: Asked) -> web.StreamResponse:
+    await asyncio.Event().wait()
+    raise AssertionError
 
 
 @asynccontextmanager
@@ -105,10 +112,6 @@ async def test_22_the_same_key_is_the_same_request(target: Target) -> None:
 
 
 async def test_21_a_request_is_cancelled(target: Target, eventually: Eventually) -> None:
-    async def never(asked: Asked) -> web.StreamResponse:
-        await asyncio.Event().wait()
-        raise AssertionError
-
     target.answer = never
     async with door(target) as way_in:
         _, said, _ = await way_in.post(ENQUEUE)
@@ -169,6 +172,52 @@ async def test_tenants_are_told_by_their_tokens(target: Target) -> None:
         assert status == 200
     assert target.asked[0].headers["x-llm-d-inference-fairness-id"] == "acme"
     assert "authorization" not in target.asked[0].headers
+
+
+async def test_29_a_tenant_sees_and_cancels_its_own_requests_only(target: Target, redis_url: str) -> None:
+    target.answer = never
+    config = read_config(document(target.url, broker=redis_url), {})
+    async with door(target, redis_url, tokens={"acme": "${T}", "other": "word"}) as way_in:
+        acme, other = {"Authorization": "Bearer secret"}, {"Authorization": "Bearer word"}
+        _, said, _ = await way_in.post(acme | ENQUEUE)
+        async with RedisBroker(redis_url) as broker, producer(broker, config) as batch:
+            await batch.submit("nightly:1", tenant="acme")
+        for id in (said["id"], "nightly:1"):
+            for method in ("GET", "DELETE"):
+                status, shown, _ = await way_in.ask(method, f"/v1/requests/{id}", headers=other)
+                assert (status, shown["error"]["type"]) == (404, "invalid_request_error")
+        status, shown, _ = await way_in.ask("GET", f"/v1/requests/{said['id']}", headers=acme)
+        assert (status, shown["status"]) in ((200, "pending"), (200, "claimed"))
+
+
+async def test_a_key_that_is_no_text_harms_nobody_else(target: Target, redis_url: str) -> None:
+    async with door(target, redis_url) as way_in:
+        status, said, _ = await way_in.post({"Idempotency-Key": "\udcff"} | ENQUEUE)
+        assert (status, said["error"]["type"]) == (400, "invalid_request_error")
+        status, _, _ = await way_in.post({"Idempotency-Key": "k" * 8000} | ENQUEUE)
+        assert status == 400
+        status, _, _ = await way_in.post(ENQUEUE)
+        assert status == 202
+
+
+async def test_a_client_that_goes_away_is_not_waited_for(
+    target: Target, redis_url: str, eventually: Eventually
+) -> None:
+    target.answer = never
+    async with door(target, redis_url) as way_in, Redis.from_url(redis_url) as redis:
+
+        async def listeners() -> int:
+            return len(await redis.pubsub_channels("*done:req-*"))
+
+        waiting = asyncio.create_task(way_in.post({"X-Dispatch": "wait"}))
+        async with asyncio.timeout(10):
+            while not await listeners():
+                await asyncio.sleep(0.02)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        async with asyncio.timeout(10):
+            while await listeners():
+                await asyncio.sleep(0.02)
 
 
 async def test_a_request_that_nobody_knows(target: Target) -> None:

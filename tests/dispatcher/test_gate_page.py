@@ -153,3 +153,30 @@ def test_samples_of_a_page() -> None:
     assert list(samples(page, "a", {"x": '}"'})) == [(Fraction(2), 1000)]
     with pytest.raises(SourceError, match="expected a finite number"):
         list(samples("a x", "a", {}))
+
+
+async def test_09_gates_together_count_what_is_sent_once(
+    target: TargetSimulator, eventually: Eventually
+) -> None:
+    target.page = "load 4\nother 0.5\n"
+    by_count = {
+        "type": "endpoint-scrape",
+        "params": params(target, max_count_per_pod=10, allow_unreachable=True),
+    }
+    by_share = {"type": "endpoint-scrape", "params": params(target, metric="other", max_concurrency=8)}
+    async with opened("all-of", {"gates": [by_count, by_share]}) as gate:
+        await eventually(lambda: all(state.available for state in meter_states(gate)))
+        assert len(meter_states(gate)) == 2
+        assert gate.budget() == 0.5
+        places = Places(gate)
+        assert await places.take_all() == 4  # min(10 x 0.6, 8 x 0.5), not half of it
+
+
+async def test_gates_together_let_one_large_request_go_alone(
+    target: TargetSimulator, eventually: Eventually
+) -> None:
+    target.page = "load 0.5\n"
+    one = {"type": "endpoint-scrape", "params": params(target, max_concurrency=100, unit="bytes")}
+    async with opened("all-of", {"gates": [one, {"type": "constant"}]}) as gate:
+        await eventually(lambda: meter_states(gate)[0].available)
+        assert await Places(gate).take_all(candidate(size=700)) == 1

@@ -22,13 +22,13 @@ async def test_12_a_429_closes_even_the_constant_gate_for_everybody() -> None:
     async with opened("constant", ledger=ledger) as one, opened("constant", ledger=ledger) as other:
         mine, theirs = Places(one), Places(other)
         await mine.ask()
-        await mine.give_back(Outcome.OVERLOADED, retry_after_ms=200)
+        await mine.give_back(Outcome.OVERLOADED, retry_after_ms=1200)
         rejected = time.monotonic()
         refusal = await theirs.ask()
         assert refusal is not None
         assert "asked to wait" in str(refusal)
         await asyncio.wait_for(refusal.changed(), 10)
-        assert time.monotonic() - rejected >= 0.19
+        assert time.monotonic() - rejected >= 1.19
         assert await theirs.take_all() == 1  # the probe
         await theirs.give_back(Outcome.ACCEPTED)
         assert await theirs.take_all() == 2
@@ -40,6 +40,9 @@ async def test_12_a_probe_that_tells_nothing_is_no_probe(outcome: Outcome) -> No
         places = Places(gate)
         await places.ask()
         await places.give_back(Outcome.OVERLOADED)
+        refusal = await places.ask()
+        assert refusal is not None
+        await asyncio.wait_for(refusal.changed(), 10)
         assert await places.take_all() == 1
         await places.give_back(outcome)
         assert await places.take_all() == 1
@@ -129,6 +132,35 @@ async def test_12_all_of_tells_every_gate_what_the_target_said() -> None:
         refusal = await places.ask()
         assert refusal is not None
         assert "overloaded" in str(refusal)
+
+
+@pytest.mark.parametrize("inner", ["constant", "nested"])
+async def test_12_several_gates_over_one_ledger_open_again_after_a_429(inner: str) -> None:
+    other = {"type": "all-of", "params": {"gates": [{"type": "constant"}]}} if inner == "nested" else None
+    gates = [{"type": "constant"}, other or {"type": "constant"}]
+    async with opened("all-of", {"gates": gates}) as gate:
+        places = Places(gate)
+        await places.ask()
+        await places.give_back(Outcome.OVERLOADED, retry_after_ms=1)
+        refusal = await places.ask()
+        if refusal is not None:
+            await asyncio.wait_for(refusal.changed(), 10)
+            assert await places.ask() is None  # the probe
+        await places.give_back(Outcome.ACCEPTED)
+        assert await places.take_all(most=5) == 2
+
+
+async def test_12_a_gate_that_reads_nothing_probes_an_overloaded_target_once_a_second_only() -> None:
+    async with opened("constant") as gate:
+        places, probes, ends = Places(gate), 0, time.monotonic() + 1.5
+        while time.monotonic() < ends:
+            refusal = await places.ask()
+            if refusal is None:
+                probes += 1
+                await places.give_back(Outcome.OVERLOADED)
+            else:
+                await asyncio.wait_for(refusal.changed(), 10)
+        assert probes <= 3
 
 
 async def test_12_a_gate_without_a_ledger_minds_a_429_too() -> None:

@@ -153,3 +153,10 @@ def test_headers_of_an_operator() -> None:
         "authorization": "Bearer x",
         "host": "pool.example",
     }
+
+
+def test_29_a_token_that_is_no_token_of_ours_ends_no_header() -> None:
+    request = Request("r", b"{}", 1, token="t\r\nx-llm-d-inference-fairness-id: other\r\n\r\n€")
+    sent = Route().sent_headers(request, 0, 1000)
+    assert "\r" not in sent["idempotency-key"]
+    sent["idempotency-key"].encode("ascii")

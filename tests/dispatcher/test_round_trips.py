@@ -88,13 +88,29 @@ async def test_closing_says_what_is_still_to_be_said_and_takes_nothing_more() ->
         await trips.ask(("more", 2))
 
 
-async def test_a_fault_of_ours_reaches_everybody() -> None:
-    async def broken(operations: Sequence[Words]) -> Sequence[Any]:
-        raise ZeroDivisionError
+async def test_a_fault_of_ours_reaches_everybody_and_silences_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker = Broker()
 
-    trips = RoundTrips(broken)
-    await trips.__aenter__()
-    with pytest.raises(QueueError, match="a fault of ours"):
-        await trips.ask(("a", 1))
-    with pytest.raises(ZeroDivisionError):
-        await trips.__aexit__(None, None, None)
+    async def send(operations: Sequence[Words]) -> Sequence[Any]:
+        if operations[0][0] == "faulty":
+            raise KeyError("a fault of ours")
+        return await broker.send(operations)
+
+    async with RoundTrips(send) as trips:
+        with pytest.raises(QueueError, match="fault of ours"):
+            await trips.ask(("faulty", 1))
+        assert await trips.ask(("sound", 2)) == 2
+    assert "KeyError" in caplog.text
+
+
+async def test_a_word_that_cannot_be_sent_is_the_askers_own_fault() -> None:
+    broker = Broker()
+    broker.open.clear()
+    async with RoundTrips(broker.send) as trips:
+        first = asyncio.create_task(trips.ask(("sound", 1)))
+        with pytest.raises(ValueError, match="surrogates"):
+            await trips.ask(("key", "\udcff"))
+        broker.open.set()
+        assert await first == 1

@@ -40,3 +40,12 @@ def test_a_key_of_another_certificate(tmp_path: Path) -> None:
     write(KeyPair(one.key, other.certificate), tmp_path)
     with pytest.raises(CertificateError, match="is not the key of"):
         certificate.read(tmp_path)
+
+
+def test_a_chain_that_openssl_does_not_take(tmp_path: Path) -> None:
+    """Its first certificate is sound: that is as far as a look at it goes."""
+    pair = certificate.self_signed(NOW)
+    broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    write(KeyPair(pair.key, pair.certificate + broken), tmp_path)
+    with pytest.raises(CertificateError, match=r"OpenSSL does not take tls\.crt"):
+        certificate.read(tmp_path)

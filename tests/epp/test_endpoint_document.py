@@ -104,6 +104,16 @@ def test_whatever_a_worker_says_the_host_is_the_instance_s(document: Mapping[str
     assert endpoint.metrics_path.startswith("/")
 
 
+def test_the_port_that_serves_is_the_metadata_s_else_the_named_one_else_the_instance_s() -> None:
+    defaults = EndpointDefaults(serving_port_name="api")
+    pod = instance(ports={"http": 8000, "api": 9000})
+    said = {"transport": {"http": {"port": 7000}}}
+    assert read_endpoint(pod, said, defaults).port == 7000
+    assert read_endpoint(pod, {}, defaults).port == 9000
+    assert read_endpoint(pod, {}, EndpointDefaults()).port == 8000
+    assert read_endpoint(instance(), {}, defaults).port == 8000
+
+
 def test_the_engine_comes_from_metadata_else_a_label_else_the_default() -> None:
     labels = {"llm-d.ai/engine-type": "sglang"}
     assert read({"transport": {"http": {"engine": "vllm"}}}, labels=labels).engine == "vllm"

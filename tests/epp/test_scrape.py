@@ -1,5 +1,6 @@
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -223,6 +224,36 @@ async def test_nothing_is_left_when_it_stops(eventually: Eventually) -> None:
             await eventually(lambda: waiting(store) == [1])
         await eventually(lambda: asyncio.all_tasks() <= before | {asyncio.current_task()})
         assert store.on_change == []
+
+
+@pytest.mark.parametrize("address", ["[::1]", "xn--"])
+async def test_an_address_that_is_none_costs_the_others_nothing(
+    address: str, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, store, failed = Worker(), Datastore(), list[str]()
+    async with serving(worker), scraping(store, on_error=lambda endpoint, _: failed.append(endpoint.id)):
+        store.apply(InstanceAddedEvent(Instance("odd", "ns", "c", address, 8000, "a")))
+        add(store, worker)
+        await eventually(lambda: waiting(store) == [0, 1])
+    assert failed == ["odd"]
+    assert "no URL can be made" in caplog.text
+
+
+async def test_a_change_among_many_does_not_keep_picks_waiting() -> None:
+    """Made as long as the event loop stands still when one endpoint of 1,000 changes."""
+    store = Datastore()
+    for number in range(1000):
+        store.apply(InstanceAddedEvent(Instance(f"w{number}", "ns", "c", "127.0.0.1", 9, "a")))
+    rules = ScrapeRules(rhythm=Rhythm(interval=600, idle_interval=600, most=1))
+    async with scraping(store, rules):
+        await asyncio.sleep(0)
+        began = time.process_time()
+        for _ in range(20):
+            for changed in store.on_change:
+                changed()
+            for _ in range(3):
+                await asyncio.sleep(0)
+        assert (time.process_time() - began) / 20 < 0.015
 
 
 class Faulty(Sequence[Series]):

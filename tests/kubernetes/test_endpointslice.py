@@ -37,6 +37,7 @@ def test_an_instance_is_a_pod() -> None:
             "uid-dynamo-decode-0",
             zone="eu-1",
             node="n7",
+            ports={"http": 8080},
         ),
     )
 

@@ -26,6 +26,7 @@ from epp.wire.frames import (
     window_update,
 )
 from epp.wire.limits import Limits
+from epp.wire.messages.health_pb2 import HealthCheckRequest
 
 Wire = Callable[..., Any]
 
@@ -489,3 +490,17 @@ def test_a_fault_of_the_picker_ends_its_stream_only(wired: Wire, messages: Any, 
     pair.send(after, messages.headers(end_of_stream=True), end_stream=True)
     pair.pump()
     assert pair.status(after) == "0"
+
+
+@pytest.mark.parametrize("method", ["Check", "Watch"])
+def test_what_is_kept_of_a_health_request_is_short(wired: Wire, method: str) -> None:
+    """Anybody may ask for health, on thousands of streams at once, and end none of them."""
+    pair = wired()
+    stream = pair.client.get_next_available_stream_id()
+    pair.client.send_headers(stream, _replaced(":path", f"/grpc.health.v1.Health/{method}"))
+    long = HealthCheckRequest(service="x" * 60_000).SerializeToString()
+    data = len(long).to_bytes(5, "big") + long
+    for start in range(0, len(data), 16_384):
+        pair.client.send_data(stream, data[start : start + 16_384])
+    pair.pump()
+    assert pair.status(stream) == "8"

@@ -4,7 +4,7 @@ import asyncio
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,25 @@ from dispatcher.redis.broker import RedisBroker
 from tests.dispatcher.dispatching import Producer, configured, document, producer
 from tests.dispatcher.processes import Running, dispatcher
 from tests.dispatcher.target import Asked, Target, ok
+from tests.redis_server import RedisServer
 
 Eventually = Callable[..., Awaitable[float]]
 MANY = 1000
 WITHIN = 30.0
 """Seconds from a kill to the last result: a lease, a sweep, and the work itself."""
 QUEUE = {"name": "batch", "lease": "3s"}
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    redis_server.flush()
+    return redis_server.url
 
 
 @pytest.fixture

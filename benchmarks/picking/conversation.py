@@ -1,0 +1,135 @@
+"""What a data plane says on one ext_proc stream, as bytes: what Envoy 1.40 sends for one chat completion."""
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from epp.wire.frames import LEAST_FRAME_SIZE
+from epp.wire.messages.ext_proc_pb2 import HttpHeaders, ProcessingMode, ProcessingRequest
+
+PATH: Final = "/v1/chat/completions"
+NUMBER: Final = b"%012d"
+"""Stands in the middle of each prompt, so that its first half was seen before and the rest is new."""
+
+_HOLE: Final = NUMBER % 0
+_PIECE: Final = 65_536
+_REQUEST: Final = {
+    ":method": "POST",
+    ":path": PATH,
+    ":scheme": "http",
+    ":authority": "gateway.example.com",
+    "user-agent": "OpenAI/Python 1.99.0",
+    "content-type": "application/json",
+    "accept": "application/json",
+    "accept-encoding": "gzip, deflate",
+    "authorization": "Bearer sk-0123456789abcdef0123456789abcdef",
+    "x-stainless-lang": "python",
+    "x-stainless-package-version": "1.99.0",
+    "x-stainless-os": "Linux",
+    "x-stainless-arch": "x64",
+    "x-stainless-runtime": "CPython",
+    "x-stainless-runtime-version": "3.12.3",
+    "x-forwarded-proto": "http",
+    "x-forwarded-for": "10.0.0.7",
+    "x-request-id": "6f8d7c58-6e8f-4b3c-9c39-6b8c3b8f0a51",
+    "x-envoy-expected-rq-timeout-ms": "15000",
+}
+_RESPONSE: Final = {
+    ":status": "200",
+    "content-type": "application/json",
+    "date": "Mon, 01 Jan 2026 00:00:00 GMT",
+    "server": "uvicorn",
+    "x-envoy-upstream-service-time": "3",
+}
+_TOKEN: Final = (
+    b'data: {"id":"cmpl-1","object":"chat.completion.chunk","choices":[{"delta":{"content":" fox"}}]}\n\n'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """`opening`: the payloads of DATA frames; `hole`: in which of them, and where, the number stands.
+
+    `chunks`: how many of the response the picker is shown.
+    """
+
+    opening: tuple[bytes, ...]
+    hole: tuple[int, int]
+    body_size: int
+    response_headers: bytes
+    chunks: int
+    chunk: bytes
+    last_chunk: bytes
+
+    def numbered(self, number: int) -> list[bytes]:
+        """The opening of one more stream."""
+        at, place = self.hole
+        said = list(self.opening)
+        piece = said[at]
+        said[at] = piece[:place] + NUMBER % number + piece[place + len(_HOLE) :]
+        return said
+
+
+def chat(size: int) -> bytes:
+    """A chat completion of `size` bytes, with the hole in its middle; 512 bytes at least."""
+    first: dict[str, object] = {"role": "system", "content": "You are a helpful assistant."}
+    request = {"model": "llama-3-8b", "stream": True, "temperature": 0.7, "max_tokens": 256}
+    empty = json.dumps(request | {"messages": [first, {"role": "user", "content": ""}]})
+    text = ("the quick brown fox jumps over the lazy dog. " * (size // 40))[: size - len(empty)]
+    middle = size // 2 - 100
+    text = text[:middle] + _HOLE.decode() + text[middle + len(_HOLE) :]
+    return json.dumps(request | {"messages": [first, {"role": "user", "content": text}]}).encode()
+
+
+def conversation(size: int, chunks: int = 0) -> Conversation:
+    """About a body of `size` bytes; the response's `chunks` are shown to the picker where there are any."""
+    body = chat(size)
+    opened = ProcessingRequest(request_headers=_headers(_REQUEST | {"content-length": str(len(body))}))
+    duplex = ProcessingMode.FULL_DUPLEX_STREAMED
+    opened.protocol_config.request_body_mode = duplex
+    opened.protocol_config.response_body_mode = duplex if chunks else ProcessingMode.NONE
+    said = [
+        opened,
+        *(_body(body[at : at + _PIECE]) for at in range(0, len(body), _PIECE)),
+        _body(b"", last=True),
+    ]
+    frames = []
+    for message in map(prefixed, said):
+        frames += [message[at : at + LEAST_FRAME_SIZE] for at in range(0, len(message), LEAST_FRAME_SIZE)]
+    [hole] = [(at, piece.find(_HOLE)) for at, piece in enumerate(frames) if _HOLE in piece]
+    return Conversation(
+        tuple(frames),
+        hole,
+        len(body),
+        prefixed(ProcessingRequest(response_headers=_headers(_RESPONSE))),
+        chunks,
+        prefixed(_chunk(last=False)),
+        prefixed(_chunk(last=True)),
+    )
+
+
+def prefixed(message: ProcessingRequest) -> bytes:
+    """As gRPC frames it."""
+    payload = message.SerializeToString()
+    return b"\0" + len(payload).to_bytes(4, "big") + payload
+
+
+def _headers(values: dict[str, str]) -> HttpHeaders:
+    message = HttpHeaders()
+    for key, value in values.items():
+        message.headers.headers.add(key=key, raw_value=value.encode())
+    return message
+
+
+def _body(piece: bytes, *, last: bool = False) -> ProcessingRequest:
+    message = ProcessingRequest()
+    message.request_body.body = piece
+    message.request_body.end_of_stream = last
+    return message
+
+
+def _chunk(*, last: bool) -> ProcessingRequest:
+    message = ProcessingRequest()
+    message.response_body.body = _TOKEN
+    message.response_body.end_of_stream = last
+    return message

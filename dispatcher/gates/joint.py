@@ -1,0 +1,57 @@
+"""Several gauges of one target as one: what all of them allow, so that one reservation answers to every one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from fractions import Fraction
+
+from dispatcher.gates.ledger_gate import Gauge
+from dispatcher.gates.meter import MeterState
+from dispatcher.ledger import Reading
+
+
+class JointGauge:
+    """The least headroom, as of the oldest reading: never more than any of the gauges allows by itself."""
+
+    def __init__(self, gauges: Sequence[Gauge]) -> None:
+        self._gauges = gauges
+
+    @property
+    def looks(self) -> int:
+        """As `dispatcher.gates.ledger_gate.Gauge`."""
+        return sum(gauge.looks for gauge in self._gauges)
+
+    def budget(self) -> Fraction:
+        """As `dispatcher.gates.ledger_gate.Gauge`."""
+        return min(gauge.budget() for gauge in self._gauges)
+
+    def reading(self) -> Reading:
+        """As `dispatcher.gates.ledger_gate.Gauge`."""
+        readings = [gauge.reading() for gauge in self._gauges]
+        return Reading(min(one.headroom for one in readings), min(one.at_ms for one in readings))
+
+    @property
+    def states(self) -> Sequence[MeterState]:
+        """As `dispatcher.gates.ledger_gate.Gauge`."""
+        return [state for gauge in self._gauges for state in gauge.states]
+
+    async def wait(self, timeout: float, seen: int) -> None:
+        """As `dispatcher.gates.ledger_gate.Gauge`."""
+        if self.looks != seen:
+            return
+        waits = [asyncio.ensure_future(gauge.wait(timeout, gauge.looks)) for gauge in self._gauges]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.wait(waits)
+
+
+@asynccontextmanager
+async def joint(
+    gauges: Sequence[Callable[[], AbstractAsyncContextManager[Gauge]]],
+) -> AsyncIterator[JointGauge]:
+    """All of them, being read."""
+    async with AsyncExitStack() as stack:
+        yield JointGauge([await stack.enter_async_context(gauge()) for gauge in gauges])

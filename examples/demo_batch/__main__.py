@@ -1,0 +1,137 @@
+"""`make demo-batch`: a batch in the spare capacity of a pool, for a minute. Exit code 0 only if what it claims held."""
+
+import argparse
+import asyncio
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from examples.demo.processes import DemoError
+from examples.demo.stage import MODEL, Stage, free_port
+from examples.demo_batch.dispatching import BASELINE, Dispatching
+from examples.demo_batch.picture import picture
+from examples.demo_batch.pool import PICKS, SEQUENCES, SIMULATOR
+from examples.demo_batch.screen import print_play, show
+from examples.demo_batch.summary import Play
+from examples.demo_batch.users import Users
+from examples.demo_batch.watching import Watching
+
+_AFTERWARDS = 2.0
+
+
+def main() -> int:
+    options = _options()
+    console = Console()
+    try:
+        _check_writable(options.plot)
+        play = asyncio.run(_run(console, options))
+    except DemoError as error:
+        console.print(str(error), markup=False, style="red", soft_wrap=True)
+        return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 130
+    held = print_play(console, play)
+    options.plot.write_text(picture(play))
+    console.print(f"the picture: {options.plot}", soft_wrap=True)
+    return 0 if held else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m examples.demo_batch", description=__doc__)
+    parser.add_argument("--port", type=int, default=8080, help="where Envoy listens; 0: any free port (8080)")
+    parser.add_argument("--requests", type=_at_least_one, default=2000, help="in the batch (2000)")
+    parser.add_argument(
+        "--alone", type=float, default=12.0, metavar="SECONDS", help="interactive users only, before (12)"
+    )
+    parser.add_argument(
+        "--plot", type=Path, default=Path(".build/demo-batch.svg"), metavar="FILE", help="(%(default)s)"
+    )
+    return parser.parse_args()
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
+    return number
+
+
+def _check_writable(plot: Path) -> None:
+    """A minute before it is written."""
+    try:
+        plot.parent.mkdir(parents=True, exist_ok=True)
+        plot.open("ab").close()
+    except OSError as error:
+        raise DemoError(f"{plot} cannot be written ({error.strerror}); another one: --plot FILE") from error
+
+
+async def _run(console: Console, options: argparse.Namespace) -> Play:
+    running = asyncio.current_task()
+    assert running is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    port = options.port or free_port()
+    with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
+        console.print("starting three workers, the picker, Envoy, Redis and the dispatcher ...")
+        async with (
+            Stage(Path(root), port, simulator=SIMULATOR, picks=PICKS, word="demo-batch") as stage,
+            Dispatching(stage, Path(root)) as dispatching,
+            Users(stage.url, MODEL) as users,
+            Watching(stage, dispatching, users.under_way) as watching,
+        ):
+            acting = asyncio.create_task(_act(console, options, stage, dispatching, users, watching))
+            looking = asyncio.create_task(watching.run())
+            showing = asyncio.create_task(show(console, watching))
+            return await _first_of(acting, looking, showing)
+
+
+async def _first_of(acting: asyncio.Task[Play], *others: asyncio.Task[None]) -> Play:
+    """The play; whatever ends one of the others before ends it too."""
+    tasks: list[asyncio.Task[Play] | asyncio.Task[None]] = [acting, *others]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for other in others:
+            if other.done():
+                other.result()
+        return await acting
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def _act(
+    console: Console,
+    options: argparse.Namespace,
+    stage: Stage,
+    dispatching: Dispatching,
+    users: Users,
+    watching: Watching,
+) -> Play:
+    begun = time.monotonic()
+    await asyncio.sleep(options.alone)
+    console.print(f"{options.requests} batch requests are submitted")
+    answers = await dispatching.answer(options.requests)
+    answered = time.monotonic()
+    await asyncio.sleep(_AFTERWARDS)
+    await watching.look()
+    capacity = len(stage.workers) * SEQUENCES
+    return Play(
+        begun=begun,
+        submitted=next((sample.at for sample in watching.samples if sample.sent), answered),
+        answered=answered,
+        capacity=capacity,
+        line=capacity * (1 - float(BASELINE)),
+        requests=options.requests,
+        answers=answers,
+        counted=watching.counted(),
+        samples=watching.samples,
+        exchanges=list(users.exchanges()),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""The batch side of the stage: a Redis, the dispatcher, and a batch file that goes through them."""
+
+import json
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from examples.demo.processes import DemoError, DemoProcess, python
+from examples.demo.stage import MODEL, Stage
+from examples.demo_batch.pool import SEQUENCES
+from examples.redis_process import redis_process
+
+BASELINE = "0.25"
+"""B of the gate: the share of the pool that is kept free."""
+INTERVAL = 0.2
+"""Seconds between two readings of the gate."""
+LAG = 1.5
+"""Seconds until a request that was sent shows on the picker's page, even if hundreds are sent at once to a small machine."""
+CONCURRENCY = 512
+
+
+class Dispatching:
+    """Entering starts Redis and the dispatcher in front of `stage`; leaving ends them. DemoError says what did not come up."""
+
+    def __init__(self, stage: Stage, root: Path) -> None:
+        self.process: DemoProcess | None = None
+        self.url = ""
+        """Of the dispatcher's pages."""
+        self._stage = stage
+        self._root = root
+        self._config = root / "dispatcher.yaml"
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as opening:
+            try:
+                broker, _ = await opening.enter_async_context(redis_process())
+            except (FileNotFoundError, TimeoutError) as error:
+                raise DemoError(str(error) or "Redis does not answer") from error
+            self._config.write_text(json.dumps(self._document(broker), indent=1))
+            command = python("dispatcher", "--config", str(self._config))
+            self.process = await DemoProcess.start("dispatcher", command, self._root)
+            opening.push_async_callback(self.process.end)
+            self.url = f"http://{(await self.process.wait_ready())['http']}"
+            self._stack = opening.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.aclose()
+
+    async def answer(self, requests: int) -> list[dict[str, Any]]:
+        """The lines of the results file, once `python -m dispatcher submit` says that all is answered."""
+        batch, answers = self._root / "batch.jsonl", self._root / "answers.jsonl"
+        batch.write_text("".join(f"{json.dumps(line)}\n" for line in map(_line, range(requests))))
+        command = python(
+            "dispatcher", "submit", str(batch), "--config", str(self._config), "--results", str(answers)
+        )
+        submitting = await DemoProcess.start("submit", command, self._root)
+        try:
+            code = await submitting.wait()
+        finally:
+            await submitting.end()
+        if code not in (0, 3):  # 3: some answers are errors, which the summary says
+            raise submitting.died()
+        return [json.loads(line) for line in answers.read_text().splitlines()]
+
+    def check_alive(self) -> None:
+        """DemoError if the dispatcher ended by itself."""
+        if self.process is not None and not self.process.alive:
+            raise self.process.died()
+
+    def _document(self, broker: str) -> dict[str, Any]:
+        """The gate counts what waits and runs in all workers, as the picker knows it."""
+        gate = {
+            "url": f"{self._stage.metrics}/metrics",
+            "metric": ["llm_d_epp_per_endpoint_queue_size", "llm_d_epp_per_endpoint_running_requests"],
+            "max_count_per_pod": SEQUENCES,
+            "pods_metric": "llm_d_epp_ready_endpoints",
+            "baseline": BASELINE,
+            "interval": f"{INTERVAL}s",
+            "lag": f"{LAG}s",
+        }
+        return {
+            "broker": broker,
+            "http": {"port": 0},
+            "drain_timeout": "1s",
+            "targets": [{"name": "pool", "url": self._stage.url, "concurrency": CONCURRENCY}],
+            "queues": [
+                {"name": "batch", "target": "pool", "gate": {"type": "endpoint-scrape", "params": gate}}
+            ],
+        }
+
+
+def custom_id(number: int) -> str:
+    """The name of one request of the batch."""
+    return f"page-{number:05}"
+
+
+def _line(number: int) -> dict[str, Any]:
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": f"Summarize page {number} of the archive."}],
+        "max_tokens": 40 + number % 17,
+    }
+    return {"custom_id": custom_id(number), "url": "/v1/chat/completions", "body": body}

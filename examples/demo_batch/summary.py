@@ -1,0 +1,115 @@
+"""What the demo claims of the batch and of those who must not notice it, and whether it held."""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from examples.demo.load import Exchange
+from examples.demo.summary import Claim
+from examples.demo_batch.dispatching import custom_id
+from examples.demo_batch.watching import Sample
+
+_SETTLED = 6.0
+"""Seconds after which the batch has given way to interactive requests that came: a reading, and what was on its way."""
+_SLOWER = 4.0
+"""A median time to first token above this multiple of the one without batch is noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """All that happened. Times are monotonic seconds, `submitted` when the batch was first seen; `capacity` in requests, `line` of them are for the batch to use
+    while nobody else does. `counted`: what the broker counted in the end, by its names.
+    """
+
+    begun: float
+    submitted: float
+    answered: float
+    capacity: int
+    line: float
+    requests: int
+    answers: Sequence[dict[str, Any]]
+    counted: dict[str, int]
+    samples: Sequence[Sample]
+    exchanges: Sequence[Exchange]
+
+    def first_tokens(self, *, batch: bool) -> list[float]:
+        """Seconds that interactive users waited for their first token, while the batch ran or before."""
+        since, until = (self.submitted, self.answered) if batch else (self.begun, self.submitted)
+        asked = (e for e in self.exchanges if since <= e.started < until)
+        return [e.first_token - e.started for e in asked if e.first_token is not None]
+
+    def over_the_line(self) -> list[tuple[float, float]]:
+        """By how much the load passed the line, and how much of that nobody could have known of: of each sample that
+        did, the requests above the line, and by how many the interactive ones had risen within `_SETTLED` seconds.
+        """
+        return [
+            (sample.load - self.line, self._rise(number))
+            for number, sample in enumerate(self.samples)
+            if sample.load > self.line
+        ]
+
+    def _rise(self, number: int) -> float:
+        now = self.samples[number]
+        recent = [s.interactive for s in self.samples[: number + 1] if s.at > now.at - _SETTLED]
+        return max(recent) - min(recent)
+
+    @property
+    def used(self) -> float:
+        """The mean load while the batch ran, as a share of the line."""
+        loads = [sample.load for sample in self.samples if self.submitted <= sample.at < self.answered]
+        return statistics.mean(loads) / self.line if loads else 0.0
+
+    def claims(self) -> Iterator[Claim]:
+        """Everything that must hold for exit code 0."""
+        yield self._answered_once()
+        yield self._counted_once()
+        over = self.over_the_line()
+        most = max((above for above, _ in over), default=0.0)
+        yield Claim(
+            f"the batch kept its distance: {len(over) / max(1, len(self.samples)):.0%} of {len(self.samples)} looks saw more "
+            f"than {self.line:g} of {self.capacity} places taken, at most {most:g} more, and never more than the "
+            "interactive requests that had come meanwhile",
+            all(above <= rise for above, rise in over),
+        )
+        fullest = max(sample.load for sample in self.samples)
+        yield Claim(
+            f"the pool was never full: {fullest} of {self.capacity} places at most", fullest < self.capacity
+        )
+        failed = Counter(e.failure for e in self.exchanges if e.failure)
+        yield Claim(
+            f"no interactive request failed: {failed.total()} of {len(self.exchanges)} did"
+            + "".join(f"; {count} x {cause}" for cause, count in failed.most_common(2)),
+            not failed,
+        )
+        yield self._unnoticed()
+
+    def _answered_once(self) -> Claim:
+        wanted = {custom_id(number) for number in range(self.requests)}
+        found = Counter(answer["custom_id"] for answer in self.answers)
+        good = sum((answer["response"] or {}).get("status_code") == 200 for answer in self.answers)
+        twice = sum(count > 1 for count in found.values())
+        return Claim(
+            f"every batch request was answered, and once: {good} answers to {self.requests} requests, "
+            f"{len(wanted - found.keys())} without, {twice} with two",
+            found == Counter(wanted) and good == self.requests,
+        )
+
+    def _counted_once(self) -> Claim:
+        names = ("submitted", "succeeded", "failed", "expired", "cancelled", "dropped", "backlog")
+        return Claim(
+            "the broker counted the same: " + ", ".join(f"{name} {self.counted[name]}" for name in names),
+            self.counted["submitted"] == self.counted["succeeded"] == self.requests
+            and not any(self.counted[name] for name in names[2:]),
+        )
+
+    def _unnoticed(self) -> Claim:
+        alone, beside = self.first_tokens(batch=False), self.first_tokens(batch=True)
+        if not alone or not beside:
+            return Claim("interactive users were there with and without batch", False)
+        ratio = statistics.median(beside) / statistics.median(alone)
+        return Claim(
+            f"interactive users hardly notice: the median time to first token is {ratio:.1f} x the one without batch",
+            ratio < _SLOWER,
+        )
