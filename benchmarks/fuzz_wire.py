@@ -17,10 +17,11 @@ from hpack import Encoder
 from benchmarks.processor import resident_megabytes
 from epp.body import Budget
 from epp.director import Pick
-from epp.exchange import Exchange, Rules
+from epp.exchange import Exchange
 from epp.health import Health
 from epp.protocol import Rejection, Subset
 from epp.request import InferenceRequest
+from epp.rules import Rules
 from epp.wire import frames
 from epp.wire.connection import Connection
 from epp.wire.grpc_call import Methods

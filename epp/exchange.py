@@ -7,7 +7,6 @@ CONNECT and upgrades, whose body has no end, and where BUFFERED_PARTIAL shows a 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Literal
 
@@ -16,6 +15,7 @@ from epp.body import Body, Budget
 from epp.directing import Deferral, Directing, Observer
 from epp.director import Pick
 from epp.protocol import ProtocolVersion, Rejection, Subset
+from epp.rules import Rules
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest
 
 _HEADERS_ONLY = (ProcessingMode.NONE, ProcessingMode.STREAMED)
@@ -27,23 +27,6 @@ _DUPLEX = (ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.GRPC)
 
 class ExchangeError(Exception):
     """The conversation cannot go on: a fault of the picker or messages out of order; gRPC status 13 (INTERNAL)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What all exchanges of a picker have in common; `max_body_bytes` is what one request may make it hold.
-
-    `heeds_subset` False: the data plane's hint which endpoints may be picked is not looked at.
-    """
-
-    version: ProtocolVersion = ProtocolVersion.V1_0
-    max_body_bytes: int = 64 * 1024 * 1024
-    heeds_subset: bool = True
-
-    @property
-    def hints(self) -> bool:
-        """Whether a subset hint counts; in 2025-02 there was none."""
-        return self.heeds_subset and self.version is not ProtocolVersion.FEBRUARY_2025
 
 
 class _Phase(Enum):
@@ -68,11 +51,13 @@ class Exchange:
         "_fail",
         "_headers",
         "_headers_only",
+        "_held",
         "_mode",
         "_observer",
         "_passing",
         "_phase",
         "_pick",
+        "_response_flows",
         "_response_mode",
         "_rules",
         "_started",
@@ -98,6 +83,8 @@ class Exchange:
         self._headers: dict[str, str] = {}
         self._headers_only = False
         self._passing = False  # body pieces go on as they come, the pick does not see them
+        self._held = False  # pieces that pass came before there was a pick
+        self._response_flows = False  # a body comes here and goes back, piece by piece
         self._trailers = False
         self._subset: Subset | None = None
         self._body = Body(rules.max_body_bytes, budget or Budget(rules.max_body_bytes))
@@ -129,14 +116,19 @@ class Exchange:
             case "response_body":
                 piece = message.response_body
                 if self._response_mode in _DUPLEX:
+                    self._response_flows = not piece.end_of_stream
                     return answers.streamed("response_body", piece.body, end_of_stream=piece.end_of_stream)
                 return [answers.unchanged("response_body")]
             case "response_trailers":
+                self._response_flows = False
                 return [answers.unchanged("response_trailers")]
             case _:
-                raise ExchangeError(
-                    "a message without a known request: the data plane speaks another ext_proc"
-                )
+                raise ExchangeError("a message of no known kind: the data plane speaks another ext_proc")
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the stream may end OK and nothing be lost: Envoy has no second copy of what it sent to be sent back."""
+        return self.responded and not (self._response_flows or (self._passing and self._mode in _DUPLEX))
 
     def sent(self) -> None:
         """Everything that was answered is written: a body that went back to the data plane is held no more."""
@@ -181,6 +173,7 @@ class Exchange:
             config = message.protocol_config
             self._mode = config.request_body_mode
             self._response_mode = config.response_body_mode
+            self._response_flows = self._response_mode in _DUPLEX
         ended = request.end_of_stream
         self._passing = not ended and (self._mode in _HEADERS_ONLY or protocol.is_upgrade(self._headers))
         self._headers_only = ended or self._passing
@@ -191,13 +184,16 @@ class Exchange:
 
     def _request_body(self, body: bytes, end_of_stream: bool, now: float) -> list[bytes]:
         if self._passing and self._mode in _DUPLEX:
+            self._passing = not end_of_stream
+            if self._phase is _Phase.DEFERRED:  # what follows the headers must not be answered before them
+                self._held = True
+                self._body.add(body)
+                return []
             return answers.streamed("request_body", body, end_of_stream=end_of_stream)
         if self._passing:
             return [answers.unchanged("request_body")]
         if self._phase is not _Phase.BODY:
-            raise ExchangeError(
-                "a request body came before the headers or after its end; set request_header_mode: SEND"
-            )
+            raise ExchangeError("a body before its headers or after its end; set request_header_mode: SEND")
         self._body.add(body)
         if self._mode == _BUFFERED_PARTIAL and not end_of_stream:
             return self._direct(None, now)  # most likely a part of the body: it means nothing
@@ -210,6 +206,7 @@ class Exchange:
             return self._direct(self._body.whole(), now)
         if self._phase is _Phase.BODY:
             raise Rejection(400, "invalid_request_error", "the request has trailers but no body")
+        self._passing = False
         return [answers.unchanged("request_trailers")]
 
     def _direct(self, body: bytes | None, now: float) -> list[bytes]:
@@ -250,12 +247,12 @@ class Exchange:
         if not self._headers_only and self._mode not in _DUPLEX:
             return [self._routing(pick, "request_body")]
         answer = self._routing(pick, "request_headers")
-        if self._headers_only:
+        if self._headers_only and not self._held:
             return [answer]
         body = self._body.whole()
         self._body.forget()
         if not self._trailers:
-            return [answer, *answers.streamed("request_body", body, end_of_stream=True)]
+            return [answer, *answers.streamed("request_body", body, end_of_stream=not self._passing)]
         # trailers close the stream, and Envoy 1.40 fails a request that is answered a body it never had
         pieces = answers.streamed("request_body", body, end_of_stream=False) if body else []
         return [answer, *pieces, answers.unchanged("request_trailers")]
@@ -278,6 +275,8 @@ class Exchange:
         self._abandon()
         if message.HasField("protocol_config"):
             self._response_mode = message.protocol_config.response_body_mode
+            self._response_flows = self._response_mode in _DUPLEX
+        self._response_flows &= not message.response_headers.end_of_stream
         if self._pick is not None and not self.responded:
             self._report(self._pick, message, now)
         self.responded = True

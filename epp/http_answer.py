@@ -8,6 +8,8 @@ _HEAD: Final = 64 * 1024
 """Bytes that the status line and the header fields may take, or the fields after the last chunk."""
 _CHUNK_LINE: Final = 4096
 """Bytes that a chunk's size and its extensions may take."""
+_CHUNKS: Final = 16 * 1024
+"""Chunks that a body may come in: to read a mebibyte byte by byte takes seconds that picks wait for."""
 _STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9]{2})(?: [^\r\n]*)?(?=\r\n)")
 _FIELD: Final = re.compile(
     rb"\r\n(connection|content-encoding|content-length|transfer-encoding):([^\r\n]*)(?=\r\n)"
@@ -33,7 +35,7 @@ class Answer:
 class AnswerReader:
     """Feed it what comes; it gives the answer once that is whole. `limit`: bytes that the body may have."""
 
-    __slots__ = ("_body", "_buffer", "_chunked", "_keeps", "_length", "_limit", "_status")
+    __slots__ = ("_body", "_buffer", "_chunked", "_chunks", "_keeps", "_length", "_limit", "_status")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -42,6 +44,7 @@ class AnswerReader:
         self._status = 0
         self._keeps = True
         self._chunked = False
+        self._chunks = 0
         self._length: int | None = None
 
     def feed(self, data: bytes | memoryview) -> Answer | None:
@@ -133,6 +136,7 @@ class AnswerReader:
                     raise AnswerError("a chunk of it is longer than it says")
                 self._body += self._buffer[line + 2 : end]
                 at = end + 2
+                self._chunks += 1
             if len(self._buffer) - at >= _CHUNK_LINE:
                 raise AnswerError("a chunk of it does not say how long it is")
             return None
@@ -149,6 +153,8 @@ class AnswerReader:
         return Answer(self._status, self._body, self._keeps and end + 4 == len(self._buffer))
 
     def _chunk_size(self, line: bytes) -> int:
+        if self._chunks >= _CHUNKS:
+            raise AnswerError(f"it comes in more than {_CHUNKS} chunks")
         found = _CHUNK_SIZE.fullmatch(line)
         if found is None:
             raise AnswerError("a chunk of it does not say how long it is")

@@ -26,10 +26,11 @@ from epp.config_document import ConfigError
 from epp.datastore import Datastore
 from epp.director import Director, Policy
 from epp.endpoint import EndpointPool
-from epp.exchange import Exchange, Rules
+from epp.exchange import Exchange
 from epp.health import Health
 from epp.parameters import FileDiscoveryParameters
 from epp.pool_gauges import PoolGauges
+from epp.rules import Rules
 from epp.scrape import Scraper, ScrapeRules
 from epp.settings import ALL_INTERFACES, LAME_DUCK, LEAST_INTERVAL, Settings
 from epp.telemetry import Telemetry, TimedDirector

@@ -57,10 +57,10 @@ class GrpcTransport:
         return GrpcListener(handlers, place)
 
     def drain(self) -> None:
-        """End, with OK, every stream whose response headers are answered, and each other one as soon as its are."""
+        """See Transport."""
         self._draining = True
         for stream in self._streams:
-            if stream.exchange.responded:
+            if stream.exchange.may_end:
                 stream.scope.cancel()
 
     async def _process(self, _: object, context: Context) -> None:
@@ -98,7 +98,7 @@ class GrpcTransport:
             for answer in exchange.feed(message, self._clock()):
                 await context.write(answer)
             exchange.sent()
-            if self._draining and exchange.responded:
+            if self._draining and exchange.may_end:
                 return
 
 

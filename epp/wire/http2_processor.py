@@ -33,10 +33,10 @@ class ExternalProcessor:
         return {f"/{EXT_PROC}/Process".encode(): self._process}
 
     def drain(self) -> None:
-        """End, with OK, every stream whose response headers are answered, and each other one as soon as its are."""
+        """See Transport."""
         self.draining = True
         for stream in list(self.streams):
-            stream.end_if_responded()
+            stream.end_if_it_may()
 
     def _process(self, call: Call) -> "_Conversation":
         self.opened_at = self.clock()
@@ -69,7 +69,7 @@ class _Conversation:
         if answers:
             self._answer(answers)
         if self._service.draining:
-            self.end_if_responded()
+            self.end_if_it_may()
 
     def half_closed(self) -> None:
         """See Handler."""
@@ -95,9 +95,9 @@ class _Conversation:
         self._exchange.close(cause, self._service.clock())
         self._exchange.on_answer(_unheard, _unheard)  # what it was given pointed back to it
 
-    def end_if_responded(self) -> None:
+    def end_if_it_may(self) -> None:
         """What a drain asks for."""
-        if self._exchange.responded:
+        if self._exchange.may_end:
             self._call.finish(Status.OK)
 
     def _answer(self, answers: list[bytes]) -> None:

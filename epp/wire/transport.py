@@ -72,7 +72,7 @@ class Transport(Protocol):
         """When the last ext_proc stream was opened, in the clock's seconds."""
 
     def drain(self) -> None:
-        """End, with OK, every stream whose response headers are answered, and each other one as soon as its are."""
+        """End each stream, with OK, as soon as its response headers are answered and no body passes through it."""
 
     def listener(self, place: Place, *, processing: bool) -> Listener:
         """One port with health, and with ext_proc where `processing`."""

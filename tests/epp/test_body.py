@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.body import Body, Budget
-from epp.exchange import Rules
 from epp.protocol import Rejection
+from epp.rules import Rules
 from tests.data_plane import ReadExchange
 
 

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from epp.director import Pick
-from epp.exchange import ExchangeError, Rules
+from epp.exchange import ExchangeError
 from epp.protocol import Rejection
+from epp.rules import Rules
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 from tests.data_plane import ReadExchange, read
 
@@ -79,3 +80,26 @@ def test_a_deferred_pick_needs_a_listener(director: Any, messages: Any) -> None:
     exchange = ReadExchange(director, Rules())
     with pytest.raises(ExchangeError, match="on_answer"):
         exchange.ask(messages.headers(end_of_stream=True), 0)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+@pytest.mark.parametrize("pieces", [[b""], [b"abc", b"", b"def"]])
+def test_a_tunnel_waits_for_the_answer_to_its_headers(
+    director: Any, messages: Any, picking: Any, pieces: list[bytes], ended: bool
+) -> None:
+    waiting = Deferred(director, messages)
+    exchange = waiting.exchange = ReadExchange(director, Rules())
+    exchange.on_answer(lambda answers: waiting.answers.extend(read(answers)), waiting.errors.append)
+    assert exchange.ask(messages.headers({"upgrade": "websocket"}), 0) == []
+    for number, piece in enumerate(pieces, 1):
+        end = ended and number == len(pieces)
+        assert exchange.ask(messages.body(piece, end_of_stream=end), 0) == []
+    waiting.later.settle(picking("10.0.0.5:8000"), 5)
+    headers, *bodies = waiting.answers
+    assert headers.HasField("request_headers")
+    passed = [answer.request_body.response.body_mutation.streamed_response for answer in bodies]
+    assert b"".join(piece.body for piece in passed) == b"".join(pieces)
+    assert [piece.end_of_stream for piece in passed][-1] is ended
+    if not ended:
+        (later,) = exchange.ask(messages.body(b"more", end_of_stream=False), 6)
+        assert later.request_body.response.body_mutation.streamed_response.body == b"more"

@@ -21,9 +21,10 @@ from epp import certificate
 from epp.body import Budget
 from epp.certificate import Certificate
 from epp.envoy_config import Address, EnvoySettings, bootstrap, render
-from epp.exchange import Exchange, Rules
+from epp.exchange import Exchange
 from epp.health import Health
 from epp.protocol import Rejection
+from epp.rules import Rules
 from epp.settings import TransportKind
 from epp.wire.transport import Listener, Place, Transport, open_transport
 
@@ -47,6 +48,7 @@ class Worker:
         app = web.Application(client_max_size=2**26)
         app.router.add_get("/stream", self._stream)
         app.router.add_get("/ws", self._echo)
+        app.router.add_get("/flood", self._flood)
         app.router.add_route("*", "/{path:.*}", self._answer)
         runner = web.AppRunner(app)
         await runner.setup()
@@ -79,6 +81,17 @@ class Worker:
         await self.go_on.wait()
         await response.write(b"data: last\n\n")
         return response
+
+    async def _flood(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for number in range(FLOOD):
+            await response.write(b"%07d\n" % number * 500)
+        return response
+
+
+FLOOD = 5_000
+"""Pieces of 4,000 bytes."""
 
 
 class Picker:
@@ -302,6 +315,33 @@ async def test_drain_in_exact_mode_cuts_no_answer(mesh: Mesh, picking: Any) -> N
             await picker.listener.stop(30)
         worker.go_on.set()
         assert (await answer.read()).endswith(b"data: last\n\n")
+
+
+async def test_a_drain_loses_nothing_of_answers_that_pass_through_the_picker(
+    mesh: Mesh, picking: Any
+) -> None:
+    """What Envoy has sent to the picker, and not got back when the stream ends, is in no answer."""
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    passing = {"response_body": "FULL_DUPLEX_STREAMED", "response_trailer": "SEND"}
+    envoy = await mesh.envoy(render(_settings(picker, **passing)))
+    client = await mesh.client()
+    expected = hashlib.sha256(b"".join(b"%07d\n" % number * 500 for number in range(FLOOD))).hexdigest()
+    begun = asyncio.Event()
+
+    async def ask() -> str:
+        digest = hashlib.sha256()
+        async with client.get(envoy.url("/flood")) as answer:
+            async for piece in answer.content.iter_any():
+                digest.update(piece)
+                begun.set()
+        return digest.hexdigest()
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        asking = [group.create_task(ask()) for _ in range(4)]
+        await begun.wait()
+        picker.transport.drain()
+    assert [task.result() for task in asking] == [expected] * 4
 
 
 async def test_a_fault_of_the_picker_is_a_500_and_hangs_nothing(mesh: Mesh) -> None:

@@ -6,8 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from epp.director import Pick
-from epp.exchange import ExchangeError, Rules
+from epp.exchange import ExchangeError
 from epp.protocol import DESTINATION, SERVED, SUBSET, SUBSET_NAMESPACE, ProtocolVersion, Rejection
+from epp.rules import Rules
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from tests.data_plane import ReadExchange
 
@@ -315,7 +316,7 @@ def test_messages_out_of_order_are_errors(director: Any, messages: Any) -> None:
     exchange.ask(messages.headers(), 0)
     with pytest.raises(ExchangeError, match="twice"):
         exchange.ask(messages.headers(), 0)
-    with pytest.raises(ExchangeError, match="without a known request"):
+    with pytest.raises(ExchangeError, match="of no known kind"):
         ReadExchange(director, Rules()).ask(ProcessingRequest(), 0)
 
 
@@ -342,3 +343,32 @@ def test_any_cut_of_a_body_comes_out_byte_for_byte(
     closing = [closes for _, closes in streamed(bodies)]
     assert not any(closing[:-1])
     assert closing[-1:] == ([True] if not trailers else [False] if any(pieces) else [])
+
+
+def test_a_stream_may_end_when_no_body_is_on_its_way_back(director: Any, messages: Any) -> None:
+    plain, passing, tunnel, trailing, empty = (ReadExchange(director, Rules()) for _ in range(5))
+    plain.ask(messages.headers(end_of_stream=True), 0)
+    assert not plain.may_end
+    plain.ask(messages.response_headers(), 0)
+    assert plain.may_end
+    for exchange in (passing, trailing, empty):
+        exchange.ask(messages.headers(end_of_stream=True, response_mode="FULL_DUPLEX_STREAMED"), 0)
+        headers = messages.response_headers()
+        headers.response_headers.end_of_stream = exchange is empty
+        exchange.ask(headers, 0)
+    assert [exchange.may_end for exchange in (passing, trailing, empty)] == [False, False, True]
+    for end in (False, True):
+        message = ProcessingRequest()
+        message.response_body.body = b"x"
+        message.response_body.end_of_stream = end
+        passing.ask(message, 0)
+        assert passing.may_end is end
+    message = ProcessingRequest()
+    message.response_trailers.SetInParent()
+    trailing.ask(message, 0)
+    assert trailing.may_end
+    tunnel.ask(messages.headers({"upgrade": "websocket"}), 0)
+    tunnel.ask(messages.response_headers("101"), 0)
+    assert not tunnel.may_end
+    tunnel.ask(messages.body(b"", end_of_stream=True), 0)
+    assert tunnel.may_end

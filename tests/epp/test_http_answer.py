@@ -132,3 +132,9 @@ def test_any_bytes_are_an_answer_or_refused_or_not_whole(raw: bytes, head: bytes
     except AnswerError:
         return
     assert answer is None or len(answer.body) <= 100
+
+
+def test_a_body_in_very_many_pieces_is_refused() -> None:
+    raw = OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 50_000
+    with pytest.raises(AnswerError, match="chunks"):
+        read(raw, limit=1_000_000)

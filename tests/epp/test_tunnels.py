@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from epp.exchange import Rules
 from epp.protocol import DESTINATION
+from epp.rules import Rules
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 from tests.data_plane import ReadExchange
 

@@ -10,8 +10,9 @@ import h2.settings
 import pytest
 
 from epp.body import Budget
-from epp.exchange import Exchange, Rules
+from epp.exchange import Exchange
 from epp.health import Health
+from epp.rules import Rules
 from epp.wire.connection import Connection
 from epp.wire.grpc_call import Methods
 from epp.wire.grpc_messages import MessageReader, prefixed

@@ -27,8 +27,9 @@ from grpc import aio
 from epp import certificate
 from epp.body import Budget
 from epp.certificate import Certificate, KeyPair
-from epp.exchange import Exchange, Rules
+from epp.exchange import Exchange
 from epp.health import Health
+from epp.rules import Rules
 from epp.settings import TransportKind
 from epp.wire.frames import PREFACE, ErrorCode, goaway, settings
 from epp.wire.grpc_messages import prefixed

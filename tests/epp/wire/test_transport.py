@@ -9,9 +9,10 @@ import pytest
 from grpc import aio
 
 from epp.body import Budget
-from epp.exchange import Exchange, Rules
+from epp.exchange import Exchange
 from epp.health import Health
 from epp.protocol import Rejection
+from epp.rules import Rules
 from epp.settings import TransportKind
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from epp.wire.transport import Place, open_transport
