@@ -1,6 +1,7 @@
 """The batch side of the stage: a Redis, the dispatcher, and a batch file that goes through them."""
 
 import json
+import os
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -29,13 +30,14 @@ class Dispatching:
         """Of the dispatcher's pages."""
         self._stage = stage
         self._root = root
+        self._redis = 0
         self._config = root / "dispatcher.yaml"
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as opening:
             try:
-                broker, _ = await opening.enter_async_context(redis_process())
+                broker, self._redis = await opening.enter_async_context(redis_process())
             except (FileNotFoundError, TimeoutError) as error:
                 raise DemoError(str(error) or "Redis does not answer") from error
             self._config.write_text(json.dumps(self._document(broker), indent=1))
@@ -68,7 +70,11 @@ class Dispatching:
         return [json.loads(line) for line in answers.read_text().splitlines()]
 
     def check_alive(self) -> None:
-        """DemoError if the dispatcher ended by itself."""
+        """DemoError if the dispatcher or Redis ended by itself."""
+        try:
+            os.kill(self._redis, 0)
+        except ProcessLookupError as error:
+            raise DemoError("Redis ended by itself") from error
         if self.process is not None and not self.process.alive:
             raise self.process.died()
 

@@ -73,6 +73,7 @@ class Watching:
         """Look again and again."""
         while True:
             started = time.monotonic()
+            self._check_alive()
             await self.look()
             await asyncio.sleep(max(0.0, started + _EVERY - time.monotonic()))
 
@@ -81,12 +82,13 @@ class Watching:
         try:
             await self._look()
         except (aiohttp.ClientError, TimeoutError) as error:
-            await asyncio.sleep(
-                _EVERY
-            )  # the end of a process is known a moment after that of its connections
-            self._stage.check_alive()
-            self._dispatching.check_alive()
+            await asyncio.sleep(_EVERY)  # processes are known to have ended a moment after their connections
+            self._check_alive()
             raise DemoError(f"a metrics page cannot be read: {error or 'no answer'}") from error
+
+    def _check_alive(self) -> None:
+        self._stage.check_alive()
+        self._dispatching.check_alive()
 
     async def _look(self) -> None:
         places = [f"http://{worker.ready['http']}" for worker in self._stage.workers.values()]
