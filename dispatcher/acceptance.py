@@ -30,6 +30,7 @@ FINISH_REMEMBERED_MS: Final = 120_000
 EXPIRED: Final = "the deadline passed before an answer came"
 CANCELLED: Final = "cancelled"
 POISON: Final = "claimed too often: whoever claimed it stopped answering"
+REQUEST_GONE: Final = "the broker lost the request: is its maxmemory-policy noeviction?"
 BODY_GONE: Final = "the broker lost the request's body"
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")

@@ -19,12 +19,19 @@ RAMP_END: Final = 1024
 
 REASONS: Final[Mapping[str, str]] = {
     "spent": "no room: the budget is spent",
+    "future": "the broker's clock went back and no reading is newer",
     "stale": "the target was overloaded and no reading is newer",
     "asked": "the target was overloaded and asked to wait",
     "probe": "the target was overloaded and a probe is on its way",
     "ramp": "the target was overloaded and opens step by step",
 }
 """Why not now, by the word that the script has for it."""
+
+LONGEST_RETRY_AFTER_MS: Final = 3_600_000
+"""A target that asks to wait for longer is asked again after this."""
+
+ENDLESS_MS: Final = 2**53
+"""The time of a reading that is none: newer than whatever happens."""
 
 NEVER: Final = -1
 """Earlier than every time of the broker."""
@@ -57,6 +64,8 @@ class TargetAccount:
 
     def reserve(self, now: int, reading: Reading, units: int, id: str) -> Reservation | Refusal:
         """As `dispatcher.ledger.Ledger.reserve`."""
+        if now < reading.at_ms < ENDLESS_MS:
+            return Refusal(REASONS["future"])
         if (refusal := self._closed(now, reading)) is not None:
             return refusal
         unseen = sum(entry.units for entry in self._entries.values() if entry.began_ms >= reading.at_ms)
@@ -70,6 +79,8 @@ class TargetAccount:
 
     def _closed(self, now: int, reading: Reading) -> Refusal | None:
         """Why overload lets nobody pass, None where it does not."""
+        self._rejected_ms = min(self._rejected_ms, now)  # a clock that goes back closes nothing for good
+        self._retry_ms = min(self._retry_ms, now + LONGEST_RETRY_AFTER_MS)
         if reading.at_ms <= self._rejected_ms:
             return Refusal(REASONS["stale"])
         if self._window is None:
@@ -113,6 +124,8 @@ class TargetAccount:
 
     def forget_lapsed(self, now: int) -> bool:
         """Give back what nobody was heard of for; whether there was any."""
+        for entry in self._entries.values():  # more than a lease is what a clock that went back leaves
+            entry.leased_until_ms = min(entry.leased_until_ms, now + self.lease_ms)
         lapsed = [id for id, entry in self._entries.items() if entry.leased_until_ms <= now]
         for id in lapsed:
             del self._entries[id]

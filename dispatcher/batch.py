@@ -8,7 +8,7 @@ from typing import BinaryIO, TypeVar
 from dispatcher.batchfile import BatchFileError, BatchLine, result_line
 from dispatcher.message import Request, Result
 from dispatcher.progress import Progress
-from dispatcher.queue import ConflictError, Queue, QueueError
+from dispatcher.queue import ConflictError, Queue, QueueError, State
 
 AT_ONCE = 64
 """Requests submitted, or waited for, at the same time."""
@@ -96,6 +96,12 @@ async def _result(queue: Queue, one: Submitted) -> Result:
         result = await _patiently(lambda: queue.wait_result(one.id, one.token, timeout=HELD))
         if result is not None:
             return result
+        state, result = await _patiently(lambda: queue.state(one.id, one.token))
+        if state is State.UNKNOWN:
+            raise QueueError(
+                f"the queue knows nothing of {one.id!r} any more: its result was taken by another consumer, or kept no "
+                "longer"
+            )
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:

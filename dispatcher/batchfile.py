@@ -87,6 +87,10 @@ def _body(payload: bytes) -> msgspec.Raw | str:
     return msgspec.Raw(payload)
 
 
+_BEGINNING = b'{"id":"'
+"""Of every line of a results file: what is cut off must look like one, or it is somebody else's."""
+
+
 class _Done(msgspec.Struct):
     custom_id: str
 
@@ -96,15 +100,20 @@ def finished_ids(path: Path) -> set[str]:
     done: set[str] = set()
     if not path.exists():
         return done
-    whole = 0
+    whole, cut_off = 0, b""
     with path.open("rb+") as file:
         for number, text in enumerate(file, start=1):
             if not text.endswith(b"\n"):
+                cut_off = text
                 break
             try:
                 done.add(msgspec.json.decode(text, type=_Done).custom_id)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise BatchFileError(f"{path}:{number}: no line of a results file: {error}") from error
             whole += len(text)
+        if cut_off and not cut_off.startswith(_BEGINNING[: len(cut_off)] if done else _BEGINNING):
+            raise BatchFileError(
+                f"{path}: its end is no line of a results file; expected another file or none"
+            )
         file.truncate(whole)
     return done

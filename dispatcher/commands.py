@@ -3,11 +3,13 @@
 import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from dispatcher import batch, batchfile, progress
+from dispatcher.acceptance import checked_name
 from dispatcher.config import Config, ConfigError
 from dispatcher.flags import LookFlags, Place, SubmitFlags, parse_look, parse_submit
 from dispatcher.frontdoor import described
@@ -18,8 +20,16 @@ from dispatcher.reloading import load
 from dispatcher.urls import broker_url
 
 
+class Opened(NamedTuple):
+    """A queue and where it is."""
+
+    broker: Broker
+    queue: Queue
+    rules: Rules
+
+
 @asynccontextmanager
-async def opened(place: Place) -> AsyncIterator[tuple[Broker, Queue]]:
+async def opened(place: Place) -> AsyncIterator[Opened]:
     """The queue that the flags name; raises ConfigError and QueueError."""
     url, name, rules = place.broker or "", place.queue or "", Rules()
     if place.config is not None:
@@ -30,12 +40,16 @@ async def opened(place: Place) -> AsyncIterator[tuple[Broker, Queue]]:
         broker_url(url)
     except ValueError as error:
         raise ConfigError("--broker", str(error)) from error
+    try:
+        checked_name(name)
+    except ValueError as error:
+        raise ConfigError("--queue", str(error)) from error
     if url.startswith("memory:"):
         raise ConfigError(
             "broker", "the queue of memory:// lives in the dispatcher itself; use its front door"
         )
     async with open_broker(url) as broker, broker.queue(name, rules) as queue:
-        yield broker, queue
+        yield Opened(broker, queue, rules)
 
 
 def _only(config: Config) -> str:
@@ -52,17 +66,21 @@ async def submit(flags: SubmitFlags) -> int:
         batchfile.read_lines(flags.file)
     )  # the whole file is checked before its first line is sent
     lines = [line for line in everything if line.custom_id not in done]
-    async with opened(flags.place) as (broker, queue):
+    async with opened(flags.place) as (broker, queue, rules), AsyncExitStack() as stack:
+        if flags.results is not None and rules.result_list:
+            raise ConfigError(
+                "--results", f"the results of queue {queue.name!r} go to the Redis list {rules.result_list!r}"
+            )
+        out = stack.enter_context(flags.results.open("ab")) if flags.results is not None else None
         now = await broker.now_ms()
         deadline_ms = now + int(flags.deadline * 1000)
         order = batch.Order(flags.batch, flags.tenant, deadline_ms, now, flags.objective)
         with progress.shown() as bar:
             submitted = await batch.submit_all(queue, lines, order, bar)
-            if flags.results is None:
+            if out is None:
                 _say(f"{len(submitted)} requests of batch {flags.batch!r} are in queue {queue.name!r}")
                 return 0
-            with flags.results.open("ab") as out:
-                failed = await batch.collect(queue, submitted, out, bar)
+            failed = await batch.collect(queue, submitted, out, bar)
     _say(
         f"{len(everything)} answers in {flags.results}, {len(done)} of them from before, {failed} errors among the rest"
     )
@@ -71,7 +89,7 @@ async def submit(flags: SubmitFlags) -> int:
 
 async def status(flags: LookFlags) -> int:
     """0; 1 where a request is not known."""
-    async with opened(flags.place) as (_, queue):
+    async with opened(flags.place) as (_, queue, _):
         if not flags.ids:
             _print(asdict(await queue.totals()), flags.json)
             return 0
@@ -86,7 +104,7 @@ async def status(flags: LookFlags) -> int:
 async def cancel(flags: LookFlags) -> int:
     """0; 1 where a request is not known."""
     unknown = 0
-    async with opened(flags.place) as (_, queue):
+    async with opened(flags.place) as (_, queue, _):
         for id in flags.ids:
             before = await queue.cancel(id)
             unknown += before is State.UNKNOWN
@@ -97,7 +115,7 @@ async def cancel(flags: LookFlags) -> int:
 
 async def dead_letters(flags: LookFlags) -> int:
     """0."""
-    async with opened(flags.place) as (_, queue):
+    async with opened(flags.place) as (_, queue, _):
         for letter in await queue.dead_letters(flags.limit):
             _print(_described(letter), flags.json)
     return 0

@@ -103,7 +103,7 @@ def parse_submit(arguments: Sequence[str]) -> SubmitFlags:
     )
     given = parser.parse_args(arguments)
     batch = given.batch or given.file.stem
-    if given.results is not None and given.results.absolute() == given.file.absolute():
+    if given.results is not None and given.results.resolve() == given.file.resolve():
         parser.error("--results is the batch file itself")
     return SubmitFlags(
         _place(parser, given), given.file, given.results, batch, given.tenant, given.deadline, given.objective

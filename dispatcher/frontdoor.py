@@ -1,5 +1,6 @@
 """The OpenAI-compatible way in: `X-Dispatch: enqueue` in place of an answer now, and the answer under its id later."""
 
+import hashlib
 import hmac
 import json
 import math
@@ -73,7 +74,7 @@ class FrontDoor:
                 400, f"the header {MODE} is {repr(mode) if mode else 'missing'}; expected {expected}"
             )
         asked = self._asked(request, await _body(request, door), door, tenant)
-        key = request.headers.get("Idempotency-Key")
+        key = request.headers.get("Idempotency-Key") or None
         accepted = await door.queue.submit(asked, idempotency_key=key)
         if mode == "wait":
             remaining = max(0.0, (accepted.deadline_ms - self._now_ms()) / 1000 + GRACE)
@@ -92,7 +93,7 @@ class FrontDoor:
         given = request.headers
         seconds = parse_duration(given[DEADLINE]) if DEADLINE in given else door.deadline
         return Request(
-            id=f"req-{new_token()}",
+            id=f"req-{new_token()}{_mark(tenant)}",
             payload=body,
             deadline_ms=self._now_ms() + math.ceil(seconds * 1000),
             tenant=tenant,
@@ -103,6 +104,8 @@ class FrontDoor:
 
     async def _show(self, request: web.Request, door: Door, tenant: str) -> web.StreamResponse:
         id = request.match_info["id"]
+        if not _is_of(id, tenant, door):
+            return _unknown(id)
         if "wait" in request.query:
             seconds = min(LONGEST_WAIT, float(request.query["wait"]))
             await door.queue.wait_result(id, timeout=max(0.0, seconds))
@@ -110,6 +113,8 @@ class FrontDoor:
 
     async def _cancel(self, request: web.Request, door: Door, tenant: str) -> web.StreamResponse:
         id = request.match_info["id"]
+        if not _is_of(id, tenant, door):
+            return _unknown(id)
         await door.queue.cancel(id)
         return await _shown(door.queue, id)
 
@@ -117,8 +122,22 @@ class FrontDoor:
 async def _shown(queue: Queue, id: str) -> web.Response:
     state, result = await queue.state(id)
     if state is State.UNKNOWN:
-        return _refusal(404, f"there is no request {id!r}; results are kept for a while only")
+        return _unknown(id)
     return web.json_response(described(id, state, result))
+
+
+def _unknown(id: str) -> web.Response:
+    return _refusal(404, f"there is no request {id!r}; results are kept for a while only")
+
+
+def _mark(tenant: str) -> str:
+    """What ends the ids of a tenant's requests. It is no secret: what comes before it cannot be guessed."""
+    return hashlib.sha256(tenant.encode()).hexdigest()[:16]
+
+
+def _is_of(id: str, tenant: str, door: Door) -> bool:
+    """Whether this tenant may see it: what came in here under its token. Without tokens everybody sees everything."""
+    return not door.tokens or (id.startswith("req-") and id.endswith(_mark(tenant)))
 
 
 async def _body(request: web.Request, door: Door) -> bytes:

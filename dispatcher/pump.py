@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Scope
 from dispatcher.message import Candidate, Claim
@@ -57,6 +58,39 @@ def pair(claims: Sequence[Claim], admissions: Sequence[Admission]) -> Paired:
         else:
             unmatched.append(claim)
     return Paired(pairs, unmatched, list(left.values()))
+
+
+@dataclass(slots=True)
+class Sorted:
+    """What a gate answered to several candidates. `back`: granted, but it would overtake one that was refused.
+
+    `portions`: what may be claimed, in order, each with the tenants to skip: those refused before it.
+    """
+
+    portions: list[tuple[list[Admission], frozenset[str]]] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    back: list[Admission] = field(default_factory=list)
+
+
+def sort_out(candidates: Sequence[Candidate], answers: Sequence[Admission | RefusedError]) -> Sorted:
+    """Those before the first refusal that holds up everybody, but for those behind a refusal of their own tenant."""
+    found = Sorted()
+    held_up: frozenset[str] = frozenset()
+    closed = False
+    for candidate, answer in zip(candidates, answers, strict=True):
+        behind = closed or candidate.tenant in held_up
+        if isinstance(answer, RefusedError):
+            if not behind:
+                found.refused.append((candidate, answer))
+                closed = answer.scope is Scope.QUEUE
+                held_up |= {candidate.tenant}
+        elif behind:
+            found.back.append(answer)
+        elif found.portions and found.portions[-1][1] == held_up:
+            found.portions[-1][0].append(answer)
+        else:
+            found.portions.append(([answer], held_up))
+    return found
 
 
 def _covers(candidate: Candidate, claim: Claim) -> bool:
@@ -132,34 +166,38 @@ class Pump:
             candidates = candidates[:1]
         taking = asyncio.create_task(self._take(candidates, skipped))
         try:
-            refusal = await asyncio.shield(taking)
+            refusals = await asyncio.shield(taking)
         except asyncio.CancelledError:
             await asyncio.gather(taking, return_exceptions=True)
             raise
-        if refusal is None:
-            self.waits_for = ""
-            return None
-        return self._refused(*refusal)
+        self.waits_for = ""
+        pause = None
+        for candidate, refusal in refusals:
+            pause = self._refused(candidate, refusal)
+        return pause
 
-    async def _take(self, candidates: Sequence[Candidate], skipped: frozenset[str]) -> Refused | None:
-        admissions, refusal = await self._admit(candidates)
-        if admissions:
-            await self._claim(admissions, skipped)
-        return refusal
+    async def _take(self, candidates: Sequence[Candidate], skipped: frozenset[str]) -> Sequence[Refused]:
+        answers = await self._admit(candidates)
+        left = deque(answers.portions)
+        try:
+            while left:
+                admissions, held_up = left.popleft()
+                await self._claim(admissions, skipped | held_up)
+        finally:
+            await _leave([admission for admissions, _ in left for admission in admissions])
+        return answers.refused
 
-    async def _admit(self, candidates: Sequence[Candidate]) -> tuple[Sequence[Admission], Refused | None]:
-        """Those before the first refusal."""
+    async def _admit(self, candidates: Sequence[Candidate]) -> Sorted:
         answers = await asyncio.gather(*map(self._ask, candidates), return_exceptions=True)
         granted = [answer for answer in answers if isinstance(answer, Admission)]
-        faults = [answer for answer in answers if not isinstance(answer, Admission | RefusedError)]
-        if faults:
-            await _leave(granted)
-            raise faults[0]
-        for index, answer in enumerate(answers):
-            if isinstance(answer, RefusedError):
-                await _leave(granted[index:])  # no overtaking: what those behind it were granted goes back
-                return granted[:index], (candidates[index], answer)
-        return granted, None
+        for fault in answers:
+            if isinstance(fault, BaseException) and not isinstance(fault, RefusedError):
+                await _leave(granted)
+                raise fault
+        sound = [answer for answer in answers if isinstance(answer, Admission | RefusedError)]
+        answered = sort_out(candidates, sound)
+        await _leave(answered.back)
+        return answered
 
     async def _ask(self, candidate: Candidate) -> Admission | RefusedError:
         manager = self._gate.admit(candidate)
@@ -237,5 +275,4 @@ class Pump:
 
 
 async def _leave(admissions: Sequence[Admission]) -> None:
-    for admission in admissions:
-        await admission.leave(Outcome.UNUSED)
+    await asyncio.gather(*(admission.leave(Outcome.UNUSED) for admission in admissions))

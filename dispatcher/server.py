@@ -124,16 +124,15 @@ class DispatcherServer:
         app = web.Application(client_max_size=MAX_PAYLOAD)
         status.add_routes(app, self._telemetry.registry, self._look_up, self._why_not_ready)
         FrontDoor(self._door, self._clock.now_ms).add_routes(app)
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         listen = self._config.http
         try:
             await web.TCPSite(runner, listen.host, listen.port).start()
-        except OSError as error:
-            raise ListenError(
-                f"cannot listen on {listen.host} port {listen.port}: {error.strerror}"
-            ) from error
+        except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
+            why = error.strerror if isinstance(error, OSError) else "no name of a host"
+            raise ListenError(f"cannot listen on {listen.host} port {listen.port}: {why}") from error
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
         self._address = f"{host}:{runner.addresses[0][1]}"
 
@@ -151,6 +150,8 @@ class DispatcherServer:
             await asyncio.sleep(PING_EVERY)
 
     async def _look_up(self) -> Sequence[Collector]:
+        if self._not_ready == "starting":
+            return []
         readings = await asyncio.gather(*(self._read(running) for running in self._lanes.running.values()))
         return [Readings(readings)]
 

@@ -5,12 +5,13 @@ from contextlib import asynccontextmanager
 from fractions import Fraction
 from typing import Final
 
+from dispatcher.account import ENDLESS_MS
 from dispatcher.budget import ONE
 from dispatcher.changes import Changes
 from dispatcher.gates.meter import MeterState
 from dispatcher.ledger import Reading
 
-ENDLESS: Final = Reading(headroom=Fraction(2**52), at_ms=2**53)
+ENDLESS: Final = Reading(headroom=Fraction(2**52), at_ms=ENDLESS_MS)
 """More than there ever is, newer than every rejection."""
 
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from dispatcher.account import LONGEST_RETRY_AFTER_MS
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
 from dispatcher.gates.heartbeat import beating
 from dispatcher.gates.meter import MeterState
@@ -20,8 +21,6 @@ OUTAGE: Final = 0.5
 """Seconds until the broker is asked again while it is away."""
 UNREAD_PAUSE_MS: Final = 1000
 """Milliseconds until a target that said 429 is probed, where no reading tells that it has room again."""
-LONGEST_RETRY_AFTER_MS: Final = 3_600_000
-"""A target that asks to wait for longer is asked again after this."""
 
 
 class Gauge(Protocol):

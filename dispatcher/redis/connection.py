@@ -11,7 +11,7 @@ from redis.asyncio import Connection, Redis, SSLConnection, UnixDomainSocketConn
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as LostError
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as LateError
 
 from dispatcher.queue import QueueError
@@ -38,6 +38,10 @@ class _Client(Redis):
         try:
             async with self._turns, asyncio.timeout(ANSWERS_WITHIN):
                 return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        except ReadOnlyError:
+            # the address may stand for another server by now: whoever keeps these connections never reaches it
+            await self.connection_pool.disconnect(inuse_connections=False)
+            raise
         except TimeoutError as error:
             raise LateError(f"nothing came within {ANSWERS_WITHIN:g} s") from error
 

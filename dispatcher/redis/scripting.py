@@ -15,6 +15,7 @@ from dispatcher.acceptance import (
     FINISH_REMEMBERED_MS,
     POISON,
     RAW_KEPT,
+    REQUEST_GONE,
 )
 from dispatcher.queue import Rules
 from dispatcher.redis.connection import Script
@@ -30,7 +31,7 @@ MOST_BYTES: Final = 1024 * 1024
 def script_text(name: str) -> str:
     """The whole script, with the words and limits that Python knows by name."""
     folder = files("dispatcher.redis").joinpath("scripts", "queue")
-    texts = ", ".join(map(json.dumps, (EXPIRED, CANCELLED, POISON, BODY_GONE)))
+    texts = ", ".join(map(json.dumps, (EXPIRED, CANCELLED, POISON, BODY_GONE, REQUEST_GONE)))
     limits = (
         f"local TEXTS, REMEMBERED, RAW_KEPT, DEAD_KEPT = {{ {texts} }}, "
         f"{FINISH_REMEMBERED_MS}, {RAW_KEPT}, {DEAD_LETTERS_KEPT}\n"

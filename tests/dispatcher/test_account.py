@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from dispatcher.account import RAMP_END, REASONS, TargetAccount
+from dispatcher.account import LONGEST_RETRY_AFTER_MS, RAMP_END, REASONS, TargetAccount
 from dispatcher.budget import closing_point, dispatchable, from_load
 from dispatcher.ledger import Reading, Refusal, Reservation
 
@@ -216,3 +216,31 @@ def test_12_the_ramp_ends_at_n_or_where_it_holds_nobody_up() -> None:
         granted = [account.reserve(6, reading, 1, f"r{number}") for number in range(2000)]
         expected = min(2000, int(reading.headroom))
         assert sum(isinstance(answer, Reservation) for answer in granted) == expected
+
+
+def test_09_a_reading_from_before_the_broker_clock_went_back_lets_nobody_in() -> None:
+    account = TargetAccount(LEASE)
+    before = Reading(Fraction(2), 10_000)
+    reserved(account.reserve(10_000, before, 1, "a"))
+    for number in range(5):  # what began now cannot be told from what the reading has seen
+        refused(account.reserve(4_000, before, 1, f"b{number}"), "future")
+    reserved(account.reserve(4_100, Reading(Fraction(2), 4_050), 1, "c"))
+    refused(account.reserve(4_100, Reading(Fraction(2), 4_050), 1, "d"), "spent")  # "a" may not be in it
+
+
+def test_12_a_target_opens_again_though_the_broker_clock_went_back() -> None:
+    account = TargetAccount(LEASE)
+    account.overloaded(9_000_000, LONGEST_RETRY_AFTER_MS)
+    refused(account.reserve(1_000, Reading(Fraction(2), 1_000), 1, "a"), "stale")
+    newer = Reading(Fraction(2), 1_001)
+    refusal = refused(account.reserve(1_002, newer, 1, "a"), "asked")
+    assert refusal.until_ms is not None
+    assert refusal.until_ms <= 1_002 + LONGEST_RETRY_AFTER_MS
+
+
+def test_20_a_killed_holder_is_forgotten_though_the_broker_clock_went_back() -> None:
+    account = TargetAccount(LEASE)
+    reserved(account.reserve(9_000_000, Reading(Fraction(1), 9_000_000), 1, "killed"))
+    account.forget_lapsed(1_000)
+    assert account.forget_lapsed(1_000 + LEASE)
+    assert account.in_flight == 0

@@ -180,3 +180,72 @@ async def test_status_cancel_and_dead_letters(broker: RedisBroker, redis_url: st
     code, out, _ = await command("dead-letters", *place)
     assert code == 0
     assert "no JSON" in out
+
+
+@pytest.mark.parametrize("text", [b"one line, no end", b"{", b'{"custom_id": "a", "body": {}}', b'{"id": 7}'])
+def test_a_file_that_is_no_results_file_is_left_alone(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_bytes(text)
+    with pytest.raises(BatchFileError, match="is no line of a results file"):
+        finished_ids(path)
+    assert path.read_bytes() == text
+
+
+async def test_the_batch_file_itself_is_no_results_file(redis_url: str, tmp_path: Path) -> None:
+    batch, other = tmp_path / "nightly.jsonl", tmp_path / "other.jsonl"
+    batch.write_text(line("a"))
+    other.symlink_to(batch)
+    place = ("--broker", redis_url, "--queue", "batch")
+    code, _, said = await command("submit", str(batch), *place, "--results", str(other))
+    assert (code, batch.read_text()) == (2, line("a"))
+    assert "--results is the batch file itself" in said
+
+
+async def test_results_that_cannot_be_written_are_known_before_anything_is_submitted(
+    broker: RedisBroker, redis_url: str, tmp_path: Path
+) -> None:
+    batch = tmp_path / "nightly.jsonl"
+    batch.write_text(line("a"))
+    place = ("--broker", redis_url, "--queue", "batch")
+    code, _, said = await command("submit", str(batch), *place, "--results", str(tmp_path / "no" / "out"))
+    assert code == 1
+    assert "No such file" in said
+    async with producer(broker, configured("http://127.0.0.1:9")) as queue:
+        assert (await queue.queue.totals()).submitted == 0
+
+
+@pytest.mark.parametrize("gone", ["taken", "go-list"])
+async def test_results_that_nobody_will_ever_see_are_not_waited_for(
+    broker: RedisBroker, redis_url: str, target: Target, tmp_path: Path, gone: str
+) -> None:
+    batch, results, file = tmp_path / "nightly.jsonl", tmp_path / "out.jsonl", tmp_path / "config.yaml"
+    batch.write_text(line("a"))
+    queue_ = {"name": "batch"} | ({"results": "go-list"} if gone == "go-list" else {})
+    file.write_text(document(target.url, queue_, broker=redis_url))
+    async with producer(broker, configured(target.url)) as queue:
+        if gone == "taken":
+            await command("submit", str(batch), "--config", str(file))
+            [claim] = await queue.queue.claim(1, owner="o")
+            await queue.queue.finish(claim, Result(claim.request.id, claim.request.token, 200, b"{}"))
+            await queue.queue.ack_results(await queue.queue.lease_results(1))
+    code, _, said = await command(
+        "submit", str(batch), "--config", str(file), "--results", str(results), within=60
+    )
+    assert code == (2 if gone == "go-list" else 1), said
+    assert ("result-list" if gone == "go-list" else "taken by another consumer") in said
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (("--broker", "redis://127.0.0.1:6379/0", "--queue", "a queue"), "cannot name a queue"),
+        (("--broker", "redis://127.0.0.1:99999/0", "--queue", "q"), "expected redis://"),
+        (("--broker", "redis://:pa/secret@127.0.0.1/0", "--queue", "q"), "expected redis://"),
+    ],
+)
+async def test_a_place_that_is_none_is_one_line(place: tuple[str, ...], said: str) -> None:
+    code, _, complaint = await command("status", *place)
+    assert code == 2
+    assert said in complaint
+    assert complaint.count("\n") == 1
+    assert "secret" not in complaint

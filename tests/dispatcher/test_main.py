@@ -302,7 +302,7 @@ async def test_what_a_dry_run_says(
         (["status", "--broker", "redis://x"], "--broker needs --queue NAME"),
         (["submit", "a.jsonl", "--broker", "redis://x", "--queue", "q", "--deadline", "soon"], "is not a duration"),
         (["status", "--broker", "memory://", "--queue", "q"], "lives in the dispatcher itself"),
-        (["status", "--broker", "ftp://x", "--queue", "q"], "expected redis://HOST:PORT/DB"),
+        (["status", "--broker", "ftp://x", "--queue", "q"], "expected redis://[USER:PASSWORD@]HOST:PORT/DB"),
     ],
 )  # fmt: skip
 async def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], said: str) -> None:

@@ -231,3 +231,22 @@ async def test_a_held_up_tenant_lets_others_pass_and_comes_back(eventually: Even
         assert gate.asked.count("r1") == 1
         opened.set()
         await eventually(lambda: len(launched) == 6)
+
+
+async def test_19_many_held_up_tenants_do_not_hold_up_the_others(eventually: Eventually) -> None:
+    opened = asyncio.Event()
+    refusal = RefusedError("quota", Scope.TENANT, opened.wait)
+    gate = ScriptedGate(
+        lambda candidate: refusal if candidate.tenant != "modest" and not opened.is_set() else None
+    )
+    async with pumping(gate, count=0) as (queue, launched, slots, _):
+        for number in range(60):
+            await queue.submit(Request(f"g{number}", b"x", 2**42, tenant=f"greedy{number % 30}"))
+        for number in range(10):
+            await queue.submit(Request(f"m{number}", b"x", 2**42, tenant="modest"))
+        await eventually(lambda: len(launched) == 10)
+        assert slots.taken == 10
+        assert len(gate.asked) <= 2 * 70, "each was asked for about once, not once for each tenant"
+        opened.set()
+        await eventually(lambda: len(launched) == 70)
+        assert launched.index("g0") < launched.index("g30")

@@ -259,7 +259,7 @@ async def test_nothing_is_left_of_what_is_over(redis_url: str) -> None:
         await queue.ack_results(await queue.lease_results(1000))
         left = {key.decode() for key in await broker._client.keys("*")}
         assert {key for key in left if not key.startswith("adsum:{q}:f:")} == {
-            f"adsum:{{q}}:{name}" for name in ("counts", "events", "last", "now", "s:0")
+            f"adsum:{{q}}:{name}" for name in ("counts", "events", "last", "now", "pulse", "s:0")
         }
 
 

@@ -9,7 +9,7 @@
 -- {0, why not, until}.
 local began, leases, state = KEYS[1], KEYS[2], KEYS[3]
 local channel, lease = ARGV[1], tonumber(ARGV[2])
-local RAMP_END = 1024
+local RAMP_END, ENDLESS, LONGEST_RETRY_AFTER = 1024, 2 ^ 53, 3600000
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local freed = false
@@ -23,7 +23,14 @@ local function forget(member)
   return redis.call('ZREM', began, member)
 end
 
+-- A clock that goes back, as after a failover, closes nothing for good.
+local function clamp(field, latest)
+  if get(field) > latest then redis.call('HSET', state, field, latest) end
+end
+
 local function closed(at, room)
+  clamp('rejected', now)
+  clamp('retry', now + LONGEST_RETRY_AFTER)
   if at <= get('rejected') then return {0, 'stale', -1} end
   local window = get('window')
   if window < 0 then return nil end
@@ -55,7 +62,7 @@ local function reserve(member, units, at, room, positive)
   if redis.call('ZSCORE', began, member) then -- sent again by a client that lost the first answer
     return {1, redis.call('HGET', state, 'probe') == member and 1 or 0, now}
   end
-  local refusal = closed(at, room)
+  local refusal = at > now and at < ENDLESS and {0, 'future', -1} or closed(at, room)
   if not refusal and spent(at, units, room, positive) then refusal = {0, 'spent', -1} end
   if refusal then
     redis.call('HSET', state, 'wanted', 1)
@@ -91,6 +98,9 @@ local function overloaded(retry_after)
   return {1}
 end
 
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', leases, '(' .. string.format('%d', now + lease), '+inf')) do
+  redis.call('ZADD', leases, now + lease, member)
+end
 for _, member in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now)) do
   forget(member)
   freed = true

@@ -15,7 +15,10 @@ local function claim(place)
   local n, tier, tenant = unpack(place)
   local key = P .. 'e:' .. n
   local f = call('HMGET', key, 'id', 'token', 'deadline', 'created', 'meta', 'delivery', 'attempt', 'size')
-  if tonumber(f[3]) <= NOW then
+  if not f[1] then
+    lost(n, tier, tenant)
+    return nil
+  elseif tonumber(f[3]) <= NOW then
     fail(entry(n), 'expired', 'DEADLINE_EXCEEDED', EXPIRED)
     return nil
   end

@@ -1,6 +1,6 @@
 -- How a request comes to wait, and how it ends: with exactly one result.
 local STATES = { p = 'pending', d = 'delayed', c = 'claimed' }
-local EXPIRED, CANCELLED, POISON, BODY_GONE = unpack(TEXTS)
+local EXPIRED, CANCELLED, POISON, BODY_GONE, REQUEST_GONE = unpack(TEXTS)
 
 local function error_body(message)
   return '{"error":' .. cjson.encode(message) .. '}'
@@ -108,6 +108,22 @@ local function bury(reason, id, raw)
   count('dead_letters')
 end
 
+-- Nothing but its number is left of a request: it must not stop the others.
+local function lost(n, tier, tenant)
+  local gone = 0
+  for _, name in ipairs({ 'waiting', 'delayed', 'leases' }) do
+    gone = gone + call('ZREM', P .. name, n)
+  end
+  if tier then
+    drop(n, tier, tenant)
+  end
+  call('DEL', P .. 'b:' .. n)
+  if gone > 0 then
+    bury(REQUEST_GONE, nil, '')
+    count('failed')
+  end
+end
+
 -- The lease ended and nobody finished: whoever held it is taken for dead.
 local function lapse(e)
   local key = P .. 'e:' .. e.n
@@ -129,20 +145,42 @@ local function due(name, limit)
   return call('ZRANGEBYSCORE', P .. name, '-inf', NOW, 'LIMIT', 0, limit)
 end
 
+-- When nobody could speak to the broker for a while, those who live get the time to say so before their claims are
+-- taken for those of the dead: what they finished meanwhile would be done again. Until when.
+local function grace()
+  local pulse = call('HMGET', P .. 'pulse', 'at', 'grace')
+  local at, ends = tonumber(pulse[1] or NOW), tonumber(pulse[2] or 0)
+  if NOW - at > SILENCE then
+    ends = NOW + GRACE
+    call('HSET', P .. 'pulse', 'at', NOW, 'grace', ends)
+  elseif not pulse[1] or NOW - at > SILENCE / 10 or at > NOW then
+    call('HSET', P .. 'pulse', 'at', NOW)
+  end
+  return math.min(ends, NOW + GRACE)
+end
+
 -- Let due retries in, give lapsed claims back, answer what is past its deadline; how many were touched.
 local function tidy(limit)
-  local late, lapsed = due('delayed', limit), due('leases', limit)
-  for _, n in ipairs(late) do
-    call('ZREM', P .. 'delayed', n)
-    let_in(entry(n))
+  local function each(numbers, deal)
+    for _, n in ipairs(numbers) do
+      local e = entry(n)
+      if e then
+        deal(e)
+      else
+        lost(n)
+      end
+    end
   end
-  for _, n in ipairs(lapsed) do
-    lapse(entry(n))
-  end
+  local late, lapsed = due('delayed', limit), grace() <= NOW and due('leases', limit) or {}
+  each(late, function(e)
+    call('ZREM', P .. 'delayed', e.n)
+    let_in(e)
+  end)
+  each(lapsed, lapse)
   local overdue = due('waiting', limit)
-  for _, n in ipairs(overdue) do
-    fail(entry(n), 'expired', 'DEADLINE_EXCEEDED', EXPIRED)
-  end
+  each(overdue, function(e)
+    fail(e, 'expired', 'DEADLINE_EXCEEDED', EXPIRED)
+  end)
   return #late + #lapsed + #overdue
 end
 

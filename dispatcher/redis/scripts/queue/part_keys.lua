@@ -7,12 +7,14 @@
 --   tiers, o:TIER, s:TIER, l:TIER:TENANT, now: see part_order.lua
 --   ready: results by the time of finishing     held: results leased to consumers, by the end of the lease
 --   counts, dead, last, events, armed, go
+--   pulse: when the queue was last looked after, and until when no lapsed claim is taken back
 local P, call = KEYS[1], redis.call
 local clock = call('TIME')
 local NOW = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local LEASE, LAPSES, KEPT = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local WEIGHTS, FIRST = ARGV[4], 5 -- the first argument of the script's own
 local MANY = 100 -- how many one pass over what is due may touch
+local SILENCE, GRACE = 3000, 3000 -- who looks after a queue does it once a second
 local stirred = false
 
 local function number_of(fence)

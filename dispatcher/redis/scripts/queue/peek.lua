@@ -3,7 +3,9 @@ tidy(MANY)
 local heads = {}
 for _, place in ipairs(next_up(tonumber(ARGV[FIRST]), skip_from(FIRST + 1))) do
   local head = call('HMGET', P .. 'e:' .. place[1], 'id', 'token', 'tenant', 'deadline', 'size')
-  if tonumber(head[4]) > NOW then
+  if not head[1] then
+    lost(unpack(place))
+  elseif tonumber(head[4]) > NOW then
     heads[#heads + 1] = head
   end
 end
