@@ -31,7 +31,7 @@ def an_own_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 async def test_the_worker_and_the_one_who_follows_it(capsys: pytest.CaptureFixture[str]) -> None:
-    worker, frontend = snippet("drain_on_sigterm"), snippet("async def follow")
+    worker, frontend = snippet("async def serve()"), snippet("async def follow")
     leave = asyncio.Event()
 
     async def serve_requests(handle: InstanceHandle) -> None:
