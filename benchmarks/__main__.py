@@ -9,10 +9,10 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from benchmarks import discovery_scale, kubernetes_events, scraping
+from benchmarks import discovery_scale, dispatching, kubernetes_events, scraping
 from benchmarks.picking import run as picking
 
-_NAMES = ("discovery", "kubernetes", "scraping", "picking")
+_NAMES = ("discovery", "kubernetes", "scraping", "picking", "dispatching")
 
 
 def main() -> int:
@@ -37,6 +37,7 @@ def main() -> int:
         "kubernetes": kubernetes_events.main,
         "scraping": scraping.main,
         "picking": functools.partial(picking.main, plan),
+        "dispatching": dispatching.main,
     }
     print(f"CPython {platform.python_version()}, {platform.machine()}, {platform.system()}")
     for name in names:

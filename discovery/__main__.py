@@ -75,7 +75,7 @@ async def _list(options: argparse.Namespace) -> int:
     else:
         _print_table([_COLUMNS[:3], *(_row(instance)[:3] for instance in found)])
     if not found:
-        where = options.discovery or discovery.default_url()
+        where = discovery.opening.shown_url(options.discovery)
         print(f"no ready instance of {options.namespace}/{options.component} at {where}", file=sys.stderr)
     return 0
 

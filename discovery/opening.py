@@ -23,6 +23,17 @@ def default_url() -> str:
     return "kubernetes://" if os.environ.get(_IN_A_POD) else "file://"
 
 
+def shown_url(url: str | None) -> str:
+    """For messages: `url`, or the default one, with the directory itself where it means the default root."""
+    url = url or default_url()
+    parts = urlsplit(url) if url.startswith("file:") else None
+    if parts is None or file_path(parts, url) is not None:
+        return url
+    from discovery.record import default_root
+
+    return f"file://{default_root()}"
+
+
 def open(
     url: str | None = None, *, ssl_context: ssl.SSLContext | None = None, token: str | None = None
 ) -> SourceDiscovery:

@@ -86,6 +86,13 @@ class SourceDiscovery:
             candidates = tuple(sorted(explained, key=lambda e: e.id))
             return Explanation(key, shared.membership.health, candidates, elsewhere)
 
+    def missing(self, namespace: str, component: str) -> dict[str, str]:
+        """Who cannot be told by a watch with metadata that is open now, and why, by id: a worker that does not answer,
+        a name that does not resolve. As `explain`, but nobody is asked. Empty where nothing is watched.
+        """
+        shared = self._shared.get(component_key(namespace, component))
+        return {} if shared is None else shared.missing()
+
     async def aclose(self) -> None:
         """End what is under way: streams end, whoever waits for a set gets RuntimeError."""
         self._closed = True

@@ -91,6 +91,15 @@ class SharedWatch:
                 task, self._following, self._follower = self._following, None, None
                 await _join(task)
 
+    def missing(self) -> dict[str, str]:
+        """Why candidates are not told to those who want documents, by id. Asks nobody."""
+        reasons = {c.id: c.reason for c in self._heard.others if c.reason is not None}
+        told = self.membership.instances
+        if self._follower is not None:
+            told = self._follower.truth.instances
+            reasons |= self._follower.problems()
+        return {i: reason for i, reason in reasons.items() if i not in told}
+
     async def problem(self, instance: Instance) -> str | None:
         """Why this member's metadata cannot be had, from the follower if there is one, else by asking the worker."""
         if self._follower is not None:

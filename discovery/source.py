@@ -59,6 +59,11 @@ class Snapshot:
     def candidates(self) -> tuple[Candidate, ...]:
         return self._candidates
 
+    @property
+    def others(self) -> tuple[Candidate, ...]:
+        """The candidates of which no sound record is had; each has a reason."""
+        return tuple(candidate for candidate in self.candidates if candidate.instance is None)
+
     @cached_property
     def known(self) -> Mapping[str, Instance]:
         """The candidates whose record is sound, by id; of one id the READY incarnation, else the last one named."""
@@ -89,6 +94,10 @@ class PersistentSnapshot(Snapshot):
     @cached_property
     def candidates(self) -> tuple[Candidate, ...]:
         return (*(Candidate(i.id, i) for i in self._known.values()), *self._candidates)
+
+    @property
+    def others(self) -> tuple[Candidate, ...]:
+        return self._candidates
 
     @property
     def known(self) -> FrozenDict[Instance]:

@@ -3,6 +3,7 @@ again; a list in a file is read again when it changes. Every namespace and compo
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -23,6 +24,8 @@ _LOOK: Final = 0.5
 _RESOLVE: Final = 5.0
 """Seconds between two resolutions of a host name."""
 
+log = logging.getLogger(__name__)
+
 _Read: TypeAlias = Callable[[], Awaitable[list[FixedEndpoint]]]
 
 
@@ -30,7 +33,8 @@ class StaticSource:
     """The truth is the list that `read` gives (ValueError, OSError: no sound list). It is called in a thread; the
     same list again, not only an equal one, costs nothing.
 
-    Without a sound list at first `run` raises; later the last good one stays and the watch is degraded.
+    Without a sound list at first `run` raises; later the last good one stays, the watch is degraded, and a line in the
+    log says why.
     """
 
     def __init__(self, read: Callable[[], list[FixedEndpoint]], *, watched: bool = True) -> None:
@@ -66,11 +70,16 @@ class StaticSource:
         while True:
             await asyncio.sleep(_LOOK)
             try:
-                return (await read() if self._watched else listed), reason is not None
+                listed = await read() if self._watched else listed
             except (OSError, ValueError) as error:
-                if reason != str(error):
-                    reason = str(error)
+                before, reason = reason, _one_line(error)
+                if reason != before:
+                    log.warning("%s; the endpoints stay as they were", reason)
                     report.degraded(reason)
+            else:
+                if reason is not None:
+                    log.info("the list of endpoints is good again; it was not: %s", reason)
+                return listed, reason is not None
 
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
         """A list knows nothing of the living."""
@@ -141,6 +150,13 @@ class ResolvedNames:
             self._problems[name] = f"{', '.join(sorted(addresses))} is of use on one machine only"
             self._addresses[name] = sorted(address for address in addresses if "%" not in address)
         self.changes += before != (self.addresses(name), self.problem(name))
+
+
+def _one_line(error: OSError | ValueError) -> str:
+    """What is wrong; of a file, its path first. A parser of YAML says it in several lines."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())
 
 
 def open_static(hosts: str, path: str) -> StaticSource:

@@ -121,7 +121,13 @@ class Scraper:
 
     def _fail(self, endpoint: Endpoint, reason: str, *, first: bool) -> None:
         if first:
-            logger.warning("no metrics of %s (%s): %s", endpoint.id, endpoint.destination, reason)
+            logger.warning(
+                "no metrics of %s (%s): %s; without them it counts as full for saturation and ranks behind those that are "
+                "known",
+                endpoint.id,
+                endpoint.destination,
+                reason,
+            )
         if self._on_error is not None:
             self._on_error(endpoint, reason)
 

@@ -16,6 +16,7 @@ from aiohttp import web
 
 import discovery
 from discovery.endpoints_file import EndpointsFile
+from discovery.opening import shown_url
 from discovery.static import StaticSource
 from epp import certificate, status
 from epp.body import Budget
@@ -28,6 +29,7 @@ from epp.director import Director, Policy
 from epp.endpoint import EndpointPool
 from epp.exchange import Exchange
 from epp.health import Health
+from epp.left_out import LeftOut
 from epp.parameters import FileDiscoveryParameters
 from epp.pool_gauges import PoolGauges
 from epp.rules import Rules
@@ -202,11 +204,13 @@ class PickerServer:
         self._start(self._datastore.follow(events))
         members = await found.list_instances(settings.namespace, settings.component)
         if not members:
-            where = settings.discovery or discovery.default_url()
+            listed = config.file_discovery
+            where = listed.path if listed is not None else shown_url(settings.discovery)
             log.warning(
                 "no worker of %s/%s is ready at %s yet", settings.namespace, settings.component, where
             )
         await self._caught_up({member.id for member in members})
+        self._start(LeftOut(lambda: found.missing(settings.namespace, settings.component)).run())
 
     async def _caught_up(self, members: set[str]) -> None:
         """A picker that says it is ready should not answer 503 because it has not looked yet."""

@@ -8,10 +8,12 @@ from epp.wire.frames import LEAST_FRAME_SIZE
 from epp.wire.messages.ext_proc_pb2 import HttpHeaders, ProcessingMode, ProcessingRequest
 
 PATH: Final = "/v1/chat/completions"
-NUMBER: Final = b"%012d"
-"""Stands in the middle of each prompt, so that its first half was seen before and the rest is new."""
+BEGINNINGS: Final = 64
+"""So many prompts begin differently, as conversations and applications do; the middle of each is new."""
 
-_HOLE: Final = NUMBER % 0
+_HOLE: Final = b"%012d"
+_BEGINNING: Final = _HOLE % 1
+_MIDDLE: Final = _HOLE % 2
 _PIECE: Final = 65_536
 _REQUEST: Final = {
     ":method": "POST",
@@ -48,13 +50,13 @@ _TOKEN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """`opening`: the payloads of DATA frames; `hole`: in which of them, and where, the number stands.
+    """`opening`: the payloads of DATA frames; `holes`: in which of them, and where, the prompt's two numbers stand.
 
     `chunks`: how many of the response the picker is shown.
     """
 
     opening: tuple[bytes, ...]
-    hole: tuple[int, int]
+    holes: tuple[tuple[int, int], tuple[int, int]]
     body_size: int
     response_headers: bytes
     chunks: int
@@ -63,21 +65,31 @@ class Conversation:
 
     def numbered(self, number: int) -> list[bytes]:
         """The opening of one more stream."""
-        at, place = self.hole
         said = list(self.opening)
-        piece = said[at]
-        said[at] = piece[:place] + NUMBER % number + piece[place + len(_HOLE) :]
+        for (at, place), value in zip(self.holes, (number % BEGINNINGS, number), strict=True):
+            piece = said[at]
+            said[at] = b"%s%012d%s" % (piece[:place], value, piece[place + len(_MIDDLE) :])
         return said
 
 
+def numbered(text: bytes, number: int) -> bytes:
+    """The same for a body, or what has it in it."""
+    return text.replace(_BEGINNING, _HOLE % (number % BEGINNINGS)).replace(_MIDDLE, _HOLE % number)
+
+
 def chat(size: int) -> bytes:
-    """A chat completion of `size` bytes, with the hole in its middle; 512 bytes at least."""
+    """A chat completion of `size` bytes, with the holes for its numbers; 512 bytes at least."""
     first: dict[str, object] = {"role": "system", "content": "You are a helpful assistant."}
     request = {"model": "llama-3-8b", "stream": True, "temperature": 0.7, "max_tokens": 256}
     empty = json.dumps(request | {"messages": [first, {"role": "user", "content": ""}]})
     text = ("the quick brown fox jumps over the lazy dog. " * (size // 40))[: size - len(empty)]
     middle = size // 2 - 100
-    text = text[:middle] + _HOLE.decode() + text[middle + len(_HOLE) :]
+    text = (
+        _BEGINNING.decode()
+        + text[len(_BEGINNING) : middle]
+        + _MIDDLE.decode()
+        + text[middle + len(_MIDDLE) :]
+    )
     return json.dumps(request | {"messages": [first, {"role": "user", "content": text}]}).encode()
 
 
@@ -96,10 +108,10 @@ def conversation(size: int, chunks: int = 0) -> Conversation:
     frames = []
     for message in map(prefixed, said):
         frames += [message[at : at + LEAST_FRAME_SIZE] for at in range(0, len(message), LEAST_FRAME_SIZE)]
-    [hole] = [(at, piece.find(_HOLE)) for at, piece in enumerate(frames) if _HOLE in piece]
+    holes = _place(frames, _BEGINNING), _place(frames, _MIDDLE)
     return Conversation(
         tuple(frames),
-        hole,
+        holes,
         len(body),
         prefixed(ProcessingRequest(response_headers=_headers(_RESPONSE))),
         chunks,
@@ -112,6 +124,11 @@ def prefixed(message: ProcessingRequest) -> bytes:
     """As gRPC frames it."""
     payload = message.SerializeToString()
     return b"\0" + len(payload).to_bytes(4, "big") + payload
+
+
+def _place(frames: list[bytes], hole: bytes) -> tuple[int, int]:
+    [(at, place)] = [(at, piece.find(hole)) for at, piece in enumerate(frames) if hole in piece]
+    return at, place
 
 
 def _headers(values: dict[str, str]) -> HttpHeaders:

@@ -31,20 +31,24 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`body` in bytes, `many` requests at once, `chunks` of the response seen by the picker."""
+    """`body` in bytes, `many` requests at once, `chunks` of the response seen by the picker.
+
+    `alike`: all endpoints publish the same numbers, so that all of them are the best and come to hold each prompt.
+    """
 
     body: int = KIBIBYTE
     many: int = 32
     endpoints: int = 100
     chunks: int = 0
     envoy: bool = False
+    alike: bool = False
 
     def __str__(self) -> str:
         size = f"{self.body // KIBIBYTE} KB" if self.body < MEBIBYTE else f"{self.body // MEBIBYTE} MB"
         parts = [size, f"{self.many} in flight" if self.many > 1 else "one at a time"]
         parts += [f"{self.endpoints:,} endpoints"] if self.endpoints != 100 else []
         parts += [f"{self.chunks} chunks back"] if self.chunks else []
-        return ", ".join(parts + ["behind Envoy"] * self.envoy)
+        return ", ".join(parts + ["all alike"] * self.alike + ["behind Envoy"] * self.envoy)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from benchmarks.picking.load import Load
 from benchmarks.picking.rounds import generator
 
 WARM_UP = 150_000
-"""After as many prompts the prefix index of 100 endpoints is as full as it may be."""
+"""After as many prompts the prefix index of 100 endpoints that all serve some is as full as it may be."""
 _BODY = 4096
 _STEPS = 10
 
@@ -17,7 +17,7 @@ async def growth(picks: int, say: Callable[[str], None]) -> list[tuple[int, floa
     load_core, picker_core = pickers.cores()
     seen: list[tuple[int, float]] = []
     async with (
-        pickers.workers(100) as ports,
+        pickers.workers(100, alike=True) as ports,
         pickers.picker(pickers.OURS, ports, picker_core) as picker,
         generator(load_core) as load,
     ):

@@ -107,9 +107,10 @@ async def started(
 
 
 @contextlib.asynccontextmanager
-async def workers(count: int) -> AsyncIterator[list[int]]:
-    """The ports of so many workers; they run where the load does."""
-    program = (sys.executable, "-m", "benchmarks.picking.worker_ports", str(count))
+async def workers(count: int, *, alike: bool = False) -> AsyncIterator[list[int]]:
+    """The ports of so many workers; they run where the load does. `alike`: all publish the same numbers."""
+    options = (str(count), *["alike"] * alike)
+    program = (sys.executable, "-m", "benchmarks.picking.worker_ports", *options)
     async with started(program, cores()[0]) as process:
         assert process.stdout is not None
         yield [int(port) for port in (await process.stdout.readline()).split()]

@@ -2,7 +2,7 @@
 
 import time
 
-from benchmarks.picking.conversation import NUMBER, PATH, chat
+from benchmarks.picking.conversation import PATH, chat, numbered
 from benchmarks.picking.tally import Tally
 
 
@@ -17,7 +17,7 @@ class PostingClient:
             f"POST {PATH} HTTP/1.1\r\nhost: gateway.example.com\r\nuser-agent: OpenAI/Python 1.99.0\r\n"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
         )
-        self._before, _, self._after = (head.encode() + body).partition(NUMBER % 0)
+        self._request = head.encode() + body
         self._started: float | None = None
         self._read = b""
 
@@ -31,7 +31,7 @@ class PostingClient:
         if self._started is not None or self.stopping:
             return b""
         self._started = time.perf_counter()
-        return self._before + NUMBER % self._tally.number() + self._after
+        return numbered(self._request, self._tally.number())
 
     def receive(self, data: bytes) -> None:
         """Raises ValueError for an answer without content-length."""

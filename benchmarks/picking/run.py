@@ -5,7 +5,7 @@ import datetime
 import importlib.metadata
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +37,9 @@ async def main(plan: Plan) -> None:
     if plan.binary is not None:
         kinds.append(pickers.go_picker(plan.binary))
     print(", ".join(f"{name} {what}" for name, what in figures.about.items()))
-    for endpoints in (100, 3, 1000):
-        await _with_endpoints(endpoints, kinds, plan, figures)
+    await _with_a_hundred(kinds, plan, figures)
+    for work in (Work(endpoints=3), Work(endpoints=1000), Work(alike=True)):
+        await _with_others(work, kinds, plan, figures)
     if plan.picks:
         figures.memory = await memory.growth(plan.picks, print)
     print("", *table(figures), "", *targets(figures), sep="\n")
@@ -61,29 +62,37 @@ def _about(plan: Plan) -> dict[str, str]:
     }
 
 
-async def _with_endpoints(endpoints: int, kinds: Sequence[Kind], plan: Plan, figures: Figures) -> None:
-    """All works with so many endpoints."""
-    load_core, picker_core = pickers.cores()
-    async with contextlib.AsyncExitStack() as stack:
-        ports = await stack.enter_async_context(pickers.workers(endpoints))
-        started = [
-            await stack.enter_async_context(pickers.picker(kind, ports, picker_core)) for kind in kinds
-        ]
-        load = await stack.enter_async_context(generator(load_core))
+async def _with_a_hundred(kinds: Sequence[Kind], plan: Plan, figures: Figures) -> None:
+    """All works with 100 endpoints that differ."""
+    async with _started(Work(), kinds) as (started, ports, load), contextlib.AsyncExitStack() as stack:
         bench = _Bench(load, plan, figures)
-        if endpoints != 100:
-            await bench.measure(Work(endpoints=endpoints), started)
-            return
         for body in _BODIES:
             await bench.measure(Work(body), started)
             await bench.measure(Work(body, many=1), started)
         await bench.measure(Work(chunks=200), started)
-        fronts = [
-            await stack.enter_async_context(behind_envoy(one, ports, load_core)) for one in (None, *started)
-        ]
+        core = pickers.cores()[0]
+        fronts = [await stack.enter_async_context(behind_envoy(one, ports, core)) for one in (None, *started)]
         for body in _BODIES[:2]:
             for many in (1, 32):
                 await bench.measure(Work(body, many, envoy=True), fronts)
+
+
+async def _with_others(work: Work, kinds: Sequence[Kind], plan: Plan, figures: Figures) -> None:
+    async with _started(work, kinds) as (started, _, load):
+        await _Bench(load, plan, figures).measure(work, started)
+
+
+@contextlib.asynccontextmanager
+async def _started(
+    work: Work, kinds: Sequence[Kind]
+) -> AsyncIterator[tuple[Sequence[Picker], Sequence[int], Generator]]:
+    """The pickers, the workers' ports, and what makes the load."""
+    load_core, picker_core = pickers.cores()
+    async with contextlib.AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        ports = await enter(pickers.workers(work.endpoints, alike=work.alike))
+        started = [await enter(pickers.picker(kind, ports, picker_core)) for kind in kinds]
+        yield started, ports, await enter(generator(load_core))
 
 
 @dataclass(frozen=True, slots=True)

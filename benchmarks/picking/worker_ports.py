@@ -1,9 +1,12 @@
-"""`python -m benchmarks.picking.worker_ports COUNT`: COUNT workers in one process, one port each; prints the ports.
+"""`python -m benchmarks.picking.worker_ports COUNT [alike]`: COUNT workers in one process; prints their ports.
 
-They have a metrics page, no metadata, and answer each POST at once.
+They have a metrics page, no metadata, and answer each POST at once. Their KV caches are filled differently, unless
+all are to be alike, as in a pool where nothing runs.
 """
 
 import asyncio
+import functools
+import re
 import sys
 from typing import Final
 
@@ -20,9 +23,9 @@ _METRICS: Final = (
 
 
 class _Worker(asyncio.Protocol):
-    def __init__(self) -> None:
+    def __init__(self, kv_usage: float) -> None:
         self._read = b""
-        self._metrics = _METRICS % (len(_PAGE), _PAGE)
+        self._kv_usage = kv_usage
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -41,7 +44,10 @@ class _Worker(asyncio.Protocol):
     def _answer(self, head: bytes) -> bytes:
         if head.startswith(b"POST "):
             return _POSTED
-        return self._metrics if head.startswith(b"GET /metrics ") else _NOTHING
+        if not head.startswith(b"GET /metrics "):
+            return _NOTHING
+        said = re.sub(rb"(vllm:kv_cache_usage_perc{.*}) .*", rb"\1 %f" % self._kv_usage, _PAGE)
+        return _METRICS % (len(said), said)
 
 
 def _end(read: bytes, body: int, head: bytes) -> int:
@@ -52,13 +58,14 @@ def _end(read: bytes, body: int, head: bytes) -> int:
     return body + (int(head[at + 15 :].split(b"\r\n", 1)[0]) if at > 0 else 0)
 
 
-async def main(count: int) -> None:
+async def main(count: int, *, alike: bool) -> None:
     """Until standard input ends."""
     loop = asyncio.get_running_loop()
-    servers = [await loop.create_server(_Worker, "127.0.0.1", 0) for _ in range(count)]
+    usage = [0.0 if alike else 0.1 + 0.8 * (number * 37 % count) / count for number in range(count)]
+    servers = [await loop.create_server(functools.partial(_Worker, share), "127.0.0.1", 0) for share in usage]
     print(*(server.sockets[0].getsockname()[1] for server in servers), flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1])))
+    asyncio.run(main(int(sys.argv[1]), alike="alike" in sys.argv))

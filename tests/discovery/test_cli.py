@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,9 +14,10 @@ import registry
 from tests.owner_process import owner
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "discovery", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30)
+    env = os.environ | environment
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, env=env)
 
 
 def test_list_shows_a_table_and_json_lines(tmp_path: Path) -> None:
@@ -114,6 +116,14 @@ def test_a_users_mistake_is_one_line(arguments: tuple[str, ...], message: str) -
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert done.returncode in (1, 2)
+
+
+@pytest.mark.parametrize("flags", [("--discovery", "file://"), ("--discovery", "file:///")])
+def test_where_nobody_is_names_the_directory_that_was_looked_in(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = run("list", "prod", "decode", *flags, ADSUM_ROOT=str(tmp_path))
+    assert done.stderr == f"no ready instance of prod/decode at file://{tmp_path}\n"
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -243,6 +246,63 @@ async def test_a_changed_file_is_read_again_and_a_broken_one_keeps_the_last_good
         assert isinstance(removed, InstanceRemovedEvent)
         assert (removed.instance_id, added.instance_id) == ("w1", "w2")
         assert stream.health.state is WatchState.SYNCED
+
+
+GOOD = "endpoints: [{name: a, address: 10.0.0.1, port: 1}]"
+
+
+def _put(path: Path, text: str) -> None:
+    """At once: nobody reads half of it."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda path: _put(path, "endpoints:\n  - {\n"), "is neither YAML nor JSON"),
+        (lambda path: _put(path, "endpoint: []"), "endpoints: Field required"),
+        (
+            lambda path: _put(path, f"{GOOD[:-1]}, {GOOD[12:]}"),
+            "the name 'a' stands twice in namespace 'default'",
+        ),
+        (lambda path: path.unlink(), "No such file or directory"),
+    ],
+)
+async def test_a_file_that_goes_bad_is_said_once_and_its_recovery_too(
+    spoil: Callable[[Path], Any], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, eventually: Any
+) -> None:
+    caplog.set_level(logging.INFO, "discovery.static")
+    path = tmp_path / "endpoints.yaml"
+    _put(path, GOOD)
+    looks = 0
+    read = EndpointsFile(path)
+
+    def counted() -> list[FixedEndpoint]:
+        nonlocal looks
+        looks += 1
+        return read()
+
+    async with SourceDiscovery(StaticSource(counted)) as service, service.watch("any", "thing") as stream:
+        spoil(path)
+        await eventually(lambda: caplog.records)
+        before = looks
+        await eventually(lambda: looks >= before + 2)
+        [warning] = caplog.records
+        assert warning.levelno == logging.WARNING
+        assert warning.getMessage().startswith(str(path))
+        assert said in warning.getMessage()
+        assert warning.getMessage().endswith("; the endpoints stay as they were")
+        assert "\n" not in warning.getMessage()
+        _put(path, "endpoints: [x]")
+        await eventually(lambda: len(caplog.records) == 2)
+        assert "endpoints.0: expected a mapping" in caplog.records[1].getMessage()
+        _put(path, GOOD)
+        await eventually(lambda: len(caplog.records) == 3)
+        assert caplog.records[2].levelno == logging.INFO
+        assert "is good again" in caplog.records[2].getMessage()
+        await eventually(lambda: stream.health.state is WatchState.SYNCED)
 
 
 async def test_a_file_that_is_missing_at_the_start_is_an_error(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """The process itself: `python -m epp`."""
 
 import asyncio
+import os
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -20,11 +22,12 @@ LOCAL = ["--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "
 
 
 @asynccontextmanager
-async def process(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def process(*arguments: str, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """`python -m epp ARGUMENTS`, killed in the end if it still runs."""
     pipe = asyncio.subprocess.PIPE
     command = [sys.executable, "-m", "epp", *arguments]
-    running = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
+    env = os.environ | environment
+    running = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, env=env)
     try:
         yield running
     finally:
@@ -182,6 +185,41 @@ async def test_a_taken_port_is_one_line_and_exit_1() -> None:
     assert f"cannot listen on 127.0.0.1:{port}" in stderr
     assert "(--grpc-port)" in stderr
     assert stderr.count("\n") <= 2  # the other line may say that the endpoint has no metrics
+
+
+async def said(running: asyncio.subprocess.Process, *parts: str) -> str:
+    """The next line on standard error that has all of `parts`."""
+    assert running.stderr is not None
+    async with asyncio.timeout(30):
+        while line := (await running.stderr.readline()).decode():
+            if all(part in line for part in parts):
+                return line
+    raise AssertionError(f"the picker ended and never said {parts}")
+
+
+async def test_an_empty_pool_names_the_directory_that_was_looked_in(tmp_path: Path) -> None:
+    async with process(*LOCAL, "--discovery", "file://", ADSUM_ROOT=str(tmp_path)) as running:
+        await said(running, "no worker of default/default is ready", f"file://{tmp_path} yet")
+
+
+async def test_endpoints_that_do_not_answer_are_named_with_the_reason() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        port = nobody.getsockname()[1]
+        async with process(*LOCAL, "--discovery", f"static://127.0.0.1:{port},nowhere.invalid:80") as running:
+            await said(running, "WARNING", f"127-0-0-1-{port} gets no requests: ", "Connect")
+            await said(running, "WARNING", "nowhere.invalid gets no requests: ", "does not resolve")
+
+
+async def test_a_broken_endpoints_file_shows_in_the_pickers_log(tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text("endpoints: []")
+    async with process(*LOCAL, "--discovery", f"static://{path}") as running:
+        await ready(running)
+        path.write_text("endpoints: [")
+        await said(running, "WARNING", str(path), "the endpoints stay as they were")
+        path.write_text("endpoints: []")
+        await said(running, "INFO", "the list of endpoints is good again")
 
 
 async def test_envoy_config_prints_what_envoy_reads() -> None:

@@ -155,6 +155,19 @@ async def test_what_goes_wrong_is_said_and_passes(
         await eventually(lambda: waiting(store) == [1])
 
 
+async def test_a_worker_without_a_page_is_told_what_follows_from_it(
+    eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, store, failures = Worker(), Datastore(), list[str]()
+    worker.status = 404
+    async with serving(worker), scraping(store, on_error=lambda _, reason: failures.append(reason)):
+        add(store, worker)
+        await eventually(lambda: len(failures) >= 3)
+    [line] = [record.getMessage() for record in caplog.records if "no metrics of" in record.getMessage()]
+    assert "status 404" in line
+    assert "it counts as full for saturation and ranks behind those that are known" in line
+
+
 async def test_a_worker_that_is_not_there_and_comes_back(eventually: Eventually) -> None:
     worker, store = Worker(), Datastore()
     failures: list[str] = []

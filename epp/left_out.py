@@ -1,0 +1,42 @@
+"""Says who is no endpoint because nothing can be learnt of it: a worker that does not answer, a name that does not resolve."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+_LOOK: Final = 1.0
+"""Seconds between two looks, and what somebody new is given to answer."""
+_NAMED: Final = 10
+"""Warnings of one look; a pool that is cut off must not fill the log."""
+
+
+class LeftOut:
+    """Warns of each of them once per reason. `missing` gives the reasons by instance id."""
+
+    def __init__(self, missing: Callable[[], Mapping[str, str]]) -> None:
+        self._missing = missing
+        self._waited_for: set[str] = set()
+        self._told: dict[str, str] = {}
+
+    async def run(self, pause: float = _LOOK) -> None:
+        """Look again and again, until cancelled. Who is missing at first has been waited for already."""
+        self._waited_for = set(self._missing())
+        while True:
+            self.look()
+            await asyncio.sleep(pause)
+
+    def look(self) -> None:
+        """Warn of those who were missing at the last look too."""
+        missing = self._missing()
+        late = {i: reason for i, reason in missing.items() if i in self._waited_for}
+        new = [i for i in sorted(late) if self._told.get(i) != late[i]]
+        for instance_id in new[:_NAMED]:
+            logger.warning("%s gets no requests: %s", instance_id, late[instance_id])
+        if len(new) > _NAMED:
+            logger.warning(
+                "%d more get no requests; python -m discovery explain names them", len(new) - _NAMED
+            )
+        self._told, self._waited_for = late, set(missing)
