@@ -16,8 +16,8 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._left += data
         while (end := self._left.find(b"\r\n\r\n")) >= 0:
-            at = self._left.find(b"content-length: ", 0, end) + 16
-            size = int(self._left[at : self._left.index(b"\r", at)])
+            length = self._left[:end].lower().partition(b"\r\ncontent-length:")[2]
+            size = int(length.partition(b"\r")[0])
             if len(self._left) < end + 4 + size:
                 return
             self._left = self._left[end + 4 + size :]

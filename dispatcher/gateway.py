@@ -1,21 +1,37 @@
 """One HTTP request to a target, and what came of it: an answer, or the reason why there is none."""
 
 import asyncio
+import io
 import ssl
 import time
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
+from weakref import WeakSet
+
+import aiohttp
+from aiohttp.connector import Connection
+from aiohttp.tracing import Trace
+from yarl import URL
 
 from dispatcher.backoff import parse_retry_after
-from dispatcher.connections import BrokenError, Connections
-from dispatcher.http_response import MalformedError, Response, TooLargeError
 
 DROPPED_REASON = "x-llm-d-request-dropped-reason"
 MAX_ANSWER = 64 * 1024 * 1024
 """Bytes of one answer's body, at most."""
+CONNECT_TIMEOUT = 10.0
+"""Seconds."""
+MOST_IDLE = 30.0
+"""Seconds after which a kept connection is not trusted any more: something on the way may have forgotten it."""
+LONGEST_HEADER = 64 * 1024
+"""Bytes of an answer's status line and of each of its headers."""
+_IN_ONE_PIECE = 1024 * 1024
+"""Bytes of a payload that is written at once; a larger one goes out as fast as it is taken."""
+_NOT_OURS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+"""Headers that the client would add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +63,21 @@ class Gateway:
         max_answer: int = MAX_ANSWER,
         now: Callable[[], float] = time.time,
     ) -> None:
-        parts = urlsplit(url)
-        secure = parts.scheme == "https"
-        host = parts.hostname or ""
-        self._base = parts.path.rstrip("/")
-        self._host = parts.netloc.rpartition("@")[2]
+        self._base = f"{URL(url).origin()}{urlsplit(url).path.rstrip('/')}"
+        self._tls = tls
+        self._max_answer = max_answer
         self._now = now
-        self._connections = Connections(
-            host,
-            parts.port or (443 if secure else 80),
-            (tls or ssl.create_default_context()) if secure else None,
-            max_answer,
-        )
 
     async def __aenter__(self) -> Self:
-        await self._connections.__aenter__()
+        self._keeping = self._session(keep=True)
+        self._single = self._session(keep=False)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._connections.__aexit__(kind, error, trace)
+        await self._single.close()
+        await self._keeping.close()
 
     async def post(
         self, path: str, headers: Mapping[str, str], body: bytes, timeout: float
@@ -75,28 +85,150 @@ class Gateway:
         """POST `body` as it is; at most `timeout` seconds. Cancelled: the connection is closed.
 
         `path` and `headers` (names in lower case) must be legal already, as `dispatcher.outgoing` makes them.
+        A kept connection that the other side closed meanwhile is not its answer: the request is sent once more, on a
+        new one.
         """
-        request = self._head(path, headers, len(body)) + body
+        url = URL(self._base + path, encoded=True)
         try:
             async with asyncio.timeout(timeout):
-                response = await self._connections.exchange(request)
+                try:
+                    return await self._ask(self._keeping, url, headers, body)
+                except _UnheardError:
+                    return await self._ask(self._single, url, headers, body)
+        except aiohttp.ClientError as error:
+            return NoAnswer(_reason(error))
         except TimeoutError:
             return NoAnswer(f"no answer within {timeout:.3g} s")
-        except TooLargeError as error:
-            return NoAnswer(str(error), final=True)
-        except (BrokenError, MalformedError) as error:
-            return NoAnswer(str(error))
-        return self._answer(response)
 
-    def _head(self, path: str, headers: Mapping[str, str], length: int) -> bytes:
-        lines = [f"POST {self._base}{path} HTTP/1.1"]
-        if "host" not in headers:
-            lines.append(f"host: {self._host}")
-        lines.extend(f"{name}: {value}" for name, value in headers.items())
-        lines.append(f"content-length: {length}\r\n\r\n")
-        return "\r\n".join(lines).encode("latin-1")
+    async def _ask(
+        self, session: aiohttp.ClientSession, url: URL, headers: Mapping[str, str], body: bytes
+    ) -> Answer | NoAnswer:
+        """Raises aiohttp.ClientError, and _UnheardError."""
+        way = _Way()
+        entered = _way.set(way)
+        data = body if len(body) <= _IN_ONE_PIECE else io.BytesIO(body)
+        try:
+            response = await session.post(url, data=data, headers=headers, allow_redirects=False)
+            way.answered = True
+            try:
+                return await self._read(response)
+            finally:
+                response.close()  # to no effect where it was read to its end
+        except aiohttp.ClientConnectionError as error:
+            if way.kept and not way.answered and not _begun(error) and not session.closed:
+                raise _UnheardError from error
+            raise
+        finally:
+            _way.reset(entered)
+            way.clear()
 
-    def _answer(self, response: Response) -> Answer:
-        asked = response.headers.get("retry-after")
+    async def _read(self, response: aiohttp.ClientResponse) -> Answer | NoAnswer:
+        if not 200 <= response.status <= 599:
+            return NoAnswer(f"the answer's status is {response.status}, expected 200 to 599")
+        body = await _body(response, self._max_answer)
+        if body is None:
+            return NoAnswer(f"the answer is larger than {self._max_answer} bytes", final=True)
+        headers = response.headers
+        asked = headers.get("Retry-After")
         wait = None if asked is None else parse_retry_after(asked, self._now())
-        return Answer(response.status, response.body, wait, response.headers.get(DROPPED_REASON, ""))
+        return Answer(response.status, body, wait, _text(headers.get(DROPPED_REASON, "")))
+
+    def _session(self, *, keep: bool) -> aiohttp.ClientSession:
+        options: dict[str, float] = {"keepalive_timeout": MOST_IDLE} if keep else {}
+        return aiohttp.ClientSession(
+            # no limit: how many are on their way is for whoever sends to say
+            connector=_Connector(limit=0, ssl=self._tls or True, force_close=not keep, **options),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=_NOT_OURS,
+            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT),
+            auto_decompress=False,
+            trust_env=False,
+            max_line_size=LONGEST_HEADER,
+            max_field_size=LONGEST_HEADER,
+        )
+
+
+class _UnheardError(Exception):
+    """A kept connection ended before anything was answered."""
+
+
+@dataclass(slots=True)
+class _Way:
+    """The connection that a request took. `kept`: from an earlier one; `answered`: a status and headers came."""
+
+    transport: asyncio.Transport | None = None
+    kept: bool = False
+    answered: bool = False
+
+    def clear(self) -> None:
+        """Where it is to be closed: at once, not after what is left to be written, which may be never."""
+        if self.transport is not None and self.transport.is_closing():
+            self.transport.abort()
+
+
+_way: ContextVar[_Way] = ContextVar("_way")
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Tells each request which connection it takes."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)  # type: ignore[arg-type]
+        self._seen: WeakSet[object] = WeakSet()
+
+    async def connect(
+        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
+    ) -> Connection:
+        while True:
+            connection = await super().connect(req, traces, timeout)
+            protocol = connection.protocol
+            kept = protocol in self._seen
+            if protocol is not None and kept and protocol.should_close:
+                connection.close()  # it said something that nobody asked for
+                continue
+            self._seen.add(protocol)
+            way = _way.get()
+            way.transport, way.kept = connection.transport, kept
+            return connection
+
+
+async def _body(response: aiohttp.ClientResponse, most: int) -> bytes | None:
+    """None: larger than `most` bytes."""
+    if (size := response.content_length) is not None:
+        return await response.read() if size <= most else None
+    parts, size = [], 0
+    while part := await response.content.readany():
+        size += len(part)
+        if size > most:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _begun(error: aiohttp.ClientConnectionError) -> bool:
+    """Whether a part of an answer had come. The client knows only where the connection was not reset."""
+    return isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)
+
+
+def _reason(error: aiohttp.ClientError) -> str:
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            return f"no connection within {CONNECT_TIMEOUT:g} s"
+        case aiohttp.ClientConnectorError() | aiohttp.ClientConnectorCertificateError():
+            return f"no connection: {error.__cause__ or error}"
+        case aiohttp.ClientResponseError():
+            return f"the answer is not HTTP/1.1: {_first_line(error.message)}"
+        case aiohttp.ClientPayloadError():
+            return f"the answer's body is malformed or ended too early: {_first_line(str(error))}"
+        case aiohttp.ServerDisconnectedError():
+            return "the connection ended before the answer did" if _begun(error) else "the connection ended"
+    return f"the connection ended: {_first_line(str(error))}"
+
+
+def _first_line(text: str) -> str:
+    return _text(text.strip().partition("\n")[0])
+
+
+def _text(said: str) -> str:
+    """Without what is no text: the client passes undecodable bytes on as surrogates."""
+    return said.encode("utf-8", "replace").decode()

@@ -1,15 +1,17 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 from aiohttp import web
 
 from dispatcher.gateway import Answer, Gateway, NoAnswer
+from tests.connections import connected
 from tests.dispatcher.target import Asked, Target
 
 PATH = "/v1/chat/completions"
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ async def gateway(target: Target) -> AsyncIterator[Gateway]:
 
 @asynccontextmanager
 async def fickle_server(
-    answer: bytes = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+    answer: bytes = OK,
 ) -> AsyncIterator[list[int]]:
     """Answers the first request of each connection and closes it, unanswered, at the second; yields [port, connections]."""
     seen = [0, 0]
@@ -65,6 +67,33 @@ async def raw_server(answer: bytes, *, reset: bool = False) -> AsyncIterator[str
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+@asynccontextmanager
+async def scripted_server(*scripts: list[bytes]) -> AsyncIterator[tuple[str, list[int]]]:
+    """One script a connection: its answers; it ends at one that is not whole. Yields also what each was asked, in numbers."""
+    asked: list[int] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = len(asked)
+        asked.append(0)
+        with suppress(asyncio.IncompleteReadError):  # nobody asks any more
+            for answer in scripts[number]:
+                await reader.readuntil(b"\r\n\r\n{}")
+                asked[number] += 1
+                writer.write(answer)
+                if not answer.startswith(OK):
+                    break
+            else:
+                await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
     finally:
         server.close()
         await server.wait_closed()
@@ -156,6 +185,26 @@ async def test_an_answer_that_ends_with_its_connection() -> None:
 
 
 @pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (b"HTTP/1.1 103 Early\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\na", Answer(200, b"a")),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", Answer(204, b"")),
+        (b"HTTP/1.1 304\r\ncontent-length: 7\r\n\r\n", Answer(304, b"")),
+        (b"HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\na", Answer(200, b"a")),
+        (b"HTTP/1.0 200 OK\r\n\r\nall of it", Answer(200, b"all of it")),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx: " + b"x" * 20_000 + b"\r\n\r\n", Answer(200, b"")),
+        (
+            b"HTTP/1.1 503 No\r\ncontent-length: 0\r\nx-llm-d-request-dropped-reason: a\xff\r\n\r\n",
+            Answer(503, b"", None, "a?"),
+        ),
+    ],
+)  # fmt: skip
+async def test_other_forms_of_an_answer(answer: bytes, expected: Answer) -> None:
+    async with raw_server(answer) as url, Gateway(url) as gateway:
+        assert await gateway.post(PATH, {}, b"{}", 10) == expected
+
+
+@pytest.mark.parametrize(
     "answer",
     [
         b"",
@@ -165,6 +214,17 @@ async def test_an_answer_that_ends_with_its_connection() -> None:
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\nab",
         b"HTTP/1.1 200 OK\r\ncontent-length: ten\r\n\r\nabc",
         b"HTTP/1.1 999999 OK\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 099 OK\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 600 OK\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+        b"HTTP/1.1 101 Switching\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1, 2\r\n\r\nab",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\na: " + b"x" * 70_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + b"f" * 17 + b"\r\n",
+        b"H",
         b"\x15\x03\x01\x00\x02\x02P",
         b"SSH-2.0-OpenSSH_9.6\r\n",
     ],
@@ -174,7 +234,7 @@ async def test_15_what_is_no_whole_answer(answer: bytes) -> None:
         said = await gateway.post(PATH, {}, b"{}", 10)
         assert isinstance(said, NoAnswer)
         assert not said.final
-        assert said.reason
+        assert said.reason.isprintable()
 
 
 async def test_15_a_reset_connection() -> None:
@@ -251,7 +311,97 @@ async def test_a_kept_connection_that_the_target_gave_up_is_no_answer() -> None:
             assert seen[1] == number
 
 
+async def test_all_kept_connections_were_given_up() -> None:
+    async with scripted_server([OK, b""], [OK, b""], [OK]) as (url, asked), Gateway(url) as gateway:
+        for posts in (2, 1):
+            said = await asyncio.gather(*(gateway.post(PATH, {}, b"{}", 10) for _ in range(posts)))
+            assert said == [Answer(200, b"ok")] * posts
+        assert sorted(asked) == [1, 1, 2]
+
+
 async def test_15_a_new_connection_that_ends_unanswered_is_not_asked_twice() -> None:
     async with fickle_server(b"") as seen, Gateway(f"http://127.0.0.1:{seen[0]}") as gateway:
         assert isinstance(await gateway.post(PATH, {}, b"{}", 10), NoAnswer)
         assert seen[1] == 1
+
+
+async def test_what_was_begun_on_a_kept_connection_is_not_asked_twice() -> None:
+    """The second answer on the connection ends after its first bytes."""
+    async with scripted_server([OK, b"HTTP/1.1 2"], [OK]) as (url, asked), Gateway(url) as gateway:
+        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        assert isinstance(await gateway.post(PATH, {}, b"{}", 10), NoAnswer)
+        assert asked == [2]
+
+
+async def test_a_request_is_asked_twice_at_most() -> None:
+    async with scripted_server([OK, b""], [b""], [OK]) as (url, asked), Gateway(url) as gateway:
+        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        assert isinstance(await gateway.post(PATH, {}, b"{}", 10), NoAnswer)
+        assert asked == [2, 1]
+
+
+async def test_bytes_after_the_answer_make_a_connection_useless() -> None:
+    async with (
+        scripted_server([OK + OK.replace(b"ok", b"no")], [OK]) as (url, asked),
+        Gateway(url) as gateway,
+    ):
+        for _ in range(2):
+            assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        assert asked == [1, 1]
+
+
+async def test_what_nobody_asked_for_is_nobodys_answer() -> None:
+    """It comes while the connection is idle."""
+    writers = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        await reader.readuntil(b"\r\n\r\n{}")
+        writer.write(OK)
+        await reader.read(1)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, Gateway(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as gateway:
+        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        writers[0].write(OK.replace(b"ok", b"no"))
+        for _ in range(5):  # turns of the loop that both sides share
+            await asyncio.sleep(0)
+        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        assert len(writers) == 2
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_21_an_upload_that_is_not_taken_ends_at_once(
+    cancelled: bool, eventually: Callable[..., Awaitable[float]]
+) -> None:
+    """What is left of it is not written: the target may never take it."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        listener.setblocking(False)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        async with Gateway(f"http://127.0.0.1:{port}") as gateway:
+            for size in (1_000_000, 16_000_000):
+                posting = asyncio.create_task(gateway.post(PATH, {}, b"x" * size, 60 if cancelled else 0.5))
+                taking, _ = await loop.sock_accept(listener)
+                with taking:
+                    await loop.sock_recv(taking, 1)
+                    if cancelled:
+                        posting.cancel()
+                    await asyncio.wait([posting])
+                    await eventually(lambda: not connected(port))
+
+
+async def test_leaving_ends_what_is_on_its_way(
+    target: Target, eventually: Callable[..., Awaitable[float]]
+) -> None:
+    async with Gateway(target.url) as gateway:
+        await gateway.post(PATH, {}, b"{}", 10)
+        target.answer = never
+        posting = asyncio.create_task(gateway.post(PATH, {}, b"{}", 60))
+        await eventually(lambda: len(target.asked) == 2)
+    assert isinstance(await posting, NoAnswer)
+    assert len(target.asked) == 2
