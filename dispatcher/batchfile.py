@@ -1,5 +1,6 @@
 """Batch files: requests in, one JSON object a line, results out; the form of the OpenAI Batch API (pure but for files)."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import msgspec
 
 from dispatcher.message import Result
+
+EXPECTED = 'expected {"custom_id": "...", "url": "/v1/chat/completions", "body": {...}} on each line'
 
 
 class BatchFileError(ValueError):
@@ -27,6 +30,13 @@ class BatchLine:
     custom_id: str
     url: str
     body: bytes
+    place: str
+    """FILE:NUMBER, for people."""
+
+    @property
+    def sha256(self) -> str:
+        """What is asked, path and body; a results file keeps it beside the answer."""
+        return hashlib.sha256(self.url.encode() + b"\n" + self.body).hexdigest()
 
 
 def read_lines(path: Path) -> Iterator[BatchLine]:
@@ -49,16 +59,15 @@ def _read_line(text: bytes, place: str) -> BatchLine:
         body = bytes(line.body)
         msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        expected = 'expected {"custom_id": "...", "url": "/v1/chat/completions", "body": {...}}'
-        raise BatchFileError(f"{place}: {error}; {expected}") from error
+        raise BatchFileError(f"{place}: {error}; {EXPECTED}") from error
     if line.method != "POST":
         raise BatchFileError(f"{place}: the method is {line.method!r}; only POST is sent")
     if not line.custom_id:
         raise BatchFileError(f"{place}: the custom_id is empty")
-    return BatchLine(line.custom_id, line.url, body)
+    return BatchLine(line.custom_id, line.url, body, place)
 
 
-def result_line(custom_id: str, result: Result) -> bytes:
+def result_line(custom_id: str, result: Result, request_sha256: str) -> bytes:
     """One line of a results file, its end included; the answer's body is kept as it came where it is JSON."""
     response = None
     if result.status_code:
@@ -70,7 +79,13 @@ def result_line(custom_id: str, result: Result) -> bytes:
     error = None
     if result.error_code is not None:
         error = {"code": str(result.error_code), "message": result.error_message}
-    document = {"id": result.id, "custom_id": custom_id, "response": response, "error": error}
+    document = {
+        "id": result.id,
+        "custom_id": custom_id,
+        "response": response,
+        "error": error,
+        "request_sha256": request_sha256,
+    }
     return msgspec.json.encode(document) + b"\n"
 
 
@@ -93,11 +108,15 @@ _BEGINNING = b'{"id":"'
 
 class _Done(msgspec.Struct):
     custom_id: str
+    request_sha256: str = ""
 
 
-def finished_ids(path: Path) -> set[str]:
-    """The custom_ids that a results file has already; a last line that was cut off by a crash is taken out of it."""
-    done: set[str] = set()
+def finished(path: Path) -> dict[str, str]:
+    """The custom_ids that a results file has already, each with the `sha256` of its line, empty where none was kept.
+
+    A last line that was cut off by a crash is taken out of the file.
+    """
+    done: dict[str, str] = {}
     if not path.exists():
         return done
     whole, cut_off = 0, b""
@@ -107,7 +126,8 @@ def finished_ids(path: Path) -> set[str]:
                 cut_off = text
                 break
             try:
-                done.add(msgspec.json.decode(text, type=_Done).custom_id)
+                line = msgspec.json.decode(text, type=_Done)
+                done[line.custom_id] = line.request_sha256
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise BatchFileError(f"{path}:{number}: no line of a results file: {error}") from error
             whole += len(text)

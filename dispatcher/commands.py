@@ -61,11 +61,12 @@ def _only(config: Config) -> str:
 
 async def submit(flags: SubmitFlags) -> int:
     """0: all submitted, and answered where results are wanted; 3: some answers are errors."""
-    done = batchfile.finished_ids(flags.results) if flags.results is not None else set()
     everything = list(
         batchfile.read_lines(flags.file)
     )  # the whole file is checked before its first line is sent
-    lines = [line for line in everything if line.custom_id not in done]
+    if not everything:
+        raise batchfile.BatchFileError(f"{flags.file}: there is no request in it; {batchfile.EXPECTED}")
+    done = batchfile.finished(flags.results) if flags.results is not None else {}
     async with opened(flags.place) as (broker, queue, rules), AsyncExitStack() as stack:
         if flags.results is not None and rules.result_list:
             raise ConfigError(
@@ -75,14 +76,22 @@ async def submit(flags: SubmitFlags) -> int:
         now = await broker.now_ms()
         deadline_ms = now + int(flags.deadline * 1000)
         order = batch.Order(flags.batch, flags.tenant, deadline_ms, now, flags.objective)
+        lines = everything
+        if flags.results is not None:
+            lines = batch.unanswered(everything, done, flags.results, order)
         with progress.shown() as bar:
             submitted = await batch.submit_all(queue, lines, order, bar)
+            new = sum(one.new for one in submitted)
+            bar.hint(
+                f"batch {flags.batch!r}, queue {queue.name!r}: {new} requests submitted, "
+                f"{len(submitted) - new} had been submitted before"
+            )
             if out is None:
-                _say(f"{len(submitted)} requests of batch {flags.batch!r} are in queue {queue.name!r}")
                 return 0
             failed = await batch.collect(queue, submitted, out, bar)
     _say(
-        f"{len(everything)} answers in {flags.results}, {len(done)} of them from before, {failed} errors among the rest"
+        f"{len(everything)} answers in {flags.results}, {len(everything) - len(lines)} of them from before, "
+        f"{failed} errors among the rest"
     )
     return 3 if failed else 0
 

@@ -2,12 +2,14 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
 EVERY = 5.0
 """Seconds between two plain lines."""
+STILL = 60.0
+"""Seconds between two plain lines that say the same."""
 
 
 class Progress(Protocol):
@@ -16,20 +18,31 @@ class Progress(Protocol):
     def at(self, what: str, done: int, total: int) -> None:
         """`what`: submitted, answered."""
 
+    def hint(self, text: str) -> None:
+        """Something to look at, on a line of its own."""
+
 
 class PlainProgress:
     """A line every few seconds, and one at the end of each part."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
-        self._next = time.monotonic() + EVERY
+        self._clock = clock
+        self._next = clock() + EVERY
+        self._said = ("", 0)
 
     def at(self, what: str, done: int, total: int) -> None:
         """Print it where it is time."""
-        now = time.monotonic()
-        if done == total or now >= self._next:
+        now = self._clock()
+        again = STILL - EVERY if (what, done) == self._said else 0.0
+        if done == total or now >= self._next + again:
             self._next = now + EVERY
+            self._said = (what, done)
             print(f"{done} of {total} {what}", file=self._stream, flush=True)
+
+    def hint(self, text: str) -> None:
+        """Print it."""
+        print(text, file=self._stream, flush=True)
 
 
 class _BarProgress:
@@ -41,6 +54,9 @@ class _BarProgress:
         if what not in self._tasks:
             self._tasks[what] = self._bars.add_task(what)
         self._bars.update(self._tasks[what], completed=done, total=total)
+
+    def hint(self, text: str) -> None:
+        self._bars.console.print(text, markup=False, highlight=False)
 
 
 @contextmanager

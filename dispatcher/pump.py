@@ -12,6 +12,7 @@ from dispatcher.observing import Observer
 from dispatcher.queue import Queue, QueueError
 from dispatcher.sending import Admission
 from dispatcher.slots import Slots
+from dispatcher.standstill import Standstill
 
 BATCH = 128
 """Requests looked at, and claimed, in one round."""
@@ -120,6 +121,7 @@ class Pump:
         self._unused = 0
         self.waits_for = ""
         """Why nothing goes at this moment; empty while it does, or while the queue is empty."""
+        self.standstill = Standstill(queue.name)
 
     async def run(self) -> None:
         """Until cancelled; a claim that is being made then is made first, so that its owner knows of it."""
@@ -127,6 +129,7 @@ class Pump:
             while True:
                 await self._supervised()
         finally:
+            self.standstill.stop()
             waiting = list(self._held_up.values())
             for task in waiting:
                 task.cancel()
@@ -161,6 +164,7 @@ class Pump:
         candidates = await self._queue.peek(limit, skip_tenants=skipped)
         if not candidates:
             self.waits_for = ""
+            self.standstill.over("nothing waits for its gate")
             return self._until_woken
         if self.waits_for:  # a gate that was closed is asked for one before it is asked for many
             candidates = candidates[:1]
@@ -236,12 +240,14 @@ class Pump:
 
     def _send(self, claim: Claim, admission: Admission) -> None:
         self._unused -= 1
+        self.standstill.over("it goes on")
         self._launch(claim, admission)
 
     def _refused(self, candidate: Candidate, refusal: RefusedError) -> Pause | None:
         self._observer.refused(candidate, refusal)
         if refusal.scope is Scope.QUEUE:
             self.waits_for = refusal.reason
+            self.standstill.closed(refusal.reason)
             return refusal.changed
         if candidate.tenant not in self._held_up:
             task = asyncio.create_task(self._hold_up(candidate.tenant, refusal))

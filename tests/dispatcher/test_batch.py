@@ -1,15 +1,22 @@
 """Batch files: read, submitted once however often, answered line by line."""
 
+import asyncio
+import io
 import json
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from dispatcher.batchfile import BatchFileError, finished_ids, read_lines, result_line
+from dispatcher import batch as batches
+from dispatcher.batchfile import BatchFileError, finished, read_lines, result_line
+from dispatcher.memory.broker import MemoryBroker
 from dispatcher.message import ErrorCode, Result
+from dispatcher.progress import PlainProgress
+from dispatcher.queue import Rules
 from dispatcher.redis.broker import RedisBroker
 from tests.dispatcher.dispatching import configured, dispatching, document, producer
 from tests.dispatcher.processes import command
@@ -82,21 +89,29 @@ def test_a_line_that_is_no_request(tmp_path: Path, text: str, said: str) -> None
     ],
 )  # fmt: skip
 def test_a_line_of_results(result: Result, response: Any, error: Any) -> None:
-    written = result_line("c", result)
+    written = result_line("c", result, "5a")
     assert written.count(b"\n") == 1
-    assert json.loads(written) == {"id": "i", "custom_id": "c", "response": response, "error": error}
+    assert json.loads(written) == {
+        "id": "i",
+        "custom_id": "c",
+        "response": response,
+        "error": error,
+        "request_sha256": "5a",
+    }
 
 
 def test_a_results_file_that_a_crash_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    assert finished_ids(path) == set()
-    whole = result_line("a", Result("i", "t", 200, b"{}")) + result_line("b", Result("j", "t", 200, b"{}"))
+    assert finished(path) == {}
+    whole = result_line("a", Result("i", "t", 200, b"{}"), "1a") + result_line(
+        "b", Result("j", "t", 200, b"{}"), "2b"
+    )
     path.write_bytes(whole + whole[:40])
-    assert finished_ids(path) == {"a", "b"}
+    assert finished(path) == {"a": "1a", "b": "2b"}
     assert path.read_bytes() == whole
     path.write_bytes(b"not ours\n")
     with pytest.raises(BatchFileError, match="no line of a results file"):
-        finished_ids(path)
+        finished(path)
     assert path.read_bytes() == b"not ours\n"
 
 
@@ -139,7 +154,7 @@ async def test_a_batch_goes_on_where_it_stopped(
     async with producer(broker, config) as queue:
         code, _, said = await command("submit", str(batch), *place)
         assert code == 0
-        assert "30 requests of batch 'nightly' are in queue 'batch'" in said
+        assert "batch 'nightly', queue 'batch': 30 requests submitted, 0 had been submitted before" in said
         code, out, _ = await command("status", *place, "--json")
         assert (code, json.loads(out)["pending"]) == (0, 30)
         async with dispatching(broker, config):
@@ -158,8 +173,110 @@ async def test_the_same_batch_with_another_body(redis_url: str, tmp_path: Path) 
     batch.write_text(line("a", body={"n": "other"}))
     code, _, said = await command("submit", str(batch), *place)
     assert code == 2
-    assert "custom_id 'a': the idempotency key was used for another request" in said
+    assert "nightly.jsonl:1: custom_id 'a': the idempotency key was used for another request" in said
+    assert re.search(r"--batch nightly-\d{4}-\d\d-\d\d, and a results file of its own", said)
     assert (await command("submit", str(batch), *place, "--batch", "second"))[0] == 0
+
+
+async def test_old_answers_do_not_stand_for_changed_requests(
+    broker: RedisBroker, redis_url: str, target: Target, tmp_path: Path
+) -> None:
+    batch, results = tmp_path / "nightly.jsonl", tmp_path / "out.jsonl"
+    batch.write_text("\n".join(line(id) for id in "abc"))
+    config = configured(target.url)
+    submit = ("submit", str(batch), "--broker", redis_url, "--queue", "batch", "--results")
+    async with dispatching(broker, config):
+        assert (await command(*submit, str(results)))[0] == 0
+        before = results.read_bytes()
+        for changed in ({"body": {"n": "other"}}, {"url": "/v1/completions"}):
+            batch.write_text("\n".join([line("a"), line("b", **changed), line("c"), line("d")]))
+            code, _, said = await command(*submit, str(results))
+            assert code == 2, said
+            assert "nightly.jsonl:2: " in said
+            assert "out.jsonl has an answer to custom_id 'b', but to another path or body" in said
+            assert re.search(r"--batch nightly-\d{4}-\d\d-\d\d, and a results file of its own", said)
+            assert results.read_bytes() == before
+        assert len(target.asked) == 3, "nothing was submitted, line d neither"
+        code, _, said = await command(*submit, str(tmp_path / "new.jsonl"), "--batch", "second")
+        assert code == 0, said
+    assert lines_of(tmp_path / "new.jsonl")["b"]["response"]["body"] == {"served": "second:b"}
+
+
+async def test_a_results_file_without_digests_is_believed(redis_url: str, tmp_path: Path) -> None:
+    batch, results = tmp_path / "nightly.jsonl", tmp_path / "out.jsonl"
+    batch.write_text(line("a"))
+    results.write_text('{"id":"nightly:a","custom_id":"a","response":null,"error":null}\n')
+    code, _, said = await command(
+        "submit", str(batch), "--broker", redis_url, "--queue", "batch", "--results", str(results)
+    )
+    assert code == 0
+    assert "1 answers in" in said
+    assert "1 of them from before" in said
+
+
+async def test_how_many_had_been_submitted_before(redis_url: str, tmp_path: Path) -> None:
+    submit = ("submit", str(tmp_path / "nightly.jsonl"), "--broker", redis_url, "--queue", "batch")
+    for ids, said in (("abc", "3 requests submitted, 0 had"), ("abcde", "2 requests submitted, 3 had")):
+        (tmp_path / "nightly.jsonl").write_text("\n".join(line(id) for id in ids))
+        assert said + " been submitted before" in (await command(*submit))[2]
+
+
+@pytest.mark.parametrize("text", ["", "\n \n"])
+async def test_a_batch_file_with_nothing_in_it(redis_url: str, tmp_path: Path, text: str) -> None:
+    (tmp_path / "empty.jsonl").write_text(text)
+    code, _, said = await command(
+        "submit", str(tmp_path / "empty.jsonl"), "--broker", redis_url, "--queue", "batch"
+    )
+    assert code == 2
+    assert "empty.jsonl: there is no request in it" in said
+
+
+async def test_who_waits_for_answers_is_told_how_many_there_are_and_where_to_look(
+    tmp_path: Path, eventually: Callable[..., Awaitable[float]]
+) -> None:
+    (tmp_path / "nightly.jsonl").write_text("\n".join(line(id) for id in "abc"))
+    said, out = Recorded(), io.BytesIO()
+    async with MemoryBroker() as broker, broker.queue("batch", Rules()) as queue:
+        now = await broker.now_ms()
+        order = batches.Order("nightly", "t", now + 60_000, now)
+        lines = list(read_lines(tmp_path / "nightly.jsonl"))
+        submitted = await batches.submit_all(queue, lines, order, said)
+        times = batches.Looks(every=0.02, hint_after=0.2)
+        collecting = asyncio.create_task(batches.collect(queue, submitted, out, said, times))
+        await eventually(lambda: said.hints)
+        assert said.seen[-1] == ("answered", 0, 3)
+        looks = len(said.seen)
+        await eventually(lambda: len(said.seen) > looks + 20)
+        assert said.hints == [batches.HINT], "said once"
+        for claim in await queue.claim(3, owner="o"):
+            await queue.finish(claim, Result(claim.request.id, claim.request.token, 200, b"{}"))
+        assert await collecting == 0
+    assert said.seen[-1] == ("answered", 3, 3)
+
+
+class Recorded:
+    """A progress that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int, int]] = []
+        self.hints: list[str] = []
+
+    def at(self, what: str, done: int, total: int) -> None:
+        self.seen.append((what, done, total))
+
+    def hint(self, text: str) -> None:
+        self.hints.append(text)
+
+
+def test_plain_progress_repeats_itself_seldom() -> None:
+    stream, times = io.StringIO(), iter(map(float, [0, *range(1, 64), 65, 66, 67, 70]))
+    plain = PlainProgress(stream, lambda: next(times))
+    for _ in range(1, 64):
+        plain.at("answered", 0, 3)
+    assert stream.getvalue() == "0 of 3 answered\n"
+    for done in (0, 1, 1, 1):
+        plain.at("answered", done, 3)
+    assert stream.getvalue() == "0 of 3 answered\n" * 2 + "1 of 3 answered\n"
 
 
 async def test_status_cancel_and_dead_letters(broker: RedisBroker, redis_url: str) -> None:
@@ -187,7 +304,7 @@ def test_a_file_that_is_no_results_file_is_left_alone(tmp_path: Path, text: byte
     path = tmp_path / "notes.txt"
     path.write_bytes(text)
     with pytest.raises(BatchFileError, match="is no line of a results file"):
-        finished_ids(path)
+        finished(path)
     assert path.read_bytes() == text
 
 

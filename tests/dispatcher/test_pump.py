@@ -140,6 +140,47 @@ async def test_a_closed_gate_is_asked_once_and_not_polled(eventually: Eventually
         assert pump.waits_for == ""
 
 
+async def test_a_gate_that_stays_closed_is_said_once_and_so_is_its_end(
+    eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes = asyncio.Queue[None]()
+    open_ = False
+    refusal = RefusedError("closed for now", Scope.QUEUE, changes.get)
+    gate = ScriptedGate(lambda candidate: None if open_ else refusal)
+
+    def told() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.name == "dispatcher.standstill"]
+
+    async with pumping(gate) as (_, launched, _, pump):
+        pump.standstill.after = 0.1
+        await eventually(told)
+        asked = len(gate.asked)
+        for _ in range(5):
+            changes.put_nowait(None)
+        await eventually(lambda: len(gate.asked) >= asked + 5)
+        await asyncio.sleep(0.3)  # one that repeats itself would
+        assert told() == ["queue batch: nothing goes: closed for now"]
+        open_ = True
+        changes.put_nowait(None)
+        await eventually(lambda: len(launched) == 5)
+    assert len(told()) == 2
+    assert told()[1].startswith("queue batch: it goes on, after ")
+
+
+async def test_a_gate_that_is_closed_for_a_moment_says_nothing(
+    eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = asyncio.Event()
+    refusal = RefusedError("closed for now", Scope.QUEUE, opened.wait)
+    gate = ScriptedGate(lambda candidate: None if opened.is_set() else refusal)
+    async with pumping(gate) as (_, launched, _, pump):
+        await eventually(lambda: pump.waits_for)
+        opened.set()
+        await eventually(lambda: len(launched) == 5)
+    assert "nothing goes" not in caplog.text
+    assert "it goes on" not in caplog.text
+
+
 async def test_nobody_overtakes_one_that_is_too_large(eventually: Eventually) -> None:
     opened = asyncio.Event()
     refusal = RefusedError("too large", Scope.QUEUE, opened.wait)

@@ -1,0 +1,50 @@
+"""A gate that stays closed is said in the log: once when it has been closed for a while, once when it is over."""
+
+import asyncio
+import logging
+import time
+
+CLOSED_FOR = 10.0
+"""Seconds for which a gate is closed before it is said; shorter is how a gate works."""
+
+log = logging.getLogger(__name__)
+
+
+class Standstill:
+    """Of one queue; told by its pump. `after`: seconds until it is said."""
+
+    def __init__(self, queue: str, after: float = CLOSED_FOR) -> None:
+        self.after = after
+        self._queue = queue
+        self._reason = ""
+        self._since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._said = False
+
+    def closed(self, reason: str) -> None:
+        """The gate refused the whole queue, for the first time or again."""
+        self._reason = reason
+        if self._timer is None:
+            self._since = time.monotonic()
+            self._timer = asyncio.get_running_loop().call_later(self.after, self._say)
+
+    def over(self, how: str) -> None:
+        """Something goes, or nothing is there that could go; `how` is what the log says."""
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        self._timer = None
+        if self._said:
+            self._said = False
+            log.warning("queue %s: %s, after %.0f s", self._queue, how, time.monotonic() - self._since)
+
+    def stop(self) -> None:
+        """Say nothing more of this time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        self._said = False
+
+    def _say(self) -> None:
+        self._said = True
+        log.warning("queue %s: nothing goes: %s", self._queue, self._reason)
