@@ -146,7 +146,7 @@ async def test_a_first_look_that_fails_is_tried_again_and_told(
     tmp_path: Path, discovering: SourceDiscovery
 ) -> None:
     with descriptors_left(1), pytest.raises(DiscoveryTimeoutError, match="Too many open files"):
-        await discovering.list_instances("prod", "decode", timeout=0.7)
+        await discovering.list_instances("prod", "decode", timeout=3.0)
     assert await discovering.list_instances("prod", "decode") == []
 
 
