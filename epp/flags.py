@@ -84,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _workers(parser.add_argument_group("workers"))
     _serving(parser.add_argument_group("serving"))
+    _limits(parser.add_argument_group("limits"))
     _picking(parser.add_argument_group("picking"))
     for name in IGNORED:
         parser.add_argument(f"--{name}", nargs="?", const="true", help=argparse.SUPPRESS)
@@ -148,6 +149,12 @@ def _serving(group: Any) -> None:
         help="what serves gRPC: our own server, or grpc.aio (default: http2)",
     )
     group.add_argument(
+        "-v", "--v", type=int, default=2, metavar="LEVEL", help="0 warnings, 2 state changes, 4 debug"
+    )
+
+
+def _limits(group: Any) -> None:
+    group.add_argument(
         "--drain-timeout", type=_duration, metavar="DURATION", help="after SIGTERM (default: 30s)"
     )
     group.add_argument("--grpc-max-recv-msg-size", type=_int32, metavar="BYTES", help="default: 4194304")
@@ -159,9 +166,6 @@ def _serving(group: Any) -> None:
         type=_size,
         metavar="BYTES",
         help="of all requests' unfinished bodies together (default: 1073741824)",
-    )
-    group.add_argument(
-        "-v", "--v", type=int, default=2, metavar="LEVEL", help="0 warnings, 2 state changes, 4 debug"
     )
 
 
