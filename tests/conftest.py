@@ -10,6 +10,8 @@ from hypothesis import settings
 settings.register_profile("busy", deadline=None)  # a machine that does other work is slow, not wrong
 settings.load_profile("busy")
 
+_LONG = ("test_replicas.py", "test_redis_ledger.py", "test_state_machine.py", "test_main.py", "test_batch.py")
+
 
 @pytest.fixture
 def anyio_backend() -> str:
@@ -35,6 +37,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--strict-skips", action="store_true", help="a skipped test fails the run (continuous integration)"
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first: else one process tells stories when the others have ended."""
+    items.sort(key=lambda item: item.path.parent.name != "stories" and item.path.name not in _LONG)
 
 
 @pytest.hookimpl(trylast=True)

@@ -15,6 +15,7 @@ from examples.demo.processes import DemoError, DemoProcess, python
 
 NAMESPACE, COMPONENT, MODEL = "demo", "decode", "tiny"
 _PATIENCE = 20.0
+_PICKER = Path(__file__).with_name("picker.yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +33,12 @@ class EndpointView:
 
 class Stage:
     """Entering starts three workers, the picker and Envoy on `port`; leaving ends every process. DemoError says what
-    did not come up. `simulator`, `picks`: more options of the workers and of the picker; `word` of make is told to
-    whoever finds the port taken.
+    did not come up. `simulator`: more options of the workers; `word` of make is told to whoever finds the port taken.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        port: int,
-        *,
-        simulator: Sequence[str] = (),
-        picks: Sequence[str] = (),
-        word: str = "demo",
-    ) -> None:
+    def __init__(self, root: Path, port: int, *, simulator: Sequence[str] = (), word: str = "demo") -> None:
         self.port = port
         self._simulator = simulator
-        self._picks = picks
         self._word = word
         self.discovery = f"file://{root / 'workers'}"
         self.workers: dict[str, DemoProcess] = {}
@@ -126,7 +117,7 @@ class Stage:
                     "0",
                 ),
                 "--secure-serving=false",
-                *self._picks,
+                *("--config-file", str(_PICKER)),
             ),
             self._root,
         )

@@ -8,7 +8,7 @@ from examples.demo.load import Exchange
 from examples.demo.story import Happening
 
 _KNOWN_WITHIN = 1.0
-_LEAST_SHARE = 0.02
+_LEAST_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from examples.demo.processes import DemoError
 from examples.demo.stage import MODEL, Stage, free_port
 from examples.demo_batch.dispatching import BASELINE, Dispatching
 from examples.demo_batch.picture import picture
-from examples.demo_batch.pool import PICKS, SEQUENCES, SIMULATOR
+from examples.demo_batch.pool import SEQUENCES, SIMULATOR
 from examples.demo_batch.screen import print_play, show
 from examples.demo_batch.summary import Play
 from examples.demo_batch.users import Users
@@ -77,7 +77,7 @@ async def _run(console: Console, options: argparse.Namespace) -> Play:
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
         console.print("starting three workers, the picker, Envoy, Redis and the dispatcher ...")
         async with (
-            Stage(Path(root), port, simulator=SIMULATOR, picks=PICKS, word="demo-batch") as stage,
+            Stage(Path(root), port, simulator=SIMULATOR, word="demo-batch") as stage,
             Dispatching(stage, Path(root)) as dispatching,
             Users(stage.url, MODEL) as users,
             Watching(stage, dispatching, users.under_way) as watching,

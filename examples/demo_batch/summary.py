@@ -11,8 +11,8 @@ from examples.demo.summary import Claim
 from examples.demo_batch.dispatching import custom_id
 from examples.demo_batch.watching import Sample
 
-_SETTLED = 6.0
-"""Seconds after which the batch has given way to interactive requests that came: a reading, and what was on its way."""
+_KNOWN = 6.0
+"""Seconds after which the dispatcher knows of interactive requests that came: a reading, and what was on its way."""
 _SLOWER = 4.0
 """A median time to first token above this multiple of the one without batch is noticed."""
 
@@ -41,8 +41,10 @@ class Play:
         return [e.first_token - e.started for e in asked if e.first_token is not None]
 
     def over_the_line(self) -> list[tuple[float, float]]:
-        """By how much the load passed the line, and how much of that nobody could have known of: of each sample that
-        did, the requests above the line, and by how many the interactive ones had risen within `_SETTLED` seconds.
+        """By how much the load passed the line, and how much of that nobody could have known of: of each sample that did, the
+        requests above the line, and by how many the interactive ones had risen since `_KNOWN` seconds before the batch last
+        sent one. What is in the pool cannot be called back, and on a slow machine it stays there longer than a wave takes to
+        come.
         """
         return [
             (sample.load - self.line, self._rise(number))
@@ -52,7 +54,8 @@ class Play:
 
     def _rise(self, number: int) -> float:
         now = self.samples[number]
-        recent = [s.interactive for s in self.samples[: number + 1] if s.at > now.at - _SETTLED]
+        last_sent = next(s.at for s in self.samples if s.sent == now.sent)
+        recent = [s.interactive for s in self.samples[: number + 1] if s.at > last_sent - _KNOWN]
         return max(recent) - min(recent)
 
     @property

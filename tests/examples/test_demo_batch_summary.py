@@ -80,6 +80,14 @@ def test_a_load_above_the_line_that_no_interactive_request_explains() -> None:
     assert failing(replace(PLAY, samples=long_ago)) == ["the batch kept its distance"]
 
 
+def test_what_was_sent_before_a_wave_and_outlasts_it_is_nobodys_fault() -> None:
+    before, wave, still = sample(11, 70), sample(13, 80, 20), sample(22, 80, 20)
+    samples = [before, replace(wave, sent=before.sent), replace(still, sent=before.sent)]
+    assert failing(replace(PLAY, samples=samples)) == []
+    samples[-1] = replace(still, sent=before.sent + 1)
+    assert failing(replace(PLAY, samples=samples)) == ["the batch kept its distance"]
+
+
 def test_a_pool_that_was_full() -> None:
     samples = [sample(11, 70, 0), sample(12, 100, 30)]
     assert failing(replace(PLAY, samples=samples)) == ["the pool was never full"]
