@@ -35,7 +35,7 @@ types: $(READY)  ## mypy --strict
 check: lint types ## lint, types and layers
 
 test: $(READY)   ## the test suite: real sockets, a real Envoy, real processes
-	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 test-system: $(READY) ## needs root and Go >= 1.26: a real Kubernetes API server, helm, network namespaces
 	$(BIN)/python -m tests.system $(ARGS)

@@ -10,7 +10,16 @@ from hypothesis import settings
 settings.register_profile("busy", deadline=None)  # a machine that does other work is slow, not wrong
 settings.load_profile("busy")
 
-_LONG = ("test_replicas.py", "test_redis_ledger.py", "test_state_machine.py", "test_main.py", "test_batch.py")
+_LONG = (
+    *("test_demo.py", "test_state_machine.py", "test_lane.py", "test_main.py", "test_demo_batch.py"),
+    *(
+        "test_batch.py",
+        "test_replicas.py",
+        "test_redis_ledger.py",
+        "test_picker_dies.py",
+        "test_redis_faults.py",
+    ),
+)
 
 
 @pytest.fixture
@@ -41,7 +50,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first: else one process tells stories when the others have ended."""
-    items.sort(key=lambda item: item.path.parent.name != "stories" and item.path.name not in _LONG)
+    places = {name: place for place, name in enumerate(_LONG)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.hookimpl(trylast=True)
