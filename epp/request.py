@@ -30,10 +30,21 @@ _SHORT: Final = 1024
 
 @dataclass(slots=True)  # one for each request: to freeze it would double what it costs
 class PrefixChain:
-    """A prompt as blocks of `block_tokens` tokens; each is named by a hash of all up to its end."""
+    """A prompt as blocks, each named by a hash of all up to its end.
+
+    `unit`: tokens in the shortest block. `units`: length of the prompt. `ends`, `lengths`: of each block, the last one
+    as if it were whole. All in units; `ends` and `lengths` may go on behind the last block.
+    """
 
     blocks: Sequence[int]
-    block_tokens: int
+    unit: int
+    units: int
+    ends: Sequence[int]
+    lengths: Sequence[int]
+
+    def held(self, count: int) -> int:
+        """Units in the first `count` blocks."""
+        return min(self.ends[count - 1], self.units) if count else 0
 
 
 @dataclass(slots=True, kw_only=True)

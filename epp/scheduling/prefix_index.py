@@ -6,14 +6,16 @@ endpoint's blocks are in the order of their last use, in each chain the first bl
 never has a successor there, and goes first, as in a worker that frees the leaves of its cache before the roots.
 """
 
+import sys
 from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
+from itertools import islice, repeat
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from epp.endpoint import Endpoint, Floats, Indices
+from epp.endpoint import Endpoint, Indices
 
 Key: TypeAlias = tuple[str, str]
 """One life of one worker (`Endpoint.key`)."""
@@ -23,19 +25,24 @@ BLOCK_BYTES: Final = 256
 MAX_BYTES: Final = 256 * 1024 * 1024
 """Of memory for one index; endpoints have equal parts of it."""
 
+_EQUAL: Final = repeat(1)
 _FEW: Final = 8
 """Endpoints up to which it is faster to take them one by one."""
 
 
 class _Holdings:
-    """The blocks of one endpoint, the one that goes next first; `bit` stands for the endpoint in masks."""
+    """The blocks of one endpoint with their lengths, the one that goes next first; `length` is that of all of them.
 
-    __slots__ = ("bit", "blocks", "slot")
+    `bit` stands for the endpoint in masks.
+    """
+
+    __slots__ = ("bit", "blocks", "length", "slot")
 
     def __init__(self, slot: int) -> None:
         self.slot = slot
         self.bit = 1 << slot
-        self.blocks: OrderedDict[int, None] = OrderedDict()
+        self.blocks: OrderedDict[int, int] = OrderedDict()
+        self.length = 0
 
 
 class _Rows:
@@ -88,28 +95,31 @@ class PrefixIndex:
         """Blocks, each counted once for every endpoint that holds it."""
         return sum(len(one.blocks) for one in self._holdings.values())
 
-    def match(self, chain: Sequence[int], endpoints: tuple[Endpoint, ...]) -> Floats | dict[int, float]:
+    def match(self, chain: Sequence[int], endpoints: tuple[Endpoint, ...]) -> Indices | dict[int, int]:
         """How many blocks each endpoint holds from the chain's beginning on; where few do, those only, by row."""
         masks = self._masks
         mask = masks.get(chain[0], 0) if chain else 0
         if not mask:
             return {}
         rows = self._rows(endpoints)
-        few: dict[int, float] = {}
-        many = np.zeros(len(endpoints)) if mask.bit_count() > _FEW else None
+        few: dict[int, int] = {}
+        many = np.zeros(len(endpoints), dtype=np.intp) if mask.bit_count() > _FEW else None
         end = 0
         while mask:
             end = self._end(chain, end, mask)
             longer = masks.get(chain[end], 0) & mask if end < len(chain) else 0
             if many is None:
-                few |= dict.fromkeys(rows.few(mask & ~longer), float(end))
+                few |= dict.fromkeys(rows.few(mask & ~longer), end)
             else:
                 many[rows.many(mask & ~longer)] = end
             mask = longer
         return few if many is None else many
 
-    def record(self, chain: Sequence[int], key: Key, capacity: int) -> None:
-        """The endpoint holds this chain; of what it held before, `capacity` blocks in all are kept at most."""
+    def record(self, chain: Sequence[int], key: Key, capacity: int, lengths: Iterable[int] = _EQUAL) -> None:
+        """The endpoint holds this chain; of what it held before, as much is kept as is no longer than `capacity` in all.
+
+        `lengths`: of the blocks of the chain, and maybe more.
+        """
         holdings = self._holdings.get(key) or self._admit(key)
         self._holdings.move_to_end(key)
         blocks, bit, masks = holdings.blocks, holdings.bit, self._masks
@@ -117,14 +127,15 @@ class PrefixIndex:
         known = len(chain)
         if chain and chain[-1] not in blocks:
             known = bisect_left(chain, True, key=lambda block: block not in blocks)
-        for block in reversed(chain[known:]):
-            blocks[block] = None
-            others = masks.get(block)
-            masks[block] = (
-                bit if others is None else others | bit
-            )  # most have one holder: they share its integer
+            added = list(islice(zip(chain, lengths, strict=False), known, None))
+            for block, length in reversed(added):
+                blocks[block] = length
+                holdings.length += length
+                others = masks.get(block)
+                # most have one holder: they share its integer
+                masks[block] = bit if others is None else others | bit
         deque(map(touch, reversed(chain[:known])), maxlen=0)
-        self._shrink(holdings, min(capacity, self._share()))
+        self._shrink(holdings, self._share(), capacity)
 
     def forget(self, key: Key) -> None:
         """The endpoint holds nothing any more."""
@@ -174,10 +185,12 @@ class PrefixIndex:
     def _share(self) -> int:
         return self._max_blocks // len(self._holdings)
 
-    def _shrink(self, holdings: _Holdings, limit: int) -> None:
+    def _shrink(self, holdings: _Holdings, limit: int, length: int = sys.maxsize) -> None:
+        """Until there are `limit` blocks at most, and they are no longer than `length`."""
         blocks, bit, masks = holdings.blocks, holdings.bit, self._masks
-        while len(blocks) > limit:
-            block, _ = blocks.popitem(last=False)
+        while len(blocks) > limit or holdings.length > length:
+            block, size = blocks.popitem(last=False)
+            holdings.length -= size
             others = masks[block] & ~bit
             if others:
                 masks[block] = others

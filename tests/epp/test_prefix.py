@@ -1,6 +1,8 @@
 """The prefix plugins: the Go picker's values, and what counts as the same beginning."""
 
+import itertools
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 from epp.endpoint import NO_ADAPTERS, NO_NUMBERS, Endpoint, EndpointPool
 from epp.request import InferenceRequest, PrefixChain, parse_request
 from epp.scheduling.prefix import PrefixCacheProducer, PrefixCacheScorer
+from epp.scheduling.prefix_blocks import BlockEnds
 from epp.scheduling.standing import Weighted, add_scores, ask
 
 
@@ -61,7 +64,7 @@ def holding(total: int, *held: int, **scorer: Any) -> list[float]:
     for endpoint, count in zip(POOL.endpoints, held, strict=False):
         producer.index.record(range(count), endpoint.key, 1000)
     request = asked("x")
-    request.prefixes[producer] = PrefixChain(range(total), 1)
+    request.prefixes[producer] = PrefixChain(range(total), 1, total, range(1, 999), [1] * 999)
     return column(PrefixCacheScorer(producer, **scorer), request, POOL)
 
 
@@ -79,7 +82,7 @@ def test_the_scorer_s_values_where_many_hold_the_beginning() -> None:
     for row, endpoint in enumerate(pool.endpoints):
         producer.index.record(range(row), endpoint.key, 1000)
     request = asked("x")
-    request.prefixes[producer] = PrefixChain(range(20), 1)
+    request.prefixes[producer] = PrefixChain(range(20), 1, 20, range(1, 999), [1] * 999)
     expected = [0.5 * min(row, 20) / 20 + 0.5 * (min(row, 20) / 100) ** 2 for row in range(30)]
     assert column(PrefixCacheScorer(producer, 0.5, 100), request, pool) == pytest.approx(expected)
     assert column(PrefixCacheScorer(producer), request, pool) == [min(row, 20) / 20 for row in range(30)]
@@ -110,6 +113,46 @@ def test_the_producer_s_values() -> None:
 )
 def test_how_much_is_looked_at(parameters: dict[str, int], expected: int) -> None:
     assert len(blocks(PrefixCacheProducer(**parameters), asked("aaaabbbbccccdddd"))) == expected
+
+
+@given(length=st.integers(1, 9_000_000), part=st.floats(0, 1))
+def test_the_share_of_a_long_prompt_is_told_to_a_few_percent_with_few_blocks(
+    length: int, part: float
+) -> None:
+    cuts = BlockEnds(16)
+    count = cuts.count(length)
+    assert cuts.ends[count - 1] >= length > (cuts.ends[count - 2] if count > 1 else 0)
+    assert cuts.ends == list(itertools.accumulate(cuts.lengths))
+    assert count <= 32 + 24 * math.log(max(1.0, length / 32)) + 2
+    held = int(part * length)
+    known = max((end for end in cuts.ends[:count] if end <= held), default=0)
+    assert held - known < max(1, held / 16)
+
+
+def test_the_score_of_a_long_prompt_is_the_share_of_its_length() -> None:
+    scorer = PrefixCacheScorer(PrefixCacheProducer(block_tokens=64))
+    text = "".join(f"{number:07} " for number in range(20_000))
+    scorer.producer.prepare(first := asked(text), POOL)
+    scorer.producer.served(first, POOL.endpoints[0])
+    assert len(scorer.producer.index) < 100
+    assert scores(scorer, asked(text)) == [1, 0, 0]
+    for share in (0.1, 0.5, 0.9):
+        same = text[: int(share * len(text))]
+        parted = scores(scorer, asked(same + "?" * (len(text) - len(same))))
+        assert share * 15 / 16 <= parted[0] <= share
+        longer = scores(scorer, asked(text + text[: int(share * len(text))]))
+        assert 15 / 16 / (1 + share) <= longer[0] <= 1 / (1 + share)
+
+
+def test_an_endpoint_is_believed_to_hold_so_many_blocks_of_the_shortest_kind() -> None:
+    producer = PrefixCacheProducer(block_tokens=1, capacity=500)
+    scorer = PrefixCacheScorer(producer)
+    one, other = asked("abcd" * 400), asked("efgh" * 400)
+    for request in (one, other):
+        producer.prepare(request, POOL)
+        producer.served(request, POOL.endpoints[0])
+    assert scores(scorer, other)[0] == 1
+    assert 0 < scores(scorer, one)[0] < 0.25
 
 
 def test_the_last_block_may_be_short() -> None:
@@ -193,7 +236,7 @@ def test_the_head_of_a_text(text: str, limit: int) -> None:
 
 @given(one=st.text(min_size=1), other=st.text(min_size=1))
 def test_as_many_blocks_are_shared_as_are_equal(one: str, other: str) -> None:
-    producer = PrefixCacheProducer(block_tokens=1)
+    producer = PrefixCacheProducer(block_tokens=1, grain=1000)
     first, second = (json.dumps(text)[1:-1].encode() for text in (one, other))
     same = 0
     while (piece := first[same * 4 : same * 4 + 4]) and piece == second[same * 4 : same * 4 + 4]:

@@ -52,6 +52,18 @@ def test_of_a_chain_that_is_too_long_the_beginning_is_kept() -> None:
     assert (matched(index, range(1, 20)), len(index)) == ([6, 0, 0], 6)
 
 
+def test_long_blocks_take_the_room_of_several() -> None:
+    index, lengths = PrefixIndex(), [1, 1, 2, 4, 8]
+    index.record([1, 2, 3, 4], A, 10, lengths)
+    index.record([11, 12, 13], A, 10, lengths)
+    assert (matched(index, [1, 2, 3, 4]), matched(index, [11, 12, 13])) == ([3, 0, 0], [3, 0, 0])
+    index.record([1, 2, 3, 4, 5], A, 10, lengths)
+    assert (matched(index, [1, 2, 3, 4, 5]), matched(index, [11])) == ([4, 0, 0], [0, 0, 0])
+    index.forget(A)
+    index.record([21, 22, 23, 24], A, 8, lengths)
+    assert matched(index, [21, 22, 23, 24]) == [4, 0, 0], "what went takes no room"
+
+
 def test_what_is_forgotten_is_gone_for_that_endpoint_only() -> None:
     index = PrefixIndex()
     index.record([1, 2], A, 100)
