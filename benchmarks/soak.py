@@ -1,6 +1,7 @@
-"""`make soak`: the demo's stage under steady load while workers come and go, for as long as asked (30 minutes).
+"""`make soak`: the demo's stage under steady load, for as long as asked (30 minutes). Workers come and go; of two pickers
+that Envoy asks in turn, each is told to end and started again, eight times in all.
 
-Prints the resident memory of the picker once a minute, and the failures; by hand, its figures are committed.
+Prints the resident memory of the pickers once a minute, and the failures; by hand, its figures are committed.
 """
 
 import argparse
@@ -9,6 +10,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 from benchmarks.processor import resident_megabytes
@@ -17,6 +19,9 @@ from examples.demo.stage import MODEL, Stage, free_port
 
 _CHURN = 10.0
 """Seconds between one worker joining and an older one draining."""
+_PICKERS = 2
+_RENEWALS = 8
+"""Pickers that end and come again in the whole time."""
 
 
 def main() -> int:
@@ -28,18 +33,19 @@ def main() -> int:
 
 async def _soak(seconds: float) -> int:
     with tempfile.TemporaryDirectory(prefix="adsum-soak-") as root:
-        async with Stage(Path(root), free_port()) as stage, Load(stage.url, MODEL) as load:
-            churning = asyncio.create_task(_churn(stage))
-            try:
-                await _report(stage, load, time.monotonic() + seconds)
-            finally:
-                churning.cancel()
-                await asyncio.wait([churning])
+        async with (
+            Stage(Path(root), free_port(), pickers=_PICKERS) as stage,
+            Load(stage.url, MODEL) as load,
+            asyncio.TaskGroup() as others,
+        ):
+            churning = others.create_task(_churn(stage))
+            renewing = others.create_task(_renew(stage, seconds / (_RENEWALS + 1)))
+            await _report(stage, load, time.monotonic() + seconds)
+            churning.cancel()
+            await renewing
             await load.stop()
-            failures = [exchange.failure for exchange in load.exchanges if exchange.failure]
-            print(
-                f"{len(load.exchanges)} requests, {len(failures)} failed{f': {failures[0]}' if failures else ''}"
-            )
+            failures = Counter(exchange.failure for exchange in load.exchanges if exchange.failure)
+            print(f"{len(load.exchanges)} requests, {failures.total()} failed {dict(failures) or ''}")
             return 1 if failures else 0
 
 
@@ -47,11 +53,9 @@ async def _report(stage: Stage, load: Load, until: float) -> None:
     started = time.monotonic()
     while (left := until - time.monotonic()) > 0:
         stage.check_alive()
-        if stage.picker is not None:
-            minutes = (time.monotonic() - started) / 60
-            print(
-                f"{minutes:6.1f} min  picker {resident_megabytes(stage.picker.pid):6.1f} MB  {len(load.exchanges)} requests"
-            )
+        minutes = (time.monotonic() - started) / 60
+        held = ", ".join(f"{resident_megabytes(picker.pid):.1f}" for picker in stage.pickers.values())
+        print(f"{minutes:6.1f} min  pickers {held} MB  {len(load.exchanges)} requests", flush=True)
         await asyncio.sleep(min(60.0, left))
 
 
@@ -65,6 +69,14 @@ async def _churn(stage: Stage) -> None:
         oldest = next(name for name, process in stage.workers.items() if process.alive)
         stage.workers[oldest].send(signal.SIGTERM)
         await stage.workers[oldest].wait()
+
+
+async def _renew(stage: Stage, every: float) -> None:
+    """One picker after the other."""
+    for number in range(_RENEWALS):
+        await asyncio.sleep(every)
+        await stage.renew_picker(number % _PICKERS)
+        print(f"            picker {number % _PICKERS + 1} was told to end, and is back", flush=True)
 
 
 if __name__ == "__main__":

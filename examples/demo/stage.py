@@ -1,6 +1,7 @@
 """What stands on the stage: a meeting place, workers, the picker, Envoy."""
 
 import asyncio
+import signal
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,20 +34,30 @@ class EndpointView:
 
 class Stage:
     """Entering starts three workers, the picker and Envoy on `port`; leaving ends every process. DemoError says what
-    did not come up. `simulator`: more options of the workers; `word` of make is told to whoever finds the port taken.
+    did not come up. `simulator`: more options of the workers; `word` of make is told to whoever finds the port taken;
+    `pickers`: how many of them Envoy asks in turn.
     """
 
-    def __init__(self, root: Path, port: int, *, simulator: Sequence[str] = (), word: str = "demo") -> None:
+    def __init__(
+        self, root: Path, port: int, *, simulator: Sequence[str] = (), word: str = "demo", pickers: int = 1
+    ) -> None:
         self.port = port
         self._simulator = simulator
         self._word = word
         self.discovery = f"file://{root / 'workers'}"
         self.workers: dict[str, DemoProcess] = {}
-        self.picker: DemoProcess | None = None
+        self.pickers: dict[int, DemoProcess] = {}
+        """By the port that Envoy asks them at."""
+        self._picker_ports = [free_port() for _ in range(pickers)]
         self.envoy: DemoProcess | None = None
         self._root = root
         self.metrics = ""
         self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def picker(self) -> DemoProcess:
+        """The one whose metrics page is `metrics`."""
+        return self.pickers[self._picker_ports[0]]
 
     @property
     def url(self) -> str:
@@ -57,10 +68,12 @@ class Stage:
         (self._root / "workers").mkdir(mode=0o700)
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2.0))
         try:
-            _, _, picker = await asyncio.gather(
-                self.add_worker("worker-1", "worker-2"), self.add_worker("worker-3"), self._start_picker()
+            await asyncio.gather(
+                self.add_worker("worker-1", "worker-2"),
+                self.add_worker("worker-3"),
+                *(self._start_picker(port) for port in self._picker_ports),
             )
-            await self._start_envoy(picker["grpc"])
+            await self._start_envoy()
             await self._until(lambda views: len(views) == 3, "the picker to see three workers")
         except BaseException:
             await self._end()
@@ -95,39 +108,38 @@ class Stage:
         return [EndpointView(**{k: v for k, v in e.items() if k in names}) for e in document["endpoints"]]
 
     def check_alive(self) -> None:
-        """DemoError if the picker or Envoy ended by itself."""
-        for process in (self.picker, self.envoy):
+        """DemoError if a picker or Envoy ended by itself."""
+        for process in (*self.pickers.values(), self.envoy):
             if process is not None and not process.alive:
                 raise process.died()
 
-    async def _start_picker(self) -> dict[str, str]:
-        self.picker = picker = await DemoProcess.start(
-            "picker",
+    async def renew_picker(self, number: int) -> None:
+        """SIGTERM, and another one in its place once it has ended; DemoError if that was not in order."""
+        port = self._picker_ports[number]
+        leaving = self.pickers.pop(port)
+        leaving.send(signal.SIGTERM)
+        if await leaving.wait():
+            raise leaving.died()
+        await self._start_picker(port)
+
+    async def _start_picker(self, port: int) -> None:
+        picker = self.pickers[port] = await DemoProcess.start(
+            f"picker-{port}",
             python(
                 "epp",
                 *("--discovery", self.discovery, "--namespace", NAMESPACE, "--component", COMPONENT),
-                *(
-                    "--host",
-                    "127.0.0.1",
-                    "--grpc-port",
-                    "0",
-                    "--grpc-health-port",
-                    "0",
-                    "--metrics-port",
-                    "0",
-                ),
-                "--secure-serving=false",
-                *("--config-file", str(_PICKER)),
+                *("--host", "127.0.0.1", "--grpc-port", str(port), "--grpc-health-port", "0"),
+                *("--metrics-port", "0", "--secure-serving=false", "--config-file", str(_PICKER)),
             ),
             self._root,
         )
         ready = await picker.wait_ready()
-        self.metrics = f"http://{ready['metrics']}"
-        return ready
+        if port == self._picker_ports[0]:
+            self.metrics = f"http://{ready['metrics']}"
 
-    async def _start_envoy(self, picker: str) -> None:
+    async def _start_envoy(self) -> None:
         config = self._root / "envoy.yaml"
-        config.write_text(await self._envoy_config(picker))
+        config.write_text(await self._envoy_config())
         admin = self._root / "envoy-admin"
         self.envoy = envoy = await DemoProcess.start(
             "envoy",
@@ -152,9 +164,10 @@ class Stage:
         except (OSError, aiohttp.ClientError, ValueError):
             return False
 
-    async def _envoy_config(self, picker: str) -> str:
-        options = ("--listen-port", str(self.port), "--admin-port", "0", "--epp", picker, "--secure=false")
-        command = python("epp", "envoy-config", *options)
+    async def _envoy_config(self) -> str:
+        options = ("--listen-port", str(self.port), "--admin-port", "0", "--secure=false")
+        pickers = (word for port in self._picker_ports for word in ("--epp", f"127.0.0.1:{port}"))
+        command = python("epp", "envoy-config", *options, *pickers)
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         output, _ = await process.communicate()
         return output.decode()
@@ -169,8 +182,8 @@ class Stage:
             raise DemoError(f"waited {_PATIENCE:g} s in vain for {what}") from None
 
     async def _end(self) -> None:
-        others = [process for process in (self.picker, self.envoy) if process is not None]
-        await asyncio.gather(*(process.end() for process in [*self.workers.values(), *others]))
+        everything = (*self.workers.values(), *self.pickers.values(), self.envoy)
+        await asyncio.gather(*(process.end() for process in everything if process is not None))
         if self._session is not None:
             await self._session.close()
 
