@@ -1,0 +1,121 @@
+"""A hundred thousand ext_proc streams, each given up at some stage: nothing of them stays in the picker's process."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from benchmarks.picking.conversation import Conversation, conversation
+from benchmarks.processor import resident_megabytes
+from epp.protocol import EXT_PROC
+from epp.wire import frames
+from epp.wire.frames import ACK, DATA, END_HEADERS, HEADERS, PING, ErrorCode, frame
+from epp.wire.header_blocks import literal
+
+CONNECTIONS, STREAMS = 200, 500
+ASKED = b"all read"
+OPENING = b"".join(
+    literal(name, value)
+    for name, value in (
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", f"/{EXT_PROC}/Process".encode()),
+        (b":authority", b"picker"),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+    )
+)
+GREETING = (
+    frames.PREFACE + frames.settings({frames.INITIAL_WINDOW_SIZE: 1 << 24}) + frames.window_update(0, 1 << 30)
+)
+
+
+def stages(said: Conversation) -> list[list[bytes]]:
+    """The payloads of DATA frames that a stream has sent when it is given up."""
+    opening = said.numbered(1)
+    within = [*opening[:1], opening[1][:-7]]
+    return [[], opening[:1], within, opening[:-1], opening, [*opening, said.response_headers]]
+
+
+def stream(stream_id: int, sent: list[bytes], *, reset: bool) -> bytes:
+    opened = frame(HEADERS, END_HEADERS, stream_id, OPENING)
+    end = frames.rst_stream(stream_id, ErrorCode.CANCEL) if reset else b""
+    return opened + b"".join(frame(DATA, 0, stream_id, piece) for piece in sent) + end
+
+
+async def aborted(port: int, said: Conversation, number: int) -> None:
+    """One connection: six of seven streams are reset, the others break with it, now and then before all of it is read."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 28)
+    writer.write(GREETING)
+    reading = asyncio.create_task(reader.readuntil(frame(PING, ACK, 0, ASKED)))
+    kinds = stages(said)
+    for count in range(STREAMS):
+        writer.write(stream(2 * count + 1, kinds[(count + number) % len(kinds)], reset=bool(count % 7)))
+        if count % 50 == 49:  # some are answered before they are given up, others not
+            await writer.drain()
+    if number % 4:
+        writer.write(frame(PING, 0, 0, ASKED))
+        await asyncio.wait([reading], timeout=10)
+    writer.transport.abort()
+    await asyncio.gather(reading, return_exceptions=True)
+
+
+@asynccontextmanager
+async def picking() -> AsyncIterator[tuple[asyncio.subprocess.Process, int, str]]:
+    """A picker's process with one worker, which answers 404 to everything; its gRPC port; its pages."""
+    server = web.AppRunner(web.Application())
+    await server.setup()
+    await web.TCPSite(server, "127.0.0.1", 0).start()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "epp", "--host", "127.0.0.1", "--secure-serving=false", "--grpc-port", "0"),
+        *("--grpc-health-port", "0", "--metrics-port", "0"),
+        *("--endpoint", f"127.0.0.1:{server.addresses[0][1]}"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    try:
+        words = (await process.stdout.readline()).decode().split()[1:]
+        ports = dict(word.split("=", 1) for word in words)
+        yield process, int(ports["grpc"].rpartition(":")[2]), f"http://{ports['metrics']}"
+    finally:
+        process.terminate()
+        await process.wait()
+        await server.cleanup()
+
+
+@pytest.mark.timeout(300)
+async def test_a_hundred_thousand_streams_given_up_at_every_stage(figure: Callable[[str], None]) -> None:
+    said = conversation(4096)
+    async with picking() as (process, port, pages):
+        warm = 0.0
+        for number in range(CONNECTIONS):
+            await aborted(port, said, number)
+            if number == CONNECTIONS // 4:
+                warm = resident_megabytes(process.pid)
+        async with asyncio.timeout(20):
+            while await in_flight(pages):
+                await asyncio.sleep(0.1)
+        grown = resident_megabytes(process.pid) - warm
+        figure(f"{CONNECTIONS * STREAMS} aborted streams: 0 in flight, {grown:+.1f} MB")
+        assert grown < 10
+        assert await picked(pages) > CONNECTIONS * STREAMS / 5, "many had come far enough to be counted"
+        assert process.returncode is None
+
+
+async def picked(pages: str) -> float:
+    """How many requests were given a worker."""
+    async with aiohttp.ClientSession() as client, client.get(f"{pages}/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("llm_d_epp_request_total{"))
+
+
+async def in_flight(pages: str) -> float:
+    """What the picker counts on its way to its one endpoint."""
+    async with aiohttp.ClientSession() as client, client.get(f"{pages}/debug/endpoints") as answer:
+        (endpoint,) = (await answer.json())["endpoints"]
+        return float(endpoint["inflight"])
