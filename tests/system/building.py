@@ -1,4 +1,7 @@
-"""What Go builds for these tests, once: an API server, helm, h2spec. Kept in `.build/` until what they are made of changes."""
+"""What Go builds for these tests, once: an API server, helm, h2spec. Kept in `.build/` until what they are made of changes.
+
+h2load is no Go program: it comes from the distribution's packages.
+"""
 
 import hashlib
 import os
@@ -56,6 +59,25 @@ def build_all() -> None:
             continue
         _build(tool)
         tool.stamp.write_text(tool.made_of)
+
+
+def install_h2load() -> None:
+    """Debian's package, where there is no h2load. BuildError."""
+    if shutil.which("h2load") is not None:
+        return
+    if shutil.which("apt-get") is None:
+        raise BuildError("there is no `h2load`: install nghttp2's programs")
+    for words in (("update",), ("install", "--yes", "--no-install-recommends", "nghttp2-client")):
+        print(f"tests.system: apt-get {' '.join(words)}", flush=True)
+        done = subprocess.run(
+            ["apt-get", "--quiet", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        if done.returncode:
+            raise BuildError(f"there is no `h2load`, and apt-get {words[0]} failed:\n{done.stdout[-2000:]}")
 
 
 def _installed(name: str, package: str) -> Tool:

@@ -1,13 +1,9 @@
 """A hundred thousand ext_proc streams, each given up at some stage: nothing of them stays in the picker's process."""
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
-import aiohttp
 import pytest
-from aiohttp import web
 
 from benchmarks.picking.conversation import Conversation, conversation
 from benchmarks.processor import resident_megabytes
@@ -15,6 +11,7 @@ from epp.protocol import EXT_PROC
 from epp.wire import frames
 from epp.wire.frames import ACK, DATA, END_HEADERS, HEADERS, PING, ErrorCode, frame
 from epp.wire.header_blocks import literal
+from tests.system.picker_process import picking
 
 CONNECTIONS, STREAMS = 200, 500
 ASKED = b"all read"
@@ -64,58 +61,20 @@ async def aborted(port: int, said: Conversation, number: int) -> None:
     await asyncio.gather(reading, return_exceptions=True)
 
 
-@asynccontextmanager
-async def picking() -> AsyncIterator[tuple[asyncio.subprocess.Process, int, str]]:
-    """A picker's process with one worker, which answers 404 to everything; its gRPC port; its pages."""
-    server = web.AppRunner(web.Application())
-    await server.setup()
-    await web.TCPSite(server, "127.0.0.1", 0).start()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "epp", "--host", "127.0.0.1", "--secure-serving=false", "--grpc-port", "0"),
-        *("--grpc-health-port", "0", "--metrics-port", "0"),
-        *("--endpoint", f"127.0.0.1:{server.addresses[0][1]}"),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    assert process.stdout is not None
-    try:
-        words = (await process.stdout.readline()).decode().split()[1:]
-        ports = dict(word.split("=", 1) for word in words)
-        yield process, int(ports["grpc"].rpartition(":")[2]), f"http://{ports['metrics']}"
-    finally:
-        process.terminate()
-        await process.wait()
-        await server.cleanup()
-
-
 @pytest.mark.timeout(300)
 async def test_a_hundred_thousand_streams_given_up_at_every_stage(figure: Callable[[str], None]) -> None:
     said = conversation(4096)
-    async with picking() as (process, port, pages):
+    async with picking() as picker:
         warm = 0.0
         for number in range(CONNECTIONS):
-            await aborted(port, said, number)
+            await aborted(picker.port, said, number)
             if number == CONNECTIONS // 4:
-                warm = resident_megabytes(process.pid)
+                warm = resident_megabytes(picker.process.pid)
         async with asyncio.timeout(20):
-            while await in_flight(pages):
+            while await picker.in_flight():
                 await asyncio.sleep(0.1)
-        grown = resident_megabytes(process.pid) - warm
+        grown = resident_megabytes(picker.process.pid) - warm
         figure(f"{CONNECTIONS * STREAMS} aborted streams: 0 in flight, {grown:+.1f} MB")
         assert grown < 10
-        assert await picked(pages) > CONNECTIONS * STREAMS / 5, "many had come far enough to be counted"
-        assert process.returncode is None
-
-
-async def picked(pages: str) -> float:
-    """How many requests were given a worker."""
-    async with aiohttp.ClientSession() as client, client.get(f"{pages}/metrics") as answer:
-        lines = (await answer.text()).splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("llm_d_epp_request_total{"))
-
-
-async def in_flight(pages: str) -> float:
-    """What the picker counts on its way to its one endpoint."""
-    async with aiohttp.ClientSession() as client, client.get(f"{pages}/debug/endpoints") as answer:
-        (endpoint,) = (await answer.json())["endpoints"]
-        return float(endpoint["inflight"])
+        assert await picker.picked() > CONNECTIONS * STREAMS / 5, "many had come far enough to be counted"
+        assert picker.process.returncode is None
