@@ -11,10 +11,13 @@ from typing import Any
 
 import discovery
 from discovery.check import Verdict, check_contract
+from discovery.command_line import Parser, complain
 from discovery.events import InstanceEvent
 from discovery.explanation import Explanation
 from discovery.instance import Instance
 
+_SHOWN = 400
+"""Characters of a document in a line for people."""
 _COLUMNS = ("ID", "ADDRESS", "STATUS", "REACHABLE", "REVISION")
 
 
@@ -31,17 +34,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (discovery.AdsumError, ValueError, OSError) as error:
-        print(f"discovery: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError) else 1
+        return complain(error)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m discovery",
         description="Who is there? Workers are shown the bearer token in $ADSUM_TOKEN, if there is one.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    shared = argparse.ArgumentParser(add_help=False)
+    shared = Parser(add_help=False)
     shared.add_argument("namespace")
     shared.add_argument("component")
     shared.add_argument("--discovery", metavar="URL", help=f"where to look: {discovery.opening.SCHEMES}")
@@ -87,8 +89,19 @@ async def _watch(options: argparse.Namespace) -> int:
         service.watch(options.namespace, options.component, metadata=options.metadata) as stream,
     ):
         async for event in stream:
-            _print_event(event, as_json=options.json)
+            document = await _metadata(event) if options.metadata else {}
+            _print_event(event, document, as_json=options.json)
     return 0
+
+
+async def _metadata(event: InstanceEvent) -> dict[str, Any]:
+    """`{"metadata": ...}`, null where there is none to be had any more."""
+    if isinstance(event, discovery.InstanceRemovedEvent):
+        return {"metadata": None}
+    try:
+        return {"metadata": await event.instance.metadata()}
+    except discovery.MetadataUnavailableError:  # it went, or became another one, since the event
+        return {"metadata": None}
 
 
 async def _explain(options: argparse.Namespace) -> int:
@@ -129,21 +142,28 @@ def _is_well(explanation: Explanation) -> bool:
     return bool(explanation.candidates) and not any(candidate.reason for candidate in explanation.candidates)
 
 
-def _print_event(event: InstanceEvent, *, as_json: bool) -> None:
+def _print_event(event: InstanceEvent, document: dict[str, Any], *, as_json: bool) -> None:
     kind = type(event).__name__.removeprefix("Instance").removesuffix("Event").lower()
     reason = {"reason": event.reason} if isinstance(event, discovery.InstanceRemovedEvent) else {}
     if as_json:
-        _print_json({"event": kind, **reason, "instance": _as_dict(event.instance)})
+        _print_json({"event": kind, **reason, "instance": _as_dict(event.instance) | document})
         return
     detail = " ".join((*_row(event.instance)[:3], *(f"({value})" for value in reason.values())))
     unreachable = "" if event.instance.reachable else " unreachable"
-    print(f"{kind:8}{detail}{unreachable}", flush=True)
+    metadata = document.get("metadata")
+    shown = "" if metadata is None else f" {_cut(json.dumps(metadata))}"
+    print(f"{kind:8}{detail}{unreachable}{shown}", flush=True)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... (--json has all of it)"
 
 
 def _as_dict(instance: Instance) -> dict[str, Any]:
     names = ("id", "namespace", "component", "address", "port", "incarnation", "status", "zone", "node")
     return {name: getattr(instance, name) for name in (*names, "revision", "reachable")} | {
-        "labels": dict(instance.labels)
+        "labels": dict(instance.labels),
+        "ports": dict(instance.ports),
     }
 
 

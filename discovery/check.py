@@ -22,7 +22,7 @@ from discovery.instance import (
     METADATA_PATH,
     InstanceStatus,
 )
-from discovery.metadata import read_body
+from discovery.metadata import connection_problem, read_body
 
 _HOLD: Final = 1
 _TIMEOUT: Final = 5.0
@@ -97,7 +97,7 @@ async def _get(
     except TimeoutError:
         return f"no answer within {_TIMEOUT:g} s"
     except (aiohttp.ClientError, OSError, UnicodeError) as error:
-        return str(error) or type(error).__name__
+        return connection_problem(error)
 
 
 def _judge_metadata(answer: _Answer | str) -> list[Finding]:

@@ -20,10 +20,12 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from discovery.instance import check_instance_id
+from discovery.instance import authority, check_instance_id
 
 FILE_LIMIT: Final = 1024 * 1024
 _DEEPEST: Final = 20
+_NAMED: Final = 10
+"""Endpoints that one line of the log names."""
 _SETTLED: Final = 2.0
 """Seconds after which a file's time of change tells two changes apart, on any file system."""
 _LABEL: Final = re.compile(r"[a-z0-9_]([-a-z0-9_]*[a-z0-9_])?", re.ASCII)
@@ -41,6 +43,10 @@ class FixedEndpoint:
     @property
     def is_literal(self) -> bool:
         return _is_ip(self.address)
+
+    @property
+    def authority(self) -> str:
+        return authority(self.address, self.port)
 
     def instance_id(self, ip: str) -> str:
         """The id of the instance at `ip`: a host name can mean several."""
@@ -99,6 +105,22 @@ def check_host(text: str) -> str:
             f"{text!r} is not a host name: letters, digits and '-', in parts between dots, at most 253 characters"
         )
     return host
+
+
+def describe_change(old: Iterable[FixedEndpoint], new: Iterable[FixedEndpoint]) -> str:
+    """Who came, went and changed from one list to the other, in one line; "" where nobody did."""
+    before, after = ({e.name or e.authority: e for e in listed} for listed in (old, new))
+    groups = {
+        "added": [name for name in after if name not in before],
+        "removed": [name for name in before if name not in after],
+        "changed": [name for name in after if name in before and before[name] != after[name]],
+    }
+    return "; ".join(f"{what} {_named(names)}" for what, names in groups.items() if names)
+
+
+def _named(names: list[str]) -> str:
+    rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + rest
 
 
 class EndpointsFile:
@@ -211,7 +233,15 @@ def _decode(raw: bytes, path: Path) -> Any:
             f"{path}: reading YAML needs PyYAML: pip install 'adsum[epp]', or use a .json file"
         ) from error
     except Exception as error:
-        raise ValueError(f"{path} is neither YAML nor JSON: {error}") from error
+        raise ValueError(f"{path} is neither YAML nor JSON: {yaml_problem(error)}") from error
+
+
+def yaml_problem(error: Exception) -> str:
+    """What a parser of YAML found, in one line and without what stands in the file."""
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    if not problem or mark is None:
+        return " ".join(str(error).split()) or type(error).__name__
+    return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
 
 
 def _check_depth(events: Iterable[object]) -> None:

@@ -4,6 +4,7 @@ AdsumError
 ├── DiscoveryError                  the set of instances cannot be known
 │   ├── DiscoveryTimeoutError       (also TimeoutError) not within the time given; says what was last heard
 │   ├── ForbiddenError              (also PermissionError) the source of truth refuses us; says which right is missing
+│   ├── InputFileError              (also ValueError) a file that says where to look is missing or cannot be used
 │   └── MetadataUnavailableError    one worker's document cannot be had; says why
 │       └── WorkerUnreachableError  because nothing answered at its address, or somebody else did
 └── RegistrationError               a worker cannot announce itself; says what is missing
@@ -26,6 +27,10 @@ class DiscoveryTimeoutError(DiscoveryError, TimeoutError):
 
 class ForbiddenError(DiscoveryError, PermissionError):
     """The source of truth refuses us. The text names the missing right."""
+
+
+class InputFileError(DiscoveryError, ValueError):
+    """A file that says where to look is missing or cannot be used. The text names it and what is wrong in it."""
 
 
 class MetadataUnavailableError(DiscoveryError):

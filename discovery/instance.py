@@ -23,6 +23,9 @@ METADATA_LIMIT: Final = 1024 * 1024
 DEFAULT_WAIT: Final = 10.0
 """Seconds that a GET of the metadata is held while nothing changes (RFC 7240 `Prefer: wait`)."""
 
+ENGINES: Final = ("vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton")
+"""Whose metrics page the picker can read, as `transport.http.engine` names them; its configuration may add more."""
+
 NAMESPACE_LABEL: Final = "nvidia.com/dynamo-namespace"
 COMPONENT_LABEL: Final = "nvidia.com/dynamo-component"
 

@@ -1,8 +1,13 @@
 """Asking a worker for its metadata: one GET, conditional, held by the worker when asked (design: the wire contract)."""
 
 import asyncio
+import json
+import os
+import socket
 import ssl
 from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +24,7 @@ from discovery.document import (
     verify_identity,
 )
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
-from discovery.instance import DEFAULT_WAIT, METADATA_LIMIT, METADATA_PATH, Instance
+from discovery.instance import DEFAULT_WAIT, HEALTH_PATH, METADATA_LIMIT, METADATA_PATH, Instance
 
 _WITHOUT_DOCUMENT: Final = (404, 405, 501)
 _REMEMBERED: Final = 4096
@@ -110,6 +115,21 @@ class MetadataClient:
         finally:
             self._free_holds += 1
 
+    async def read_health(self, instance: Instance) -> str | None:
+        """Why the worker is not ready, as its `/health` says it; None where it does not say.
+
+        Raises `WorkerUnreachableError` when nothing answered.
+        """
+        body = b""
+        async with self._fetches, self._asking(instance, HEALTH_PATH, {}, self.timeout) as response:
+            body = await read_body(response)
+        try:
+            said = json.loads(body)
+        except (ValueError, RecursionError):
+            return None
+        reason = said.get("reason") if isinstance(said, dict) else None
+        return reason if isinstance(reason, str) and reason.isprintable() else None
+
     async def aclose(self) -> None:
         """Whoever asks from now on gets `MetadataUnavailableError`."""
         self._closed = True
@@ -121,28 +141,36 @@ class MetadataClient:
     ) -> Answer:
         if known is not None and known.etag is not None:
             headers = headers | {"If-None-Match": f'"{known.etag}"'}
+        async with self._asking(instance, METADATA_PATH, headers, timeout) as response:
+            return await _read_answer(instance, known, response)
+
+    @asynccontextmanager
+    async def _asking(
+        self, instance: Instance, path: str, headers: dict[str, str], timeout: float
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer to one GET, to be read within; raises as `fetch` does."""
         if self._closed:
             raise _unavailable(instance, "its discovery is closed")
         try:
             async with (
                 asyncio.timeout(timeout),
                 self._open_session().get(
-                    self._url(instance), headers=headers, allow_redirects=False
+                    self._url(instance, path), headers=headers, allow_redirects=False
                 ) as response,
             ):
-                return await _read_answer(instance, known, response)
+                yield response
         except TimeoutError as error:
             raise _unreachable(instance, f"no answer within {timeout:g} s") from error
         except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError, OSError) as error:
-            raise _unreachable(instance, str(error) or type(error).__name__) from error
+            raise _unreachable(instance, connection_problem(error)) from error
         except (UnicodeError, aiohttp.InvalidURL) as error:
             raise _unavailable(instance, f"its address cannot be asked: {error}") from error
         except (aiohttp.ClientError, ValueError) as error:
             raise _unavailable(instance, f"not an HTTP answer ({type(error).__name__})") from error
 
-    def _url(self, instance: Instance) -> URL:
+    def _url(self, instance: Instance, path: str) -> URL:
         try:
-            return URL(f"{'https' if self._ssl else 'http'}://{instance.authority}{METADATA_PATH}")
+            return URL(f"{'https' if self._ssl else 'http'}://{instance.authority}{path}")
         except ValueError as error:
             raise _unavailable(instance, f"its address cannot be asked: {error}") from error
 
@@ -172,6 +200,14 @@ async def _read_answer(
     if response.status != 200:
         raise _unavailable(instance, f"HTTP {response.status}, expected 200")
     return Answer(read_document(instance, response.headers, await read_body(response)), held)
+
+
+def connection_problem(error: Exception) -> str:
+    """What kept a GET from an answer, in words; of a connection that was not made, what the system says."""
+    failed = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else None
+    if failed is None or not failed.errno or isinstance(failed, socket.gaierror | ssl.SSLError):
+        return str(error) or type(error).__name__
+    return f"cannot be reached: {os.strerror(failed.errno)}"
 
 
 async def read_body(response: aiohttp.ClientResponse, limit: int = METADATA_LIMIT) -> bytes:

@@ -171,7 +171,7 @@ async def _explain(shared: SharedWatch, candidate: Candidate) -> ExplainedCandid
     if is_instance and member is not None and (problem := await shared.problem(member)):
         reason = f"its metadata is unavailable: {problem}"
     if reason is None and not is_instance and candidate.instance is not None:
-        status = candidate.instance.status
-        hint = '; it has not said set_ready("ready")' if status is InstanceStatus.NOT_READY else ""
-        reason = f"its status is {status}{hint}"
+        not_ready = candidate.instance.status is InstanceStatus.NOT_READY
+        draining = f"its status is {candidate.instance.status}"
+        reason = await shared.standing(candidate.instance) if not_ready else draining
     return ExplainedCandidate(candidate.id, candidate.instance, is_instance, reason)

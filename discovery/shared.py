@@ -110,6 +110,15 @@ class SharedWatch:
             return error.reason
         return None
 
+    async def standing(self, instance: Instance) -> str:
+        """Why this candidate, which is not ready, is not: what it says itself, or that nothing answers there."""
+        silent = f"its status is {instance.status}, and nothing answers at {instance.authority}"
+        try:
+            reason = await self._client.read_health(instance)
+        except MetadataUnavailableError as error:
+            return f"{silent}: {error.reason}"
+        return f"its status is {instance.status}; " + (reason or 'it has not said set_ready("ready")')
+
     async def _run_source(self) -> None:
         try:
             await self._source.run(self._key, self)

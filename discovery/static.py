@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import anyio
 import anyio.to_thread
 
-from discovery.endpoints_file import EndpointsFile, FixedEndpoint, parse_hosts
+from discovery.endpoints_file import EndpointsFile, FixedEndpoint, describe_change, parse_hosts
 from discovery.instance import Instance
 from discovery.source import Candidate, ComponentKey, Report, Snapshot
 
@@ -47,12 +47,14 @@ class StaticSource:
             anyio.to_thread.run_sync, self._read, limiter=anyio.CapacityLimiter(1), abandon_on_cancel=True
         )
         listed = await read()
-        last: list[FixedEndpoint] | None = None
+        last = listed
         told: Snapshot | None = None
         changes = 0
         while True:
             await self._names.refresh(listed)
             if told is None or listed is not last or changes != self._names.changes:
+                if listed is not last and (changed := describe_change(last, listed)):
+                    log.info("the list of endpoints was read again: %s", changed)
                 last, changes = listed, self._names.changes
                 snapshot = Snapshot(tuple(self._candidates(key, listed)))
                 if snapshot != told:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -10,15 +11,19 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from discovery import AdsumError
+from discovery.command_line import FAILED, WRONG_INPUT, complain
 
 try:
     from epp import envoy_flags, flags
     from epp.envoy_config import render
     from epp.settings import Settings
 except ModuleNotFoundError as missing:  # the picker's libraries are an extra
-    sys.exit(f"python -m epp: the module {missing.name!r} is not installed; pip install 'adsum[epp]'")
+    sys.exit(f"error: the module {missing.name!r} is not installed; pip install 'adsum[epp]'")
 
 log = logging.getLogger("epp")
+
+_COLLECT_AFTER = 10_000
+"""Objects more than before after which garbage is looked for: a request leaves no cycles behind."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,12 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(render(envoy_flags.parse(given[1:])))
         return 0
     if given and not given[0].startswith("-"):
-        print(
-            f"python -m epp: there is no command {given[0]!r}; the only one is envoy-config, "
-            "without a command the picker starts; see --help",
-            file=sys.stderr,
-        )
-        return 2
+        said = f"there is no command {given[0]!r}; the only one is envoy-config"
+        return complain(f"{said}, without a command the picker starts; see python -m epp --help", WRONG_INPUT)
     settings, verbosity, ignored = flags.parse(given)
     level = logging.WARNING if verbosity <= 0 else logging.INFO if verbosity < 4 else logging.DEBUG
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -57,9 +58,12 @@ async def _run(settings: Settings) -> int:
         try:
             server = await stack.enter_async_context(PickerServer(settings))
         except INPUT_ERRORS as error:
-            return _complain(error, 2)
+            return complain(error, WRONG_INPUT)
         except FAILURES as error:
-            return _complain(error, 1)
+            return complain(error)
+        gc.collect()
+        gc.freeze()  # what is there by now stays: no collection need look at it
+        gc.set_threshold(_COLLECT_AFTER)
         print(server.ready_line, flush=True)
         return await serve(server)
 
@@ -82,7 +86,7 @@ async def serve(server: Serving) -> int:
     try:
         await _until_told(server)
     except AdsumError as error:
-        return _complain(error, 1)
+        return complain(error, FAILED)
     return 0
 
 
@@ -104,11 +108,6 @@ async def _until_told(server: Serving) -> None:
     finally:
         stopping.cancel()
         failing.cancel()
-
-
-def _complain(error: BaseException, code: int) -> int:
-    print(f"python -m epp: {error}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from typing import Final
 _SLACK: Final = 0.1
 """By what share of its interval a look may be late: half of that by chance, half to begin with others."""
 _DOUBLINGS: Final = 16
+_FIRST: Final = 0.05
+"""Seconds within which somebody new is looked at who comes alone, however seldom the others are."""
 _GROUP: Final = 8
 """Looks that begin together: a process that is woken for each pays twice. A pick may wait for them."""
 
@@ -40,6 +42,8 @@ class Cadence:
         self.rng = rng
         self.members = 0
         self.in_use = 0
+        self.newcomers = 0
+        """Those who wait for their first look."""
 
     def join(self) -> "Beat":
         """One more endpoint, not in use yet."""
@@ -64,10 +68,11 @@ class Cadence:
 class Beat:
     """The looks at one endpoint; `now` and what is returned in seconds."""
 
-    __slots__ = ("_cadence", "_used_at", "failures", "in_use")
+    __slots__ = ("_cadence", "_is_new", "_used_at", "failures", "in_use")
 
     def __init__(self, cadence: Cadence) -> None:
         self._cadence = cadence
+        self._is_new = False
         self._used_at = float("-inf")
         self.in_use = False
         self.failures = 0
@@ -82,6 +87,7 @@ class Beat:
     def leave(self) -> None:
         """It is looked at no more."""
         self._set(in_use=False)
+        self._set_new(is_new=False)
         self._cadence.members -= 1
 
     def use(self, now: float) -> None:
@@ -100,9 +106,11 @@ class Beat:
         self._look(now, in_use)
 
     def first(self) -> float:
-        """Until the first look: one after the other where many come at once."""
-        rhythm = self._cadence.rhythm
-        return self._cadence.rng.random() * max(rhythm.interval / 2, self._cadence.members / rhythm.most)
+        """Until the first look: at once, and where many come together one after the other."""
+        cadence, rhythm = self._cadence, self._cadence.rhythm
+        before = cadence.newcomers / rhythm.most
+        self._set_new(is_new=True)
+        return before + cadence.rng.random() * min(rhythm.interval / 2, _FIRST)
 
     def soon(self) -> float:
         """Until the look at one that has just come into use: not before the request is there, nor all at once."""
@@ -122,6 +130,7 @@ class Beat:
         return max(self._interval() * (1.0 + _SLACK), 2.0 * took)
 
     def _look(self, now: float, in_use: bool) -> None:
+        self._set_new(is_new=False)
         if in_use:
             self._used_at = now
         self._set(in_use=now - self._used_at < self._cadence.rhythm.linger)
@@ -133,3 +142,7 @@ class Beat:
     def _set(self, *, in_use: bool) -> None:
         self._cadence.in_use += in_use - self.in_use
         self.in_use = in_use
+
+    def _set_new(self, *, is_new: bool) -> None:
+        self._cadence.newcomers += is_new - self._is_new
+        self._is_new = is_new

@@ -18,6 +18,7 @@ from cryptography.x509.oid import NameOID
 
 LOOK_EVERY = 1.0
 """Seconds between two looks at files that may be replaced."""
+_PEM = "the text that begins with -----BEGIN"
 VALID_FOR = datetime.timedelta(days=3650)
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class Certificate:
                 self.pair = pair
                 for changed in self.on_change:
                     changed()
-                log.info("the certificate in %s was read again", folder)
+                log.info("the certificate in %s was replaced: %s", folder, _shown(pair))
 
 
 def _stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
@@ -75,6 +76,12 @@ def _stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
     return tuple(stamps)
 
 
+def _shown(pair: KeyPair) -> str:
+    certificate = x509.load_pem_x509_certificate(pair.certificate)
+    until = f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+    return f"{certificate.subject.rfc4514_string() or 'no subject'}, serial {certificate.serial_number:x}, until {until}"
+
+
 def read_ca(path: Path) -> bytes:
     """PEM certificates that sign clients' certificates; raises CertificateError."""
     try:
@@ -83,7 +90,7 @@ def read_ca(path: Path) -> bytes:
     except OSError as error:
         raise CertificateError(f"--client-ca-file: cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise CertificateError(f"--client-ca-file: no PEM certificates in {path}: {error}") from error
+        raise CertificateError(f"--client-ca-file: no PEM certificates in {path}; expected {_PEM}") from error
     return pem
 
 
@@ -92,12 +99,16 @@ def read(folder: Path) -> KeyPair:
     try:
         pair = KeyPair((folder / "tls.key").read_bytes(), (folder / "tls.crt").read_bytes())
     except OSError as error:
-        raise CertificateError(f"--cert-path: cannot read {error.filename}: {error.strerror}") from error
+        raise CertificateError(
+            f"--cert-path: cannot read {error.filename}: {error.strerror}; expected a folder with tls.crt and tls.key"
+        ) from error
     try:
         key = serialization.load_pem_private_key(pair.key, password=None)
         certificate = x509.load_pem_x509_certificate(pair.certificate)
     except (ValueError, TypeError) as error:
-        raise CertificateError(f"--cert-path: no PEM key and certificate in {folder}: {error}") from error
+        raise CertificateError(
+            f"--cert-path: no PEM key and certificate in {folder}; expected {_PEM}, and a key without a password"
+        ) from error
     if key.public_key() != certificate.public_key():
         raise CertificateError(f"--cert-path: tls.key is not the key of tls.crt in {folder}")
     try:

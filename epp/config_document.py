@@ -8,6 +8,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
+from discovery.endpoints_file import yaml_problem
 from epp.duration import parse_duration
 
 
@@ -149,7 +150,7 @@ def read_document(text: str) -> Document:
     except RecursionError as error:
         raise ConfigError("", "the configuration is nested too deeply, or contains itself") from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        raise ConfigError("", f"the configuration is not YAML: {error}") from error
+        raise ConfigError("", f"the configuration is not YAML: {yaml_problem(error)}") from error
     if not isinstance(given, dict):
         raise ConfigError("", "the configuration is not a mapping; expected kind: EndpointPickerConfig")
     return read_section(Document, given, "")

@@ -62,7 +62,10 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class EnvoySettings:
-    """`endpoints` are the hosts that override-host may use; `subset` puts the subset hint on every request."""
+    """`endpoints` are the hosts that override-host may use; `subset` puts the subset hint on every request.
+
+    `client_cert`, `client_key`: PEM files on Envoy's machine, what it shows to a picker that asks for a certificate.
+    """
 
     mode: str = "original-dst"
     listen: Address = Address("127.0.0.1", 8080)
@@ -75,6 +78,8 @@ class EnvoySettings:
     response_trailer: str = "SKIP"
     failure_mode_allow: bool = False
     secure: bool = True
+    client_cert: str | None = None
+    client_key: str | None = None
     message_timeout: str = "10s"
     route_timeout: str = "0s"
 
@@ -83,6 +88,10 @@ class EnvoySettings:
             raise ValueError("override-host needs the workers' addresses: give --endpoint HOST:PORT for each")
         if self.mode == "original-dst" and self.endpoints:
             raise ValueError("original-dst takes no --endpoint: Envoy goes wherever the picker says")
+        if (self.client_cert is None) != (self.client_key is None):
+            raise ValueError("a client certificate is two files: give --client-cert and --client-key")
+        if self.client_cert is not None and not self.secure:
+            raise ValueError("--client-cert needs --secure: without TLS no certificates are shown")
         if self.response_body == "FULL_DUPLEX_STREAMED" and self.response_trailer != "SEND":
             raise ValueError(
                 "Envoy allows FULL_DUPLEX_STREAMED response bodies only with --response-trailer SEND"
@@ -227,11 +236,17 @@ def _picker(settings: EnvoySettings) -> Json:
         },
     }
     if settings.secure:  # no validation context: the picker's own certificate is self-signed
-        context = _typed(
-            "transport_sockets.tls.v3.UpstreamTlsContext", common_tls_context={"alpn_protocols": ["h2"]}
-        )
+        tls = {"alpn_protocols": ["h2"], **_client_certificate(settings)}
+        context = _typed("transport_sockets.tls.v3.UpstreamTlsContext", common_tls_context=tls)
         cluster["transport_socket"] = {"name": "envoy.transport_sockets.tls", "typed_config": context}
     return cluster
+
+
+def _client_certificate(settings: EnvoySettings) -> Json:
+    if settings.client_cert is None:
+        return {}
+    files = {"certificate_chain": settings.client_cert, "private_key": settings.client_key}
+    return {"tls_certificates": [{name: {"filename": path} for name, path in files.items()}]}
 
 
 def _health_check() -> Json:

@@ -3,9 +3,10 @@
 import argparse
 from collections.abc import Sequence
 
+from discovery.command_line import Parser
 from epp.duration import parse_duration, write_duration
 from epp.envoy_config import Address, EnvoySettings
-from epp.flags import Parser, boolean, port
+from epp.flags import boolean, port
 
 BODY_MODES = ("FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "NONE")
 
@@ -28,6 +29,8 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
             response_trailer=given.response_trailer,
             failure_mode_allow=given.failure_mode_allow,
             secure=given.secure,
+            client_cert=given.client_cert,
+            client_key=given.client_key,
             message_timeout=given.message_timeout,
             route_timeout=given.route_timeout,
         )
@@ -58,6 +61,9 @@ def _places(parser: argparse.ArgumentParser) -> None:
     pickers = "a picker; repeatable (127.0.0.1:9002)"
     add("--epp", type=_address, action="append", metavar="HOST:PORT", help=pickers)
     _boolean(parser, "--secure", "--secure-serving", default=True, effect="TLS to the picker")
+    shown = "PEM, on Envoy's machine: its certificate for a picker with --client-ca-file"
+    add("--client-cert", metavar="FILE", help=shown)
+    add("--client-key", metavar="FILE", help="PEM, the key of --client-cert")
 
 
 def _routing(parser: argparse.ArgumentParser) -> None:

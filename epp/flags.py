@@ -5,8 +5,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
+from discovery.command_line import Parser
 from epp.duration import parse_duration
 from epp.protocol import ProtocolVersion
 from epp.settings import Settings, TransportKind
@@ -40,14 +41,6 @@ IGNORED = (
     "zap-time-encoding",
 )
 """Flags that a deployment may carry, most of them the Go picker's, and that change nothing here."""
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        """Instead of argparse's usage text."""
-        self.exit(2, f"{self.prog}: {message}; see --help\n")
 
 
 def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:

@@ -142,7 +142,7 @@ class PickerServer:
             try:
                 text = settings.config_file.read_text()
             except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(str(settings.config_file), f"cannot be read: {error}") from error
+                raise ConfigError(str(settings.config_file), _why(error)) from error
         try:
             config = load_config(text, rng=rng, staleness=settings.metrics_staleness_threshold)
         except ConfigError as error:
@@ -256,6 +256,11 @@ def _discovery(url: str | None, listed: FileDiscoveryParameters | None) -> disco
         raise ConfigError("dataLayer.discovery", problem)
     path = Path(listed.path)
     return discovery.SourceDiscovery(StaticSource(EndpointsFile(path), watched=listed.watch_file))
+
+
+def _why(error: OSError | UnicodeDecodeError) -> str:
+    said = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+    return f"cannot be read: {said}; expected an EndpointPickerConfig in YAML"
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

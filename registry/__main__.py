@@ -17,8 +17,9 @@ import anyio
 from yarl import URL
 
 import registry
+from discovery.command_line import Parser, complain
 from discovery.errors import AdsumError
-from discovery.instance import authority
+from discovery.instance import ENGINES, authority
 from registry.described import DocumentFile
 from registry.service import InstanceHandle
 from registry.sidecar import Followed, Sidecar
@@ -39,13 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except (AdsumError, ValueError, OSError) as error:
-        print(f"registry: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ValueError) else 1
+        return complain(error)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m registry",
         description="Register a model server that is not ours: follow its health, publish its metadata, until "
         "SIGTERM. Readers of the metadata need the bearer token in $ADSUM_TOKEN, if there is one.",
@@ -62,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--metadata-file", type=Path, metavar="FILE", help="a JSON object; read again when changed"
     )
-    what.add_argument("--engine", metavar="NAME", help="whose metrics it has: vllm, sglang, ...")
+    what.add_argument(
+        "--engine", type=_engine, metavar="NAME", help=f"whose metrics it has: {', '.join(ENGINES)}"
+    )
     what.add_argument("--interval", type=_seconds, default=1.0, metavar="TIME", help="1s, 500ms")
     what.add_argument(
         "--drain-timeout",
@@ -170,6 +172,15 @@ def _server(text: str) -> URL:
     if url.scheme not in ("http", "https") or not url.host:
         raise argparse.ArgumentTypeError(f"{text!r} is not a server's URL; expected http://host:port")
     return url
+
+
+def _engine(text: str) -> str:
+    if text not in ENGINES:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no engine that the picker knows; expected one of {', '.join(ENGINES)}; one that its "
+            'configuration adds goes into --metadata-file: {"transport": {"http": {"engine": ...}}}'
+        )
+    return text
 
 
 def _seconds(text: str) -> float:

@@ -21,7 +21,8 @@ _NOT_ALLOWED = Answer(
 class ContractApp:
     """`app.mount("/", ContractApp(contract))`, after the application's own routes; or served by itself.
 
-    A server that stops waits for answers under way, so for held GETs too: `handle.drain_on_sigterm()` ends them first.
+    A server that stops waits for answers under way, so for held GETs too, and tells an application of it (`lifespan`)
+    only after that: without `handle.drain_on_sigterm()` the worker stays in the rotation meanwhile.
     """
 
     def __init__(self, contract: Contract) -> None:

@@ -41,10 +41,10 @@ class InstanceHandle:
         self._portal.check_process()
         self._native.set_metadata(metadata)
 
-    def set_ready(self, status: InstanceStatus | str) -> None:
-        """One of "ready", "not_ready", "draining"; ValueError otherwise."""
+    def set_ready(self, status: InstanceStatus | str, reason: str | None = None) -> None:
+        """One of "ready", "not_ready", "draining"; ValueError otherwise. `reason`: why not, for people."""
         self._portal.check_process()
-        self._native.set_ready(status)
+        self._native.set_ready(status, reason)
 
     def busy(self) -> AbstractContextManager[None]:
         """Work that a drain waits for, in whatever thread."""

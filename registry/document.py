@@ -65,7 +65,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Revision:
-    """The document at one moment: identity, count, status, bytes."""
+    """The document at one moment: identity, count, status, bytes; `reason` is why the status is not READY."""
 
     instance_id: str
     incarnation: str
@@ -73,6 +73,7 @@ class Revision:
     count: int = 0
     status: InstanceStatus = InstanceStatus.NOT_READY
     body: bytes = b"{}"
+    reason: str | None = None
 
     @property
     def etag(self) -> str:
@@ -109,6 +110,8 @@ class Revision:
     def health(self) -> Answer:
         """200 when READY, else 503: what a readiness probe asks."""
         body = {"status": self.status.value, "instance_id": self.instance_id}
+        if self.reason is not None:
+            body["reason"] = self.reason
         return Answer(200 if self.status is InstanceStatus.READY else 503, body=json.dumps(body).encode())
 
 
@@ -131,8 +134,8 @@ class Document:
         body = encode_metadata(_labelled(metadata, self.labels))
         self._change(lambda current: replace(current, body=body))
 
-    def set_status(self, status: InstanceStatus) -> None:
-        self._change(lambda current: replace(current, status=status))
+    def set_status(self, status: InstanceStatus, reason: str | None = None) -> None:
+        self._change(lambda current: replace(current, status=status, reason=reason))
 
     def identify(
         self, instance_id: str, incarnation: str, labels: Mapping[str, str] = MappingProxyType({})

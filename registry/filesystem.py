@@ -105,6 +105,12 @@ class FilesystemMembership:
                     f"the instance id {instance_id!r} is held by a living process on another host: "
                     "choose another id, or none and one is made"
                 )
+            if first is None:
+                log.info(
+                    "waiting up to %g s: the id %r was another host's, and may still be",
+                    SILENT_AFTER,
+                    instance_id,
+                )
             first = record.counter
             await asyncio.sleep(HEARTBEAT / 4)
 

@@ -109,10 +109,10 @@ class RegisteredInstance:
         self._check_open()
         self._document.set_metadata(metadata)
 
-    def set_ready(self, status: InstanceStatus | str) -> None:
+    def set_ready(self, status: InstanceStatus | str, reason: str | None = None) -> None:
         wanted = InstanceStatus(status)
         self._check_open()
-        self._in_loop(lambda: self._tell(wanted))
+        self._in_loop(lambda: self._tell(wanted, reason))
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -158,23 +158,26 @@ class RegisteredInstance:
         with anyio.CancelScope(shield=True):
             await asyncio.shield(self._end)
 
-    def _tell(self, status: InstanceStatus) -> None:
+    def _tell(self, status: InstanceStatus, reason: str | None = None) -> None:
         """On the way up the worker says so first, on the way down the source: no reader sees a ready worker deny it."""
         self._check_open()
         if self._draining:
             return
-        before = self._document.current.status
+        before = self._document.current
         told = replace(self._instance, status=status)
-        if before is status is self._instance.status:
+        if before.status is status is self._instance.status:
+            self._document.set_status(status, reason)
             return
         if status is InstanceStatus.READY:
-            self._document.set_status(status)
+            self._document.set_status(status, reason)
         try:
             self._membership.update(told)
         except RegistrationError:
-            self._document.set_status(before if status is InstanceStatus.READY else status)
+            if status is InstanceStatus.READY:
+                status, reason = before.status, before.reason
+            self._document.set_status(status, reason)
             raise
-        self._document.set_status(status)
+        self._document.set_status(status, reason)
         self._instance = told
 
     def _begin_drain(self) -> None:

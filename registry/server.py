@@ -108,7 +108,7 @@ def _listen_everywhere(port: int) -> socket.socket:
 def _cause(error: OSError | OverflowError) -> str:
     match getattr(error, "errno", None):
         case errno.EADDRINUSE:
-            return "another process listens there; pass port=0 for any free port, or another one"
+            return "another process listens there; choose another port, or 0 for any free one"
         case errno.EACCES:
             return "ports below 1024 need a privilege that this process lacks; pass a higher one"
         case errno.EADDRNOTAVAIL | socket.EAI_NONAME | socket.EAI_AGAIN:

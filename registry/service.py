@@ -26,8 +26,9 @@ class InstanceHandle(Protocol):
         """
         ...
 
-    def set_ready(self, status: InstanceStatus | str) -> None:
+    def set_ready(self, status: InstanceStatus | str, reason: str | None = None) -> None:
         """One of "ready", "not_ready", "draining" (ValueError otherwise). A drain that has begun is not taken back.
+        `reason` says why it is not ready, for people: `explain` and `/health` show it.
 
         Raises `RegistrationError` when the source of truth cannot be told, or once the handle is closed.
         """

@@ -14,7 +14,7 @@ from yarl import URL
 
 from discovery.errors import RegistrationError
 from discovery.instance import InstanceStatus
-from discovery.metadata import read_body
+from discovery.metadata import connection_problem, read_body
 from registry.described import DocumentFile, describe_transport, merged, read_models
 from registry.service import InstanceHandle
 
@@ -116,10 +116,8 @@ class Sidecar:
                 return None if response.ok and response.status < 300 else f"HTTP {response.status}"
         except TimeoutError:
             return _Silence(f"no answer within {self._followed.patience:g} s")
-        except aiohttp.ClientConnectorError as error:
-            return f"cannot be reached: {error.os_error.strerror or error}"
         except (aiohttp.ClientError, OSError, UnicodeError) as error:
-            return str(error) or type(error).__name__
+            return connection_problem(error)
 
     async def _update_models(self) -> None:
         """Ask again; what cannot be had now stays as it was."""
@@ -147,12 +145,17 @@ class Sidecar:
     async def _read_file(self) -> None:
         if self._file is None:
             return
+        before = self._file.content
         try:
             await anyio.to_thread.run_sync(self._file.refresh)
         except ValueError as error:
             self._tell("file", f"{error}; the last good document stays")
-        else:
-            self._tell("file", None)
+            return
+        self._tell("file", None)
+        now = self._file.content
+        changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+        if changed and self._published is not None:
+            log.info("%s was read again; it changed in %s", self._file.path, ", ".join(changed))
 
     def _publish(self) -> None:
         own = describe_transport(self._followed.server, self._followed.engine)
@@ -170,16 +173,16 @@ class Sidecar:
     def _judge(self, problem: str | None) -> None:
         status = InstanceStatus.READY if problem is None else InstanceStatus.NOT_READY
         before = self._handle.instance.status
+        where = self._followed.url(self._followed.health_path)
+        reason = None if problem is None else f"the server behind it, {where}: {problem}"
         try:
-            self._handle.set_ready(status)
+            self._handle.set_ready(status, reason)
         except RegistrationError as error:  # the next round tries again
             self._tell("status", str(error))
             return
         self._tell("status", None)
         if before is not status or problem is not None:
-            self._tell(
-                "health", f"{status}: {self._followed.url(self._followed.health_path)} {problem or 'is well'}"
-            )
+            self._tell("health", f"{status}: {where} {problem or 'is well'}")
 
     def _tell(self, subject: str, words: str | None) -> None:
         """Log what is new about a subject; None: nothing is wrong with it."""

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from discovery.errors import DiscoveryError
+from discovery.endpoints_file import yaml_problem
+from discovery.errors import DiscoveryError, InputFileError
 from discovery.kubernetes.credentials import Identity, RenewedCredentials, TlsFiles
 from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.transport import Cluster
@@ -25,10 +26,12 @@ _LEEWAY: Final = 10.0
 async def load_kubeconfig(
     kubeconfig: str | None, context: str | None, environ: Mapping[str, str], timings: Timings
 ) -> Cluster:
-    """The cluster of `context` (None: the current one). DiscoveryError says what is wrong with which file."""
+    """The cluster of `context` (None: the current one). InputFileError says what is wrong with which file; DiscoveryError:
+    it is sound, but brings nothing.
+    """
     paths = kubeconfig or environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     if not _exists(paths):
-        raise DiscoveryError(
+        raise InputFileError(
             f"no Kubernetes cluster: this is no pod ($KUBERNETES_SERVICE_HOST is not set) and there is no kubeconfig "
             f"at {paths}; name one with ?kubeconfig=PATH or $KUBECONFIG, or a server with ?server=URL"
         )
@@ -86,7 +89,7 @@ async def _load(paths: str, context: str | None, timings: Timings) -> _Loaded:
             "its exec plugin hangs, or its identity provider does not answer"
         ) from error
     except Exception as error:  # the loader raises whatever a broken file makes it raise
-        raise DiscoveryError(_broken(paths, context, error)) from error
+        raise InputFileError(_broken(paths, context, error)) from error
     return _Loaded(configuration, source)
 
 
@@ -100,7 +103,7 @@ def _import() -> "tuple[Any, Configuration]":
 def _broken(paths: str, context: str | None, error: Exception) -> str:
     which = f"the context {context!r}" if context else "its current context"
     return (
-        f"the kubeconfig {paths} cannot be used with {which}: {str(error) or type(error).__name__}; "
+        f"the kubeconfig {paths} cannot be used with {which}: {yaml_problem(error)}; "
         "`kubectl config get-contexts` lists what there is, ?context=NAME chooses"
     )
 

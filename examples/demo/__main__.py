@@ -43,9 +43,18 @@ async def _run(console: Console, port: int, *, keep: bool) -> int:
             summary = await _play(console, stage)
             held = print_summary(console, summary)
             if keep:
+                told = _told_to_stop()
                 _print_invitation(console, stage)
-                await asyncio.Event().wait()
+                await told.wait()
     return 0 if held else 1
+
+
+def _told_to_stop() -> asyncio.Event:
+    """Set by Ctrl-C or SIGTERM: a demo that is kept should end so, and what it claimed decides the exit code."""
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    return told
 
 
 async def _play(console: Console, stage: Stage) -> Summary:

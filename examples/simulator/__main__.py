@@ -1,4 +1,4 @@
-"""`python -m examples.simulator --namespace demo --component decode --model tiny`: one simulated worker."""
+"""`python -m examples.simulator`: one simulated worker, in the namespace and component that `python -m epp` watches."""
 
 import argparse
 import logging
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import anyio
 
 import registry
+from discovery.command_line import FAILED, Parser, complain
 from discovery.errors import AdsumError
 from discovery.instance import check_component, check_instance_id, check_namespace
 from examples.simulator.openai_api import Profile
@@ -30,8 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         anyio.run(live, settings, lambda port: _say_ready(settings, port))
     except* (OSError, AdsumError) as group:
         for cause in group.exceptions:
-            print(f"error: {cause}", file=sys.stderr)
-        code = 1
+            complain(cause, FAILED)
+        code = FAILED
     return code
 
 
@@ -100,7 +101,7 @@ def _label(text: str) -> tuple[str, str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m examples.simulator",
         description="A model server without a model. Seconds are simulated ones: --speed 10 makes them pass faster.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -114,8 +115,8 @@ def _parser() -> argparse.ArgumentParser:
 def _add_registration(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("registration")
     group.add_argument("--discovery", metavar="URL", help="where to register, as registry.open takes it")
-    group.add_argument("--namespace", default="demo", help="a DNS-1123 label")
-    group.add_argument("--component", default="decode", help="a DNS-1123 label")
+    group.add_argument("--namespace", default="default", help="a DNS-1123 label")
+    group.add_argument("--component", default="default", help="a DNS-1123 label")
     group.add_argument("--instance-id", metavar="ID", help="default: the component and a random part")
     group.add_argument("--address", help="what others reach this worker by, as registry.open takes it")
     group.add_argument(
@@ -169,16 +170,18 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
 
 
 def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError(f"{text} is not a port: 0 to 65535")
-    return port
+    if not (text.isascii() and text.isdigit() and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: 0 to 65535")
+    return int(text)
 
 
 def _seconds(text: str) -> float:
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds: 0 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds: 0 or more")
     return seconds
 
 

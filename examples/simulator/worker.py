@@ -1,6 +1,7 @@
 """One simulated worker's life: serve, register as any worker would, obey signals, drain, leave."""
 
 import logging
+import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -118,9 +119,9 @@ async def _listen(runner: web.AppRunner, host: str, port: int) -> None:
     try:
         await web.TCPSite(runner, host, port, backlog=1024).start()
     except OSError as error:
-        message = (
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port, or 0 for any"
-        )
+        number = error.errno or 0  # below 0: the name does not resolve
+        reason = os.strerror(number) if number > 0 else error.strerror or error
+        message = f"cannot listen on {host}:{port}: {reason}; choose another --host or --port, 0 for any"
         raise OSError(message) from error
 
 

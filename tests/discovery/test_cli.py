@@ -1,6 +1,7 @@
 """`python -m discovery`, as a person and as a script would use it: a real process each."""
 
 import asyncio
+import dataclasses
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import discovery
 import registry
 from tests.owner_process import owner
 
@@ -84,38 +86,108 @@ async def test_the_token_in_the_environment_is_shown_to_workers(
         handle.set_ready("ready")
         explained = await asyncio.to_thread(run, "explain", "prod", "decode", "--discovery", url)
         assert explained.stdout == f"{handle.instance_id()} is an instance\n"
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+async def test_a_watch_with_metadata_says_all_that_is_known(flags: tuple[str, ...], tmp_path: Path) -> None:
+    url = f"file://{tmp_path}"
+    async with registry.open(url, token="s3cret").register_instance("prod", "decode") as handle:
+        handle.set_metadata({"transport": {"http": {"port": 8000}}})
+        handle.set_ready("ready")
         watching = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "discovery", "watch", "prod", "decode"),
-            *("--metadata", "--discovery", url, "--json"),
+            *("--metadata", "--discovery", url, *flags),
             stdout=asyncio.subprocess.PIPE,
+            env=os.environ | {"ADSUM_TOKEN": "s3cret"},
         )
+        assert watching.stdout is not None
         try:
-            assert watching.stdout is not None
-            async with asyncio.timeout(10):
-                assert json.loads(await watching.stdout.readline())["event"] == "added"
+            async with asyncio.timeout(20):
+                added = (await watching.stdout.readline()).decode()
+                handle.set_metadata({"model": {"name": "m" * 500}})
+                updated = (await watching.stdout.readline()).decode()
+                handle.set_ready("not_ready")
+                lines = [added, updated, (await watching.stdout.readline()).decode()]
+                while "removed" not in lines[-1]:  # its own word that it is not ready may come first
+                    lines.append((await watching.stdout.readline()).decode())
         finally:
             watching.terminate()
             await watching.communicate()
+        name = f"{handle.instance_id()} {handle.instance.authority}"
+    if not flags:
+        assert added == f'added   {name} ready {{"transport": {{"http": {{"port": 8000}}}}}}\n'
+        assert updated.startswith(f'updated {name} ready {{"model": {{"name": "mmm')
+        assert updated.endswith("mmm... (--json has all of it)\n")
+        assert lines[-1].startswith(f"removed {name} ready (not_ready)")
+        return
+    first, second, last = (json.loads(line) for line in (added, updated, lines[-1]))
+    shown = first["instance"]
+    assert shown["metadata"] == {"transport": {"http": {"port": 8000}}}
+    assert {name: shown[name] for name in ("ports", "reachable", "incarnation")} == {
+        "ports": {},
+        "reachable": True,
+        "incarnation": handle.instance.incarnation,
+    }
+    fields = {field.name for field in dataclasses.fields(discovery.Instance)} - {"reader"}
+    assert fields <= shown.keys()
+    assert second["instance"]["metadata"] == {"model": {"name": "m" * 500}}
+    assert second["instance"]["revision"] != shown["revision"]
+    assert (last["reason"], last["instance"]["metadata"]) == ("not_ready", None)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "message"),
     [
-        (("list", "Prod", "decode"), "namespace 'Prod' is not a DNS-1123 label"),
+        (("list", "Prod", "decode"), 2, "namespace 'Prod' is not a DNS-1123 label"),
+        (
+            ("list", "prod"),
+            2,
+            "the following arguments are required: component; see python -m discovery list",
+        ),
         (
             ("list", "prod", "decode", "--discovery", "etcd://x"),
+            2,
             "'etcd://x' is not a discovery URL; expected one of",
         ),
-        (("list", "prod", "decode", "--discovery", "file://tmp/x"), "a path needs three slashes"),
-        (("list", "prod", "decode", "--discovery", "file:///nowhere/at/all"), "does not exist"),
-        (("check", "nonsense"), "is not a worker's URL"),
+        (("list", "prod", "decode", "--discovery", "file://tmp/x"), 2, "a path needs three slashes"),
+        (("list", "prod", "decode", "--discovery", "file:///nowhere/at/all"), 1, "does not exist"),
+        (
+            ("explain", "prod", "decode", "--discovery", "static:///nowhere.yaml"),
+            2,
+            "/nowhere.yaml cannot be read: No such file or directory; expected a file that this user can read",
+        ),
+        (
+            ("watch", "prod", "decode", "--discovery", "static:///proc"),
+            2,
+            "/proc cannot be read: Is a directory",
+        ),
+        (("list", "prod", "decode", "--discovery", "static:///dev/null"), 2, "expected a mapping"),
+        (
+            ("list", "prod", "decode", "--discovery", "kubernetes://?kubeconfig=/nowhere"),
+            2,
+            "no kubeconfig at /nowhere",
+        ),
+        (("check", "nonsense"), 2, "is not a worker's URL"),
     ],
 )
-def test_a_users_mistake_is_one_line(arguments: tuple[str, ...], message: str) -> None:
+def test_a_users_mistake_is_one_line(arguments: tuple[str, ...], code: int, message: str) -> None:
     done = run(*arguments)
     assert message in done.stderr
+    assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
-    assert done.returncode in (1, 2)
+    assert done.returncode == code
+
+
+def test_a_file_that_is_no_yaml_is_said_in_one_line_without_what_stands_in_it(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("endpoints: [{name: s3cret\n")
+    for url in (f"static://{broken}", f"kubernetes://?kubeconfig={broken}"):
+        done = run("list", "prod", "decode", "--discovery", url)
+        assert done.stderr.startswith("error: ")
+        assert f"{broken} " in done.stderr
+        assert " in line 2, column 1" in done.stderr
+        assert "s3cret" not in done.stderr
+        assert (done.stderr.count("\n"), done.returncode) == (1, 2)
 
 
 @pytest.mark.parametrize("flags", [("--discovery", "file://"), ("--discovery", "file:///")])

@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 
 import discovery
 from discovery import InstanceAddedEvent, InstanceRemovedEvent, SourceDiscovery, WatchState
-from discovery.endpoints_file import EndpointsFile, FixedEndpoint, parse_hosts, read_endpoints_file
+from discovery.endpoints_file import (
+    EndpointsFile,
+    FixedEndpoint,
+    describe_change,
+    parse_hosts,
+    read_endpoints_file,
+)
 from discovery.static import StaticSource, open_static
 
 
@@ -309,3 +315,39 @@ async def test_a_file_that_is_missing_at_the_start_is_an_error(tmp_path: Path) -
     async with discovery.open(f"static://{tmp_path}/none.yaml") as service:
         with pytest.raises(FileNotFoundError, match="none.yaml"):
             await service.list_instances("any", "thing")
+
+
+async def test_a_list_that_changed_is_said_once_with_what_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, eventually: Any
+) -> None:
+    caplog.set_level(logging.INFO, "discovery.static")
+    path = tmp_path / "endpoints.yaml"
+    _put(path, GOOD)
+    looks = 0
+    read = EndpointsFile(path)
+
+    def counted() -> list[FixedEndpoint]:
+        nonlocal looks
+        looks += 1
+        return read()
+
+    async with SourceDiscovery(StaticSource(counted)) as service, service.watch("any", "thing"):
+        _put(path, f"# a comment changes nothing\n{GOOD}")
+        before = looks
+        await eventually(lambda: looks >= before + 2)
+        _put(
+            path, "endpoints: [{name: a, address: 10.0.0.1, port: 2}, {name: b, address: 10.0.0.3, port: 1}]"
+        )
+        await eventually(lambda: caplog.records)
+        before = looks
+        await eventually(lambda: looks >= before + 2)
+        said = [(record.levelno, record.getMessage()) for record in caplog.records]
+        assert said == [(logging.INFO, "the list of endpoints was read again: added b; changed a")]
+
+
+def test_a_change_of_thousands_is_one_short_line() -> None:
+    old = [FixedEndpoint("10.0.0.1", port) for port in range(1, 2001)]
+    new = [FixedEndpoint("::1", 1, "named")]
+    listed = ", ".join(f"10.0.0.1:{port}" for port in range(1, 11))
+    assert describe_change(old, new) == f"added named; removed {listed} and 1990 more"
+    assert describe_change(old, list(old)) == ""

@@ -111,7 +111,28 @@ def test_many_that_come_at_once_are_looked_at_one_after_the_other() -> None:
     beats = [cadence.join() for _ in range(1000)]
     first = sorted(beat.first() for beat in beats)
     assert first[0] >= 0
-    assert 0.8 < first[-1] <= 1.0
+    assert 0.95 < first[-1] <= 1.05
+    assert max(sum(1 for moment in first if start <= moment < start + 0.1) for start in first) <= 130
+    for beat in beats:
+        beat.saw(1.0, in_use=False)
+    assert cadence.join().first() <= 0.05  # one more is not made to wait for those who were there
+
+
+@pytest.mark.parametrize("interval", [0.05, 10.0, 600.0])
+def test_somebody_new_is_looked_at_at_once_however_seldom_the_others_are(interval: float) -> None:
+    cadence = Cadence(Rhythm.fixed(interval), random.Random(1))
+    for _ in range(100):
+        beat = cadence.join()
+        assert 0.0 <= beat.first() <= min(interval / 2, 0.05)
+        beat.saw(0.0, in_use=False)
+
+
+def test_who_leaves_before_the_first_look_keeps_nobody_waiting() -> None:
+    cadence = Cadence(Rhythm(most=1.0), random.Random(1))
+    beat = cadence.join()
+    beat.first()
+    beat.leave()
+    assert cadence.join().first() <= 0.05
 
 
 def test_who_left_counts_no_more() -> None:

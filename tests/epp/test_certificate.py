@@ -1,11 +1,14 @@
+import asyncio
 import datetime
+import logging
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
 from epp import certificate
-from epp.certificate import CertificateError, KeyPair
+from epp.certificate import Certificate, CertificateError, KeyPair
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -49,3 +52,24 @@ def test_a_chain_that_openssl_does_not_take(tmp_path: Path) -> None:
     write(KeyPair(pair.key, pair.certificate + broken), tmp_path)
     with pytest.raises(CertificateError, match=r"OpenSSL does not take tls\.crt"):
         certificate.read(tmp_path)
+
+
+async def test_a_pair_that_was_replaced_is_said_once_with_what_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, eventually: Callable[..., Awaitable[float]]
+) -> None:
+    caplog.set_level(logging.INFO, "epp.certificate")
+    old, new = certificate.self_signed(NOW), certificate.self_signed(NOW)
+    write(old, tmp_path)
+    served = Certificate(old)
+    following = asyncio.create_task(served.follow(tmp_path, 0.01))
+    await asyncio.sleep(0)  # it has looked at what is there
+    write(new, tmp_path)
+    await eventually(lambda: served.pair == new and caplog.records)
+    (tmp_path / "tls.crt").touch()  # the same again
+    serial = x509.load_pem_x509_certificate(new.certificate).serial_number
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    assert said == [
+        f"the certificate in {tmp_path} was replaced: CN=endpoint-picker, serial {serial:x}, until 2035-12-30 00:00 UTC"
+    ]
+    following.cancel()
+    await asyncio.wait([following])

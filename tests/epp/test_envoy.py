@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -17,7 +18,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from epp import certificate
+from epp import certificate, envoy_flags
 from epp.body import Budget
 from epp.certificate import Certificate
 from epp.envoy_config import Address, EnvoySettings, bootstrap, render
@@ -97,7 +98,9 @@ FLOOD = 5_000
 class Picker:
     """One transport over a FakeDirector."""
 
-    def __init__(self, kind: TransportKind, director: Any, *, secure: bool = False) -> None:
+    def __init__(
+        self, kind: TransportKind, director: Any, *, secure: bool = False, client_ca: bytes | None = None
+    ) -> None:
         health = Health()
         health.set_serving(True)
         memory = Budget(2**30)
@@ -107,7 +110,9 @@ class Picker:
 
         self.transport: Transport = open_transport(kind, exchange, health, memory, time.monotonic)
         pair = Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC))) if secure else None
-        self.listener: Listener = self.transport.listener(Place("127.0.0.1", 0, pair), processing=True)
+        self.listener: Listener = self.transport.listener(
+            Place("127.0.0.1", 0, pair, client_ca), processing=True
+        )
 
     @property
     def port(self) -> int:
@@ -126,8 +131,8 @@ class Mesh:
     async def worker(self) -> Worker:
         return await self._stack.enter_async_context(Worker().serving())
 
-    async def picker(self, *, secure: bool = False) -> Picker:
-        picker = Picker(self._kind, self.director, secure=secure)
+    async def picker(self, *, secure: bool = False, client_ca: bytes | None = None) -> Picker:
+        picker = Picker(self._kind, self.director, secure=secure, client_ca=client_ca)
         await self._stack.enter_async_context(picker.listener)
         return picker
 
@@ -198,6 +203,27 @@ async def test_a_body_that_ends_with_trailers(mesh: Mesh, picking: Any) -> None:
         writer.close()
         assert answer.startswith(b"HTTP/1.1 200"), answer
         assert hashlib.sha256(body).hexdigest().encode() in answer
+
+
+async def test_a_picker_that_asks_for_a_certificate_is_shown_one(
+    mesh: Mesh, picking: Any, tmp_path: Path
+) -> None:
+    """A self-signed certificate is its own authority; a stranger's is refused, and so is none."""
+    now = datetime.datetime.now(datetime.UTC)
+    known, stranger = certificate.self_signed(now), certificate.self_signed(now)
+    worker, picker = await mesh.worker(), await mesh.picker(secure=True, client_ca=known.certificate)
+    mesh.director.outcome = picking(worker.destination)
+    client = await mesh.client()
+    for name, pair, status in (("known", known, 200), ("stranger", stranger, 500), ("none", None, 500)):
+        arguments = ["--epp", f"127.0.0.1:{picker.port}", "--listen-port", "0", "--admin-port", "0"]
+        if pair is not None:
+            (tmp_path / f"{name}.crt").write_bytes(pair.certificate)
+            (tmp_path / f"{name}.key").write_bytes(pair.key)
+            arguments += ["--client-cert", str(tmp_path / f"{name}.crt")]
+            arguments += ["--client-key", str(tmp_path / f"{name}.key")]
+        envoy = await mesh.envoy(render(envoy_flags.parse(arguments)))
+        async with client.post(envoy.url(), data=b"x") as answer:
+            assert answer.status == status, name
 
 
 async def test_a_rejection_is_what_the_client_sees(mesh: Mesh) -> None:

@@ -50,6 +50,9 @@ def test_envoy_accepts_it(arguments: list[str], tmp_path: Path) -> None:
         (["--message-timeout", "2h"], "longer than an hour"),
         (["--route-timeout", "soon"], "write a number with a unit"),
         (["--epp", "10.0.0.1:" + "9" * 5000], "is not HOST:PORT"),
+        (["--client-cert", "tls.crt"], "give --client-cert and --client-key"),
+        (["--client-key", "tls.key"], "give --client-cert and --client-key"),
+        (["--client-cert", "a", "--client-key", "b", "--secure=false"], "--client-cert needs --secure"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(

@@ -89,12 +89,17 @@ async def test_a_request_through_envoy_and_an_end_by_sigterm(running_envoy: Any)
         (["--grpc-max-recv-msg-size", "2147483648"], "from 1 to 2147483647"),
         (["--config-text", "plugins: &a [*a]"], "contains itself"),
         (["--cert-path", "/nonexistent", "--endpoint", "127.0.0.1:9"], "tls.key"),
+        (["--config-file", "/nonexistent"], "cannot be read: No such file or directory; expected an"),
+        (["--config-text", "plugins: [a"], "in line 1, column 12"),
+        (["--discovery", "static:///nonexistent.yaml"], "/nonexistent.yaml cannot be read: No such file"),
     ],
 )
 async def test_bad_input_is_one_line_and_exit_2(arguments: list[str], complaint: str) -> None:
     code, stderr = await ended(*LOCAL, *arguments)
     assert code == 2, stderr
     assert complaint in stderr
+    assert stderr.startswith("error: ")
+    assert "[Errno" not in stderr
     assert stderr.count("\n") == 1, stderr
 
 
@@ -126,7 +131,7 @@ async def test_a_fault_while_serving_is_not_called_bad_input(error: Exception) -
 
 async def test_what_discovery_says_in_the_end_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert await serve(Failing(DiscoveryError("the directory is gone"))) == 1
-    assert capsys.readouterr().err == "python -m epp: the directory is gone\n"
+    assert capsys.readouterr().err == "error: the directory is gone\n"
 
 
 async def _answered(client: aiohttp.ClientSession, url: str) -> int | str:

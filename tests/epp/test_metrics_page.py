@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from discovery.instance import ENGINES as NAMES
 from epp.endpoint import Adapters
 from epp.metrics_page import ENGINES, Engine, Load, Series, detect, read_load
 
@@ -29,6 +30,10 @@ TRITON = (
     b'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="max"} 500\n'
     b'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="fraction"} 0.3\n'
 )
+
+
+def test_the_names_that_workers_are_told_of_are_those_that_are_known() -> None:
+    assert [engine.name for engine in ENGINES] == list(NAMES)
 
 
 def test_vllm() -> None:

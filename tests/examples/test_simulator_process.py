@@ -16,6 +16,8 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 import discovery
 from discovery.instance import InstanceStatus
+from epp.settings import Settings as PickerSettings
+from examples.simulator.__main__ import _parser, _settings
 
 Eventually = Callable[..., Awaitable[float]]
 
@@ -102,7 +104,9 @@ async def test_a_drain_is_bounded(how: str) -> None:
         (["--instance-id", "Up"], 2, "instance id 'Up'"),
         (["--speed", "0"], 2, "--speed must be more than 0"),
         (["--speed", "nan"], 2, "--speed must be more than 0"),
-        (["--port", "70000"], 2, "70000 is not a port"),
+        (["--port", "70000"], 2, "'70000' is not a port"),
+        (["--port", "x"], 2, "'x' is not a port: 0 to 65535"),
+        (["--drain-timeout", "soon"], 2, "'soon' is not a number of seconds"),
         (["--label", "nothing"], 2, "--label 'nothing' is not KEY=VALUE"),
         (["--adapter", "a", "--max-lora", "0"], 2, "--adapter needs --max-lora"),
         (["--discovery", "gopher://x"], 2, "'gopher://x' is not a registry URL"),
@@ -113,9 +117,9 @@ async def test_a_drain_is_bounded(how: str) -> None:
 async def test_bad_arguments_are_refused_in_one_line(arguments: list[str], code: int, why: str) -> None:
     result = await anyio.run_process(command(*arguments), check=False)
     assert result.returncode == code
-    last = result.stderr.decode().strip().splitlines()[-1]
-    assert last.startswith("python -m examples.simulator: error: ")
-    assert why in last
+    [line] = result.stderr.decode().splitlines()
+    assert line.startswith("error: ")
+    assert why in line
 
 
 async def test_a_taken_port_is_one_clear_line() -> None:
@@ -147,7 +151,7 @@ async def test_it_registers_as_any_worker_and_says_when_it_leaves(
     arguments = ("--discovery", url, "--adapter", "poet", "coder", "--label", "tier=gold")
     async with (
         discovery.open(url) as found,
-        found.watch("demo", "decode") as watch,
+        found.watch("default", "default") as watch,
         simulator(*arguments) as worker,
     ):
         await eventually(lambda: worker.instance_id in watch.instances)
@@ -178,4 +182,16 @@ async def test_it_registers_as_any_worker_and_says_when_it_leaves(
             assert (await response.read()).endswith(b"data: [DONE]\n\n")
         with anyio.fail_after(5):
             assert await worker.process.wait() == 0
-        assert not [name for name in os.listdir(tmp_path / "demo" / "decode") if worker.instance_id in name]
+        assert not [
+            name for name in os.listdir(tmp_path / "default" / "default") if worker.instance_id in name
+        ]
+
+
+def test_with_no_flags_it_is_where_a_picker_with_no_flags_looks() -> None:
+    settings = _settings(_parser().parse_args([]))
+    assert settings.announcement is not None
+    picker = PickerSettings()
+    assert (settings.announcement.namespace, settings.announcement.component) == (
+        picker.namespace,
+        picker.component,
+    )

@@ -138,6 +138,20 @@ async def test_on_the_way_up_the_worker_speaks_first_on_the_way_down_the_source(
         assert ledger.told[-2:] == ["draining", "ready"]
 
 
+async def test_why_it_is_not_ready_is_said_until_it_is(ledger: Ledger, client: aiohttp.ClientSession) -> None:
+    async with open_over(ledger).register_instance("dynamo", "decode") as handle:
+        for status, reason in (
+            ("not_ready", "loading weights"),
+            ("not_ready", "compiling"),
+            ("ready", None),
+            ("not_ready", None),
+        ):
+            handle.set_ready(status, reason)
+            async with client.get(f"http://{handle.instance.authority}/health") as response:
+                assert (await response.json()).get("reason") == reason
+        assert ledger.told == ["join not_ready", "ready", "not_ready"]
+
+
 async def test_a_source_that_cannot_be_told_raises_and_the_next_call_tries_again(
     ledger: Ledger, client: aiohttp.ClientSession
 ) -> None:

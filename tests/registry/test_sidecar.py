@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from yarl import URL
 
 import discovery
 import registry
+from discovery.memory import named
 from registry.described import DocumentFile
 from registry.sidecar import Followed, Sidecar
 from tests.registry.model_server import VLLM, ModelServer, model_server
@@ -57,6 +59,53 @@ async def seen() -> AsyncIterator[discovery.InstanceEventStream]:
 async def document(seen: discovery.InstanceEventStream) -> dict[str, Any]:
     (instance,) = seen.instances.values()
     return await instance.metadata()
+
+
+async def test_explain_says_which_of_the_two_does_not_answer(
+    server: ModelServer, eventually: Eventually
+) -> None:
+    async def why() -> str | None:
+        async with discovery.open("memory://sidecar") as service:
+            [candidate] = (await service.explain("dynamo", "vllm")).candidates
+            return candidate.reason
+
+    async def until(words: str) -> None:
+        async with asyncio.timeout(10):
+            while words not in (await why() or ""):
+                await asyncio.sleep(0.02)
+
+    where = f"{server.url}/health"
+    server.health = 503
+    async with following(server) as (_, instance):
+        await until(f"its status is not_ready; the server behind it, {where}: HTTP 503")
+        await server.stop()
+        await until(f"the server behind it, {where}: cannot be reached: Connection refused")
+    silent = replace(instance, port=1)  # a sidecar that hangs, or whose network is cut
+    named("sidecar").put(silent)
+    try:
+        await until("its status is not_ready, and nothing answers at 127.0.0.1:1: cannot be reached")
+    finally:
+        named("sidecar").remove(silent)
+
+
+async def test_a_file_that_changed_is_said_once_with_what_changed(
+    server: ModelServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, eventually: Eventually
+) -> None:
+    caplog.set_level("INFO", "registry")
+    file = tmp_path / "metadata.json"
+    file.write_text('{"mdc": {}, "labels": {"a": "b"}}')
+    async with (
+        following(server, file) as (_, instance),
+        discovery.open("memory://sidecar") as found,
+        found.watch("dynamo", "vllm", metadata=True) as seen,
+    ):
+        await eventually(lambda: len(seen.instances) == 1)
+        first = seen.instances[instance.id].revision
+        (tmp_path / "new").write_text('{"mdc": {"x": 1}, "labels": {"a": "b"}}')
+        (tmp_path / "new").replace(file)
+        await eventually(lambda: seen.instances[instance.id].revision != first)
+    said = [record.getMessage() for record in caplog.records if "metadata.json" in record.getMessage()]
+    assert said == [f"{file} was read again; it changed in mdc"]
 
 
 async def test_follows_the_servers_health(

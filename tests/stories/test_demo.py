@@ -1,13 +1,15 @@
 """`make demo`, as a stranger runs it: its own claims are the assertions."""
 
 import asyncio
+import signal
 import socket
 import sys
 
 
-async def test_the_demo_claims_nothing_that_did_not_hold() -> None:
-    code, output = await run("--port", "0")
+async def test_the_demo_claims_nothing_that_did_not_hold_and_is_kept_until_ctrl_c() -> None:
+    code, output = await run("--port", "0", "--keep", until="It goes on until Ctrl-C")
     assert code == 0, output
+    assert "Traceback" not in output
     assert "✗" not in output
     assert output.count("✓") == 8
 
@@ -23,17 +25,24 @@ async def test_a_taken_port_is_said_and_nothing_is_started() -> None:
     assert "Traceback" not in output
 
 
-async def run(*options: str) -> tuple[int, str]:
+async def run(*options: str, until: str | None = None) -> tuple[int, str]:
+    """The exit code and all that it said; Ctrl-C comes after the line that has `until` in it."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "examples.demo", *options),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
+    assert process.stdout is not None
+    lines = []
     try:
         async with asyncio.timeout(55):
-            output, _ = await process.communicate()
+            while line := (await process.stdout.readline()).decode():
+                lines.append(line)
+                if until is not None and until in line:
+                    process.send_signal(signal.SIGINT)
+            await process.wait()
     finally:
         if process.returncode is None:
             process.terminate()
             await process.wait()
-    return process.returncode or 0, output.decode()
+    return process.returncode or 0, "".join(lines)

@@ -37,6 +37,7 @@ class Worker:
 @asynccontextmanager
 async def a_worker(root: Path, *options: str) -> AsyncIterator[Worker]:
     command = ["-m", "examples.simulator", "--discovery", f"file://{root}", "--instance-id", "w-0", *options]
+    command += ["--namespace", "demo", "--component", "decode"]
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:

@@ -1,0 +1,45 @@
+"""How our programs refuse: one line on stderr, `error: what was wrong; what was expected; what to do`, and an exit code."""
+
+import argparse
+import sys
+from typing import Final, NoReturn
+
+from discovery.errors import AdsumError
+
+FAILED: Final = 1
+"""What the world around can put right: nobody answers, a port is taken, a right is missing."""
+WRONG_INPUT: Final = 2
+"""What the user can put right: an argument, or a file that one names (missing, unreadable, malformed)."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments in one line, without the usage text; exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        sys.exit(complain(f"{message}; see {self.prog} --help", WRONG_INPUT))
+
+
+def complain(error: BaseException | str, code: int | None = None) -> int:
+    """Print what was wrong and return the exit code; None: the one that follows from the error."""
+    print(f"error: {error if isinstance(error, str) else in_words(error)}", file=sys.stderr)
+    return code if code is not None else exit_code(error)
+
+
+def exit_code(error: BaseException | str) -> int:
+    """WRONG_INPUT for a ValueError and for a file that was named and cannot be read; FAILED for all else."""
+    return WRONG_INPUT if isinstance(error, ValueError) or _of_file(error) is not None else FAILED
+
+
+def in_words(error: BaseException) -> str:
+    """What it says, without a number that only the operating system knows."""
+    failed = _of_file(error)
+    if failed is not None:
+        return f"{failed.filename} cannot be read: {failed.strerror}; expected a file that this user can read"
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, AdsumError):
+        return error.strerror
+    return str(error) or type(error).__name__
+
+
+def _of_file(error: BaseException | str) -> OSError | None:
+    is_ours = isinstance(error, AdsumError)
+    return error if isinstance(error, OSError) and error.filename is not None and not is_ours else None
