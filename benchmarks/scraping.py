@@ -21,7 +21,8 @@ from benchmarks.processor import percentile, processor_seconds
 from discovery import Instance, InstanceAddedEvent
 from epp.cadence import Rhythm
 from epp.datastore import Datastore
-from epp.metrics_page import ENGINES, read_load
+from epp.engines import ENGINES
+from epp.metrics_page import read_load
 from epp.scrape import Scraper, ScrapeRules
 
 _WORKERS = 100

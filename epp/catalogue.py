@@ -114,6 +114,7 @@ def _prefix_producer(given: PrefixProducerParameters, rng: random.Random) -> Pre
         max_tokens=given.max_prefix_tokens_to_match,
         max_blocks=given.max_prefix_blocks_to_match,
         capacity=tokens // block_tokens,
+        auto_tune=given.auto_tune,
         seed=rng.getrandbits(64),
     )
 

@@ -23,7 +23,7 @@ from epp.config_document import (
     read_document,
 )
 from epp.endpoint_document import ENGINE_LABELS, EndpointDefaults
-from epp.metrics_page import ENGINES, Engine
+from epp.engines import ENGINES, Engine
 from epp.parameters import (
     ExtractorParameters,
     FileDiscoveryParameters,

@@ -43,6 +43,8 @@ class Datastore:
         """Called after endpoints came, went or changed."""
         self.on_reset: list[Callable[[Endpoint], None]] = []
         """Called with an endpoint whose process is gone or another one: what was known of its cache is void."""
+        self.on_cache_size: list[Callable[[Endpoint, int], None]] = []
+        """Called with an endpoint and how many tokens its cache has room for, once that is known."""
         self.on_use: dict[Key, Callable[[], None]] = {}
         """Called, and forgotten, when a request is next sent to that endpoint."""
         self._defaults = defaults or EndpointDefaults()
@@ -50,6 +52,7 @@ class Datastore:
         self._rows: dict[Key, int] = {}
         self._epochs: dict[Key, str] = {}
         self._documents: dict[Key, Mapping[str, Any]] = {}
+        self._cache_tokens: dict[Key, int] = {}
         self._inflight: Counter[Key] = Counter()
         self._numbers: Floats = NO_NUMBERS[:, :0].copy()
         self._adapters: list[Adapters] = []
@@ -135,6 +138,17 @@ class Datastore:
         if changed:
             self._state = object()
 
+    def cache_tokens(self, endpoint: Endpoint) -> int | None:
+        """What its cache has room for; None: not known, or not known any more."""
+        return self._cache_tokens.get(endpoint.key)
+
+    def size_cache(self, endpoint: Endpoint, tokens: int) -> None:
+        """Its page says how large its cache is."""
+        if endpoint.key in self._endpoints:
+            self._cache_tokens[endpoint.key] = tokens
+            for told in self.on_cache_size:
+                told(endpoint, tokens)
+
     def reserve(self, endpoint: Endpoint) -> None:
         """One more request in flight there. The count belongs to the incarnation, whatever its metadata say."""
         self._count(endpoint, 1)
@@ -188,6 +202,7 @@ class Datastore:
             self._numbers[:, row] = NO_NUMBERS[:, 0]
             self._numbers[[Column.INFLIGHT, Column.REACHABLE], row] = kept
             self._adapters[row] = NO_ADAPTERS
+            self._cache_tokens.pop(endpoint.key, None)
             self._reset(endpoint)
 
     def _remove(self, event: InstanceRemovedEvent) -> None:
@@ -201,6 +216,7 @@ class Datastore:
         self._rows = {key: row for row, key in enumerate(self._endpoints)}
         self._documents.pop(key, None)
         self._epochs.pop(key, None)
+        self._cache_tokens.pop(key, None)
         if event.reason in ("deleted", "replaced"):
             self._reset(endpoint)
 

@@ -65,6 +65,7 @@ class Director:
         self._reserved: dict[Pick, Endpoint] = {}
         for producer in profile.producers:
             datastore.on_reset.append(producer.forget)
+            datastore.on_cache_size.append(producer.sized)
             datastore.on_change.append(functools.partial(self._tell, producer))
 
     def direct(

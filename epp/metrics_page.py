@@ -1,20 +1,15 @@
-"""Reads the few numbers that matter off a Prometheus text page, by byte search: most of the page is never looked at.
-
-Which series hold them depends on the engine (vLLM, SGLang, TensorRT-LLM, Triton); names as in the Go picker, plus the
-ones that older vLLM versions use (seed 004).
-"""
+"""Reads the few numbers that matter off a Prometheus text page, by byte search: most of the page is never looked at."""
 
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from epp.endpoint import Adapters
+from epp.engines import Engine, Series
 
-_PREFIX: Final = re.compile(r"\s*([A-Za-z_:][A-Za-z0-9_:]*)\s*(?:\{(.*)\})?\s*", re.DOTALL)
-_PAIR: Final = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"([^"]*)"|([^",{}\s]+))\s*')
 _SAMPLE: Final = re.compile(
     rb'[ \t]*(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\[^\n])*+")*+)\})?[ \t]*([^\s#]+)(?:[ \t]+(-?[0-9]{1,19})(?![0-9]))?'
 )
@@ -27,90 +22,6 @@ _LINES: Final = 4096
 
 
 Page: TypeAlias = bytes | bytearray
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Which series of a page: a metric name and the labels that it must have."""
-
-    name: str
-    labels: Mapping[str, str]
-    name_bytes: bytes = field(init=False, repr=False, compare=False)
-    key: bytes = field(init=False, repr=False, compare=False)
-    """How a line of it begins, the newline before it included."""
-    declaration: bytes = field(init=False, repr=False, compare=False)
-    """What stands before its type."""
-
-    def __post_init__(self) -> None:
-        name = self.name.encode()
-        object.__setattr__(self, "name_bytes", name)
-        object.__setattr__(self, "key", b"\n" + name)
-        object.__setattr__(self, "declaration", b"# TYPE " + name + b" ")
-
-    @classmethod
-    def parse(cls, text: str) -> "Series":
-        """`name` or `name{label=value,label="value"}`; ValueError when it is neither."""
-        found = _PREFIX.fullmatch(text)
-        if found is None:
-            raise ValueError(f"{text!r} is not a metric: expected name or name{{label=value,...}}")
-        labels: dict[str, str] = {}
-        for pair in (found[2] or "").split(",") if (found[2] or "").strip() else ():
-            label = _PAIR.fullmatch(pair)
-            if label is None:
-                raise ValueError(f"{text!r}: {pair.strip()!r} is not label=value")
-            labels[label[1]] = label[2] if label[2] is not None else label[3]
-        return cls(found[1], labels)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
-    """Where one kind of model server keeps its numbers; of several series the first one found counts."""
-
-    name: str
-    waiting: Sequence[Series] = ()
-    running: Sequence[Series] = ()
-    kv_usage: Sequence[Series] = ()
-    lora: Sequence[Series] = ()
-
-    @classmethod
-    def of(cls, name: str, **texts: str) -> "Engine":
-        """An engine with its series as text, alternatives separated by `|`."""
-        series = {
-            field: tuple(Series.parse(one) for one in text.split("|"))
-            for field, text in texts.items()
-            if text
-        }
-        return cls(name=name, **series)
-
-
-ENGINES: Final = (
-    Engine.of(
-        "vllm",
-        waiting="vllm:num_requests_waiting",
-        running="vllm:num_requests_running",
-        kv_usage="vllm:kv_cache_usage_perc|vllm:gpu_cache_usage_perc",
-        lora="vllm:lora_requests_info",
-    ),
-    Engine.of(
-        "sglang",
-        waiting="sglang:num_queue_reqs",
-        running="sglang:num_running_reqs",
-        kv_usage="sglang:token_usage",
-    ),
-    Engine.of(
-        "trtllm-serve",
-        waiting="trtllm_num_requests_waiting",
-        running="trtllm_num_requests_running",
-        kv_usage="trtllm_kv_cache_utilization",
-    ),
-    Engine.of(
-        "triton-tensorrt-llm",
-        waiting="nv_trt_llm_request_metrics{request_type=waiting}",
-        running="nv_trt_llm_request_metrics{request_type=scheduled}",
-        kv_usage="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}",
-    ),
-    Engine.of("triton", waiting="nv_inference_pending_request_count", running="nv_inference_exec_count"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +53,23 @@ def read_load(page: Page, engine: Engine) -> Load:
         max_lora=max_lora,
         adapters=adapters,
     )
+
+
+def read_cache_tokens(page: Page, engine: Engine) -> int | None:
+    """How many tokens the worker's KV cache has room for; None where the page does not say."""
+    size, number = _latest(page, engine.block_size), _latest(page, engine.num_blocks)
+    if size and number:
+        return int(size) * int(number)
+    for series in engine.cache_info:
+        for sample in _samples(page, series):
+            labels = _labels(sample.labels)
+            size_said, number_said = (labels.get(name, "") for name in engine.cache_labels)
+            if _COUNT.fullmatch(size_said) and _COUNT.fullmatch(number_said):
+                return int(size_said) * int(number_said) or None
+    return None
+
+
+_COUNT: Final = re.compile("[0-9]{1,12}")
 
 
 def detect(page: Page, engines: Sequence[Engine]) -> Engine | None:

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from epp.config_document import Duration, Section
-from epp.metrics_page import Engine
+from epp.engines import Engine
 
 
 class NoParameters(Section):
@@ -103,8 +103,9 @@ class InflightParameters(Section):
 class PrefixProducerParameters(Section):
     """How prompts are cut into blocks and how many of them are remembered.
 
-    A cap of 0 is none; that in tokens wins over that in blocks. `block_size`, in characters, is older and has
-    no effect; neither has `auto_tune`: what workers say of their caches' blocks is not read.
+    A cap of 0 is none; that in tokens wins over that in blocks. `auto_tune`: a worker whose metrics page says how large its
+    KV cache is holds as much as that, in place of `lru_capacity_per_server`. `block_size`, in characters, is older and has
+    no effect.
     The cap's default is a quarter of the Go picker's: what is beyond tells few prompts apart, and costs as much again.
     """
 
@@ -151,7 +152,16 @@ class EngineParameters(Section):
             running=self.running_requests_spec,
             kv_usage=self.kv_usage_spec,
             lora=self.lora_spec,
+            cache_info=self.cache_info_spec,
+            cache_labels=self._cache_labels(),
+            block_size=self.cache_block_size_spec,
+            num_blocks=self.cache_num_blocks_spec,
         )
+
+    def _cache_labels(self) -> tuple[str, str]:
+        """Those of vLLM, where they have no name."""
+        size, number = Engine(name="").cache_labels
+        return self.cache_block_size_label_name or size, self.cache_num_blocks_label_name or number
 
 
 class ExtractorParameters(Section):

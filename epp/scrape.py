@@ -15,7 +15,8 @@ from yarl import URL
 from epp.cadence import Beat, Cadence, Rhythm
 from epp.datastore import Datastore
 from epp.endpoint import Endpoint
-from epp.metrics_page import ENGINES, Engine, Load, Page, detect, read_load
+from epp.engines import ENGINES, Engine
+from epp.metrics_page import Load, Page, detect, read_cache_tokens, read_load
 from epp.page_client import PageClient, PageError
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,9 @@ class ScrapeRules:
 
 _BUFFER: Final = 256 * 1024
 """Bytes taken in at once: more than a model server's page has."""
+
+_CACHE_LOOKS: Final = 5
+"""Pages on which the size of a worker's cache is looked for: it says so from the beginning, or never."""
 
 Failed = Callable[[Endpoint, str], None]
 
@@ -93,13 +97,18 @@ class Scraper:
             return
         engine = next((one for one in rules.engines if one.name == target.engine), None)
         beat = self._cadence.join()
+        looks = 0
         try:
             await asyncio.sleep(beat.first())
             while True:
                 started = time.monotonic()
                 try:
-                    engine, load = _read(await client.get(), engine, rules.engines)
+                    page = await client.get()
+                    engine, load = _read(page, engine, rules.engines)
                     self._saw(endpoint, load, beat, started)
+                    if looks < _CACHE_LOOKS and self._datastore.cache_tokens(endpoint) is None:
+                        looks += 1
+                        self._size_cache(endpoint, read_cache_tokens(page, engine))
                 except Exception as error:  # noqa: BLE001  # whatever is on one page, the others are looked at
                     self._missed(endpoint, _cause(error), beat)
                 now = time.monotonic()
@@ -114,6 +123,10 @@ class Scraper:
         now = time.monotonic()
         beat.saw(now, in_use=bool(load.running or load.waiting or self._datastore.inflight(endpoint)))
         self._datastore.observe(endpoint, load, now, beat.period(now - started))
+
+    def _size_cache(self, endpoint: Endpoint, tokens: int | None) -> None:
+        if tokens is not None:
+            self._datastore.size_cache(endpoint, tokens)
 
     def _missed(self, endpoint: Endpoint, reason: str, beat: Beat) -> None:
         self._fail(endpoint, reason, first=not beat.failures)

@@ -42,6 +42,9 @@ class DataProducer(Protocol):
     def served(self, request: InferenceRequest, endpoint: Endpoint) -> None:
         """That endpoint answered the request, with success."""
 
+    def sized(self, endpoint: Endpoint, tokens: int) -> None:
+        """Its metrics page says how many tokens its KV cache has room for."""
+
     def forget(self, endpoint: Endpoint) -> None:
         """Its process is gone or another one: what was known of its cache is void."""
 

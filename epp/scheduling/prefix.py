@@ -15,7 +15,7 @@ from epp.endpoint import Endpoint, EndpointPool, Floats
 from epp.request import InferenceRequest, PrefixChain
 from epp.scheduling.plugin import Scores
 from epp.scheduling.prefix_blocks import BlockEnds
-from epp.scheduling.prefix_index import PrefixIndex
+from epp.scheduling.prefix_index import Key, PrefixIndex
 
 PRODUCER: Final = "approx-prefix-cache-producer"
 LEAST_BLOCK: Final = 64
@@ -30,18 +30,21 @@ class PrefixCacheProducer:
 
     `block_tokens`: tokens in the shortest block, from which `max_blocks` and `capacity` are counted too. `max_tokens`, or
     where that is 0 `max_blocks`: how much of a prompt is looked at, 0: all. `capacity`: blocks that one endpoint is
-    believed to hold. `grain`: see BlockEnds. `seed` makes the hashes those of this picker, so that nobody can prepare
-    prompts that collide.
+    believed to hold; with `auto_tune`, one that says how large its cache is holds as much as that. `grain`: see
+    BlockEnds. `seed` makes the hashes those of this picker, so that nobody can prepare prompts that collide.
     """
 
     block_tokens: int = LEAST_BLOCK
     max_tokens: int = 0
     max_blocks: int = 0
     capacity: int = 7812
+    auto_tune: bool = True
     grain: int = 16
     seed: int = 0
     index: PrefixIndex = field(default_factory=PrefixIndex, repr=False)
     _cuts: BlockEnds = field(init=False, repr=False)
+    _sizes: dict[Key, int] = field(init=False, repr=False, default_factory=dict)
+    """Blocks by endpoint, of those that said so."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_cuts", BlockEnds(self.grain))
@@ -67,7 +70,13 @@ class PrefixCacheProducer:
         """The worker has the prompt in its cache from now on."""
         prefix = request.prefixes.get(self)
         if prefix is not None:
-            self.index.record(prefix.blocks, endpoint.key, self.capacity, prefix.lengths)
+            capacity = self._sizes.get(endpoint.key, self.capacity)
+            self.index.record(prefix.blocks, endpoint.key, capacity, prefix.lengths)
+
+    def sized(self, endpoint: Endpoint, tokens: int) -> None:
+        """Believe no more of it than it has room for."""
+        if self.auto_tune:
+            self._sizes[endpoint.key] = tokens // self.block_tokens
 
     def forget(self, endpoint: Endpoint) -> None:
         """Its cache is gone."""
@@ -75,7 +84,10 @@ class PrefixCacheProducer:
 
     def retain(self, endpoints: Sequence[Endpoint]) -> None:
         """These are there; of those that are not, only as much is kept as is worth it."""
-        self.index.retain([endpoint.key for endpoint in endpoints])
+        present = [endpoint.key for endpoint in endpoints]
+        self.index.retain(present)
+        for key in self._sizes.keys() - present:
+            del self._sizes[key]
 
 
 @dataclass(frozen=True, slots=True)

@@ -403,6 +403,7 @@ def test_a_prefix_scorer_brings_its_producer() -> None:
     (producer,) = profile.producers
     assert isinstance(producer, PrefixCacheProducer)
     assert (producer.block_tokens, producer.max_tokens, producer.capacity) == (64, 32_768, 7812)
+    assert producer.auto_tune
     assert [one.scorer for one in profile.scorers] == [QueueScorer(), PrefixCacheScorer(producer)]
 
 
@@ -425,6 +426,7 @@ def test_prefix_scorers_use_the_producer_that_is_there_or_that_they_name() -> No
     assert isinstance(long, PrefixCacheScorer)
     assert list(profile.producers) == [first.producer, long.producer]
     assert first.producer is not long.producer
+    assert not long.producer.auto_tune
     assert (long.length_weight, long.length_scale) == (0.8, 16000)
     assert len(load_of(plugins=[PREFIX, PREFIX | {"name": "again"}]).profile.producers) == 1
 

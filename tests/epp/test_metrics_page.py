@@ -4,7 +4,8 @@ from hypothesis import strategies as st
 
 from discovery.instance import ENGINES as NAMES
 from epp.endpoint import Adapters
-from epp.metrics_page import ENGINES, Engine, Load, Series, detect, read_load
+from epp.engines import ENGINES, Engine, Series
+from epp.metrics_page import Load, detect, read_cache_tokens, read_load
 
 BY_NAME = {engine.name: engine for engine in ENGINES}
 
@@ -77,6 +78,28 @@ def test_the_words_of_each_engine(engine: str, page: bytes, expected: Load) -> N
     found = detect(page, ENGINES)
     assert found is not None
     assert found.name == engine
+
+
+@pytest.mark.parametrize(
+    ("engine", "page", "tokens"),
+    [
+        ("vllm", b'vllm:cache_config_info{block_size="16",num_gpu_blocks="1000",x="y"} 1.0\n', 16_000),
+        ("vllm", b'vllm:cache_config_info{block_size="16",num_gpu_blocks="None"} 1.0\n', None),
+        ("vllm", b'vllm:cache_config_info{block_size="16",num_gpu_blocks="0"} 1.0\n', None),
+        ("vllm", VLLM, None),
+        ("sglang", b'sglang:cache_config_info{page_size="1",num_pages="5000"} 1\n', 5000),
+        ("trtllm-serve", b"trtllm_kv_cache_tokens_per_block 32\ntrtllm_kv_cache_max_blocks 100\n", 3200),
+        ("triton-tensorrt-llm", TRITON, None),
+        (
+            "triton-tensorrt-llm",
+            TRITON + b'nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type="tokens_per"} 64\n',
+            32_000,
+        ),
+        ("triton", b"nv_inference_exec_count 2\n", None),
+    ],
+)
+def test_how_large_the_cache_is(engine: str, page: bytes, tokens: int | None) -> None:
+    assert read_cache_tokens(page, BY_NAME[engine]) == tokens
 
 
 def value(page: bytes | bytearray, series: str = "m") -> float | None:

@@ -155,6 +155,24 @@ def test_an_endpoint_is_believed_to_hold_so_many_blocks_of_the_shortest_kind() -
     assert 0 < scores(scorer, one)[0] < 0.25
 
 
+def test_an_endpoint_holds_what_its_cache_has_room_for() -> None:
+    told, other = POOL.endpoints[:2]
+    for auto_tune, held in ((True, 20), (False, 32)):
+        producer = PrefixCacheProducer(block_tokens=4, capacity=32, auto_tune=auto_tune)
+        producer.sized(told, 80)
+        request = asked("abcdefgh" * 400)
+        for endpoint in (told, other):
+            producer.prepare(request, POOL)
+            producer.served(request, endpoint)
+        prefix = request.prefixes[producer]
+        counts = producer.index.match(prefix.blocks, POOL.endpoints)
+        assert counts == {0: held, 1: 32}
+        producer.retain([other])
+        producer.forget(told)
+        producer.served(request, told)
+        assert producer.index.match(prefix.blocks, POOL.endpoints) == {0: 32, 1: 32}, "it was away"
+
+
 def test_the_last_block_may_be_short() -> None:
     assert len(blocks(PrefixCacheProducer(block_tokens=128), asked("x" * 192 * 4))) == 2
 

@@ -3,6 +3,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent, Instan
 from epp.cadence import Rhythm
 from epp.datastore import Datastore
 from epp.endpoint import Endpoint
-from epp.metrics_page import Engine, Series
+from epp.engines import Engine, Series
 from epp.saturation import UtilizationDetector
 from epp.scrape import Scraper, ScrapeRules
 
@@ -100,6 +101,36 @@ async def test_the_numbers_follow_the_page(eventually: Eventually) -> None:
         await eventually(lambda: waiting(store) == [9])
         await eventually(lambda: worker.asked > 5)
         assert len(worker.connections) == 1, "the connection is kept"
+
+
+async def test_the_size_of_a_cache_is_told_once_and_again_after_a_restart(eventually: Eventually) -> None:
+    worker, store, told = Worker(), Datastore(), list[tuple[str, int]]()
+    store.on_cache_size.append(lambda endpoint, tokens: told.append((endpoint.id, tokens)))
+    worker.page += b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1\n'
+    async with serving(worker), scraping(store):
+        born = Instance("w1", "ns", "c", "127.0.0.1", worker.port, "a", revision="x.epoch1.0")
+        store.apply(InstanceAddedEvent(born), {})
+        await eventually(lambda: worker.asked > 8)
+        assert told == [("w1", 1600)]
+        worker.page = worker.page.replace(b'"100"', b'"50"')
+        store.apply(InstanceUpdatedEvent(born, replace(born, revision="x.epoch2.0")), {})
+        await eventually(lambda: told[1:])
+        (endpoint,) = store.endpoints
+        store.apply(InstanceRemovedEvent(born, "deleted"))
+        assert told == [("w1", 1600), ("w1", 800)]
+    assert store.cache_tokens(endpoint) is None
+
+
+async def test_a_size_that_nobody_tells_is_not_looked_for_for_ever(eventually: Eventually) -> None:
+    worker, store, told = Worker(), Datastore(), list[int]()
+    store.on_cache_size.append(lambda _, tokens: told.append(tokens))
+    async with serving(worker), scraping(store):
+        add(store, worker)
+        await eventually(lambda: worker.asked > 8)
+        worker.page += b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1\n'
+        asked = worker.asked
+        await eventually(lambda: worker.asked > asked + 3)
+    assert told == []
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/m/x?a=b", "//evil.example:80/m", "/@evil.example/", "/a%20b"])

@@ -1,0 +1,113 @@
+"""Which series of a worker's metrics page hold the numbers that matter, for each kind of model server.
+
+Names as in the Go picker, plus the ones that older vLLM versions use (seed 004).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+_PREFIX: Final = re.compile(r"\s*([A-Za-z_:][A-Za-z0-9_:]*)\s*(?:\{(.*)\})?\s*", re.DOTALL)
+_PAIR: Final = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"([^"]*)"|([^",{}\s]+))\s*')
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Which series of a page: a metric name and the labels that it must have."""
+
+    name: str
+    labels: Mapping[str, str]
+    name_bytes: bytes = field(init=False, repr=False, compare=False)
+    key: bytes = field(init=False, repr=False, compare=False)
+    """How a line of it begins, the newline before it included."""
+    declaration: bytes = field(init=False, repr=False, compare=False)
+    """What stands before its type."""
+
+    def __post_init__(self) -> None:
+        name = self.name.encode()
+        object.__setattr__(self, "name_bytes", name)
+        object.__setattr__(self, "key", b"\n" + name)
+        object.__setattr__(self, "declaration", b"# TYPE " + name + b" ")
+
+    @classmethod
+    def parse(cls, text: str) -> "Series":
+        """`name` or `name{label=value,label="value"}`; ValueError when it is neither."""
+        found = _PREFIX.fullmatch(text)
+        if found is None:
+            raise ValueError(f"{text!r} is not a metric: expected name or name{{label=value,...}}")
+        labels: dict[str, str] = {}
+        for pair in (found[2] or "").split(",") if (found[2] or "").strip() else ():
+            label = _PAIR.fullmatch(pair)
+            if label is None:
+                raise ValueError(f"{text!r}: {pair.strip()!r} is not label=value")
+            labels[label[1]] = label[2] if label[2] is not None else label[3]
+        return cls(found[1], labels)
+
+
+_VLLM_LABELS: Final = ("block_size", "num_gpu_blocks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """Where one kind of model server keeps its numbers; of several series the first one found counts.
+
+    The size of its KV cache: `block_size` in tokens and `num_blocks` are values, or labels of `cache_info` by these names.
+    """
+
+    name: str
+    waiting: Sequence[Series] = ()
+    running: Sequence[Series] = ()
+    kv_usage: Sequence[Series] = ()
+    lora: Sequence[Series] = ()
+    block_size: Sequence[Series] = ()
+    num_blocks: Sequence[Series] = ()
+    cache_info: Sequence[Series] = ()
+    cache_labels: tuple[str, str] = _VLLM_LABELS
+
+    @classmethod
+    def of(cls, name: str, *, cache_labels: tuple[str, str] = _VLLM_LABELS, **texts: str) -> "Engine":
+        """An engine with its series as text, alternatives separated by `|`."""
+        series: dict[str, Any] = {
+            field: tuple(Series.parse(one) for one in text.split("|"))
+            for field, text in texts.items()
+            if text
+        }
+        return cls(name=name, cache_labels=cache_labels, **series)
+
+
+ENGINES: Final = (
+    Engine.of(
+        "vllm",
+        waiting="vllm:num_requests_waiting",
+        running="vllm:num_requests_running",
+        kv_usage="vllm:kv_cache_usage_perc|vllm:gpu_cache_usage_perc",
+        lora="vllm:lora_requests_info",
+        cache_info="vllm:cache_config_info",
+    ),
+    Engine.of(
+        "sglang",
+        waiting="sglang:num_queue_reqs",
+        running="sglang:num_running_reqs",
+        kv_usage="sglang:token_usage",
+        cache_info="sglang:cache_config_info",
+        cache_labels=("page_size", "num_pages"),
+    ),
+    Engine.of(
+        "trtllm-serve",
+        waiting="trtllm_num_requests_waiting",
+        running="trtllm_num_requests_running",
+        kv_usage="trtllm_kv_cache_utilization",
+        block_size="trtllm_kv_cache_tokens_per_block",
+        num_blocks="trtllm_kv_cache_max_blocks",
+    ),
+    Engine.of(
+        "triton-tensorrt-llm",
+        waiting="nv_trt_llm_request_metrics{request_type=waiting}",
+        running="nv_trt_llm_request_metrics{request_type=scheduled}",
+        kv_usage="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}",
+        block_size="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=tokens_per}",
+        num_blocks="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}",
+    ),
+    Engine.of("triton", waiting="nv_inference_pending_request_count", running="nv_inference_exec_count"),
+)
