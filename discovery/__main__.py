@@ -108,6 +108,8 @@ async def _explain(options: argparse.Namespace) -> int:
     async with discovery.open(options.discovery, token=_token()) as service:
         explanation = await service.explain(options.namespace, options.component)
     if options.json:
+        for remark in explanation.remarks():
+            _print_json({"id": None, "is_instance": False, "reason": remark})
         for candidate in explanation.candidates:
             _print_json(
                 {"id": candidate.id, "is_instance": candidate.is_instance, "reason": candidate.reason}

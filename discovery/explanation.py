@@ -31,12 +31,16 @@ class Explanation:
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
-    def _lines(self) -> Iterator[str]:
+    def remarks(self) -> Iterator[str]:
+        """What is to be said of the whole, one sentence each: a degraded source, nothing here."""
         if self.health.state is WatchState.DEGRADED:
             yield f"the source of truth is degraded: {self.health.reason}"
         if not self.candidates:
             others = ", ".join(map(str, self.elsewhere))
             yield f"nothing is registered as {self.key}{f'; there is {others}' if others else ''}"
+
+    def _lines(self) -> Iterator[str]:
+        yield from self.remarks()
         for candidate in self.candidates:
             verdict = "is an instance" if candidate.is_instance else "is not an instance"
             yield f"{candidate.id} {verdict}{f': {candidate.reason}' if candidate.reason else ''}"

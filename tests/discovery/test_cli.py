@@ -71,6 +71,9 @@ def test_watch_tells_who_comes_and_goes_until_it_is_ended(tmp_path: Path) -> Non
 def test_explain_says_why_and_exits_with_one_when_something_is_wrong(tmp_path: Path) -> None:
     nobody = run("explain", "prod", "decode", "--discovery", f"file://{tmp_path}")
     assert (nobody.stdout, nobody.returncode) == ("nothing is registered as prod/decode\n", 1)
+    script = run("explain", "prod", "decode", "--discovery", f"file://{tmp_path}", "--json")
+    remark = {"id": None, "is_instance": False, "reason": "nothing is registered as prod/decode"}
+    assert (json.loads(script.stdout), script.returncode) == (remark, 1)
     with owner(tmp_path, "w-0"):
         deaf = run("explain", "prod", "decode", "--discovery", f"file://{tmp_path}")
     assert deaf.stdout.startswith("w-0 is an instance: its metadata is unavailable: ")
