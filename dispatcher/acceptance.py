@@ -16,6 +16,8 @@ LONGEST_KEY: Final = 1024
 """Bytes of a token, and of an idempotency key."""
 LONGEST_KEPT_MS: Final = 10 * 365 * 24 * 3600 * 1000
 """A result is kept no longer; a broker counts no such times."""
+LONGEST_LEASE_MS: Final = 15_000
+"""Of a claim, in a configuration. One that has longer to go was made before the broker's clock went back."""
 LEAST_WEIGHT: Final = 1e-6
 """Of a tenant; each turn is charged its inverse, which must stay a number that can be added up."""
 LATEST_MS: Final = 2**53

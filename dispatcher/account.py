@@ -20,6 +20,7 @@ RAMP_END: Final = 1024
 REASONS: Final[Mapping[str, str]] = {
     "spent": "no room: the budget is spent",
     "future": "the broker's clock went back and no reading is newer",
+    "lost": "the broker lost what was on its way and hears of it again",
     "stale": "the target was overloaded and no reading is newer",
     "asked": "the target was overloaded and asked to wait",
     "probe": "the target was overloaded and a probe is on its way",

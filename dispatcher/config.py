@@ -17,9 +17,10 @@ from pydantic import (
     model_validator,
 )
 
-from dispatcher.acceptance import LEAST_WEIGHT, LONGEST_KEPT_MS, names_a_tenant
+from dispatcher.acceptance import LEAST_WEIGHT, LONGEST_KEPT_MS, LONGEST_LEASE_MS, names_a_tenant
 from dispatcher.duration import parse_duration, parse_size
 from dispatcher.gates.catalogue import GateConfigError, GateSpec, parse_gate
+from dispatcher.known_fields import only_known
 from dispatcher.outgoing import DEFAULT_PATHS, TIMEOUT, IllegalRequestError, Route, operator_headers
 from dispatcher.queue import Rules
 from dispatcher.urls import broker_url, http_url
@@ -72,12 +73,8 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_unknown_field(cls, given: object) -> object:
-        known = list(cls.model_fields)
-        for name in given if isinstance(given, dict) else ():
-            if name not in known:
-                raise ValueError(f"unknown field {name!r}; known: {', '.join(known)}")
-        return given
+    def _only_known(cls, given: object) -> object:
+        return only_known(cls, given)
 
 
 class HttpConfig(Section):
@@ -124,7 +121,7 @@ class QueueConfig(Section):
     gate: dict[str, Any]
     weights: dict[str, Annotated[float, Field(gt=0, ge=LEAST_WEIGHT, allow_inf_nan=False)]] = {}
     strict_tiers: bool = False
-    lease: Annotated[Duration, Field(ge=1, le=15)] = 15.0
+    lease: Annotated[Duration, Field(ge=1, le=LONGEST_LEASE_MS / 1000)] = 15.0
     max_deliveries: int = Field(default=10, ge=1)
     result_ttl: Annotated[Duration, Field(le=LONGEST_KEPT_MS / 1000)] = 7 * 86400.0
     max_payload: Annotated[Size, Field(le=10 * 1024 * 1024)] = 10 * 1024 * 1024

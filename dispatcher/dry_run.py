@@ -55,8 +55,8 @@ async def _first_reading(gate: DispatchGate) -> None:
 def _readings(gate: DispatchGate) -> Iterator[str]:
     for state in meter_states(gate):
         said = (
-            f"reads {state.value:g}"
-            if state.available and state.value is not None
+            f"reads {state.value:g}, the gate closes at {state.threshold:g}"
+            if state.available and state.value is not None and state.threshold is not None
             else f"closed: {state.reason}"
         )
         yield f"  metric {state.name}: {said}"

@@ -36,6 +36,15 @@ class Door:
     max_payload: int
 
 
+class TooLargeError(ValueError):
+    """The body has more bytes than the queue takes."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"the body is larger than {most} bytes, which is what the queue takes; send less at once"
+        )
+
+
 Handler = Callable[[web.Request, Door, str], Awaitable[web.StreamResponse]]
 
 
@@ -141,11 +150,13 @@ def _is_of(id: str, tenant: str, door: Door) -> bool:
 
 
 async def _body(request: web.Request, door: Door) -> bytes:
-    """The body, a JSON object; raises ValueError, and HTTPRequestEntityTooLarge."""
+    """The body, a JSON object; raises TooLargeError and ValueError."""
     try:
         body = await request.read()
     except web.HTTPRequestEntityTooLarge as error:
-        raise ValueError(f"the body is larger than {door.max_payload} bytes") from error
+        raise TooLargeError(door.max_payload) from error
+    if len(body) > door.max_payload:
+        raise TooLargeError(door.max_payload)
     try:
         msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as error:
@@ -202,6 +213,8 @@ def _is_own(name: str) -> bool:
 def _refused(error: Exception) -> web.Response:
     if isinstance(error, ConflictError):
         return _refusal(409, str(error))
+    if isinstance(error, TooLargeError):
+        return _refusal(413, str(error))
     if isinstance(error, QueueError):
         return _refusal(503, str(error), {"Retry-After": "1"})
     return _refusal(400, str(error))  # an illegal header, a deadline that is none, what the queue refuses

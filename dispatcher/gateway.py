@@ -4,20 +4,23 @@ import asyncio
 import io
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
 import aiohttp
 from aiohttp.connector import Connection
+from aiohttp.http import StreamWriter
 from aiohttp.tracing import Trace
+from multidict import CIMultiDict
 from yarl import URL
 
 from dispatcher.backoff import parse_retry_after
+from dispatcher.timeouts import Timeouts
 
 DROPPED_REASON = "x-llm-d-request-dropped-reason"
 MAX_ANSWER = 64 * 1024 * 1024
@@ -30,8 +33,15 @@ LONGEST_HEADER = 64 * 1024
 """Bytes of an answer's status line and of each of its headers."""
 _IN_ONE_PIECE = 1024 * 1024
 """Bytes of a payload that is written at once; a larger one goes out as fast as it is taken."""
-_NOT_OURS = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
-"""Headers that the client would add."""
+_WRITTEN_AT_ONCE = 64 * 1024
+"""Bytes of a payload that a connection's buffer takes without a wait."""
+
+
+_NOBODY_THERE = (
+    aiohttp.ConnectionTimeoutError,
+    aiohttp.ClientConnectorError,
+    aiohttp.ClientConnectorCertificateError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +56,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """No whole response came; `final`: another attempt would end the same."""
+    """No whole response came; `final`: another attempt would end the same. `reached` False: nobody was there."""
 
     reason: str
     final: bool = False
+    reached: bool = True
 
 
 class Gateway:
@@ -67,6 +78,7 @@ class Gateway:
         self._tls = tls
         self._max_answer = max_answer
         self._now = now
+        self._timeouts = Timeouts()
 
     async def __aenter__(self) -> Self:
         self._keeping = self._session(keep=True)
@@ -90,13 +102,13 @@ class Gateway:
         """
         url = URL(self._base + path, encoded=True)
         try:
-            async with asyncio.timeout(timeout):
+            with self._timeouts.within(timeout):
                 try:
                     return await self._ask(self._keeping, url, headers, body)
                 except _UnheardError:
                     return await self._ask(self._single, url, headers, body)
         except aiohttp.ClientError as error:
-            return NoAnswer(_reason(error))
+            return NoAnswer(_reason(error), reached=not isinstance(error, _NOBODY_THERE))
         except TimeoutError:
             return NoAnswer(f"no answer within {timeout:.3g} s")
 
@@ -138,8 +150,8 @@ class Gateway:
         return aiohttp.ClientSession(
             # no limit: how many are on their way is for whoever sends to say
             connector=_Connector(limit=0, ssl=self._tls or True, force_close=not keep, **options),
+            request_class=_Request,
             cookie_jar=aiohttp.DummyCookieJar(),
-            skip_auto_headers=_NOT_OURS,
             timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT),
             auto_decompress=False,
             trust_env=False,
@@ -169,6 +181,47 @@ class _Way:
 _way: ContextVar[_Way] = ContextVar("_way")
 
 
+class _Request(aiohttp.ClientRequest):
+    """Adds no header but Host and Content-Length. A small body is written as it is, without a task of its own."""
+
+    _skip_auto_headers = CIMultiDict({"Content-Type": None})
+    _small: bytes | None = None
+
+    def update_auto_headers(self, skip_auto_headers: Iterable[str] | None) -> None:
+        pass
+
+    def update_body_from_data(self, body: Any, _stacklevel: int = 3) -> None:
+        if isinstance(body, bytes) and len(body) <= _WRITTEN_AT_ONCE:
+            self._small = body
+            self.headers["Content-Length"] = str(len(body))
+        else:
+            super().update_body_from_data(body, _stacklevel + 1)
+
+    async def send(self, conn: Connection) -> aiohttp.ClientResponse:
+        if self._small is None:
+            return await super().send(conn)
+        if conn.protocol is None:
+            raise aiohttp.ClientConnectionResetError("the connection ended")
+        if conn._connector.force_close:
+            self.headers["Connection"] = "close"
+        writer = StreamWriter(conn.protocol, self.loop)
+        await writer.write_headers(f"{self.method} {self.url.raw_path_qs} HTTP/1.1", self.headers)
+        await writer.write(self._small, drain=False)
+        writer.set_eof()
+        return self.response_class(
+            self.method,
+            self.original_url,
+            writer=None,
+            continue100=None,
+            timer=self._timer,
+            request_info=self.request_info,
+            traces=[],
+            loop=self.loop,
+            session=self._session,
+            stream_writer=writer,
+        )
+
+
 class _Connector(aiohttp.TCPConnector):
     """Tells each request which connection it takes."""
 
@@ -186,7 +239,8 @@ class _Connector(aiohttp.TCPConnector):
             if protocol is not None and kept and protocol.should_close:
                 connection.close()  # it said something that nobody asked for
                 continue
-            self._seen.add(protocol)
+            if not kept:
+                self._seen.add(protocol)
             way = _way.get()
             way.transport, way.kept = connection.transport, kept
             return connection

@@ -18,6 +18,7 @@ from dispatcher.gateway import Gateway
 from dispatcher.lane import Lane
 from dispatcher.observing import Observer
 from dispatcher.opening import open_intake
+from dispatcher.outage import Outage
 from dispatcher.queue import Broker
 from dispatcher.quota import Quotas
 from dispatcher.sending import Sender
@@ -82,6 +83,7 @@ class Lanes:
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._slots: dict[str, Slots] = {}
+        self._outages: dict[str, Outage] = {}
         self._running: dict[str, Running] = {}
         self._retiring: set[asyncio.Task[None]] = set()
         self._retired: list[Running] = []
@@ -156,6 +158,7 @@ class Lanes:
                 request_timeout=target.request_timeout,
                 now_ms=shared.now_ms,
                 observer=shared.observer(queue_config.name, target.name),
+                outage=self._outages.setdefault(target.name, Outage(target.name)),
                 rng=random.Random(),
             )
             slots = self._slots_of(target)

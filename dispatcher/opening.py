@@ -17,6 +17,18 @@ def open_broker(url: str) -> AbstractAsyncContextManager[Broker]:
     return RedisBroker(url)
 
 
+async def what_may_be_lost(broker: Broker) -> str:
+    """Why the broker may drop what is queued, for the log; empty: it does not, or does not tell."""
+    policy = getattr(broker, "eviction_policy", None)
+    found = await policy() if policy is not None else None
+    if found in (None, "noeviction"):
+        return ""
+    return (
+        f"the broker's maxmemory-policy is {found}: when its memory is full it drops queued requests and results; "
+        "set maxmemory-policy to noeviction"
+    )
+
+
 def open_intake(
     broker: Broker, queue: str, rules: Rules, *, key: str, tenant_attribute: str
 ) -> AbstractAsyncContextManager[object]:

@@ -60,8 +60,9 @@ class _BarProgress:
 
 
 @contextmanager
-def shown(stream: TextIO = sys.stderr) -> Iterator[Progress]:
-    """A bar where `stream` is a terminal and rich is installed, else plain lines."""
+def shown() -> Iterator[Progress]:
+    """On stderr: a bar where that is a terminal and rich is installed, else plain lines."""
+    stream = sys.stderr
     if stream.isatty():
         try:
             from rich.console import Console

@@ -94,6 +94,9 @@ class Readings(Collector):
         value = GaugeMetricFamily(
             PREFIX + "gate_metric_value", "What a gate read last.", labels=_METER_LABELS
         )
+        threshold = GaugeMetricFamily(
+            PREFIX + "gate_metric_threshold", "The value at which a gate closes.", labels=_METER_LABELS
+        )
         readable = GaugeMetricFamily(
             PREFIX + "gate_metric_source_available",
             "Whether a gate can read its metric.",
@@ -105,4 +108,6 @@ class Readings(Collector):
                 readable.add_metric(labels, float(state.available))
                 if state.value is not None:
                     value.add_metric(labels, state.value)
-        yield from (value, readable)
+                if state.threshold is not None:
+                    threshold.add_metric(labels, state.threshold)
+        yield from (value, threshold, readable)

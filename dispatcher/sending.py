@@ -12,6 +12,7 @@ from dispatcher.gates.gate import Outcome, Slot
 from dispatcher.gateway import Answer, Gateway, NoAnswer
 from dispatcher.message import Candidate, Claim, ErrorCode
 from dispatcher.observing import Observer
+from dispatcher.outage import Outage
 from dispatcher.outgoing import IllegalRequestError, Route
 from dispatcher.queue import Queue, QueueError
 from dispatcher.verdict import Final, Release, Verdict, failure, judge, outcome_of
@@ -43,7 +44,7 @@ class Admission:
         try:
             await manager.__aexit__(None, None, None)
         except QueueError as error:
-            log.warning("a gate could not take its slot back, its lease will: %s", error)
+            log.debug("a gate could not take its slot back, its lease will: %s", error)
 
 
 @dataclass(slots=True)
@@ -82,6 +83,7 @@ class Sender:
     request_timeout: float
     now_ms: Callable[[], int]
     observer: Observer
+    outage: Outage
     rng: random.Random
 
     async def deliver(self, flight: Flight) -> None:
@@ -117,9 +119,16 @@ class Sender:
         begun = time.perf_counter()
         answer = await self.gateway.post(path, headers, claim.request.payload, timeout)
         flight.settling = True
+        self._reached(answer)
         self.observer.answered(claim, answer, time.perf_counter() - begun)
         await flight.admission.leave(outcome_of(answer), _retry_after(answer))
         return judge(claim, answer, self.now_ms(), self.rng)
+
+    def _reached(self, answer: Answer | NoAnswer) -> None:
+        if isinstance(answer, Answer):
+            self.outage.answered()
+        elif not answer.reached:
+            self.outage.unreached(answer.reason)
 
     async def _settle(self, flight: Flight, verdict: Verdict) -> None:
         pause = FIRST_PAUSE
@@ -128,10 +137,7 @@ class Sender:
                 ours = await self._tell(flight.claim, verdict)
                 break
             except QueueError as error:
-                if pause == FIRST_PAUSE:
-                    log.warning(
-                        "%s: an end is held back until the broker answers: %s", self.queue.name, error
-                    )
+                log.debug("%s: an end is held back until the broker answers: %s", self.queue.name, error)
                 await asyncio.sleep(pause * (0.5 + self.rng.random() / 2))
                 pause = min(LONGEST_PAUSE, pause * 2)
         self.observer.settled(flight.claim, verdict, ours)

@@ -22,7 +22,7 @@ from dispatcher.gates.meter import Meters
 from dispatcher.lanes import Lanes, Running, Shared
 from dispatcher.message import MAX_PAYLOAD
 from dispatcher.observing import Observer
-from dispatcher.opening import open_broker
+from dispatcher.opening import open_broker, what_may_be_lost
 from dispatcher.queue import Broker, QueueError
 from dispatcher.readings import QueueReading, Readings
 from dispatcher.telemetry import Telemetry
@@ -91,7 +91,7 @@ class DispatcherServer:
 
     def in_force(self, yes: bool) -> None:
         """Whether the configuration file as it stands is what runs here; for metrics."""
-        self._telemetry.in_force.set(yes)
+        self._telemetry.in_force = yes
 
     async def drain(self) -> None:
         """Say not ready, claim nothing more, give what is on its way the drain timeout to end."""
@@ -102,7 +102,8 @@ class DispatcherServer:
 
     async def _open(self) -> None:
         broker = await self._stack.enter_async_context(open_broker(self._config.broker))
-        self._broker = broker
+        if risk := await what_may_be_lost(broker):
+            log.warning("%s", risk)
         self._clock = BrokerClock(broker.now_ms)
         await self._clock.sample()
         self._start(self._clock.run())
@@ -122,7 +123,7 @@ class DispatcherServer:
 
     async def _open_pages(self) -> None:
         app = web.Application(client_max_size=MAX_PAYLOAD)
-        status.add_routes(app, self._telemetry.registry, self._look_up, self._why_not_ready)
+        status.add_routes(app, self._telemetry, self._look_up, self._why_not_ready)
         FrontDoor(self._door, self._clock.now_ms).add_routes(app)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
         await runner.setup()
@@ -144,10 +145,19 @@ class DispatcherServer:
             try:
                 async with asyncio.timeout(PING_TIMEOUT):
                     answered = await broker.ping()
-                self._broker_away = "" if answered else "the broker does not answer"
+                why = "" if answered else "the broker does not answer"
             except (QueueError, TimeoutError) as error:
-                self._broker_away = f"the broker does not answer: {error}"
+                why = f"the broker does not answer: {error}"
+            self._tell_outage(why)
             await asyncio.sleep(PING_EVERY)
+
+    def _tell_outage(self, away: str) -> None:
+        """Say it once when it goes, once when it is back: every request on its way waits for it."""
+        if away and not self._broker_away:
+            log.warning("%s; answers are held until it does", away)
+        elif self._broker_away and not away:
+            log.warning("the broker answers again")
+        self._broker_away = away
 
     async def _look_up(self) -> Sequence[Collector]:
         if self._not_ready == "starting":

@@ -1,6 +1,6 @@
 """The pages of the process: /healthz, /readyz, /metrics."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import anyio.to_thread
@@ -27,8 +27,9 @@ def add_routes(
 
     async def metrics(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        looked_up = [metric for collector in await look_up() for metric in collector.collect()]
-        body = await anyio.to_thread.run_sync(encode, _Page(counted, looked_up))
+        collectors = [*await look_up(), counted]
+        page = _Page([metric for collector in collectors for metric in collector.collect()])
+        body = await anyio.to_thread.run_sync(encode, page)
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     app.router.add_get("/healthz", health)
@@ -38,9 +39,7 @@ def add_routes(
 
 @dataclass(frozen=True, slots=True)
 class _Page(Collector):
-    counted: Collector
-    looked_up: Sequence[Metric]
+    metrics: Sequence[Metric]
 
-    def collect(self) -> Iterator[Metric]:
-        yield from self.looked_up
-        yield from self.counted.collect()
+    def collect(self) -> Sequence[Metric]:
+        return self.metrics

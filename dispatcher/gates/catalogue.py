@@ -28,6 +28,7 @@ from dispatcher.gates.parameters import (
     QuotaParameters,
     SaturationParameters,
     ScrapeParameters,
+    WaitOnRefuseParameters,
 )
 from dispatcher.gates.sources import budget_source, query_source, saturation_source, scrape_source
 from dispatcher.gates.tenant_quota import TenantQuotaGate
@@ -88,11 +89,16 @@ def parse_gate(document: Mapping[str, Any], place: str) -> GateSpec:
         raise GateConfigError(f"{place}.type", f"{name!r} is {known}; there are: {_listed(GATES)}")
     kind, given = GATES[name][0], document.get("params") or {}
     parameters = _read(kind, given, f"{place}.params")
-    children: tuple[GateSpec, ...] = ()
+    return GateSpec(name, parameters, place, _children(parameters, f"{place}.params"))
+
+
+def _children(parameters: Parameters, place: str) -> tuple[GateSpec, ...]:
+    if isinstance(parameters, WaitOnRefuseParameters):
+        return (parse_gate(parameters.gate, f"{place}.gate"),)
     if isinstance(parameters, AllOfParameters):
-        places = (f"{place}.params.gates[{index}]" for index in range(len(parameters.gates)))
-        children = tuple(map(parse_gate, parameters.gates, places))
-    return GateSpec(name, parameters, place, children)
+        places = (f"{place}.gates[{index}]" for index in range(len(parameters.gates)))
+        return tuple(map(parse_gate, parameters.gates, places))
+    return ()
 
 
 def _read(kind: type[Parameters], given: object, place: str) -> Parameters:
@@ -159,8 +165,8 @@ def _quota(spec: GateSpec, given: QuotaParameters, around: Surroundings) -> Disp
     return TenantQuotaGate(around.quotas, quota, given.prefix)
 
 
-def _all_of(spec: GateSpec, given: AllOfParameters, around: Surroundings) -> DispatchGate:
-    """What has a ledger is asked first, as one."""
+def _all_of(spec: GateSpec, given: Parameters, around: Surroundings) -> DispatchGate:
+    """What has a ledger is asked first, as one. Who is refused waits, here always: wait-on-refuse is all of one."""
     leaves = list(_leaves(spec))
     counted = [leaf for leaf in leaves if leaf.type in GAUGES]
     others = [_build(leaf, around) for leaf in leaves if leaf.type not in GAUGES]
@@ -239,12 +245,11 @@ GATES: Final[Mapping[str, tuple[type[Parameters], Build]]] = {
     "redis-quota": (QuotaParameters, _quota),
     "composite": (AllOfParameters, _all_of),
     "all-of": (AllOfParameters, _all_of),
+    "wait-on-refuse": (WaitOnRefuseParameters, _all_of),
 }
 
-GO_ONLY: Final = frozenset(
-    {"redis", "redis-leased-rate", "tier-priority-admission", "wait-on-refuse", "sql-quota", "aimd"}
-)
-"""Naming one of these is an error that says so. Here every refused request waits, as wait-on-refuse has it."""
+GO_ONLY: Final = frozenset({"redis", "redis-leased-rate", "tier-priority-admission", "sql-quota", "aimd"})
+"""Naming one of these is an error that says so."""
 
 
 def _listed(names: Mapping[str, object]) -> str:

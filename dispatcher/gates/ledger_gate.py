@@ -1,8 +1,8 @@
 """The gate over a target's ledger: what a meter says is there, minus what all have sent since, 429s minded."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from fractions import Fraction
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -54,6 +54,24 @@ def in_bytes(candidate: Candidate) -> int:
     return max(1, candidate.size)
 
 
+class _Admission(AbstractAsyncContextManager[Slot]):
+    """One admission, entered once: a generator would cost each request twice as much."""
+
+    def __init__(self, gate: "LedgerGate", candidate: Candidate) -> None:
+        self._gate = gate
+        self._candidate = candidate
+
+    async def __aenter__(self) -> Slot:
+        self._reservation = await self._gate.enter(self._candidate)
+        self._slot = Slot()
+        return self._slot
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._gate.leave(self._reservation, self._slot)
+
+
 class LedgerGate:
     """Admits while the ledger has room for the candidate's units under the gauge's reading."""
 
@@ -66,7 +84,7 @@ class LedgerGate:
         self._open_gauge = gauge
         self._ledger = ledger
         self._units = units
-        self._held: set[Reservation] = set()
+        self._held: dict[str, Reservation] = {}
         self._gauge: Gauge | None = None
         self._opened = AsyncExitStack()
 
@@ -94,18 +112,21 @@ class LedgerGate:
         """As `dispatcher.gates.gate.DispatchGate`."""
         return float(self.gauge.budget()) if self._gauge is not None else 0.0
 
-    @asynccontextmanager
-    async def admit(self, candidate: Candidate) -> AsyncIterator[Slot]:
+    def admit(self, candidate: Candidate) -> AbstractAsyncContextManager[Slot]:
         """As `dispatcher.gates.gate.DispatchGate`."""
+        return _Admission(self, candidate)
+
+    async def enter(self, candidate: Candidate) -> Reservation:
+        """Reserve for it; raises RefusedError."""
         reservation = await self._reserve(candidate)
-        self._held.add(reservation)
-        slot = Slot()
-        try:
-            yield slot
-        finally:
-            self._held.discard(reservation)
-            with suppress(QueueError):  # the ledger tells it later, or the lease ends
-                await self._settle(reservation, slot)
+        self._held[reservation.id] = reservation
+        return reservation
+
+    async def leave(self, reservation: Reservation, slot: Slot) -> None:
+        """It is over, as `slot` says."""
+        del self._held[reservation.id]
+        with suppress(QueueError):  # the ledger tells it later, or the lease ends
+            await self._settle(reservation, slot)
 
     async def _reserve(self, candidate: Candidate) -> Reservation:
         gauge = self.gauge
@@ -151,4 +172,4 @@ class LedgerGate:
 
     async def _beat(self) -> None:
         if self._held:
-            await self._ledger.heartbeat(list(self._held))
+            await self._ledger.heartbeat(list(self._held.values()))

@@ -28,13 +28,14 @@ class SourceError(Exception):
 class Measurement:
     """What a source found: `spare` = max(0, D - B), `capacity` = max_SYS, `age` of the oldest sample in seconds.
 
-    `value` is the number that was read, for people.
+    `value` is the number that was read, `threshold` the one at which the gate closes, for people.
     """
 
     spare: Fraction
     capacity: Fraction
     age: float
     value: Fraction
+    threshold: Fraction
 
 
 class Source(Protocol):
@@ -67,10 +68,11 @@ class MeterRules:
 
 @dataclass(frozen=True, slots=True)
 class MeterState:
-    """For metrics: the last number read, whether there is a reading that counts, and if not, why."""
+    """For metrics: the last number read, where the gate closes, whether there is a reading that counts; if not, why."""
 
     name: str
     value: float | None
+    threshold: float | None
     available: bool
     reason: str
 
@@ -144,9 +146,12 @@ class Meter:
     def state(self) -> MeterState:
         """What is known now."""
         held = self._fresh()
-        value = float(self._held.measurement.value) if self._held is not None else None
+        value = threshold = None
+        if self._held is not None:
+            value = float(self._held.measurement.value)
+            threshold = float(self._held.measurement.threshold)
         why = "" if held is not None else self._why or "the last reading is too old"
-        return MeterState(self._source.name, value, held is not None, why)
+        return MeterState(self._source.name, value, threshold, held is not None, why)
 
     async def wait(self, timeout: float, seen: int) -> None:
         """Until the source was looked at since `looks` was `seen`, at most `timeout` seconds."""

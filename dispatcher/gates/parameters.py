@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 from dispatcher.budget import exact
 from dispatcher.duration import parse_duration
 from dispatcher.gates.reader import Access
+from dispatcher.known_fields import only_known
 
 
 def _seconds(value: object) -> object:
@@ -44,12 +45,8 @@ class Parameters(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_unknown_field(cls, given: object) -> object:
-        known = list(cls.model_fields)
-        for name in given if isinstance(given, dict) else ():
-            if name not in known:
-                raise ValueError(f"unknown parameter {name!r}; known: {', '.join(known) or 'none'}")
-        return given
+    def _only_known(cls, given: object) -> object:
+        return only_known(cls, given)
 
 
 class NoParameters(Parameters):
@@ -227,3 +224,9 @@ class AllOfParameters(Parameters):
     """Gates as they stand in the file."""
 
     gates: list[Any] = Field(min_length=1)
+
+
+class WaitOnRefuseParameters(Parameters):
+    """The gate as it stands in the file."""
+
+    gate: Any

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 from fractions import Fraction
+from typing import Final
 
 import aiohttp
 
-from dispatcher.budget import from_load, from_saturation, share
+from dispatcher.budget import ONE, ZERO, closing_point, from_load, from_saturation, share
 from dispatcher.gates.page import Page, PageReader
 from dispatcher.gates.parameters import (
     BudgetParameters,
@@ -15,7 +16,11 @@ from dispatcher.gates.parameters import (
     ScrapeParameters,
 )
 from dispatcher.gates.prometheus import PrometheusReader
-from dispatcher.gates.target_source import Estimate, Fixed, Reader, TargetSource
+from dispatcher.gates.target_source import Fixed, Meaning, Reader, TargetSource
+
+BY_LOAD: Final = Meaning(from_load, closing_point)
+BY_SATURATION: Final = Meaning(lambda value, _: from_saturation(value), lambda _, baseline: ONE - baseline)
+BY_ITSELF: Final = Meaning(lambda value, _: share(value) or ZERO, lambda _, baseline: baseline)
 
 
 def saturation_source(given: SaturationParameters, session: aiohttp.ClientSession) -> TargetSource:
@@ -23,18 +28,18 @@ def saturation_source(given: SaturationParameters, session: aiohttp.ClientSessio
     labels = _labels("inference_pool", given)
     names = ("llm_d_epp_flow_control_pool_saturation", "inference_extension_flow_control_pool_saturation")
     query = " or ".join(f"max({name}{labels})" for name in names)
-    return _of_prometheus(f"saturation of {given.pool}", given, [query], _by_saturation, session)
+    return _of_prometheus(f"saturation of {given.pool}", given, [query], BY_SATURATION, session)
 
 
 def budget_source(given: BudgetParameters, session: aiohttp.ClientSession) -> TargetSource:
     """D = 1 - load / max_SYS."""
     queries = [given.query] if given.query else load_queries(given)
-    return _of_prometheus(f"load of {given.pool or given.query}", given, queries, from_load, session)
+    return _of_prometheus(f"load of {given.pool or given.query}", given, queries, BY_LOAD, session)
 
 
 def query_source(given: QueryParameters, session: aiohttp.ClientSession) -> TargetSource:
     """D is what the query gives."""
-    return _of_prometheus(given.query, given, [given.query], _by_itself, session)
+    return _of_prometheus(given.query, given, [given.query], BY_ITSELF, session)
 
 
 def scrape_source(given: ScrapeParameters, session: aiohttp.ClientSession) -> TargetSource:
@@ -53,7 +58,7 @@ def scrape_source(given: ScrapeParameters, session: aiohttp.ClientSession) -> Ta
         ready=ready,
         per_server=given.max_count_per_pod if counts else given.max_concurrency,
         baseline=given.reserve,
-        estimate=from_load if counts else _by_saturation,
+        meaning=BY_LOAD if counts else BY_SATURATION,
     )
 
 
@@ -87,7 +92,7 @@ def _of_prometheus(
     name: str,
     given: PrometheusParameters,
     queries: list[str],
-    estimate: Estimate,
+    meaning: Meaning,
     session: aiohttp.ClientSession,
 ) -> TargetSource:
     ready: Reader
@@ -96,20 +101,12 @@ def _of_prometheus(
     else:
         ready = PrometheusReader(session, given.url, [ready_query(given)], given.access)
     value = PrometheusReader(session, given.url, queries, given.access)
-    return TargetSource(name, value, ready, given.max_concurrency, given.reserve, estimate)
+    return TargetSource(name, value, ready, given.max_concurrency, given.reserve, meaning)
 
 
 def _labels(name: str, given: PrometheusParameters) -> str:
     namespace = f',namespace="{given.namespace}"' if given.namespace else ""
     return f'{{{name}="{given.pool}"{namespace}}}'
-
-
-def _by_saturation(value: Fraction, capacity: Fraction) -> Fraction:
-    return from_saturation(value)
-
-
-def _by_itself(value: Fraction, capacity: Fraction) -> Fraction:
-    return share(value) or Fraction(0)
 
 
 def _total(values: Iterable[Fraction]) -> Fraction:

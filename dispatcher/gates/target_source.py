@@ -35,8 +35,12 @@ class Fixed:
         return Sample(self.value)
 
 
-Estimate = Callable[[Fraction, Fraction], Fraction]
-"""D from the number read and max_SYS."""
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """`estimate`: D from the number read and max_SYS. `closes_at`: the number where D = B, from max_SYS and B."""
+
+    estimate: Callable[[Fraction, Fraction], Fraction]
+    closes_at: Callable[[Fraction, Fraction], Fraction]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +52,12 @@ class TargetSource:
     ready: Reader
     per_server: Fraction
     baseline: Fraction
-    estimate: Estimate
+    meaning: Meaning
 
     async def measure(self) -> Measurement:
         """As `dispatcher.gates.meter.Source`; both numbers must be there."""
         value, ready = await self.value.read(), await self.ready.read()
         capacity = system_capacity(ready.value, self.per_server)
-        free = spare(self.estimate(value.value, capacity), self.baseline) if capacity > 0 else ZERO
-        return Measurement(free, capacity, max(value.age, ready.age), value.value)
+        free = spare(self.meaning.estimate(value.value, capacity), self.baseline) if capacity > 0 else ZERO
+        threshold = self.meaning.closes_at(capacity, self.baseline)
+        return Measurement(free, capacity, max(value.age, ready.age), value.value, threshold)

@@ -11,6 +11,7 @@ from dispatcher.acceptance import (
     CANCELLED,
     DEAD_LETTERS_KEPT,
     EXPIRED,
+    LONGEST_LEASE_MS,
     POISON,
     RAW_KEPT,
     check,
@@ -169,6 +170,7 @@ class QueueBook:
 
     def tidy(self, now: int) -> int:
         """Let due retries in, give lapsed claims back, answer what is past its deadline; how many were touched."""
+        self._shorten_leases(now)
         due, lapsed = self._delayed.due(now), self._leases.due(now)
         for number in due:
             entry = self._entries[number]
@@ -218,6 +220,15 @@ class QueueBook:
     def _lease(self, entry: Entry, now: int) -> None:
         entry.until_ms = now + self._rules.lease_ms
         self._leases.add(entry.until_ms, entry.place.number)
+
+    def _shorten_leases(self, now: int) -> None:
+        """A clock that went back leaves no claim to its holder for longer than a lease."""
+        latest = now + max(self._rules.lease_ms, LONGEST_LEASE_MS)
+        while self._leases and self._leases[-1][0] > latest:
+            until_ms, number = self._leases[-1]
+            self._leases.discard(until_ms, number)
+            self._entries[number].until_ms = latest
+            self._leases.add(latest, number)
 
     def _leave_claim(self, entry: Entry) -> None:
         self._leases.discard(entry.until_ms, entry.place.number)

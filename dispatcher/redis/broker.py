@@ -2,7 +2,7 @@
 
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from dispatcher.acceptance import checked_name, checked_rules
 from dispatcher.ledger import Ledger
@@ -46,6 +46,16 @@ class RedisBroker:
         except QueueError:
             return False
         return True
+
+    async def eviction_policy(self) -> str | None:
+        """The server's `maxmemory-policy`; None where it does not tell, as hosted ones often do not."""
+        client: Any = self._client
+        try:
+            with as_queue_errors(self._place):
+                told: dict[Any, str] = await client.config_get("maxmemory-policy")
+        except QueueError:
+            return None
+        return next(iter(told.values()), None)
 
     def queue(self, name: str, rules: Rules) -> AbstractAsyncContextManager[Queue]:
         return RedisQueue(self._client, self._place, checked_name(name), checked_rules(name, rules))

@@ -33,17 +33,18 @@ class _Client(Redis):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._turns = asyncio.Semaphore(AT_ONCE)
+        self.answers_within = ANSWERS_WITHIN
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         try:
-            async with self._turns, asyncio.timeout(ANSWERS_WITHIN):
+            async with self._turns, asyncio.timeout(self.answers_within):
                 return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
         except ReadOnlyError:
             # the address may stand for another server by now: whoever keeps these connections never reaches it
             await self.connection_pool.disconnect(inuse_connections=False)
             raise
         except TimeoutError as error:
-            raise LateError(f"nothing came within {ANSWERS_WITHIN:g} s") from error
+            raise LateError(f"nothing came within {self.answers_within:g} s") from error
 
 
 class _Packing:
@@ -71,22 +72,27 @@ class _Unix(_Packing, UnixDomainSocketConnection):
 _PACKING: Final = {Connection: _Tcp, SSLConnection: _Tls, UnixDomainSocketConnection: _Unix}
 
 
-def connect(url: str) -> Redis:
-    """A client with a pool; nothing is connected before the first command. Raises ValueError for another URL."""
+def connect(url: str, *, answers_within: float = ANSWERS_WITHIN) -> Redis:
+    """A client with a pool; nothing is connected before the first command. Raises ValueError for another URL.
+
+    `answers_within`: seconds after which a broker that says nothing counts as away.
+    """
     if urlsplit(url).scheme not in SCHEMES:
         raise ValueError(
             f"{where(url)!r} is no Redis URL; expected redis://host:port/0, rediss:// or unix:///path"
         )
-    client: Redis = _Client.from_url(
+    client: Any = _Client.from_url(
         url,
         max_connections=UNBOUNDED,
         socket_timeout=None,
         socket_connect_timeout=ANSWERS_WITHIN,
         retry=Retry(NoBackoff(), 0),  # whoever asks decides: most questions may be asked again
     )
+    client.answers_within = answers_within
     pool = client.connection_pool
     pool.connection_class = _PACKING.get(pool.connection_class, pool.connection_class)
-    return client
+    connected: Redis = client
+    return connected
 
 
 def where(url: str) -> str:

@@ -30,8 +30,8 @@ MANY: Final = 64
 FEW: Final = 4
 """Messages of one look, and of one while they are large."""
 LARGE: Final = 16 * 1024 * 1024
-WATCHED: Final = 1000
-"""Requests whose cancellation is looked for in one go."""
+WATCHED: Final = 5000
+"""Requests that wait whose cancellation is looked for in one go."""
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class GoIntake:
         self._source = source
         self._scripts = QueueScripts(client, place, queue, rules)
         self._limit = MANY
-        self._cursor = 0
+        self._cursor: bytes | int = 0
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -84,7 +84,7 @@ class GoIntake:
                 await self._cancel()
             except QueueError as error:
                 if pause == POLL:
-                    log.warning("%s: nothing comes in: %s", self._queue, error)
+                    log.info("%s: nothing comes in: %s", self._queue, error)
                 seen, pause = 0, AGAIN
             except Exception:  # whatever it is, the messages are still there, and so are the other producers'
                 log.exception("%s: a fault while taking in; it goes on", self._queue)
@@ -133,15 +133,5 @@ class GoIntake:
         await self._scripts.call("reject", words, self._source.key)
 
     async def _cancel(self) -> None:
-        """Some of the requests that came in and have no result: whether their producers cancelled them since."""
-        client: Any = self._client
-        with as_queue_errors(self._place):
-            self._cursor, found = await client.hscan(self._scripts.key("go"), self._cursor, count=WATCHED)
-            watched = [value.split(b"\0", 1) for value in found.values()]
-            if not watched:
-                return
-            marks = await client.mget([b"request-cancel:" + id for _, id in watched])
-        marked = [(id, token) for (token, id), mark in zip(watched, marks, strict=True) if mark == token]
-        words = [word for pair in marked for word in pair]
-        if words:
-            await self._scripts.call("cancel", words)
+        """What came in and has no result: whether its producer cancelled it since."""
+        self._cursor = await self._scripts.call("marked", (self._cursor, WATCHED))

@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from importlib.resources import files
+from itertools import count
 from math import floor
 from types import TracebackType
 from typing import Any, Final, Self
@@ -13,6 +14,7 @@ from redis.asyncio import Redis
 from dispatcher.account import REASONS
 from dispatcher.ledger import Reading, Refusal, Reservation
 from dispatcher.message import new_token
+from dispatcher.queue import QueueError
 from dispatcher.redis.connection import Script
 from dispatcher.redis.round_trips import Answer, RoundTrips, Words
 from dispatcher.redis.subscriptions import Subscriptions
@@ -37,7 +39,9 @@ class RedisLedger:
         self._script = Script(client, SCRIPT.read_text(), place)
         self._subscriptions = Subscriptions(client, {self._channel: None})
         self._changes = self._subscriptions.changes(self._channel)
+        self._opening, self._numbers = new_token(), count()
         self._began: dict[str, int] = {}
+        self._life = b""
         self._trips = RoundTrips(self._send)
         self._opened = AsyncExitStack()
 
@@ -66,7 +70,7 @@ class RedisLedger:
 
     async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:
         """As `dispatcher.ledger.Ledger`."""
-        member = f"{units}:{new_token()}"
+        member = f"{units}:{self._opening}.{next(self._numbers)}"
         room = min(floor(reading.headroom), WHOLE)
         words: Words = ("R", member, units, reading.at_ms, room, int(reading.headroom > 0))
         seen = self._changes.count
@@ -101,10 +105,20 @@ class RedisLedger:
         await self._changes.wait(timeout, seen)
 
     async def _send(self, operations: Sequence[Words]) -> Sequence[Answer]:
-        _, *answers = await self._call(operations)
+        known = self._life
+        _, self._life, *answers = await self._call(operations)
+        if known not in (b"", self._life):
+            await self._write_in_again()
         return answers
+
+    async def _write_in_again(self) -> None:
+        """The broker lost the book: what runs is told at once, and where that fails by the next heartbeat."""
+        with suppress(QueueError):
+            await self._call([("H", id, began) for id, began in self._began.items()])
 
     async def _call(self, operations: Sequence[Words]) -> list[Any]:
         arguments = [word for words in operations for word in words]
-        answer: list[Any] = await self._script(self._keys, [self._channel, self._lease_ms, *arguments])
+        answer: list[Any] = await self._script(
+            self._keys, [self._channel, self._lease_ms, self._life, *arguments]
+        )
         return answer

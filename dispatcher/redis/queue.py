@@ -214,15 +214,18 @@ class RedisQueue:
 
     async def _with_bodies(self, claims: Sequence[Claim], large: Sequence[bool]) -> list[Claim]:
         """Fetch what was too large to come along. One that cannot be fetched is claimed again when its lease ends."""
-        whole = []
+        whole, left = [], 0
         for claim, fetch in zip(claims, large, strict=True):
             try:
                 found = await self._fetched(claim) if fetch else claim
             except QueueError as error:
-                log.warning("%s: %r is left to its lease: %s", self._name, claim.request.id, error)
+                left += 1
+                log.debug("%s: %r is left to its lease: %s", self._name, claim.request.id, error)
                 continue
             if found is not None:
                 whole.append(found)
+        if left:
+            log.warning("%s: %d claims are left to their leases: the broker went away", self._name, left)
         return whole
 
     async def _fetched(self, claim: Claim) -> Claim | None:

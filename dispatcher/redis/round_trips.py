@@ -65,7 +65,7 @@ class RoundTrips:
         if self._closed:
             raise QueueError("this connection to the broker is closed: open it again to use it")
         for word in words:
-            if isinstance(word, str):
+            if isinstance(word, str) and not word.isascii():
                 word.encode()  # a lone surrogate is the asker's fault, not that of whoever asks in the same trip
         operation = _Operation(words, lasting, undo, asyncio.get_running_loop().create_future())
         self._asked.append(operation)

@@ -13,6 +13,7 @@ from dispatcher.acceptance import (
     DEAD_LETTERS_KEPT,
     EXPIRED,
     FINISH_REMEMBERED_MS,
+    LONGEST_LEASE_MS,
     POISON,
     RAW_KEPT,
     REQUEST_GONE,
@@ -33,8 +34,8 @@ def script_text(name: str) -> str:
     folder = files("dispatcher.redis").joinpath("scripts", "queue")
     texts = ", ".join(map(json.dumps, (EXPIRED, CANCELLED, POISON, BODY_GONE, REQUEST_GONE)))
     limits = (
-        f"local TEXTS, REMEMBERED, RAW_KEPT, DEAD_KEPT = {{ {texts} }}, "
-        f"{FINISH_REMEMBERED_MS}, {RAW_KEPT}, {DEAD_LETTERS_KEPT}\n"
+        f"local TEXTS, REMEMBERED, RAW_KEPT, DEAD_KEPT, LONGEST_LEASE = {{ {texts} }}, "
+        f"{FINISH_REMEMBERED_MS}, {RAW_KEPT}, {DEAD_LETTERS_KEPT}, {LONGEST_LEASE_MS}\n"
     )
     parts = (*PARTS, "part_accept", name) if name in ACCEPTING else (*PARTS, name)
     return limits + "".join(folder.joinpath(f"{part}.lua").read_text() for part in parts)

@@ -1,11 +1,15 @@
 """`python -m dispatcher`, and the same with a fault planted in it, as processes of their own."""
 
 import asyncio
+import contextlib
+import io
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+from dispatcher.__main__ import main
 
 READY_WITHIN = 30.0
 ROOT = Path(__file__).parents[2]
@@ -64,3 +68,18 @@ async def command(*arguments: str, within: float = 60.0) -> tuple[int, str, str]
             await process.wait()
     assert process.returncode is not None
     return process.returncode, out.decode(), error.decode()
+
+
+async def answered(*arguments: str) -> tuple[int, str, str]:
+    """As `command`, in a thread of this process: without the second that an interpreter and its imports take."""
+    out, complaints = io.StringIO(), io.StringIO()
+
+    def run() -> int:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(complaints):
+            try:
+                return main(arguments)
+            except SystemExit as end:
+                return int(end.code or 0)
+
+    code = await asyncio.to_thread(run)
+    return code, out.getvalue(), complaints.getvalue()

@@ -19,7 +19,7 @@ from dispatcher.progress import PlainProgress
 from dispatcher.queue import Rules
 from dispatcher.redis.broker import RedisBroker
 from tests.dispatcher.dispatching import configured, dispatching, document, producer
-from tests.dispatcher.processes import command
+from tests.dispatcher.processes import answered, command
 from tests.dispatcher.target import Asked, Target, ok
 
 
@@ -152,13 +152,13 @@ async def test_a_batch_goes_on_where_it_stopped(
     config = configured(target.url)
     place = ("--broker", redis_url, "--queue", "batch")
     async with producer(broker, config) as queue:
-        code, _, said = await command("submit", str(batch), *place)
+        code, _, said = await answered("submit", str(batch), *place)
         assert code == 0
         assert "batch 'nightly', queue 'batch': 30 requests submitted, 0 had been submitted before" in said
-        code, out, _ = await command("status", *place, "--json")
+        code, out, _ = await answered("status", *place, "--json")
         assert (code, json.loads(out)["pending"]) == (0, 30)
         async with dispatching(broker, config):
-            code, _, said = await command("submit", str(batch), *place, "--results", str(results))
+            code, _, said = await answered("submit", str(batch), *place, "--results", str(results))
         assert code == 0, said
         assert (await queue.queue.totals()).submitted == 30, "the second try submitted nothing anew"
     assert len(lines_of(results)) == 30
@@ -169,13 +169,13 @@ async def test_the_same_batch_with_another_body(redis_url: str, tmp_path: Path) 
     place = ("--broker", redis_url, "--queue", "batch")
     batch = tmp_path / "nightly.jsonl"
     batch.write_text(line("a"))
-    assert (await command("submit", str(batch), *place))[0] == 0
+    assert (await answered("submit", str(batch), *place))[0] == 0
     batch.write_text(line("a", body={"n": "other"}))
-    code, _, said = await command("submit", str(batch), *place)
+    code, _, said = await answered("submit", str(batch), *place)
     assert code == 2
     assert "nightly.jsonl:1: custom_id 'a': the idempotency key was used for another request" in said
     assert re.search(r"--batch nightly-\d{4}-\d\d-\d\d, and a results file of its own", said)
-    assert (await command("submit", str(batch), *place, "--batch", "second"))[0] == 0
+    assert (await answered("submit", str(batch), *place, "--batch", "second"))[0] == 0
 
 
 async def test_old_answers_do_not_stand_for_changed_requests(
@@ -186,18 +186,18 @@ async def test_old_answers_do_not_stand_for_changed_requests(
     config = configured(target.url)
     submit = ("submit", str(batch), "--broker", redis_url, "--queue", "batch", "--results")
     async with dispatching(broker, config):
-        assert (await command(*submit, str(results)))[0] == 0
+        assert (await answered(*submit, str(results)))[0] == 0
         before = results.read_bytes()
         for changed in ({"body": {"n": "other"}}, {"url": "/v1/completions"}):
             batch.write_text("\n".join([line("a"), line("b", **changed), line("c"), line("d")]))
-            code, _, said = await command(*submit, str(results))
+            code, _, said = await answered(*submit, str(results))
             assert code == 2, said
             assert "nightly.jsonl:2: " in said
             assert "out.jsonl has an answer to custom_id 'b', but to another path or body" in said
             assert re.search(r"--batch nightly-\d{4}-\d\d-\d\d, and a results file of its own", said)
             assert results.read_bytes() == before
         assert len(target.asked) == 3, "nothing was submitted, line d neither"
-        code, _, said = await command(*submit, str(tmp_path / "new.jsonl"), "--batch", "second")
+        code, _, said = await answered(*submit, str(tmp_path / "new.jsonl"), "--batch", "second")
         assert code == 0, said
     assert lines_of(tmp_path / "new.jsonl")["b"]["response"]["body"] == {"served": "second:b"}
 
@@ -206,7 +206,7 @@ async def test_a_results_file_without_digests_is_believed(redis_url: str, tmp_pa
     batch, results = tmp_path / "nightly.jsonl", tmp_path / "out.jsonl"
     batch.write_text(line("a"))
     results.write_text('{"id":"nightly:a","custom_id":"a","response":null,"error":null}\n')
-    code, _, said = await command(
+    code, _, said = await answered(
         "submit", str(batch), "--broker", redis_url, "--queue", "batch", "--results", str(results)
     )
     assert code == 0
@@ -218,13 +218,13 @@ async def test_how_many_had_been_submitted_before(redis_url: str, tmp_path: Path
     submit = ("submit", str(tmp_path / "nightly.jsonl"), "--broker", redis_url, "--queue", "batch")
     for ids, said in (("abc", "3 requests submitted, 0 had"), ("abcde", "2 requests submitted, 3 had")):
         (tmp_path / "nightly.jsonl").write_text("\n".join(line(id) for id in ids))
-        assert said + " been submitted before" in (await command(*submit))[2]
+        assert said + " been submitted before" in (await answered(*submit))[2]
 
 
 @pytest.mark.parametrize("text", ["", "\n \n"])
 async def test_a_batch_file_with_nothing_in_it(redis_url: str, tmp_path: Path, text: str) -> None:
     (tmp_path / "empty.jsonl").write_text(text)
-    code, _, said = await command(
+    code, _, said = await answered(
         "submit", str(tmp_path / "empty.jsonl"), "--broker", redis_url, "--queue", "batch"
     )
     assert code == 2
@@ -284,17 +284,17 @@ async def test_status_cancel_and_dead_letters(broker: RedisBroker, redis_url: st
     async with producer(broker, configured("http://127.0.0.1:9")) as queue:
         await queue.submit("r1")
         await queue.queue.reject(b"\xffnonsense", "no JSON", code=ErrorCode.INVALID_REQUEST)
-    code, out, _ = await command("status", *place, "r1")
+    code, out, _ = await answered("status", *place, "r1")
     assert code == 0
     assert "pending" in out
-    code, out, _ = await command("cancel", *place, "r1", "r2", "--json")
+    code, out, _ = await answered("cancel", *place, "r1", "r2", "--json")
     assert code == 1
     first, second = map(json.loads, out.splitlines())
     assert first == {"id": "r1", "was": "pending", "cancelled": True}
     assert second == {"id": "r2", "was": "unknown", "cancelled": False}
-    code, out, _ = await command("status", *place, "r1", "--json")
+    code, out, _ = await answered("status", *place, "r1", "--json")
     assert json.loads(out)["error"]["code"] == "CANCELLED"
-    code, out, _ = await command("dead-letters", *place)
+    code, out, _ = await answered("dead-letters", *place)
     assert code == 0
     assert "no JSON" in out
 
@@ -313,7 +313,7 @@ async def test_the_batch_file_itself_is_no_results_file(redis_url: str, tmp_path
     batch.write_text(line("a"))
     other.symlink_to(batch)
     place = ("--broker", redis_url, "--queue", "batch")
-    code, _, said = await command("submit", str(batch), *place, "--results", str(other))
+    code, _, said = await answered("submit", str(batch), *place, "--results", str(other))
     assert (code, batch.read_text()) == (2, line("a"))
     assert "--results is the batch file itself" in said
 
@@ -324,7 +324,7 @@ async def test_results_that_cannot_be_written_are_known_before_anything_is_submi
     batch = tmp_path / "nightly.jsonl"
     batch.write_text(line("a"))
     place = ("--broker", redis_url, "--queue", "batch")
-    code, _, said = await command("submit", str(batch), *place, "--results", str(tmp_path / "no" / "out"))
+    code, _, said = await answered("submit", str(batch), *place, "--results", str(tmp_path / "no" / "out"))
     assert code == 1
     assert "No such file" in said
     async with producer(broker, configured("http://127.0.0.1:9")) as queue:
@@ -341,13 +341,11 @@ async def test_results_that_nobody_will_ever_see_are_not_waited_for(
     file.write_text(document(target.url, queue_, broker=redis_url))
     async with producer(broker, configured(target.url)) as queue:
         if gone == "taken":
-            await command("submit", str(batch), "--config", str(file))
+            await answered("submit", str(batch), "--config", str(file))
             [claim] = await queue.queue.claim(1, owner="o")
             await queue.queue.finish(claim, Result(claim.request.id, claim.request.token, 200, b"{}"))
             await queue.queue.ack_results(await queue.queue.lease_results(1))
-    code, _, said = await command(
-        "submit", str(batch), "--config", str(file), "--results", str(results), within=60
-    )
+    code, _, said = await answered("submit", str(batch), "--config", str(file), "--results", str(results))
     assert code == (2 if gone == "go-list" else 1), said
     assert ("result-list" if gone == "go-list" else "taken by another consumer") in said
 

@@ -76,7 +76,7 @@ def test_secrets_come_from_the_environment_and_are_not_shown() -> None:
         ({**SOUND, "front_door": {"queue": "other"}}, "there is no queue 'other'; there are batch"),
         (queue(target="other"), "queues.batch.target: there is no target 'other'; there are pool"),
         (queue(gate={"type": "open"}), "queues.batch.gate.type: 'open' is no known gate"),
-        (queue(gate={"type": "constant", "params": {"x": 1}}), "queues.batch.gate.params: unknown parameter 'x'"),
+        (queue(gate={"type": "constant", "params": {"x": 1}}), "queues.batch.gate.params: unknown field 'x'"),
         (queue(gate={}), "queues.batch.gate: expected a mapping with a type"),
         (queue(lease="60s"), "queues[0].lease: Input should be less than or equal to 15"),
         (queue(max_payload="11MiB"), "queues[0].max_payload: Input should be less"),

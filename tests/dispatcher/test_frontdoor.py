@@ -62,6 +62,12 @@ async def never(asked: Asked) -> web.StreamResponse:
 @asynccontextmanager
 async def door(target: Target, broker: str = "memory://", **said: Any) -> AsyncIterator[Door]:
     given = yaml.safe_load(document(target.url, broker=broker)) | {"front_door": {"queue": "batch", **said}}
+    async with opened(given) as way_in:
+        yield way_in
+
+
+@asynccontextmanager
+async def opened(given: dict[str, Any]) -> AsyncIterator[Door]:
     async with DispatcherServer(read_config(yaml.safe_dump(given), {"T": "secret"})) as server:
         http = dict(pair.split("=") for pair in server.ready_line.split()[1:])["http"]
         async with aiohttp.ClientSession(f"http://{http}") as client:
@@ -131,7 +137,7 @@ async def test_21_a_request_is_cancelled(target: Target, eventually: Eventually)
         (ENQUEUE, b"[]", 400, "not a JSON object"),
         (ENQUEUE, b"[" * 100_000, 400, "not a JSON object"),
         (ENQUEUE, b'{"a": nul}', 400, "not a JSON object"),
-        (ENQUEUE, b'{"a": "' + b"x" * 11_000_000 + b'"}', 400, "larger than"),
+        (ENQUEUE, b'{"a": "' + b"x" * 11_000_000 + b'"}', 413, "larger than 10485760 bytes"),
         ({"X-Dispatch-Deadline": "tomorrow"} | ENQUEUE, BODY, 400, "is not a duration"),
         ({"X-Dispatch-Deadline": "0s"} | ENQUEUE, BODY, 400, "deadline"),
         ({"X-Own": "\u00e9\u20ac"} | ENQUEUE, BODY, 400, "header"),
@@ -146,6 +152,15 @@ async def test_what_is_refused(
         assert message in said["error"]["message"]
         assert said["error"]["type"] == "invalid_request_error"
     assert target.asked == []
+
+
+async def test_a_queue_may_take_less_than_the_front_door(target: Target) -> None:
+    given = yaml.safe_load(document(target.url, {"name": "batch", "max_payload": "1KiB"}))
+    given["front_door"] = {"queue": "batch"}
+    async with opened(given) as way_in:
+        answered, said, _ = await way_in.post(ENQUEUE, {"a": "x" * 2000})
+        assert (answered, said["error"]["type"]) == (413, "invalid_request_error")
+        assert "larger than 1024 bytes" in said["error"]["message"]
 
 
 async def test_29_a_client_overrides_nothing(target: Target) -> None:

@@ -33,7 +33,7 @@ PAGE = {"url": "http://127.0.0.1:9/metrics", "metric": "load", "max_count_per_po
         ({}, "expected a mapping with a type"),
         ("constant", "expected a mapping with a type"),
         ({"type": "constant", "parameters": {}}, "unknown field 'parameters'; known: type, params"),
-        ({"type": "constant", "params": {"budget": 1}}, "unknown parameter 'budget'; known: none"),
+        ({"type": "constant", "params": {"budget": 1}}, "unknown field 'budget'; known: none"),
         ({"type": "local-max-concurrency"}, "gate.params.limit: Field required"),
         ({"type": "local-max-concurrency", "params": {"limit": 0}}, "greater than or equal to 1"),
         ({"type": "redis-quota", "params": {"limit": 1, "mode": "speed"}}, "'concurrency' or 'rate-limit'"),
@@ -78,6 +78,8 @@ PAGE = {"url": "http://127.0.0.1:9/metrics", "metric": "load", "max_count_per_po
             r"gate.params.gates\[1\].type: 'open' is no known gate",
         ),
         ({"type": "all-of", "params": {"gates": []}}, "at least 1 item"),
+        ({"type": "wait-on-refuse", "params": {}}, "gate.params.gate: Field required"),
+        ({"type": "wait-on-refuse", "params": {"gate": {"type": "x"}}}, "gate.params.gate.type: 'x' is no"),
     ],
 )
 def test_14_what_is_wrong_is_an_error_that_says_what_could_stand_there(document: Any, said: str) -> None:
@@ -100,6 +102,11 @@ def test_14_what_is_wrong_is_an_error_that_says_what_could_stand_there(document:
         ({"type": "endpoint-scrape", "params": {**PAGE, "pods": 2, "baseline": 0.1}}, 17, False),
         ({"type": "endpoint-scrape", "params": {**PAGE, "pods": 2, "baseline": 0.1}}, 18, True),
         ({"type": "all-of", "params": {"gates": [{"type": "endpoint-scrape", "params": PAGE}]}}, 9, False),
+        (
+            {"type": "wait-on-refuse", "params": {"gate": {"type": "endpoint-scrape", "params": PAGE}}},
+            9,
+            False,
+        ),
         ({"type": "prometheus-budget", "params": PROMETHEUS}, None, True),
         ({"type": "prometheus-saturation", "params": PROMETHEUS}, 1, True),
     ],

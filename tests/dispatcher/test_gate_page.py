@@ -62,6 +62,25 @@ async def test_the_budget_of_a_page(
 
 
 @pytest.mark.parametrize(
+    ("more", "load"),
+    [
+        ({"max_count_per_pod": 10, "pods": 5, "baseline": "0.1"}, 45.0),
+        ({"max_count_per_pod": 10, "pods_metric": "pods", "baseline": "0.2"}, 32.0),
+        ({"baseline": "0.2"}, 0.8),
+    ],
+)
+async def test_the_load_at_which_a_gate_closes_is_told(
+    target: TargetSimulator, eventually: Eventually, more: dict[str, Any], load: float
+) -> None:
+    target.page = "load 0.5\npods 4\n"
+    async with opened("endpoint-scrape", params(target, **more)) as gate:
+        await eventually(lambda: meter_states(gate)[0].available)
+        assert meter_states(gate)[0].threshold == load
+        target.page = f"load {load}\npods 4\n"
+        await eventually(lambda: gate.budget() == 0)
+
+
+@pytest.mark.parametrize(
     ("page", "said"),
     [
         ("", "the page has no load"),

@@ -78,6 +78,7 @@ async def test_saturation(
     async with opened("prometheus-saturation", {**params, "threshold": threshold}) as gate:
         assert await look(gate, eventually)
         assert gate.budget() == pytest.approx(budget)
+        assert meter_states(gate)[0].threshold == float(threshold)
         assert await Places(gate).take_all() == places
 
 
@@ -89,6 +90,7 @@ async def test_a_query_gives_the_budget_itself(
     fake.data["pods"] = vector("3")
     async with opened("prometheus-query", {**params, "query": "free", "pods_query": "pods"}) as gate:
         assert await look(gate, eventually)
+        assert meter_states(gate)[0].threshold == 0
         assert await Places(gate).take_all() == 3
 
 

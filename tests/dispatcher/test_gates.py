@@ -123,6 +123,18 @@ async def test_all_of_takes_all_or_none() -> None:
         assert refusal.scope is Scope.TENANT
 
 
+async def test_wait_on_refuse_is_its_gate() -> None:
+    inner = {"type": "local-max-concurrency", "params": {"limit": 1}}
+    async with opened("wait-on-refuse", {"gate": inner}) as gate:
+        places = Places(gate)
+        assert await places.take_all() == 1
+        refusal = await places.ask()
+        assert refusal is not None
+        waiting = asyncio.create_task(refusal.changed())
+        await places.give_back()
+        await asyncio.wait_for(waiting, 5)
+
+
 async def test_12_all_of_tells_every_gate_what_the_target_said() -> None:
     gates = [{"type": "constant"}, {"type": "local-max-concurrency", "params": {"limit": 9}}]
     async with opened("composite", {"gates": gates}) as gate:

@@ -284,6 +284,30 @@ async def test_21_a_go_producer_cancels_what_waits_and_what_is_on_its_way(
         assert await counts(queue) == {"submitted": 3, "cancelled": 2, "pending": 1}
 
 
+async def test_21_a_backlog_delays_no_cancellation(broker: RedisBroker, producer: Producer) -> None:
+    backlog = {f"{number:x}": f"t\0b{number}" for number in range(2**40, 2**40 + 300_000)}
+    async with broker.queue("q", GO_LIST) as queue, broker.go_intake("q", GO_LIST, SOURCE):
+        await producer.client.hset("adsum:{q}:go", mapping=backlog)
+        await producer.submit("held", token="1")
+        await waiting(queue, 1)
+        claim = await claimed(queue)
+        await producer.cancel("held")
+        async with asyncio.timeout(10):  # the figure is 1 s
+            assert list(await queue.cancelled(30)) == [claim.fence]
+        await producer.submit("next", token="2")
+        await waiting(queue, 1)
+        await producer.cancel("next")
+        assert await queue.claim(1, owner="o") == []
+        for id in ("held", "next"):
+            result = await producer.result()
+            assert (result["id"], result["error_code"]) == (id, "CANCELLED")
+        await producer.submit("last", token="3")
+        await waiting(queue, 1)
+        claim = await claimed(queue)
+        await producer.cancel("last")
+        assert not await queue.sending(claim)
+
+
 async def test_what_an_older_cancellation_left_does_not_touch_an_id_used_again(
     broker: RedisBroker, producer: Producer
 ) -> None:

@@ -226,11 +226,11 @@ def test_the_script_keeps_the_same_book_as_the_account(redis_server: RedisServer
         script = client.register_script(SCRIPT.read_text())
 
         def told(*words: object) -> tuple[int, list[Any]]:
-            now, answer = script(["{t}began", "{t}leases", "{t}state"], ["{t}channel", 60_000, *words])
+            now, _, answer = script(["{t}began", "{t}leases", "{t}state"], ["{t}channel", 60_000, "", *words])
             return now, [word.decode() if isinstance(word, bytes) else word for word in answer]
 
         def clock() -> int:
-            now: int = script(["{t}began", "{t}leases", "{t}state"], ["{t}channel", 60_000])[0]
+            now: int = script(["{t}began", "{t}leases", "{t}state"], ["{t}channel", 60_000, ""])[0]
             return now
 
         members: list[str] = []

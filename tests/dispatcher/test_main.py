@@ -234,6 +234,7 @@ async def test_28_every_series_is_there_at_zero_and_the_sums_hold(
         assert sample(metrics, "llm_d_async_async_pool_worker_limit", pool_name="pool") == 64
         assert sample(metrics, "llm_d_async_async_gate_metric_source_available", queue_id="blind") == 0
         assert sample(metrics, "llm_d_async_async_dispatch_budget", queue_id="blind") == 0
+        assert "# TYPE llm_d_async_async_gate_metric_threshold gauge" in metrics
         requests = await queue.submit_all([f"r{number}" for number in range(40)])
         for done in (False, True):
             if done:

@@ -41,7 +41,7 @@ class Source:
         self._clocks.now += self.takes_ms
         if self.error is not None:
             raise self.error
-        return Measurement(Fraction(1, 2), Fraction(20), self.age, Fraction(10))
+        return Measurement(Fraction(1, 2), Fraction(20), self.age, Fraction(10), Fraction(18))
 
 
 async def test_a_reading_is_never_later_than_its_sample() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from dispatcher.message import ErrorCode, Request
 from dispatcher.queue import Broker, ConflictError, Rules, State
-from tests.dispatcher.queued import HOUR, answer, claimed, counts, submitted
+from tests.dispatcher.queued import HOUR, answer, claimed, counts, submitted, until_ms
 
 
 @pytest.mark.parametrize(
@@ -119,6 +119,19 @@ async def test_22_a_key_is_its_tenants_own(broker: Broker) -> None:
         ours = await submitted(broker, queue, "a", tenant="us", idempotency_key="k")
         theirs = await submitted(broker, queue, "a", tenant="them", idempotency_key="k")
         assert ours.token != theirs.token
+
+
+async def test_22_a_key_is_free_again_when_its_result_is_kept_no_longer(broker: Broker) -> None:
+    async with broker.queue("q", Rules(result_ttl_ms=300)) as queue:
+        first = await submitted(broker, queue, "a", within_ms=400, idempotency_key="k")
+        claim = await claimed(queue)
+        await queue.finish(claim, answer(claim))
+        with pytest.raises(ConflictError):
+            await submitted(broker, queue, "b", payload=b"other", idempotency_key="k")
+        await until_ms(broker, first.deadline_ms + 300)
+        await queue.sweep()
+        again = await submitted(broker, queue, "b", payload=b"other", idempotency_key="k")
+        assert again.token != first.token
 
 
 async def test_22_many_at_once_with_one_key_are_one(broker: Broker) -> None:

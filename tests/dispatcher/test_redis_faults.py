@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from dispatcher.memory.broker import MemoryBroker
 from dispatcher.message import Claim, ErrorCode, Result
 from dispatcher.queue import Queue, QueueError, Rules
 from dispatcher.redis.broker import RedisBroker
@@ -71,6 +72,29 @@ async def test_02_a_frozen_owner_that_wakes_up_too_late_publishes_nothing(redis_
             assert await asyncio.to_thread(process.stdout.readline) == "0\n"
         assert await queue.lease_results(9) == []
         assert await counts(queue) == {"submitted": 1, "succeeded": 1, "redelivered": 1}
+
+
+async def test_03_a_clock_that_went_back_leaves_no_claim_to_a_dead_owner(redis_url: str) -> None:
+    """What a failover to a server whose clock is an hour behind leaves: a lease that ends in an hour."""
+    async with RedisBroker(redis_url) as broker, broker.queue("q", SHORT) as queue:
+        await submitted(broker, queue, "a")
+        claim = await claimed(queue)
+        await broker._client.zincrby("adsum:{q}:leases", HOUR, claim.fence.partition(".")[0])
+        await queue.sweep()
+        [(_, until_ms_)] = await broker._client.zrange("adsum:{q}:leases", 0, -1, withscores=True)
+        assert until_ms_ - await broker.now_ms() <= 15_000
+
+
+async def test_03_a_clock_that_went_back_leaves_no_claim_to_a_dead_owner_in_memory() -> None:
+    now = 10 * HOUR
+    async with MemoryBroker(lambda: now) as broker, broker.queue("q", SHORT) as queue:
+        await submitted(broker, queue, "a", within_ms=5 * HOUR)
+        await claimed(queue)
+        now -= HOUR
+        assert await queue.sweep() == 0
+        now += 15_000
+        assert await queue.sweep() == 1
+        assert (await claimed(queue)).delivery == 2
 
 
 CLOCKS = """

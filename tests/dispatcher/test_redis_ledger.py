@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
+from dispatcher.account import REASONS
 from dispatcher.gates.gate import Outcome
+from dispatcher.gates.heartbeat import beating
 from dispatcher.ledger import Reading, Refusal, Reservation
 from dispatcher.queue import QueueError
 from dispatcher.quota import Grant, Quota, QuotaMode
@@ -25,7 +27,7 @@ from tests.dispatcher.target_simulator import TargetSimulator
 from tests.redis_server import RedisServer
 
 Eventually = Callable[..., Awaitable[float]]
-LEASE = 3.0
+LEASE = 2.0
 
 
 async def shared_by_three(url: str, gate: dict[str, Any], limit: int, eventually: Eventually) -> None:
@@ -47,7 +49,7 @@ async def shared_by_three(url: str, gate: dict[str, Any], limit: int, eventually
             assert sum(one.held for one in living) == had
             await asyncio.sleep(0.02)
         await eventually(lambda: sum(one.held for one in living) == had + lost, within=LEASE + 10)
-        settled = time.monotonic() + LEASE + 1.5  # the others' leases would have ended, were they not renewed
+        settled = time.monotonic() + 1.5  # by now the others' leases would have ended, were they not renewed
         while time.monotonic() < settled:
             assert sum(one.held for one in living) == limit
             await asyncio.sleep(0.02)
@@ -133,7 +135,7 @@ async def test_12_a_429_at_one_replica_closes_the_others_before_their_next_reque
 async def test_a_broker_that_is_away_lets_nobody_in_and_what_it_missed_is_told(
     tmp_path: Path, eventually: Eventually
 ) -> None:
-    with RedisServer(tmp_path) as server:
+    with RedisServer(tmp_path, durable=True) as server:
         client = Redis.from_url(server.url)
         async with client, RedisLedger(client, "pool") as ledger, opened("constant", ledger=ledger) as gate:
             places = Places(gate)
@@ -154,7 +156,7 @@ async def test_a_broker_that_is_away_lets_nobody_in_and_what_it_missed_is_told(
 
 async def test_what_was_reserved_when_the_answer_was_lost_comes_back_with_its_lease(tmp_path: Path) -> None:
     with RedisServer(tmp_path) as server:
-        client = connect(server.url)
+        client = connect(server.url, answers_within=0.5)
         async with client, RedisLedger(client, "pool", lease_ms=400) as ledger:
             reading = Reading(Fraction(1), await ledger.now_ms())
             server.pause()
@@ -165,6 +167,45 @@ async def test_what_was_reserved_when_the_answer_was_lost_comes_back_with_its_le
             while not isinstance(await ledger.reserve(reading, 1), Reservation):
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.02)
+
+
+async def test_11_a_broker_that_lost_the_book_gives_no_place_twice(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    """One holds all three places, and says so three times a lease; the other asks the empty book for one."""
+
+    async def asked() -> Reservation | Refusal | None:
+        try:
+            return await other.reserve(Reading(Fraction(3), await other.now_ms() - 60_000), 1)
+        except QueueError:
+            return None
+
+    with RedisServer(tmp_path) as server:
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(Redis.from_url(server.url)) for _ in range(2)]
+            one, other = [
+                await stack.enter_async_context(RedisLedger(client, "pool", lease_ms=3000))
+                for client in clients
+            ]
+            reading = Reading(Fraction(3), await one.now_ms())
+            held = [await one.reserve(reading, 1) for _ in range(3)]
+            reserved = [place for place in held if isinstance(place, Reservation)]
+            assert isinstance(await asked(), Refusal)
+            server.kill()
+            server.start()
+            await stack.enter_async_context(beating(lambda: one.heartbeat(reserved), one.lease_ms))
+            reasons = set()
+            deadline = time.monotonic() + 20
+            while REASONS["spent"] not in reasons:
+                answer = await asked()
+                assert not isinstance(answer, Reservation), "there is no fourth place"
+                if isinstance(answer, Refusal):
+                    reasons.add(answer.reason)
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.02)
+            assert REASONS["lost"] in reasons
+            await one.release(reserved[0], accepted=True)
+            assert isinstance(await asked(), Reservation)
 
 
 async def test_a_listener_that_was_cut_off_listens_again(redis_url: str, eventually: Eventually) -> None:

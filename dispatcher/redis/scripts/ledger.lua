@@ -1,14 +1,14 @@
 -- The book of dispatcher/account.py, kept in the broker: several operations of one holder, in their order.
 -- KEYS: began (zset: member by time), leases (zset: member by end of lease), state (hash); all of one hash tag.
--- ARGV: the channel for wake-ups, the lease in ms, then operations:
+-- ARGV: the channel for wake-ups, the lease in ms, the life that the asker knows or '', then operations:
 --   R member units at floor(headroom) headroom>0   reserve
 --   H member began                                 heartbeat
 --   F member accepted                              release
 --   O retry_after_ms                               overloaded
--- A member is "units:token". The answer: the time, then for each operation a list: of R {1, is a probe, began} or
+-- A member is "units:token". The answer: the time, the life of this book, then for each operation a list: of R {1, is a probe, began} or
 -- {0, why not, until}.
 local began, leases, state = KEYS[1], KEYS[2], KEYS[3]
-local channel, lease = ARGV[1], tonumber(ARGV[2])
+local channel, lease, known = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local RAMP_END, ENDLESS, LONGEST_RETRY_AFTER = 1024, 2 ^ 53, 3600000
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -28,7 +28,23 @@ local function clamp(field, latest)
   if get(field) > latest then redis.call('HSET', state, field, latest) end
 end
 
+-- A book that its askers know by another life is empty because the broker lost the old one: what they have on its way is
+-- written in again by their heartbeats, within a lease. Until then nobody is let in.
+local function life()
+  local this = redis.call('HGET', state, 'life')
+  if not this then
+    this = clock[1] .. '.' .. clock[2]
+    redis.call('HSET', state, 'life', this)
+  end
+  if known ~= '' and known ~= this then
+    redis.call('HSETNX', state, 'recounted', now + lease)
+  end
+  return this
+end
+
 local function closed(at, room)
+  clamp('recounted', now + lease)
+  if now < get('recounted') then return {0, 'lost', get('recounted')} end
   clamp('rejected', now)
   clamp('retry', now + LONGEST_RETRY_AFTER)
   if at <= get('rejected') then return {0, 'stale', -1} end
@@ -106,7 +122,7 @@ for _, member in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now)) do
   freed = true
 end
 
-local answers, at = {now}, 3
+local answers, at = {now, life()}, 4
 while ARGV[at] do
   local what = ARGV[at]
   if what == 'R' then

@@ -6,10 +6,7 @@ local function cancel(id, token)
   end
   local e = entry(n)
   local state = STATES[e.state]
-  if e.state == 'c' then
-    call('PUBLISH', P .. 'cancelled', call('HGET', P .. 'e:' .. n, 'owner') .. '\0' .. e.fence)
-  end
-  fail(e, 'cancelled', 'CANCELLED', CANCELLED)
+  revoke(e)
   return state
 end
 

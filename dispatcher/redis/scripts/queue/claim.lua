@@ -14,12 +14,16 @@ end
 local function claim(place)
   local n, tier, tenant = unpack(place)
   local key = P .. 'e:' .. n
-  local f = call('HMGET', key, 'id', 'token', 'deadline', 'created', 'meta', 'delivery', 'attempt', 'size')
+  local f = call('HMGET', key, 'id', 'token', 'deadline', 'created', 'meta', 'delivery', 'attempt', 'size', 'source')
   if not f[1] then
     lost(n, tier, tenant)
     return nil
   elseif tonumber(f[3]) <= NOW then
     fail(entry(n), 'expired', 'DEADLINE_EXCEEDED', EXPIRED)
+    return nil
+  end
+  if marked({ id = f[1], token = f[2], source = f[9] }) then
+    revoke(entry(n))
     return nil
   end
   local body = body_of(n, tonumber(f[8]))

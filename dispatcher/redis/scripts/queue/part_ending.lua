@@ -101,6 +101,19 @@ local function fail(e, as, code, message)
   finish(e, r, as)
 end
 
+-- Whether the Go producer that it came from cancelled it since.
+local function marked(e)
+  return e.source and e.source ~= '' and call('GET', 'request-cancel:' .. e.id) == e.token
+end
+
+-- Answered CANCELLED; whoever holds it hears of it.
+local function revoke(e)
+  if e.state == 'c' then
+    call('PUBLISH', P .. 'cancelled', call('HGET', P .. 'e:' .. e.n, 'owner') .. '\0' .. e.fence)
+  end
+  fail(e, 'cancelled', 'CANCELLED', CANCELLED)
+end
+
 local function bury(reason, id, raw)
   local head = string.format('%d %d %d ', NOW, #reason, id and #id or -1)
   call('LPUSH', P .. 'dead', head .. reason .. (id or '') .. string.sub(raw, 1, RAW_KEPT))
@@ -159,6 +172,14 @@ local function grace()
   return math.min(ends, NOW + GRACE)
 end
 
+-- A clock that went back, as after a failover, leaves no claim to its holder for longer than a lease.
+local function shorten(limit)
+  local latest = NOW + math.max(LEASE, LONGEST_LEASE)
+  for _, n in ipairs(call('ZRANGEBYSCORE', P .. 'leases', string.format('(%d', latest), '+inf', 'LIMIT', 0, limit)) do
+    call('ZADD', P .. 'leases', latest, n)
+  end
+end
+
 -- Let due retries in, give lapsed claims back, answer what is past its deadline; how many were touched.
 local function tidy(limit)
   local function each(numbers, deal)
@@ -171,6 +192,7 @@ local function tidy(limit)
       end
     end
   end
+  shorten(limit)
   local late, lapsed = due('delayed', limit), grace() <= NOW and due('leases', limit) or {}
   each(late, function(e)
     call('ZREM', P .. 'delayed', e.n)
