@@ -7,10 +7,8 @@ never has a successor there, and goes first, as in a worker that frees the leave
 """
 
 import sys
-from bisect import bisect_left
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
-from itertools import islice, repeat
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -27,7 +25,6 @@ MAX_BYTES: Final = 256 * 1024 * 1024
 
 _POPULAR: Final = 64
 """Sets of endpoints that are kept."""
-_EQUAL: Final = repeat(1)
 _FEW: Final = 8
 """Endpoints up to which it is faster to take them one by one."""
 
@@ -124,27 +121,31 @@ class PrefixIndex:
             mask = longer
         return few if many is None else many
 
-    def record(self, chain: Sequence[int], key: Key, capacity: int, lengths: Iterable[int] = _EQUAL) -> None:
+    def record(
+        self, chain: Sequence[int], key: Key, capacity: int, lengths: Sequence[int] | None = None
+    ) -> None:
         """The endpoint holds this chain; of what it held before, as much is kept as is no longer than `capacity` in all.
 
-        `lengths`: of the blocks of the chain, and maybe more.
+        `lengths`: of the blocks of the chain, and maybe more; None: 1 each.
         """
         holdings = self._holdings.get(key) or self._admit(key)
         self._holdings.move_to_end(key)
         blocks, bit, masks = holdings.blocks, holdings.bit, self._masks
-        touch = blocks.move_to_end
-        known = len(chain)
-        if chain and chain[-1] not in blocks:
-            known = bisect_left(chain, True, key=lambda block: block not in blocks)
-            added = list(islice(zip(chain, lengths, strict=False), known, None))
-            for block, length in reversed(added):
-                blocks[block] = length
-                holdings.length += length
-                others = masks.get(block)
-                # most have one holder: they share its integer
-                masks[block] = bit if others is None else others | bit
-        deque(map(touch, reversed(chain[:known])), maxlen=0)
-        self._shrink(holdings, self._share(), capacity)
+        known = 0
+        for place in range(len(chain) - 1, -1, -1):
+            block = chain[place]
+            if block in blocks:  # and so are all those before it
+                known = place + 1
+                break
+            blocks[block] = length = lengths[place] if lengths else 1
+            holdings.length += length
+            others = masks.get(block)
+            # most have one holder: they share its integer
+            masks[block] = bit if others is None else others | bit
+        deque(map(blocks.move_to_end, reversed(chain[:known])), maxlen=0)
+        share = self._share()
+        if len(blocks) > share or holdings.length > capacity:
+            self._shrink(holdings, share, capacity)
 
     def forget(self, key: Key) -> None:
         """The endpoint holds nothing any more."""
@@ -165,10 +166,16 @@ class PrefixIndex:
 
     def _end(self, chain: Sequence[int], start: int, mask: int) -> int:
         """Where the part of the chain ends that all of `mask` hold; no mask has a bit that one before it has not."""
-        get = self._masks.get
+        get, low, high = self._masks.get, start, len(chain)
         if get(chain[-1], 0) & mask == mask:
-            return len(chain)
-        return bisect_left(chain, True, start, key=lambda block: get(block, 0) & mask != mask)
+            return high
+        while low < high:
+            middle = (low + high) // 2
+            if get(chain[middle], 0) & mask == mask:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def _rows(self, endpoints: tuple[Endpoint, ...]) -> _Rows:
         if self._placed is None or endpoints is not self._known:
