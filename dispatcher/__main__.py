@@ -1,8 +1,12 @@
 """`python -m dispatcher --config FILE`: the dispatcher. `submit`, `status`, `cancel`, `dead-letters`: for people."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+
+STOPPED = 130
+"""The exit code of a command that was ended by Ctrl-C."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -11,22 +15,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(given)
     except ModuleNotFoundError as missing:  # the dispatcher's libraries are an extra
-        return _complain(f"the module {missing.name!r} is not installed; pip install 'adsum[dispatcher]'", 1)
+        sys.exit(f"error: the module {missing.name!r} is not installed; pip install 'adsum[dispatcher]'")
 
 
 def _run(given: Sequence[str]) -> int:
     from dispatcher.batchfile import BatchFileError
-    from dispatcher.config import ConfigError
+    from dispatcher.config_error import ConfigError
     from dispatcher.queue import QueueError
 
     try:
         return asyncio.run(_work(_chosen(given)))
     except KeyboardInterrupt:
-        return _complain("stopped; what was submitted stays, the same command goes on from here", 130)
-    except (ConfigError, BatchFileError) as error:
-        return _complain(str(error), 2)
-    except (QueueError, OSError) as error:
-        return _complain(str(error), 1)
+        if given[:1] == ["submit"]:
+            print("stopped; what was submitted stays, the same command goes on from here", file=sys.stderr)
+        return STOPPED
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ConfigError, BatchFileError, QueueError, OSError) as error:
+        return _complain(error)
+
+
+def _complain(error: Exception) -> int:
+    from discovery.command_line import complain  # half a second of imports, for who fails only
+
+    return complain(error)
 
 
 def _chosen(given: Sequence[str]) -> Callable[[], Awaitable[int]]:
@@ -46,11 +59,8 @@ def _chosen(given: Sequence[str]) -> Callable[[], Awaitable[int]]:
 
 
 async def _work(chosen: Callable[[], Awaitable[int]]) -> int:
-    return await chosen()
-
-
-def _complain(text: str, code: int) -> int:
-    print(f"python -m dispatcher: {text}", file=sys.stderr)
+    code = await chosen()
+    sys.stdout.flush()
     return code
 
 

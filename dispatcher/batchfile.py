@@ -2,18 +2,25 @@
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from dispatcher.message import Result
+from dispatcher.os_reason import os_reason
 
 EXPECTED = 'expected {"custom_id": "...", "url": "/v1/chat/completions", "body": {...}} on each line'
 
 
 class BatchFileError(ValueError):
     """A line is not what it should be; the text names file and line."""
+
+
+class ResultsError(OSError):
+    """Results cannot be written any more; the text says what to do."""
 
 
 class _Line(msgspec.Struct):
@@ -48,7 +55,9 @@ def read_lines(path: Path) -> Iterator[BatchLine]:
                 continue
             line = _read_line(text, f"{path}:{number}")
             if line.custom_id in seen:
-                raise BatchFileError(f"{path}:{number}: the custom_id {line.custom_id!r} stands twice")
+                raise BatchFileError(
+                    f"{path}:{number}: the custom_id {line.custom_id!r} stands twice; each line needs its own"
+                )
             seen.add(line.custom_id)
             yield line
 
@@ -61,9 +70,9 @@ def _read_line(text: bytes, place: str) -> BatchLine:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BatchFileError(f"{place}: {error}; {EXPECTED}") from error
     if line.method != "POST":
-        raise BatchFileError(f"{place}: the method is {line.method!r}; only POST is sent")
+        raise BatchFileError(f"{place}: the method is {line.method[:40]!r}; expected POST")
     if not line.custom_id:
-        raise BatchFileError(f"{place}: the custom_id is empty")
+        raise BatchFileError(f"{place}: the custom_id is empty; {EXPECTED}")
     return BatchLine(line.custom_id, line.url, body, place)
 
 
@@ -117,23 +126,52 @@ def finished(path: Path) -> dict[str, str]:
     A last line that was cut off by a crash is taken out of the file.
     """
     done: dict[str, str] = {}
-    if not path.exists():
-        return done
-    whole, cut_off = 0, b""
-    with path.open("rb+") as file:
-        for number, text in enumerate(file, start=1):
-            if not text.endswith(b"\n"):
-                cut_off = text
-                break
-            try:
-                line = msgspec.json.decode(text, type=_Done)
-                done[line.custom_id] = line.request_sha256
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise BatchFileError(f"{path}:{number}: no line of a results file: {error}") from error
-            whole += len(text)
-        if cut_off and not cut_off.startswith(_BEGINNING[: len(cut_off)] if done else _BEGINNING):
-            raise BatchFileError(
-                f"{path}: its end is no line of a results file; expected another file or none"
-            )
-        file.truncate(whole)
+    with _writable(path):
+        if not path.exists():
+            return done
+        whole, cut_off = 0, b""
+        with path.open("rb+") as file:
+            for number, text in enumerate(file, start=1):
+                if not text.endswith(b"\n"):
+                    cut_off = text
+                    break
+                try:
+                    line = msgspec.json.decode(text, type=_Done)
+                    done[line.custom_id] = line.request_sha256
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                    raise BatchFileError(f"{path}:{number}: no line of a results file: {error}") from error
+                whole += len(text)
+            if cut_off and not cut_off.startswith(_BEGINNING[: len(cut_off)] if done else _BEGINNING):
+                raise BatchFileError(
+                    f"{path}: its end is no line of a results file; expected another file or none"
+                )
+            file.truncate(whole)
     return done
+
+
+@contextmanager
+def added_to(path: Path) -> Iterator[BinaryIO]:
+    """The results file, open at its end; raises BatchFileError where it cannot be, ResultsError when it is full."""
+    with _writable(path):
+        file = path.open("ab")
+    try:
+        with file:
+            yield file
+    except BrokenPipeError:  # what people read, not the file
+        raise
+    except OSError as error:
+        raise ResultsError(
+            f"{path} cannot be written any more: {os_reason(error)}; the answers wait in the queue, make room and give "
+            "the same command again"
+        ) from error
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BatchFileError(
+            f"{path} cannot be written: {os_reason(error)}; expected a results file, or none yet, in a folder that is "
+            "there and where this user may write"
+        ) from error

@@ -1,99 +1,15 @@
 """`python -m dispatcher submit|status|cancel|dead-letters`: a queue, for people."""
 
 import json
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import NamedTuple
 
-from dispatcher import batch, batchfile, progress
-from dispatcher.acceptance import checked_name
-from dispatcher.config import Config, ConfigError
-from dispatcher.flags import LookFlags, Place, SubmitFlags, parse_look, parse_submit
-from dispatcher.frontdoor import described
+from dispatcher.described import described
+from dispatcher.flags import LookFlags, parse_look, parse_submit
 from dispatcher.message import DeadLetter
-from dispatcher.opening import open_broker
-from dispatcher.queue import Broker, Queue, Rules, State
-from dispatcher.reloading import load
-from dispatcher.urls import broker_url
-
-
-class Opened(NamedTuple):
-    """A queue and where it is."""
-
-    broker: Broker
-    queue: Queue
-    rules: Rules
-
-
-@asynccontextmanager
-async def opened(place: Place) -> AsyncIterator[Opened]:
-    """The queue that the flags name; raises ConfigError and QueueError."""
-    url, name, rules = place.broker or "", place.queue or "", Rules()
-    if place.config is not None:
-        config = load(place.config)
-        chosen = config.queue(place.queue or _only(config))
-        url, name, rules = config.broker, chosen.name, chosen.rules
-    try:
-        broker_url(url)
-    except ValueError as error:
-        raise ConfigError("--broker", str(error)) from error
-    try:
-        checked_name(name)
-    except ValueError as error:
-        raise ConfigError("--queue", str(error)) from error
-    if url.startswith("memory:"):
-        raise ConfigError(
-            "broker", "the queue of memory:// lives in the dispatcher itself; use its front door"
-        )
-    async with open_broker(url) as broker, broker.queue(name, rules) as queue:
-        yield Opened(broker, queue, rules)
-
-
-def _only(config: Config) -> str:
-    if len(config.queues) != 1:
-        names = ", ".join(queue.name for queue in config.queues) or "none"
-        raise ConfigError("--queue", f"say which queue; there are: {names}")
-    return config.queues[0].name
-
-
-async def submit(flags: SubmitFlags) -> int:
-    """0: all submitted, and answered where results are wanted; 3: some answers are errors."""
-    everything = list(
-        batchfile.read_lines(flags.file)
-    )  # the whole file is checked before its first line is sent
-    if not everything:
-        raise batchfile.BatchFileError(f"{flags.file}: there is no request in it; {batchfile.EXPECTED}")
-    done = batchfile.finished(flags.results) if flags.results is not None else {}
-    async with opened(flags.place) as (broker, queue, rules), AsyncExitStack() as stack:
-        if flags.results is not None and rules.result_list:
-            raise ConfigError(
-                "--results", f"the results of queue {queue.name!r} go to the Redis list {rules.result_list!r}"
-            )
-        out = stack.enter_context(flags.results.open("ab")) if flags.results is not None else None
-        now = await broker.now_ms()
-        deadline_ms = now + int(flags.deadline * 1000)
-        order = batch.Order(flags.batch, flags.tenant, deadline_ms, now, flags.objective)
-        lines = everything
-        if flags.results is not None:
-            lines = batch.unanswered(everything, done, flags.results, order)
-        with progress.shown() as bar:
-            submitted = await batch.submit_all(queue, lines, order, bar)
-            new = sum(one.new for one in submitted)
-            bar.hint(
-                f"batch {flags.batch!r}, queue {queue.name!r}: {new} requests submitted, "
-                f"{len(submitted) - new} had been submitted before"
-            )
-            if out is None:
-                return 0
-            failed = await batch.collect(queue, submitted, out, bar)
-    _say(
-        f"{len(everything)} answers in {flags.results}, {len(everything) - len(lines)} of them from before, "
-        f"{failed} errors among the rest"
-    )
-    return 3 if failed else 0
+from dispatcher.place import opened
+from dispatcher.queue import State
 
 
 async def status(flags: LookFlags) -> int:
@@ -145,14 +61,12 @@ def _print(document: Mapping[str, object], as_json: bool) -> None:
     print()
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
 def parsed(command: str, arguments: Sequence[str]) -> Callable[[], Awaitable[int]]:
     """What to run for a command; exits with 2 on bad flags."""
     if command == "submit":
         flags = parse_submit(arguments)
+        from dispatcher.submission import submit
+
         return lambda: submit(flags)
     look = parse_look(command, arguments)
     work = {"status": status, "cancel": cancel, "dead-letters": dead_letters}[command]

@@ -18,22 +18,18 @@ from pydantic import (
 )
 
 from dispatcher.acceptance import LEAST_WEIGHT, LONGEST_KEPT_MS, LONGEST_LEASE_MS, names_a_tenant
+from dispatcher.config_error import ConfigError
 from dispatcher.duration import parse_duration, parse_size
 from dispatcher.gates.catalogue import GateConfigError, GateSpec, parse_gate
-from dispatcher.known_fields import only_known
+from dispatcher.known_fields import first_fault, only_known
 from dispatcher.outgoing import DEFAULT_PATHS, TIMEOUT, IllegalRequestError, Route, operator_headers
 from dispatcher.queue import Rules
 from dispatcher.urls import broker_url, http_url
 
-
-class ConfigError(ValueError):
-    """The configuration is not sound; the text names the place and what could stand there, and quotes no secret."""
-
-    def __init__(self, place: str, problem: str) -> None:
-        super().__init__(f"{place}: {problem}" if place else problem)
-
-
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_QUOTED = re.compile(r"""(['"])(?!<).{2,}\1""", re.DOTALL)
+"""An alias or a tag in a text of YAML's: what was meant for a password that begins with * or !."""
+_YAML_RULE = "a value that begins with * & ! % @ or `, or holds a colon and a blank, stands in quotes"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
 
@@ -214,9 +210,12 @@ def read_config(text: str, environment: Mapping[str, str]) -> Config:
     except yaml.MarkedYAMLError as error:  # its own text quotes the line, which may hold a secret
         mark = error.problem_mark or error.context_mark
         place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        raise ConfigError("", f"not YAML: {error.problem or error.context}{place}") from error
+        said = _QUOTED.sub("...", error.problem or error.context or "")
+        raise ConfigError("", f"not YAML: {said}{place}; {_YAML_RULE}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError("", f"not YAML: {type(error).__name__}") from error
+        raise ConfigError(
+            "", "not YAML: a character, a date or a number in it is none, or it is nested too deep"
+        ) from error
     if not isinstance(given, dict):
         raise ConfigError("", "expected a mapping with broker, targets and queues")
     config = _read(Config, given, environment)
@@ -231,8 +230,8 @@ def _read(section: type[S], given: object, environment: Mapping[str, str]) -> S:
     try:
         return section.model_validate(given, context=environment)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise ConfigError(_place(first["loc"]), first["msg"].removeprefix("Value error, ")) from error
+        path, said = first_fault(error)
+        raise ConfigError(_place(path), said) from error
 
 
 def _consistent(config: Config) -> None:

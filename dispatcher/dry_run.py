@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 
 from dispatcher.config import Config, QueueConfig
-from dispatcher.gates.catalogue import Surroundings, build_gate, meter_states
+from dispatcher.gates.building import Surroundings, build_gate, meter_states
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError
 from dispatcher.gates.meter import Meters
+from dispatcher.lanes import trusted
 from dispatcher.message import Candidate
 from dispatcher.opening import open_broker
 from dispatcher.queue import Broker, Queue
@@ -31,6 +32,7 @@ async def _tried(
     config: Config, queue_config: QueueConfig, broker: Broker, quotas: Quotas, meters: Meters
 ) -> list[str]:
     target = config.target(queue_config.target)
+    trusted(target)
     async with AsyncExitStack() as stack:
         queue = await stack.enter_async_context(broker.queue(queue_config.name, queue_config.rules))
         ledger = await stack.enter_async_context(broker.ledger(target.name))

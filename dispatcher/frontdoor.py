@@ -2,15 +2,14 @@
 
 import hashlib
 import hmac
-import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from dispatcher.described import described
 from dispatcher.duration import parse_duration
 from dispatcher.message import Request, Result, new_token
 from dispatcher.outgoing import DEFAULT_PATHS, Route, caller_headers
@@ -162,31 +161,6 @@ async def _body(request: web.Request, door: Door) -> bytes:
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"the body is not a JSON object: {error}") from error
     return body
-
-
-def described(id: str, state: State, result: Result | None) -> dict[str, Any]:
-    """One request as JSON, for people and programs; the body is an object where it is JSON, else a string."""
-    document: dict[str, Any] = {"id": id, "object": "dispatch.request", "status": state.value}
-    if result is not None:
-        error = (
-            None
-            if result.error_code is None
-            else {"code": result.error_code, "message": result.error_message}
-        )
-        succeeded = error is None and 200 <= result.status_code < 400
-        document["status"] = "succeeded" if succeeded else "failed"
-        document["attempts"] = result.attempts
-        document["response"] = {"status_code": result.status_code, "body": body_of(result)}
-        document["error"] = error
-    return document
-
-
-def body_of(result: Result) -> Any:
-    """The payload as JSON, as text where it is none."""
-    try:
-        return json.loads(result.payload)
-    except ValueError:
-        return result.payload.decode(errors="replace")
 
 
 def _as_answered(result: Result) -> web.Response:

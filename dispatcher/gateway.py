@@ -20,6 +20,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from dispatcher.backoff import parse_retry_after
+from dispatcher.os_reason import os_reason
 from dispatcher.timeouts import Timeouts
 
 DROPPED_REASON = "x-llm-d-request-dropped-reason"
@@ -269,7 +270,7 @@ def _reason(error: aiohttp.ClientError) -> str:
         case aiohttp.ConnectionTimeoutError():
             return f"no connection within {CONNECT_TIMEOUT:g} s"
         case aiohttp.ClientConnectorError() | aiohttp.ClientConnectorCertificateError():
-            return f"no connection: {error.__cause__ or error}"
+            return f"no connection: {os_reason(error)}"
         case aiohttp.ClientResponseError():
             return f"the answer is not HTTP/1.1: {_first_line(error.message)}"
         case aiohttp.ClientPayloadError():

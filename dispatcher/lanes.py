@@ -10,14 +10,17 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from dispatcher.config import Config, ConfigError, QueueConfig, TargetConfig
-from dispatcher.gates.catalogue import GateConfigError, Surroundings, build_gate
+from dispatcher.config import Config, QueueConfig, TargetConfig
+from dispatcher.config_error import ConfigError
+from dispatcher.gates.building import Surroundings, build_gate
+from dispatcher.gates.catalogue import GateConfigError
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.meter import Meters
 from dispatcher.gateway import Gateway
 from dispatcher.lane import Lane
 from dispatcher.observing import Observer
 from dispatcher.opening import open_intake
+from dispatcher.os_reason import os_reason
 from dispatcher.outage import Outage
 from dispatcher.queue import Broker
 from dispatcher.quota import Quotas
@@ -150,7 +153,7 @@ class Lanes:
             ledger = await stack.enter_async_context(shared.broker.ledger(target.name))
             around = Surroundings(target.name, ledger, shared.quotas, shared.meters, target.concurrency)
             gate = await stack.enter_async_context(_gate(queue_config, around))
-            gateway = await stack.enter_async_context(Gateway(target.url, tls=_tls(target)))
+            gateway = await stack.enter_async_context(Gateway(target.url, tls=trusted(target)))
             sender = Sender(
                 queue=queue,
                 gateway=gateway,
@@ -189,13 +192,17 @@ def _gate(queue: QueueConfig, around: Surroundings) -> DispatchGate:
         raise ConfigError("", str(error)) from error
 
 
-def _tls(target: TargetConfig) -> ssl.SSLContext | None:
+def trusted(target: TargetConfig) -> ssl.SSLContext | None:
+    """Whose certificates a target may show; None: whom the system trusts. Raises ConfigError."""
     if target.ca_file is None:
         return None
     try:
         return ssl.create_default_context(cafile=target.ca_file)
     except OSError as error:
-        raise ConfigError(f"targets.{target.name}.ca_file", f"{target.ca_file}: {error}") from error
+        raise ConfigError(
+            f"targets.{target.name}.ca_file",
+            f"no certificates in {target.ca_file}: {os_reason(error)}; expected a PEM file that this user can read",
+        ) from error
 
 
 async def _end(tasks: Iterable[asyncio.Future[None]]) -> None:

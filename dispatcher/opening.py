@@ -4,14 +4,21 @@ from contextlib import AbstractAsyncContextManager
 from urllib.parse import urlsplit
 
 from dispatcher.queue import Broker, Rules
+from dispatcher.urls import broker_files
 
 
 def open_broker(url: str) -> AbstractAsyncContextManager[Broker]:
-    """redis://, rediss://, unix:// or memory://; entering raises QueueError where nobody answers."""
+    """redis://, rediss://, unix:// or memory://; entering raises QueueError where nobody answers.
+
+    Raises OSError for a certificate or a key that the URL names and that cannot be read.
+    """
     if urlsplit(url).scheme == "memory":
         from dispatcher.memory.broker import MemoryBroker
 
         return MemoryBroker()
+    for name in broker_files(url):
+        with open(name, "rb"):  # else the client says that nobody answers
+            pass
     from dispatcher.redis.broker import RedisBroker  # the client is imported only where it is used
 
     return RedisBroker(url)

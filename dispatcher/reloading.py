@@ -7,13 +7,15 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from watchfiles import awatch
-
-from dispatcher.config import Config, ConfigError, read_config
+from dispatcher.config import Config, read_config
+from dispatcher.config_error import ConfigError
+from dispatcher.os_reason import os_reason
 from dispatcher.queue import QueueError
 
 LOOK_AGAIN = 5.0
 """Seconds after which it is read without having been told: some file systems tell nothing."""
+
+_EXPECTED = "expected a YAML file that this user can read, see docs/dispatcher.md"
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +24,10 @@ def load(path: Path) -> Config:
     """The file as it is now; raises ConfigError, which names it."""
     try:
         return read_config(path.read_text(), os.environ)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), f"cannot be read: {error}") from error
+    except OSError as error:
+        raise ConfigError("", f"{path} cannot be read: {os_reason(error)}; {_EXPECTED}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("", f"{path} cannot be read: it is not UTF-8; {_EXPECTED}") from error
     except ConfigError as error:
         raise ConfigError(str(path), str(error)) from error
 
@@ -67,6 +71,8 @@ class Reloading:
             await asyncio.wait({watching})
 
     async def _watch(self) -> None:
+        from watchfiles import awatch  # the commands read the file once
+
         async for _ in awatch(self._path.absolute().parent, debounce=100, step=20, recursive=False):
             self._asked.set()
 

@@ -17,12 +17,13 @@ from dispatcher import status
 from dispatcher.clock import BrokerClock
 from dispatcher.config import Config
 from dispatcher.frontdoor import Door, FrontDoor
-from dispatcher.gates.catalogue import meter_states
+from dispatcher.gates.building import meter_states
 from dispatcher.gates.meter import Meters
 from dispatcher.lanes import Lanes, Running, Shared
 from dispatcher.message import MAX_PAYLOAD
 from dispatcher.observing import Observer
 from dispatcher.opening import open_broker, what_may_be_lost
+from dispatcher.os_reason import os_reason
 from dispatcher.queue import Broker, QueueError
 from dispatcher.readings import QueueReading, Readings
 from dispatcher.telemetry import Telemetry
@@ -36,6 +37,8 @@ LOOK_TIMEOUT = 2.0
 
 Watched = Callable[[Observer, str], Observer]
 """From what counts for a queue, by its name, to what is told of it: a place to look on."""
+
+_LISTEN = "expected an address of this host and a free port, set http.host and http.port"
 
 log = logging.getLogger(__name__)
 
@@ -132,8 +135,10 @@ class DispatcherServer:
         try:
             await web.TCPSite(runner, listen.host, listen.port).start()
         except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
-            why = error.strerror if isinstance(error, OSError) else "no name of a host"
-            raise ListenError(f"cannot listen on {listen.host} port {listen.port}: {why}") from error
+            why = os_reason(error) if isinstance(error, OSError) else "no name of a host"
+            raise ListenError(
+                f"cannot listen on {listen.host} port {listen.port}: {why}; {_LISTEN}"
+            ) from error
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
         self._address = f"{host}:{runner.addresses[0][1]}"
 

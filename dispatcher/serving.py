@@ -5,8 +5,10 @@ import gc
 import logging
 import signal
 
+from dispatcher.config_error import ConfigError
 from dispatcher.dry_run import dry_run
 from dispatcher.flags import ServeFlags
+from dispatcher.gates.catalogue import GateConfigError
 from dispatcher.reloading import Reloading, load
 from dispatcher.server import DispatcherServer
 
@@ -21,11 +23,14 @@ async def serve(flags: ServeFlags) -> int:
     for chatty in ("watchfiles", "asyncio"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     config = load(flags.config)
-    if flags.dry_run:
-        await dry_run(config)
-        return 0
-    async with DispatcherServer(config) as server:
-        await serve_until_told(server, Reloading(flags.config, config, server))
+    try:
+        if flags.dry_run:
+            await dry_run(config)
+            return 0
+        async with DispatcherServer(config) as server:
+            await serve_until_told(server, Reloading(flags.config, config, server))
+    except (ConfigError, GateConfigError) as error:
+        raise ConfigError(str(flags.config), str(error)) from error
     return 0
 
 

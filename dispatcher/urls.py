@@ -11,8 +11,8 @@ BROKER_OPTIONS = (
 
 def http_url(value: str) -> str:
     """Of a target, without a slash at its end; raises ValueError."""
-    parts = urlsplit(value)
-    plain = value.isascii() and value.isprintable() and " " not in value and _port_is_sound(parts)
+    parts = _split(value)
+    plain = value.isascii() and value.isprintable() and " " not in value
     known = parts.scheme in ("http", "https") and parts.hostname
     if not plain or not known or parts.query or parts.fragment:
         raise ValueError("expected http://HOST[:PORT][/PATH] or https://...")
@@ -23,22 +23,37 @@ def http_url(value: str) -> str:
 
 def broker_url(value: str) -> str:
     """The same; raises ValueError where there is no such broker."""
-    parts = urlsplit(value)
+    parts = _split(value)
     known = parts.scheme in ("redis", "rediss", "unix", "memory")
-    if not known or not _port_is_sound(parts) or "@" in parts.path + parts.query or parts.fragment:
+    if not known or "@" in parts.path + parts.query or parts.fragment:
         raise ValueError(
             "expected redis://[USER:PASSWORD@]HOST:PORT/DB, rediss://..., unix:///PATH, or memory:// to try things "
             "out; a password is percent-encoded where it has characters like / @ : #"
         )
-    for name, _ in parse_qsl(parts.query, keep_blank_values=True):
+    for name, given in parse_qsl(parts.query, keep_blank_values=True):
         if name not in BROKER_OPTIONS:
             raise ValueError(f"{name!r} cannot be set in the URL; there are {', '.join(BROKER_OPTIONS)}")
+        if name == "db" and not (given.isascii() and given.isdigit()):
+            raise ValueError("db in the URL is no number; expected 0 or more")
+        if name == "ssl_cert_reqs" and given not in _CERT_REQS:
+            raise ValueError(f"ssl_cert_reqs in the URL is unknown; expected {', '.join(_CERT_REQS)}")
     return value
 
 
-def _port_is_sound(parts: SplitResult) -> bool:
-    """None at all is sound, too."""
+def broker_files(value: str) -> list[str]:
+    """The certificates and keys that a sound broker URL names."""
+    return [given for name, given in parse_qsl(urlsplit(value).query) if name in _FILES]
+
+
+_NONE = SplitResult("", "", "", "", "")
+_CERT_REQS = ("none", "optional", "required")
+_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+
+
+def _split(value: str) -> SplitResult:
+    """Its parts; all empty where it can be no URL, or its port none (to name no port is sound)."""
     try:
-        return parts.port != 0
-    except ValueError:
-        return False
+        parts = urlsplit(value)
+        return parts if parts.port != 0 else _NONE
+    except ValueError:  # its text may quote a password
+        return _NONE

@@ -14,14 +14,11 @@ import aiohttp
 
 from dispatcher.budget import ZERO
 from dispatcher.changes import Changes
+from dispatcher.gates.access import SourceError
 from dispatcher.ledger import Reading
 from dispatcher.queue import QueueError
 
 logger = logging.getLogger(__name__)
-
-
-class SourceError(Exception):
-    """A source gave nothing that can be believed; the text is the cause."""
 
 
 @dataclass(frozen=True, slots=True)

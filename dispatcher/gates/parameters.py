@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from dispatcher.budget import exact
 from dispatcher.duration import parse_duration
-from dispatcher.gates.reader import Access
+from dispatcher.gates.access import Access
 from dispatcher.known_fields import only_known
 
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 import aiohttp
 
 from dispatcher.budget import exact
-from dispatcher.gates.meter import SourceError
-from dispatcher.gates.reader import Access, fetch
+from dispatcher.gates.access import Access, SourceError
+from dispatcher.gates.reader import fetch
 from dispatcher.gates.target_source import Sample
 
 DENOMINATOR: Final = 10**9

@@ -3,38 +3,15 @@
 import ssl
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from time import time
 from typing import Final
 
 import aiohttp
 
-from dispatcher.gates.meter import SourceError
+from dispatcher.gates.access import Access, SourceError
 
 LARGEST: Final = 8 * 1024 * 1024
 """Bytes of a document."""
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How a source is reached. `bearer_token_file` is read anew at each request, since such tokens are renewed."""
-
-    ca_file: str = ""
-    bearer_token_file: str = ""
-
-    def tls(self) -> ssl.SSLContext | bool:
-        """For aiohttp; OSError when the file cannot be read or is no certificate."""
-        return ssl.create_default_context(cafile=self.ca_file) if self.ca_file else True
-
-    def headers(self) -> dict[str, str]:
-        """Raises SourceError when there is no token in the file; the text does not quote it."""
-        if not self.bearer_token_file:
-            return {}
-        try:
-            token = Path(self.bearer_token_file).read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SourceError(f"no token in {self.bearer_token_file}: {type(error).__name__}") from error
-        return {"Authorization": f"Bearer {token}"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ import hiredis
 from redis.asyncio import Connection, Redis, SSLConnection, UnixDomainSocketConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, NoScriptError, ReadOnlyError, RedisError
 from redis.exceptions import ConnectionError as LostError
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisError
 from redis.exceptions import TimeoutError as LateError
 
+from dispatcher.os_reason import os_reason
 from dispatcher.queue import QueueError
 
 ANSWERS_WITHIN: Final = 5.0
@@ -106,9 +107,11 @@ def as_queue_errors(place: str) -> Iterator[None]:
     """The client's errors as QueueError that says what it means for whoever asked."""
     try:
         yield
+    except AuthenticationError as error:  # a lost connection to the client, but not to us
+        raise QueueError(f"the broker at {place} refuses, nothing was changed: {error}") from error
     except (LostError, LateError, OSError) as error:
         raise QueueError(
-            f"the broker at {place} does not answer ({error}); what was asked may have been done, asking again is safe"
+            f"the broker at {place} does not answer ({os_reason(error)}); what was asked may have been done, asking again is safe"
         ) from error
     except RedisError as error:
         raise QueueError(f"the broker at {place} refuses, nothing was changed: {error}") from error

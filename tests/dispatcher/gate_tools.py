@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from dispatcher.gates.catalogue import Surroundings, build_gate, parse_gate
+from dispatcher.gates.building import Surroundings, build_gate
+from dispatcher.gates.catalogue import parse_gate
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Slot
 from dispatcher.gates.meter import Meters
 from dispatcher.ledger import Ledger

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 REPLICA = """
 import asyncio, json, sys
 from redis.asyncio import Redis
-from dispatcher.gates.catalogue import Surroundings, build_gate, parse_gate
+from dispatcher.gates.building import Surroundings, build_gate
+from dispatcher.gates.catalogue import parse_gate
 from dispatcher.gates.gate import RefusedError
 from dispatcher.gates.meter import Meters
 from dispatcher.message import Candidate

@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import re
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from dispatcher.progress import PlainProgress
 from dispatcher.queue import Rules
 from dispatcher.redis.broker import RedisBroker
 from tests.dispatcher.dispatching import configured, dispatching, document, producer
-from tests.dispatcher.processes import answered, command
+from tests.dispatcher.processes import ROOT, answered, command, dispatcher
 from tests.dispatcher.target import Asked, Target, ok
 
 
@@ -325,8 +326,9 @@ async def test_results_that_cannot_be_written_are_known_before_anything_is_submi
     batch.write_text(line("a"))
     place = ("--broker", redis_url, "--queue", "batch")
     code, _, said = await answered("submit", str(batch), *place, "--results", str(tmp_path / "no" / "out"))
-    assert code == 1
-    assert "No such file" in said
+    assert code == 2
+    assert "out cannot be written: No such file or directory; expected" in said
+    assert said.startswith("error: ")
     async with producer(broker, configured("http://127.0.0.1:9")) as queue:
         assert (await queue.queue.totals()).submitted == 0
 
@@ -364,3 +366,41 @@ async def test_a_place_that_is_none_is_one_line(place: tuple[str, ...], said: st
     assert said in complaint
     assert complaint.count("\n") == 1
     assert "secret" not in complaint
+
+
+async def test_a_disk_that_is_full_is_one_line(redis_url: str, target: Target, tmp_path: Path) -> None:
+    batch, results, file = tmp_path / "nightly.jsonl", tmp_path / "out.jsonl", tmp_path / "config.yaml"
+    batch.write_text(line("a"))
+    file.write_text(document(target.url, broker=redis_url))
+    submit = f"-m dispatcher submit {batch} --config {file} --results {results}"
+    async with dispatcher(file):
+        shell = await asyncio.create_subprocess_exec(
+            "bash", "-c", f"ulimit -f 0; exec {sys.executable} {submit}",
+            stderr=asyncio.subprocess.PIPE, cwd=ROOT,
+        )  # fmt: skip
+        _, said = await shell.communicate()
+    complaint = said.decode().splitlines()[-1]
+    assert shell.returncode == 1
+    assert complaint.startswith(f"error: {results} cannot be written any more: File too large; the answers")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b'{"custom_id": "a", "body": {}, "method": "GEHEIM"}', "expected POST"),
+        (b'{"custom_id": "a", "body": ["geheim"]}', "Expected `object`, got `array`"),
+        (b'{"custom_id": "a", geheim}', "JSON is malformed"),
+        (b'\xff{"geheim": 1}', "expected {"),
+    ],
+)
+async def test_a_batch_file_that_is_none_is_one_line(tmp_path: Path, text: bytes, said: str) -> None:
+    batch = tmp_path / "nightly.jsonl"
+    batch.write_bytes(text)
+    code, out, complaint = await answered(
+        "submit", str(batch), "--broker", "redis://127.0.0.1:1", "--queue", "q"
+    )
+    assert (code, out) == (2, "")
+    assert complaint.startswith(f"error: {batch}:1: ")
+    assert said in complaint
+    assert complaint.count("\n") == 1
+    assert "geheim" not in complaint

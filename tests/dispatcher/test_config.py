@@ -3,7 +3,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dispatcher.config import Config, ConfigError, read_config
+from dispatcher.config import Config, read_config
+from dispatcher.config_error import ConfigError
 
 TARGET = {"name": "pool", "url": "http://gateway:8080/base/"}
 QUEUE = {"name": "batch", "target": "pool", "gate": {"type": "constant"}}
@@ -64,7 +65,7 @@ def test_secrets_come_from_the_environment_and_are_not_shown() -> None:
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ({}, "broker: Field required"),
+        ({}, "broker: it is missing; this field has no default"),
         ([], "expected a mapping"),
         ({**SOUND, "brokers": 1}, "unknown field 'brokers'; known: broker, http"),
         ({**SOUND, "broker": "kafka://x"}, "broker: expected redis://"),
@@ -78,11 +79,11 @@ def test_secrets_come_from_the_environment_and_are_not_shown() -> None:
         (queue(gate={"type": "open"}), "queues.batch.gate.type: 'open' is no known gate"),
         (queue(gate={"type": "constant", "params": {"x": 1}}), "queues.batch.gate.params: unknown field 'x'"),
         (queue(gate={}), "queues.batch.gate: expected a mapping with a type"),
-        (queue(lease="60s"), "queues[0].lease: Input should be less than or equal to 15"),
-        (queue(max_payload="11MiB"), "queues[0].max_payload: Input should be less"),
-        (queue(weights={"a": 0}), "queues[0].weights.a: Input should be greater than"),
+        (queue(lease="60s"), "queues[0].lease: expected less than or equal to 15"),
+        (queue(max_payload="11MiB"), "queues[0].max_payload: expected less"),
+        (queue(weights={"a": 0}), "queues[0].weights.a: expected greater than"),
         (queue(path="/admin"), "queues.batch.path: the path '/admin' is not allowed"),
-        (queue(results="list"), "queues[0].results: Input should be 'leased' or 'go-list'"),
+        (queue(results="list"), "queues[0].results: expected 'leased' or 'go-list'"),
         (queue(name="a b"), "queues[0].name: String should match"),
         (target(url="gateway:8080"), "targets[0].url: expected http://"),
         (target(url="http://u:secret@gateway"), "targets[0].url: a user and a password belong"),
@@ -99,13 +100,13 @@ def test_secrets_come_from_the_environment_and_are_not_shown() -> None:
         ({**SOUND, "broker": "redis://:secret@r:port/0"}, "broker: expected redis://"),
         ({**SOUND, "broker": "redis://r/0?max_connections=secret"}, "broker: 'max_connections' cannot"),
         ({**SOUND, "broker": "redis://r/0?nothing=secret"}, "broker: 'nothing' cannot"),
-        (queue(result_ttl="999999999999d"), "queues[0].result_ttl: Input should be less"),
-        (queue(weights={"a": 1e-320}), "queues[0].weights.a: Input should be greater than or equal"),
+        (queue(result_ttl="999999999999d"), "queues[0].result_ttl: expected less"),
+        (queue(weights={"a": 1e-320}), "queues[0].weights.a: expected greater than or equal"),
         ({**SOUND, "front_door": {"queue": "batch", "tokens": {"a": ""}}}, "token of tenant 'a' is empty"),
         ({**SOUND, "front_door": {"queue": "batch", "tokens": {"a": "secret", "b": "secret"}}}, "'a' and 'b' have the same token"),
         ({**SOUND, "front_door": {"queue": "batch", "tokens": {"a\n": "secret"}}}, "tenant 'a\\n'"),
-        (target(concurrency=0), "targets[0].concurrency: Input should be greater"),
-        (target(concurrency="64"), "targets[0].concurrency: Input should be a valid integer"),
+        (target(concurrency=0), "targets[0].concurrency: expected greater"),
+        (target(concurrency="64"), "targets[0].concurrency: expected a valid integer"),
     ],
 )  # fmt: skip
 def test_what_is_not_sound(document: Any, said: str) -> None:

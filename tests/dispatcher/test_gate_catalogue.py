@@ -4,14 +4,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.gates.catalogue import (
-    GATES,
-    GateConfigError,
-    Surroundings,
-    build_gate,
-    meter_states,
-    parse_gate,
-)
+from dispatcher.gates.building import Surroundings, build_gate, meter_states
+from dispatcher.gates.catalogue import GATES, GateConfigError, parse_gate
 from dispatcher.gates.meter import Meters
 from dispatcher.memory.broker import wall_clock_ms
 from dispatcher.memory.ledger import MemoryLedger
@@ -34,11 +28,11 @@ PAGE = {"url": "http://127.0.0.1:9/metrics", "metric": "load", "max_count_per_po
         ("constant", "expected a mapping with a type"),
         ({"type": "constant", "parameters": {}}, "unknown field 'parameters'; known: type, params"),
         ({"type": "constant", "params": {"budget": 1}}, "unknown field 'budget'; known: none"),
-        ({"type": "local-max-concurrency"}, "gate.params.limit: Field required"),
+        ({"type": "local-max-concurrency"}, "gate.params.limit: it is missing"),
         ({"type": "local-max-concurrency", "params": {"limit": 0}}, "greater than or equal to 1"),
         ({"type": "redis-quota", "params": {"limit": 1, "mode": "speed"}}, "'concurrency' or 'rate-limit'"),
         ({"type": "redis-quota", "params": {"limit": 1, "window": "1 minute"}}, "is not a duration"),
-        ({"type": "prometheus-query", "params": PROMETHEUS}, "gate.params.query: Field required"),
+        ({"type": "prometheus-query", "params": PROMETHEUS}, "gate.params.query: it is missing"),
         (
             {"type": "prometheus-query", "params": {"url": "http://p", "query": "x"}},
             "set pool, or pods, or pods_query",
@@ -78,7 +72,7 @@ PAGE = {"url": "http://127.0.0.1:9/metrics", "metric": "load", "max_count_per_po
             r"gate.params.gates\[1\].type: 'open' is no known gate",
         ),
         ({"type": "all-of", "params": {"gates": []}}, "at least 1 item"),
-        ({"type": "wait-on-refuse", "params": {}}, "gate.params.gate: Field required"),
+        ({"type": "wait-on-refuse", "params": {}}, "gate.params.gate: it is missing"),
         ({"type": "wait-on-refuse", "params": {"gate": {"type": "x"}}}, "gate.params.gate.type: 'x' is no"),
     ],
 )
@@ -142,5 +136,5 @@ async def test_states_of_metric_gates_only() -> None:
 
 
 def test_every_gate_of_the_catalogue_has_parameters_that_say_what_they_are() -> None:
-    for parameters, _ in GATES.values():
+    for parameters in GATES.values():
         assert parameters.__doc__

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dispatcher.gates.catalogue import meter_states
+from dispatcher.gates.access import SourceError
+from dispatcher.gates.building import meter_states
 from dispatcher.gates.gate import Outcome
-from dispatcher.gates.meter import SourceError
 from dispatcher.gates.page import samples
 from tests.dispatcher.gate_tools import Places, candidate, opened
 from tests.dispatcher.target_simulator import TargetSimulator

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.gates.catalogue import meter_states
+from dispatcher.gates.building import meter_states
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.meter import Meters
 from dispatcher.memory.broker import wall_clock_ms

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from redis.asyncio import Redis
 
 from dispatcher.redis.broker import RedisBroker
 from tests.dispatcher.dispatching import configured, document, producer
-from tests.dispatcher.processes import command, dispatcher
+from tests.dispatcher.processes import ROOT, command, dispatcher
 from tests.dispatcher.target import Asked, Target, ok
 from tests.redis_server import RedisServer
 
@@ -296,8 +297,16 @@ async def test_what_a_dry_run_says(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "the following arguments are required: --config; see --help"),
-        (["--config", "/nowhere.yaml"], "/nowhere.yaml: cannot be read"),
+        ([], "the following arguments are required: --config; see python -m dispatcher --help"),
+        (["--config", "/nowhere.yaml"], "error: /nowhere.yaml cannot be read: No such file or directory; expected a YAML file"),
+        (["status", "--config", "/"], "error: / cannot be read: Is a directory; expected a YAML file"),
+        (["submit", "/nowhere.jsonl", "--broker", "redis://x", "--queue", "q"], "error: /nowhere.jsonl cannot be read: No such file or directory; expected a file"),
+        (["status", "--broker", "rediss://127.0.0.1:1?ssl_ca_certs=/nowhere", "--queue", "q"], "error: /nowhere cannot be read: No such file"),
+        (["status", "--broker", "redis://127.0.0.1:1?db=geheim", "--queue", "q"], "--broker: db in the URL is no number"),
+        (["status", "--broker", "rediss://127.0.0.1:1?ssl_cert_reqs=geheim", "--queue", "q"], "expected none, optional, required"),
+        (["status", "--broker", "redis://:pw@[geheim]/0", "--queue", "q"], "--broker: expected redis://"),
+        (["dead-letters", "--brokr", "redis://:geheim@x", "--queue", "q", "--config", "f"], "unrecognized arguments: --brokr redis://...@x"),
+        (["dead-letters", "--broker", "redis://x", "--queue", "q", "--limit", "-1"], "expected 1 or more"),
         (["serve"], "there is no command 'serve'; there are submit, status, cancel, dead-letters"),
         (["status"], "say where the queue is"),
         (["status", "--broker", "redis://x"], "--broker needs --queue NAME"),
@@ -310,7 +319,10 @@ async def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str], said:
     code, out, complaint = await command(*arguments)
     assert (code, out) == (2, "")
     assert said in complaint
+    assert complaint.startswith("error: ")
     assert complaint.count("\n") == 1
+    assert "Errno" not in complaint
+    assert "geheim" not in complaint
 
 
 async def test_a_configuration_that_is_not_sound(tmp_path: Path) -> None:
@@ -318,7 +330,52 @@ async def test_a_configuration_that_is_not_sound(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump({"broker": "redis://x", "targets": [{"name": "a"}]}))
     code, out, complaint = await command("--config", str(path))
     assert (code, out) == (2, "")
-    assert complaint == f"python -m dispatcher: {path}: targets[0].url: Field required\n"
+    assert complaint == f"error: {path}: targets[0].url: it is missing; this field has no default\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "broker: *geheim",
+            "not YAML: found undefined alias ... in line 1, column 9; a value that begins with",
+        ),
+        ("broker: !geheim x", "not YAML: could not determine a constructor for the tag ... in line 1"),
+        ("broker: redis://:geheim@[geheim]", "broker: expected redis://"),
+        ("broker: \udcff", "it is not UTF-8; expected a YAML file"),
+        ("since: 2026-02-31", "a date or a number in it is none"),
+    ],
+)
+async def test_a_file_that_cannot_be_read_is_not_quoted(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    code, out, complaint = await command("--config", str(path), "--dry-run")
+    assert (code, out) == (2, "")
+    assert complaint.startswith(f"error: {path}")
+    assert said in complaint
+    assert complaint.count("\n") == 1
+    assert "geheim" not in complaint
+
+
+@pytest.mark.parametrize("place", ["target", "gate"])
+@pytest.mark.parametrize("arguments", [(), ("--dry-run",)])
+async def test_certificates_that_are_not_there(
+    redis_url: str, tmp_path: Path, place: str, arguments: tuple[str, ...]
+) -> None:
+    path = tmp_path / "config.yaml"
+    read = {"url": "http://127.0.0.1:9/metrics", "metric": "x", "ca_file": "/nowhere.pem"}
+    gate = {"type": "endpoint-scrape", "params": read} if place == "gate" else {"type": "constant"}
+    file = yaml.safe_load(document("https://127.0.0.1:9", {"name": "batch", "gate": gate}, broker=redis_url))
+    if place == "target":
+        file["targets"][0]["ca_file"] = "/nowhere.pem"
+    path.write_text(json.dumps(file))
+    code, out, complaint = await command("--config", str(path), *arguments)
+    assert (code, out) == (2, "")
+    assert complaint.startswith(f"error: {path}: ")
+    assert "ca_file: no certificates" in complaint
+    assert "No such file or directory; expected a PEM file" in complaint
+    assert complaint.count("\n") == 1
+    assert "Errno" not in complaint
 
 
 async def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
@@ -326,7 +383,8 @@ async def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
     path.write_text(document("http://127.0.0.1:9", broker="redis://:geheim@127.0.0.1:1/0"))
     code, out, complaint = await command("--config", str(path))
     assert (code, out) == (1, "")
-    assert "does not answer" in complaint
+    assert complaint.startswith("error: ")
+    assert "does not answer (Connection refused)" in complaint
     assert "geheim" not in complaint
     assert complaint.count("\n") == 1
 
@@ -337,4 +395,28 @@ async def test_a_port_that_is_taken(redis_url: str, target: Target, tmp_path: Pa
     path.write_text(json.dumps(taken))
     code, _, complaint = await command("--config", str(path))
     assert code == 1
-    assert f"cannot listen on 127.0.0.1 port {target.port}" in complaint
+    assert (
+        f"error: cannot listen on 127.0.0.1 port {target.port}: Address already in use; expected" in complaint
+    )
+    assert complaint.count("\n") == 1
+
+
+async def test_a_reader_that_has_seen_enough(redis_url: str) -> None:
+    script = f"{sys.executable} -m dispatcher status --broker {redis_url} --queue q --json | true; echo ${{PIPESTATUS[0]}}"
+    shell = await asyncio.create_subprocess_exec(
+        "bash", "-c", script, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, cwd=ROOT
+    )
+    assert await shell.communicate() == (b"0\n", b"")
+
+
+async def test_a_question_does_not_wait_for_the_imports_of_a_dispatcher() -> None:
+    script = (
+        "import sys, dispatcher.commands, dispatcher.redis.broker, dispatcher.__main__; print(*sys.modules)"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE, cwd=ROOT
+    )
+    out, _ = await process.communicate()
+    imported = set(out.decode().split())
+    assert "dispatcher.redis.queue" in imported
+    assert not imported & {"aiohttp", "discovery", "pydantic", "prometheus_client", "watchfiles", "yaml"}

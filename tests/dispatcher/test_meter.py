@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from dispatcher.gates.meter import Measurement, Meter, MeterRules, Meters, SourceError
+from dispatcher.gates.access import SourceError
+from dispatcher.gates.meter import Measurement, Meter, MeterRules, Meters
 from dispatcher.queue import QueueError
 
 Eventually = Callable[..., Awaitable[float]]

@@ -1,0 +1,50 @@
+"""`python -m dispatcher submit`: a batch file into a queue, and its answers out."""
+
+import sys
+from contextlib import AsyncExitStack
+
+from dispatcher import batch, batchfile, progress
+from dispatcher.config_error import ConfigError
+from dispatcher.flags import SubmitFlags
+from dispatcher.place import opened
+
+
+async def submit(flags: SubmitFlags) -> int:
+    """0: all submitted, and answered where results are wanted; 3: some answers are errors."""
+    everything = list(
+        batchfile.read_lines(flags.file)
+    )  # the whole file is checked before its first line is sent
+    if not everything:
+        raise batchfile.BatchFileError(f"{flags.file}: there is no request in it; {batchfile.EXPECTED}")
+    done = batchfile.finished(flags.results) if flags.results is not None else {}
+    async with opened(flags.place) as (broker, queue, rules), AsyncExitStack() as stack:
+        if flags.results is not None and rules.result_list:
+            raise ConfigError(
+                "--results", f"the results of queue {queue.name!r} go to the Redis list {rules.result_list!r}"
+            )
+        out = stack.enter_context(batchfile.added_to(flags.results)) if flags.results is not None else None
+        now = await broker.now_ms()
+        deadline_ms = now + int(flags.deadline * 1000)
+        order = batch.Order(flags.batch, flags.tenant, deadline_ms, now, flags.objective)
+        lines = everything
+        if flags.results is not None:
+            lines = batch.unanswered(everything, done, flags.results, order)
+        with progress.shown() as bar:
+            submitted = await batch.submit_all(queue, lines, order, bar)
+            new = sum(one.new for one in submitted)
+            bar.hint(
+                f"batch {flags.batch!r}, queue {queue.name!r}: {new} requests submitted, "
+                f"{len(submitted) - new} had been submitted before"
+            )
+            if out is None:
+                return 0
+            failed = await batch.collect(queue, submitted, out, bar)
+    _say(
+        f"{len(everything)} answers in {flags.results}, {len(everything) - len(lines)} of them from before, "
+        f"{failed} errors among the rest"
+    )
+    return 3 if failed else 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
