@@ -263,7 +263,7 @@ def _is_gap(before: float, expected: float, now: float, period: float) -> bool:
 
 def _told(event: InstanceEvent) -> str:
     """One line for the log."""
-    who = f"{event.instance.id} ({event.instance.authority})"
+    who = f"{event.instance.id} (metadata at {event.instance.authority})"
     match event:
         case InstanceRemovedEvent(_, reason):
             return f"{who} is gone: {reason}"

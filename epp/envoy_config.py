@@ -125,7 +125,12 @@ def _listener(settings: EnvoySettings) -> Json:
         http_filters=[*_subset_filter(settings), _ext_proc(settings), _router()],
     )
     chain = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
-    return {"name": "inference", "address": _socket(settings.listen), "filter_chains": [chain]}
+    return {
+        "name": "inference",
+        "address": _socket(settings.listen),
+        "enable_reuse_port": False,  # else a second Envoy on this port takes half of the connections, without a word
+        "filter_chains": [chain],
+    }
 
 
 def _route(settings: EnvoySettings) -> Json:

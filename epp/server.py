@@ -93,10 +93,14 @@ class PickerServer:
 
         All of it within the drain timeout. Where nobody has come lately, nobody is waited for.
         """
-        log.info("draining, %d streams are open", self._transport.open_streams)
         self._health.set_serving(False)
         came_at = max(self._transport.opened_at, self._health.asked_at)
         lame_duck = min(LAME_DUCK, self._settings.drain_timeout) if self._clock() - came_at < LATELY else 0.0
+        log.info(
+            "draining: serving for %g s more, until whoever asks has turned to another; %d streams are open",
+            lame_duck,
+            self._transport.open_streams,
+        )
         await asyncio.sleep(lame_duck)
         self._transport.drain()
         self._health.close()

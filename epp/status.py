@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio.to_thread
+import numpy as np
 from aiohttp import web
 from prometheus_client import Metric
 from prometheus_client.exposition import choose_encoder
@@ -54,12 +55,14 @@ class _Page(Collector):
 
 def describe(pool: EndpointPool, saturation: float) -> dict[str, Any]:
     """What the picker knows of each endpoint right now; null is "not known yet". `age` is in seconds."""
+    age = pool.age
+    seen = np.isfinite(age)
     columns = {
         "inflight": pool.inflight,
-        "waiting": pool.waiting,
-        "running": pool.running,
-        "kv_usage": pool.kv_usage,
-        "age": pool.age,
+        "waiting": np.where(seen, pool.waiting, np.nan),
+        "running": np.where(seen, pool.running, np.nan),
+        "kv_usage": np.where(seen, pool.kv_usage, np.nan),
+        "age": age,
     }
     return {
         "saturation": _finite(saturation),

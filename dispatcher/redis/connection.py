@@ -1,6 +1,8 @@
 """The broker's client: how scripts are called, and what its errors mean to ours."""
 
 import asyncio
+import errno
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -96,6 +98,10 @@ def connect(url: str, *, answers_within: float = ANSWERS_WITHIN) -> Redis:
     return connected
 
 
+_NOTHING_ASKED: Final = "start a Redis or a Valkey there, or name another broker"
+_MAYBE_DONE: Final = "what was asked may have been done, asking again is safe"
+
+
 def where(url: str) -> str:
     """The URL without user and password, for people."""
     parts = urlsplit(url)
@@ -110,9 +116,9 @@ def as_queue_errors(place: str) -> Iterator[None]:
     except AuthenticationError as error:  # a lost connection to the client, but not to us
         raise QueueError(f"the broker at {place} refuses, nothing was changed: {error}") from error
     except (LostError, LateError, OSError) as error:
-        raise QueueError(
-            f"the broker at {place} does not answer ({os_reason(error)}); what was asked may have been done, asking again is safe"
-        ) from error
+        reason = os_reason(error)
+        follows = _NOTHING_ASKED if reason == os.strerror(errno.ECONNREFUSED) else _MAYBE_DONE
+        raise QueueError(f"the broker at {place} does not answer ({reason}); {follows}") from error
     except RedisError as error:
         raise QueueError(f"the broker at {place} refuses, nothing was changed: {error}") from error
 

@@ -36,7 +36,11 @@ def main() -> int:
 async def _run(console: Console, port: int, *, keep: bool) -> int:
     running = asyncio.current_task()
     assert running is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # a shell starts what it puts in the background with SIGINT ignored
+        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
         console.print("starting three workers, the picker and Envoy ...")
         async with Stage(Path(root), port) as stage:
@@ -46,6 +50,7 @@ async def _run(console: Console, port: int, *, keep: bool) -> int:
                 told = _told_to_stop()
                 _print_invitation(console, stage)
                 await told.wait()
+                console.print("stopping; the picker takes leave of Envoy for 3 s ...")
     return 0 if held else 1
 
 

@@ -72,7 +72,11 @@ def _check_writable(plot: Path) -> None:
 async def _run(console: Console, options: argparse.Namespace) -> Play:
     running = asyncio.current_task()
     assert running is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # a shell starts what it puts in the background with SIGINT ignored
+        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
     port = options.port or free_port()
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
         console.print("starting three workers, the picker, Envoy, Redis and the dispatcher ...")

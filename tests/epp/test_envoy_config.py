@@ -94,7 +94,9 @@ def test_addresses(text: str) -> None:
 
 
 def _filters(config: dict[str, Any]) -> list[dict[str, Any]]:
-    chain = config["static_resources"]["listeners"][0]["filter_chains"][0]
+    listener = config["static_resources"]["listeners"][0]
+    assert listener["enable_reuse_port"] is False, "a second Envoy on this port is told that it is taken"
+    chain = listener["filter_chains"][0]
     filters: list[dict[str, Any]] = chain["filters"][0]["typed_config"]["http_filters"]
     return filters
 

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import discovery
+from dispatcher.config import read_config
+from dispatcher.gates.catalogue import parse_gate
 from epp.envoy_config import EnvoySettings
 from epp.settings import Settings
 from registry import InstanceHandle
@@ -34,11 +36,14 @@ async def test_the_worker_and_the_one_who_follows_it(capsys: pytest.CaptureFixtu
     worker, frontend = snippet("async def serve()"), snippet("async def follow")
     leave = asyncio.Event()
 
-    async def serve_requests(handle: InstanceHandle) -> None:
-        with handle.busy():
+    class Server:
+        async def wait_closed(self) -> None:
             await leave.wait()
 
-    worker["serve_requests"] = serve_requests
+    async def start_server(port: int, handle: InstanceHandle) -> Server:
+        return Server()
+
+    worker["start_server"] = start_server
     following = asyncio.create_task(frontend["follow"]())
     serving = asyncio.create_task(worker["serve"]())
     said = ""
@@ -68,6 +73,16 @@ def test_the_picker_and_the_envoy_that_the_readme_starts_agree() -> None:
     assert [address.port for address in envoy.pickers] == [picker.grpc_port]
     assert f":{envoy.listen.port}/v1/chat/completions" in README
     assert f":{picker.metrics_port}`" in README
+
+
+def test_the_dispatcher_s_configuration_is_one() -> None:
+    (text,) = re.findall(r"```yaml\n(broker:.*?)```", README, re.DOTALL)
+    config = read_config(text, {})
+    (queue,) = config.queues
+    gate = parse_gate(queue.gate, "gate")
+    assert gate.type == "endpoint-scrape"
+    assert f":{EnvoySettings().listen.port}" in text
+    assert f":{Settings().metrics_port}/metrics" in text
 
 
 @pytest.mark.parametrize(
