@@ -162,6 +162,8 @@ class _Peer(asyncio.BufferedProtocol):
         self._ahead = 0
         self._blocked = False
         self._scheduled = False
+        self._ended = False
+        """We say nothing more."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -191,6 +193,8 @@ class _Peer(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._connection.rest = b""
+        if self._ended:
+            return
         try:
             self._connection.receive(self._listener.buffer[: self._ahead + nbytes])
         except Exception as error:  # noqa: BLE001  # the edge: a fault of ours ends this connection, not the picker
@@ -244,6 +248,8 @@ class _Peer(asyncio.BufferedProtocol):
 
     def _write(self) -> None:
         self._scheduled = False
+        if self._ended:
+            return
         connection = self._connection
         while not self._blocked and (written := connection.take()):
             self._transport.write(written)
@@ -251,12 +257,26 @@ class _Peer(asyncio.BufferedProtocol):
             self._close()
 
     def _close(self) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(self._connection.take())
-            self._transport.close()
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_later(LAST_WORDS, self._transport.abort)
+        """Say what is left and that it was all, then read until the peer has done so too.
+
+        A socket that is closed while something is unread is reset, and a peer that is told so by a write of its own may
+        throw away what it had not read yet. TLS waits for the peer's close_notify by itself.
+        """
+        if self._ended or self._transport.is_closing():
+            return
+        self._ended = True
+        self._transport.write(self._connection.take())
+        try:
+            if self._transport.can_write_eof():
+                self._transport.write_eof()
+            else:
+                self._transport.close()
+        except OSError:  # the peer is gone
+            self._transport.abort()
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(LAST_WORDS, self._transport.abort)
 
     def _greet_or_go(self) -> None:
         self._timer = None

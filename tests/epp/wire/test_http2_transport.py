@@ -31,7 +31,8 @@ from epp.exchange import Exchange
 from epp.health import Health
 from epp.rules import Rules
 from epp.settings import TransportKind
-from epp.wire.frames import PREFACE, ErrorCode, goaway, settings
+from epp.wire.frames import PING as PING_KIND
+from epp.wire.frames import PREFACE, ErrorCode, frame, goaway, settings
 from epp.wire.grpc_messages import prefixed
 from epp.wire.http2_transport import Http2Transport, tune
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
@@ -40,6 +41,7 @@ from epp.wire.transport import Listener, Place, open_transport
 from tests.epp.wire.conftest import HEADERS, PATH
 
 Eventually = Callable[..., Awaitable[float]]
+PING = frame(PING_KIND, 0, 0, b"are you?")
 
 
 class Picker:
@@ -99,6 +101,35 @@ async def picking(director: Any, place: Place | None = None) -> AsyncIterator[Pi
     picker = Picker(director, place or Place("127.0.0.1", 0))
     async with picker.listener:
         yield picker
+
+
+async def test_what_a_client_still_says_when_we_leave_does_not_cost_it_what_we_said(
+    director: Any, messages: Any, eventually: Eventually
+) -> None:
+    """A socket that is closed with something unread is reset, and then the client's next write fails."""
+    async with picking(director) as picker:
+        client = await picker.connect()
+        stream = client.open()
+        client.send(stream, messages.headers(end_of_stream=True))
+        client.flush()
+        while not client.saw(h2.events.DataReceived):
+            await client.read()
+        picker.transport.drain()
+        stopping = asyncio.create_task(picker.listener.stop(10))
+        client.send(stream, messages.response_headers())
+        client.flush()
+        said = b""
+        while chunk := await client.reader.read(65_536):
+            said += chunk
+            client.writer.write(PING)
+        assert b"grpc-status" in said
+        for _ in range(3):
+            client.writer.write(PING)
+            await client.writer.drain()
+            await asyncio.sleep(0.02)
+        assert not stopping.done()
+        await client.close()
+        await stopping
 
 
 async def test_a_client_that_never_reads_is_not_read_either(
@@ -200,9 +231,11 @@ async def test_a_stop_with_grace_ends_when_the_last_stream_does(director: Any, m
         client.h2.reset_stream(stream)
         client.flush()
         async with asyncio.timeout(10):
+            while await client.reader.read(65_536):
+                pass
+            await client.close()
             await stopping
         assert len(director.released) == 1
-        await client.close()
 
 
 async def test_a_stop_without_grace_says_so_on_every_stream(director: Any, messages: Any) -> None:
