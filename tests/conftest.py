@@ -11,14 +11,15 @@ settings.register_profile("busy", deadline=None)  # a machine that does other wo
 settings.load_profile("busy")
 
 _LONG = (
-    *("test_demo.py", "test_state_machine.py", "test_lane.py", "test_main.py", "test_demo_batch.py"),
     *(
+        "test_demo.py",
+        "test_lane.py",
+        "test_main.py",
         "test_batch.py",
         "test_replicas.py",
         "test_redis_ledger.py",
-        "test_picker_dies.py",
-        "test_redis_faults.py",
     ),
+    *("test_picker_dies.py", "test_demo_batch.py", "test_redis_faults.py", "test_state_machine.py"),
 )
 
 

@@ -1,0 +1,13 @@
+"""The walk of tests/kubernetes/test_state_machine.py, ten thousand steps of it."""
+
+import logging
+
+import pytest
+
+from tests.kubernetes.test_state_machine import walk
+
+
+@pytest.mark.timeout(900)  # finding the shortest failing history takes long
+def test_ten_thousand_steps_of_pods_slices_and_faults(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, logger="discovery")  # each fault is one warning
+    assert walk(histories=160) >= 10_000
