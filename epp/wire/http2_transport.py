@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import socket
 import ssl
 from collections.abc import Callable
 from types import TracebackType
@@ -17,6 +16,7 @@ from epp.wire.grpc_call import Methods, frames
 from epp.wire.http2_health import health_methods
 from epp.wire.http2_processor import ExternalProcessor
 from epp.wire.limits import Limits
+from epp.wire.sockets import listening_socket, tune
 from epp.wire.tls import server_context
 from epp.wire.transport import Place
 
@@ -102,7 +102,7 @@ class Http2Listener:
         tls = None if place.certificate is None else server_context(place.certificate, place.client_ca)
         loop = asyncio.get_running_loop()
         try:
-            listening = _listening_socket(place.host, place.port)
+            listening = listening_socket(place.host, place.port)
         except OSError as error:
             raise place.refused() from error
         handshake = None if tls is None else GREETING
@@ -282,23 +282,3 @@ class _Peer(asyncio.BufferedProtocol):
         self._timer = None
         if not self._connection.greeted:
             self._transport.abort()
-
-
-def _listening_socket(host: str, port: int) -> socket.socket:
-    """Raises OSError. "::" takes IPv4 too; where there is no IPv6 at all, IPv4 alone."""
-    if host == "::" and not socket.has_dualstack_ipv6():
-        host = "0.0.0.0"  # noqa: S104  # what was asked for
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=host == "::")
-
-
-def tune(connection: socket.socket) -> None:
-    """Answers leave at once. A peer whose machine is gone says nothing: the kernel asks, so that its streams end within
-    about a minute."""
-    connection.setsockopt(
-        socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-    )  # asyncio's own needs a socket with a protocol
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, name):  # not on every system
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -34,9 +34,10 @@ from epp.settings import TransportKind
 from epp.wire.frames import PING as PING_KIND
 from epp.wire.frames import PREFACE, ErrorCode, frame, goaway, settings
 from epp.wire.grpc_messages import prefixed
-from epp.wire.http2_transport import Http2Transport, tune
+from epp.wire.http2_transport import Http2Transport
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from epp.wire.sockets import tune
 from epp.wire.transport import Listener, Place, open_transport
 from tests.epp.wire.conftest import HEADERS, PATH
 
