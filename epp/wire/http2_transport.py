@@ -162,6 +162,7 @@ class _Peer(asyncio.BufferedProtocol):
         self._ahead = 0
         self._blocked = False
         self._scheduled = False
+        self._expected_to_go = False
         self._ended = False
         """We say nothing more."""
         self._timer: asyncio.TimerHandle | None = None
@@ -253,8 +254,18 @@ class _Peer(asyncio.BufferedProtocol):
         connection = self._connection
         while not self._blocked and (written := connection.take()):
             self._transport.write(written)
-        if connection.over:
+        if connection.over and connection.failed is None:
+            self._close_soon()
+        elif connection.over:
             self._close()
+
+    def _close_soon(self) -> None:
+        """A peer that has read a GOAWAY goes by itself. One that is closed upon may throw away what it has not looked at,
+        as grpc's client does.
+        """
+        if not self._expected_to_go:
+            self._expected_to_go = True
+            self._loop.call_later(ANNOUNCED, self._close)
 
     def _close(self) -> None:
         """Say what is left and that it was all, then read until the peer has done so too.
