@@ -36,10 +36,8 @@ def main() -> int:
 async def _run(console: Console, port: int, *, keep: bool) -> int:
     running = asyncio.current_task()
     assert running is not None
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # a shell starts what it puts in the background with SIGINT ignored
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # SIGINT too: a shell starts what it puts in the background with SIGINT ignored
         asyncio.get_running_loop().add_signal_handler(number, running.cancel)
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
         console.print("starting three workers, the picker and Envoy ...")

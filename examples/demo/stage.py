@@ -47,8 +47,9 @@ class Stage:
         self.discovery = f"file://{root / 'workers'}"
         self.workers: dict[str, DemoProcess] = {}
         self.pickers: dict[int, DemoProcess] = {}
-        """By the port that Envoy asks them at."""
-        self._picker_ports = [free_port() for _ in range(pickers)]
+        """By number, from 0."""
+        self._picker_ports = [0] * pickers
+        """Where Envoy asks them; 0: not known yet, any free one."""
         self.envoy: DemoProcess | None = None
         self._root = root
         self.metrics = ""
@@ -57,7 +58,7 @@ class Stage:
     @property
     def picker(self) -> DemoProcess:
         """The one whose metrics page is `metrics`."""
-        return self.pickers[self._picker_ports[0]]
+        return self.pickers[0]
 
     @property
     def url(self) -> str:
@@ -71,7 +72,7 @@ class Stage:
             await asyncio.gather(
                 self.add_worker("worker-1", "worker-2"),
                 self.add_worker("worker-3"),
-                *(self._start_picker(port) for port in self._picker_ports),
+                *(self._start_picker(number) for number in range(len(self._picker_ports))),
             )
             await self._start_envoy()
             await self._until(lambda views: len(views) == 3, "the picker to see three workers")
@@ -115,16 +116,16 @@ class Stage:
 
     async def renew_picker(self, number: int) -> None:
         """SIGTERM, and another one in its place once it has ended; DemoError if that was not in order."""
-        port = self._picker_ports[number]
-        leaving = self.pickers.pop(port)
+        leaving = self.pickers.pop(number)
         leaving.send(signal.SIGTERM)
         if await leaving.wait():
             raise leaving.died()
-        await self._start_picker(port)
+        await self._start_picker(number)
 
-    async def _start_picker(self, port: int) -> None:
-        picker = self.pickers[port] = await DemoProcess.start(
-            f"picker-{port}",
+    async def _start_picker(self, number: int) -> None:
+        port = self._picker_ports[number]
+        picker = self.pickers[number] = await DemoProcess.start(
+            f"picker-{number + 1}",
             python(
                 "epp",
                 *("--discovery", self.discovery, "--namespace", NAMESPACE, "--component", COMPONENT),
@@ -134,7 +135,8 @@ class Stage:
             self._root,
         )
         ready = await picker.wait_ready()
-        if port == self._picker_ports[0]:
+        self._picker_ports[number] = int(ready["grpc"].rpartition(":")[2])
+        if number == 0:
             self.metrics = f"http://{ready['metrics']}"
 
     async def _start_envoy(self) -> None:

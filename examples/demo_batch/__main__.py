@@ -72,10 +72,8 @@ def _check_writable(plot: Path) -> None:
 async def _run(console: Console, options: argparse.Namespace) -> Play:
     running = asyncio.current_task()
     assert running is not None
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # a shell starts what it puts in the background with SIGINT ignored
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # SIGINT too: a shell starts what it puts in the background with SIGINT ignored
         asyncio.get_running_loop().add_signal_handler(number, running.cancel)
     port = options.port or free_port()
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
