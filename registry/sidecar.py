@@ -173,7 +173,9 @@ class Sidecar:
     def _judge(self, problem: str | None) -> None:
         status = InstanceStatus.READY if problem is None else InstanceStatus.NOT_READY
         before = self._handle.instance.status
-        where = self._followed.url(self._followed.health_path)
+        where = self._followed.url(self._followed.health_path).with_user(
+            None
+        )  # nor a password: it is shown to others
         reason = None if problem is None else f"the server behind it, {where}: {problem}"
         try:
             self._handle.set_ready(status, reason)

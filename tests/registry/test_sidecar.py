@@ -32,7 +32,8 @@ async def server() -> AsyncIterator[ModelServer]:
 async def following(
     server: ModelServer, file: Path | None = None, **options: Any
 ) -> AsyncIterator[tuple[Sidecar, discovery.Instance]]:
-    followed = Followed(URL(server.url), interval=0.05, **options)
+    address = URL(server.url).with_user("user").with_password("s3cret")  # which nobody is shown
+    followed = Followed(address, interval=0.05, **options)
     async with (
         registry.open("memory://sidecar").register_instance("dynamo", "vllm") as handle,
         aiohttp.ClientSession() as session,
@@ -83,6 +84,7 @@ async def test_explain_says_which_of_the_two_does_not_answer(
     silent = replace(instance, port=1)  # a sidecar that hangs, or whose network is cut
     named("sidecar").put(silent)
     try:
+        assert "s3cret" not in (await why() or "")
         await until("its status is not_ready, and nothing answers at 127.0.0.1:1: cannot be reached")
     finally:
         named("sidecar").remove(silent)
