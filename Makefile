@@ -5,6 +5,9 @@ VENV := .venv/$(VERSION)
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# The suite and the demos start hundreds of Python processes: each would compile the same files again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup fmt lint types check test test-system demo demo-batch bench soak proto clean help
 
 help:            ## show these words
@@ -35,7 +38,7 @@ types: $(READY)  ## mypy --strict
 check: lint types ## lint, types and layers
 
 test: $(READY)   ## the test suite: real sockets, a real Envoy, real processes
-	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 test-system: $(READY) ## needs root and Go >= 1.26: a real Kubernetes API server, helm, network namespaces
 	$(BIN)/python -m tests.system $(ARGS)
