@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.processor import resident_megabytes
 from examples.demo.load import Load
-from examples.demo.stage import MODEL, Stage, free_port
+from examples.demo.stage import MODEL, Stage
 
 _CHURN = 10.0
 """Seconds between one worker joining and an older one draining."""
@@ -34,7 +34,7 @@ def main() -> int:
 async def _soak(seconds: float) -> int:
     with tempfile.TemporaryDirectory(prefix="adsum-soak-") as root:
         async with (
-            Stage(Path(root), free_port(), pickers=_PICKERS) as stage,
+            Stage(Path(root), pickers=_PICKERS) as stage,
             Load(stage.url, MODEL) as load,
             asyncio.TaskGroup() as others,
         ):

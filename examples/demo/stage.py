@@ -33,13 +33,20 @@ class EndpointView:
 
 
 class Stage:
-    """Entering starts three workers, the picker and Envoy on `port`; leaving ends every process. DemoError says what
-    did not come up. `simulator`: more options of the workers; `word` of make is told to whoever finds the port taken;
-    `pickers`: how many of them Envoy asks in turn.
+    """Entering starts three workers, the picker and Envoy on `port`, 0 for any that is free; leaving ends every process.
+
+    DemoError says what did not come up. `simulator`: more options of the workers; `word` of make is told to whoever finds
+    the port taken; `pickers`: how many of them Envoy asks in turn.
     """
 
     def __init__(
-        self, root: Path, port: int, *, simulator: Sequence[str] = (), word: str = "demo", pickers: int = 1
+        self,
+        root: Path,
+        port: int = 0,
+        *,
+        simulator: Sequence[str] = (),
+        word: str = "demo",
+        pickers: int = 1,
     ) -> None:
         self.port = port
         self._simulator = simulator
@@ -153,18 +160,25 @@ class Stage:
             self._root,
         )
         async with asyncio.timeout(_PATIENCE):
-            while not await self._envoy_is_ready(admin):
+            while not (port := await self._envoy_port(admin)):
                 if not envoy.alive:
                     raise envoy.died()
                 await asyncio.sleep(0.05)
+        self.port = port
 
-    async def _envoy_is_ready(self, admin: Path) -> bool:
+    async def _envoy_port(self, admin: Path) -> int:
+        """Where it serves; 0 as long as it does not."""
         assert self._session is not None
         try:
-            async with self._session.get(f"http://{admin.read_text().strip()}/ready") as answer:
-                return answer.status == 200
+            base = f"http://{admin.read_text().strip()}"
+            async with self._session.get(f"{base}/ready") as answer:
+                if answer.status != 200:
+                    return 0
+            async with self._session.get(f"{base}/listeners?format=json") as answer:
+                listeners: dict[str, Any] = await answer.json(content_type=None)
         except (OSError, aiohttp.ClientError, ValueError):
-            return False
+            return 0
+        return int(listeners["listener_statuses"][0]["local_address"]["socket_address"]["port_value"])
 
     async def _envoy_config(self) -> str:
         options = ("--listen-port", str(self.port), "--admin-port", "0", "--secure=false")
@@ -201,10 +215,3 @@ def _check_free(port: int, word: str) -> None:
             ) from error
         except OverflowError as error:
             raise DemoError(f"{port} is not a port: 0 to 65535, 0 for any that is free") from error
-
-
-def free_port() -> int:
-    """A port that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from examples.demo.processes import DemoError
-from examples.demo.stage import MODEL, Stage, free_port
+from examples.demo.stage import MODEL, Stage
 from examples.demo_batch.dispatching import BASELINE, Dispatching
 from examples.demo_batch.picture import picture
 from examples.demo_batch.pool import SEQUENCES, SIMULATOR
@@ -75,11 +75,10 @@ async def _run(console: Console, options: argparse.Namespace) -> Play:
     for number in (signal.SIGTERM, signal.SIGINT):
         # SIGINT too: a shell starts what it puts in the background with SIGINT ignored
         asyncio.get_running_loop().add_signal_handler(number, running.cancel)
-    port = options.port or free_port()
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
         console.print("starting three workers, the picker, Envoy, Redis and the dispatcher ...")
         async with (
-            Stage(Path(root), port, simulator=SIMULATOR, word="demo-batch") as stage,
+            Stage(Path(root), options.port, simulator=SIMULATOR, word="demo-batch") as stage,
             Dispatching(stage, Path(root)) as dispatching,
             Users(stage.url, MODEL) as users,
             Watching(stage, dispatching, users.under_way) as watching,

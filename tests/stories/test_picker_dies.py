@@ -6,7 +6,7 @@ from pathlib import Path
 
 import aiohttp
 
-from examples.demo.stage import MODEL, Stage, free_port
+from examples.demo.stage import MODEL, Stage
 
 
 async def stream(session: aiohttp.ClientSession, url: str, begun: asyncio.Event) -> bytes:
@@ -22,7 +22,7 @@ async def stream(session: aiohttp.ClientSession, url: str, begun: asyncio.Event)
 
 
 async def test_a_killed_picker_cuts_no_answer(tmp_path: Path) -> None:
-    async with Stage(tmp_path, free_port()) as stage, aiohttp.ClientSession() as session:
+    async with Stage(tmp_path) as stage, aiohttp.ClientSession() as session:
         begun = [asyncio.Event() for _ in range(12)]
         answers = [asyncio.create_task(stream(session, stage.url, event)) for event in begun]
         async with asyncio.timeout(20):
@@ -36,7 +36,7 @@ async def test_a_killed_picker_cuts_no_answer(tmp_path: Path) -> None:
 
 
 async def test_a_picker_that_is_told_to_end_fails_no_request_under_way(tmp_path: Path) -> None:
-    async with Stage(tmp_path, free_port()) as stage, aiohttp.ClientSession() as session:
+    async with Stage(tmp_path) as stage, aiohttp.ClientSession() as session:
         begun = [asyncio.Event() for _ in range(12)]
         answers = [asyncio.create_task(stream(session, stage.url, event)) for event in begun]
         async with asyncio.timeout(20):
