@@ -40,8 +40,11 @@ class _Run:
         return low
 
     def surplus(self, count: int, length: float) -> int:
-        """How many from its end on are at least so many and so long; it has more than that."""
-        count, place = max(count, 0), self.start + len(self.blocks)
+        """How many from its end on are at least so many and so long; all of them where it has no more."""
+        blocks = len(self.blocks)
+        if length >= self.length:
+            return blocks
+        count, place = min(max(count, 0), blocks), self.start + blocks
         length -= sum(self.lengths[place - count : place])
         while length > 0:
             count += 1
@@ -95,12 +98,12 @@ class Holdings:
         gone: list[int] = []
         while self.count > count or self.length > length:
             run = next(iter(self._order))
-            blocks, over, too_long = run.blocks, self.count - count, self.length - length
-            if over >= len(blocks) or too_long >= run.length:
-                del self._order[run], self._runs[blocks[0]]
-                went, short = blocks, run.length
+            surplus = run.surplus(self.count - count, self.length - length)
+            if surplus == len(run.blocks):
+                del self._order[run], self._runs[run.blocks[0]]
+                went, short = run.blocks, run.length
             else:
-                went, short = run.drop(run.surplus(over, too_long))
+                went, short = run.drop(surplus)
             self.count -= len(went)
             self.length -= short
             gone += went

@@ -64,6 +64,15 @@ def test_long_blocks_take_the_room_of_several() -> None:
     assert matched(index, [21, 22, 23, 24]) == [4, 0, 0], "what went takes no room"
 
 
+def test_of_a_long_block_no_part_is_kept() -> None:
+    index, lengths = PrefixIndex(), [4, 1]
+    index.record([1, 2], A, 5, lengths)
+    for first in (11, 21, 31):  # 2 too long: 1 of the second block, the rest of the first
+        index.record([first, first + 1], A, 8, lengths)
+        assert matched(index, [first, first + 1]) == [2, 0, 0]
+        assert len(index) == 2
+
+
 def test_what_is_forgotten_is_gone_for_that_endpoint_only() -> None:
     index = PrefixIndex()
     index.record([1, 2], A, 100)
@@ -120,8 +129,9 @@ def test_many_hold_the_same(count: int) -> None:
 class Model:
     """What the index should hold, written down the slow way."""
 
-    def __init__(self, max_blocks: int) -> None:
+    def __init__(self, max_blocks: int, lengths: Sequence[int]) -> None:
         self.max_blocks = max_blocks
+        self.lengths = lengths
         self.held: dict[tuple[str, str], list[tuple[int, ...]]] = {}
         """By endpoint its blocks, each as the chain up to it, the one that was not used for longest first."""
 
@@ -135,7 +145,8 @@ class Model:
         share = self.max_blocks // len(self.held)
         for other in self.held.values():
             del other[: max(0, len(other) - share)]
-        del blocks[: max(0, len(blocks) - capacity)]
+        while sum(self.lengths[len(block) - 1] for block in blocks) > capacity:
+            del blocks[0]
 
     def match(self, chain: tuple[int, ...], key: tuple[str, str]) -> int:
         blocks = self.held.get(key, [])
@@ -150,18 +161,26 @@ STEPS = st.lists(
 )
 
 
-@given(steps=STEPS, max_blocks=st.sampled_from([10, 24, 1000]), asked=st.lists(CHAINS, max_size=5))
+@given(
+    steps=STEPS,
+    max_blocks=st.sampled_from([10, 24, 1000]),
+    lengths=st.sampled_from([(1,) * 6, (1, 1, 2, 2, 4, 4), (3, 1, 1, 1, 2, 1)]),
+    asked=st.lists(CHAINS, max_size=5),
+)
 def test_as_the_model(
-    steps: list[tuple[int, tuple[int, ...], str, int]], max_blocks: int, asked: list[tuple[int, ...]]
+    steps: list[tuple[int, tuple[int, ...], str, int]],
+    max_blocks: int,
+    lengths: tuple[int, ...],
+    asked: list[tuple[int, ...]],
 ) -> None:
-    index, model, pool = PrefixIndex(max_blocks * BLOCK_BYTES), Model(max_blocks), POOL[:5]
+    index, model, pool = PrefixIndex(max_blocks * BLOCK_BYTES), Model(max_blocks, lengths), POOL[:5]
     for who, chain, what, capacity in steps:
         key = pool[who].key
         if what == "forget":
             index.forget(key)
             model.held.pop(key, None)
         else:
-            index.record(names(chain), key, capacity)
+            index.record(names(chain), key, capacity, lengths)
             model.record(chain, key, capacity)
         assert len(index) <= max_blocks
         assert len(index) == sum(len(blocks) for blocks in model.held.values())
