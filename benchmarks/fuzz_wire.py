@@ -209,7 +209,7 @@ class Fuzz:
             message.request_body.body = bytes(rng.choice((0, 10, 5_000, 15_000)))
             message.request_body.end_of_stream = rng.random() < 0.5
         elif kind == 5:
-            message.response_headers.headers.headers.add(key=":status", raw_value=b"200")
+            message.response_headers.headers.headers.append(_header(":status", b"200"))
         else:
             message.response_body.body = bytes(rng.randrange(10_000))
         whole = message.SerializeToString()
@@ -273,10 +273,14 @@ def _headers(path: bytes) -> list[tuple[bytes, bytes]]:
     return [*pseudo, (b"te", b"trailers"), (b"content-type", b"application/grpc")]
 
 
+def _header(key: str, value: bytes) -> bytes:
+    return HeaderValue(key=key, raw_value=value).SerializeToString()
+
+
 def _good(*, end_of_stream: bool = True, mode: int = ProcessingMode.FULL_DUPLEX_STREAMED) -> bytes:
     message = ProcessingRequest()
     message.request_headers.end_of_stream = end_of_stream
-    message.request_headers.headers.headers.append(HeaderValue(key=":method", raw_value=b"POST"))
+    message.request_headers.headers.headers.append(_header(":method", b"POST"))
     message.protocol_config.request_body_mode = cast("Any", mode)
     message.protocol_config.response_body_mode = ProcessingMode.FULL_DUPLEX_STREAMED
     return message.SerializeToString()

@@ -1,6 +1,5 @@
 """A request body that is held until it is complete, within a bound of its own and one that all bodies share."""
 
-import re
 from typing import Final
 
 from epp.protocol import Rejection
@@ -43,7 +42,7 @@ class Body:
 
     def expect(self, content_length: str | None) -> None:
         """Refuse at once what says that it will be too large; a length that is no number says nothing."""
-        if content_length is None or re.fullmatch("[0-9]+", content_length) is None:
+        if content_length is None or not (content_length.isascii() and content_length.isdecimal()):
             return
         digits = content_length.lstrip("0")
         if len(digits) > _DIGITS or int(digits or "0") > self._limit:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Literal
 
+from google.protobuf.message import DecodeError
+
 from epp import answers, protocol
 from epp.body import Body, Budget
 from epp.directing import Deferral, Directing, Observer
@@ -107,6 +109,14 @@ class Exchange:
         """The answers to one message, serialised, in the order they must be sent; raises ExchangeError."""
         if self._phase is _Phase.OVER or message.observability_mode:
             return []
+        try:
+            return self._answers(message, now)
+        except DecodeError:
+            raise ExchangeError(
+                "a header that cannot be read: the data plane speaks another ext_proc"
+            ) from None
+
+    def _answers(self, message: ProcessingRequest, now: float) -> list[bytes]:
         kind = message.WhichOneof("request")
         if kind in _REQUEST:
             return self._request(kind, message, now)

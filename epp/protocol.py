@@ -8,12 +8,14 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from typing import Final
 
 from google.protobuf.struct_pb2 import Struct, Value
 
 from epp.wire.messages.ext_proc_pb2 import (
     CommonResponse,
     HeaderMap,
+    HeaderValue,
     HeaderValueOption,
     Metadata,
     ProcessingResponse,
@@ -140,23 +142,31 @@ def _canonical(address: str) -> str:
 
 
 def read_headers(headers: HeaderMap) -> dict[str, str]:
-    """Lower-cased names; `raw_value` if there is one, else `value`; of repeated names the first."""
+    """Lower-cased names; of repeated names the first. Raises DecodeError for what is no header."""
     seen: dict[str, str] = {}
     for header in headers.headers:
-        name = header.key.lower()
+        name, value = _remembered(header) if len(header) <= _REMEMBERED else _header(header)
         if name not in seen:
-            raw = header.raw_value
-            seen[name] = raw.decode(errors="replace") if raw else header.value
+            seen[name] = value
     return seen
 
 
+def _header(header: bytes) -> tuple[str, str]:
+    """Its name in lower case; `raw_value` if there is one, else `value`."""
+    read = HeaderValue.FromString(header)
+    raw = read.raw_value
+    return read.key.lower(), raw.decode(errors="replace") if raw else read.value
+
+
+_REMEMBERED: Final = 256
+"""Bytes up to which a header is kept."""
+_remembered = lru_cache(maxsize=1024)(_header)
+
+
 def read_status(headers: HeaderMap) -> int | None:
-    """The status of a response; None where there is none, or one that is no status."""
-    for header in headers.headers:
-        if header.key.lower() == ":status":
-            text = header.raw_value.decode(errors="replace") or header.value
-            return int(text) if _STATUS.fullmatch(text) else None
-    return None
+    """The status of a response; None where there is none, or one that is no status. Raises DecodeError as `read_headers`."""
+    text = read_headers(headers).get(":status", "")
+    return int(text) if _STATUS.fullmatch(text) else None
 
 
 _STATUS = re.compile("[0-9]{3}")

@@ -115,7 +115,7 @@ def _path(headers: Mapping[str, str]) -> str:
 
 def _first(headers: Mapping[str, str], names: tuple[str, ...]) -> str | None:
     for name in names:
-        if value := headers.get(name, "").strip():
+        if (value := headers.get(name)) and (value := value.strip()):
             return value
     return None
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from epp.wire.frames import LEAST_FRAME_SIZE
-from epp.wire.messages.ext_proc_pb2 import HttpHeaders, ProcessingMode, ProcessingRequest
+from epp.wire.messages.ext_proc_pb2 import HeaderValue, HttpHeaders, ProcessingMode, ProcessingRequest
 
 PATH: Final = "/v1/chat/completions"
 BEGINNINGS: Final = 64
@@ -134,7 +134,7 @@ def _place(frames: list[bytes], hole: bytes) -> tuple[int, int]:
 def _headers(values: dict[str, str]) -> HttpHeaders:
     message = HttpHeaders()
     for key, value in values.items():
-        message.headers.headers.add(key=key, raw_value=value.encode())
+        message.headers.headers.append(HeaderValue(key=key, raw_value=value.encode()).SerializeToString())
     return message
 
 

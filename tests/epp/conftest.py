@@ -124,9 +124,8 @@ class Message:
 
 
 def _map(values: Mapping[str, str]) -> HeaderMap:
-    return HeaderMap(
-        headers=[HeaderValue(key=key, raw_value=value.encode()) for key, value in values.items()]
-    )
+    fields = (HeaderValue(key=key, raw_value=value.encode()) for key, value in values.items())
+    return HeaderMap(headers=[field.SerializeToString() for field in fields])
 
 
 @dataclass

@@ -318,6 +318,10 @@ def test_messages_out_of_order_are_errors(director: Any, messages: Any) -> None:
         exchange.ask(messages.headers(), 0)
     with pytest.raises(ExchangeError, match="of no known kind"):
         ReadExchange(director, Rules()).ask(ProcessingRequest(), 0)
+    broken = messages.headers()
+    broken.request_headers.headers.headers.append(b"\x0a\x01\xff")  # a name that is not UTF-8
+    with pytest.raises(ExchangeError, match="a header that cannot be read"):
+        ReadExchange(director, Rules()).ask(broken, 0)
 
 
 def test_observability_mode_wants_no_answers(exchange: ReadExchange, director: Any, messages: Any) -> None:

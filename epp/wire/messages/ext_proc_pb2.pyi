@@ -24,8 +24,8 @@ class HeaderValue(_message.Message):
 class HeaderMap(_message.Message):
     __slots__ = ("headers",)
     HEADERS_FIELD_NUMBER: _ClassVar[int]
-    headers: _containers.RepeatedCompositeFieldContainer[HeaderValue]
-    def __init__(self, headers: _Optional[_Iterable[_Union[HeaderValue, _Mapping]]] = ...) -> None: ...
+    headers: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, headers: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class HeaderValueOption(_message.Message):
     __slots__ = ("header", "append_action", "keep_empty_value")
