@@ -288,4 +288,4 @@ def _warnings(document: Document) -> Iterator[str]:
         ("parser", "requestHandler.parsers"),
     ):
         if getattr(document, name) is not None:
-            yield f"the top-level {name} is the older place of {newer}"
+            yield f"the top-level {to_camel(name)} is the older place of {newer}"

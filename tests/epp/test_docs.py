@@ -1,0 +1,54 @@
+"""docs/picker.md shows configurations that are sound, and names every plugin, flag and metric as they are."""
+
+import random
+import re
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from epp.catalogue import PLUGINS
+from epp.config import DEFAULT_CONFIG, load_config
+from epp.endpoint import NO_NUMBERS, EndpointPool
+from epp.flags import parse
+from epp.pool_gauges import PoolGauges
+from epp.telemetry import PREFIX, Telemetry
+
+PAGE = (Path(__file__).parents[2] / "docs" / "picker.md").read_text()
+SHOWN = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_default_is_the_one_that_is_shown() -> None:
+    assert SHOWN[0] == DEFAULT_CONFIG.replace("- type: single-profile-handler\n", "")
+
+
+@pytest.mark.parametrize("text", SHOWN)
+def test_the_configurations_shown_are_sound(text: str) -> None:
+    assert not load_config(text, rng=random.Random(1)).warnings
+
+
+def test_every_plugin_is_explained() -> None:
+    rows = re.findall(r"^\| (`.*?`) \|", PAGE, re.MULTILINE)
+    explained = set(chain.from_iterable(re.findall(r"`([a-z-]+)`", row) for row in rows))
+    assert explained >= PLUGINS.keys()
+    assert explained - PLUGINS.keys() == {
+        "x-llm-d-inference-objective", "x-llm-d-inference-fairness-id", "x-request-id"
+    }  # fmt: skip
+
+
+def test_every_flag_that_is_named_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    known = capsys.readouterr().out
+    named = set(re.findall(r"--[a-z][a-z-]+", PAGE)) - {"--epp", "--help"}
+    assert named
+    for flag in named:
+        assert flag in known
+
+
+def test_every_metric_is_named() -> None:
+    pool = EndpointPool([], NO_NUMBERS[:, :0], [], now=0.0)
+    families = chain(Telemetry().collect(), PoolGauges("pool", lambda: pool, lambda: 1.0, 2.0).collect())
+    for name in (family.name for family in families if family.name.startswith(PREFIX)):
+        short = name.removeprefix(f"{PREFIX}per_endpoint")
+        assert f"`{name}" in PAGE or f"`{short}`" in PAGE, f"{name} is not in docs/picker.md"
