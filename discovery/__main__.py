@@ -71,15 +71,25 @@ def _parser() -> argparse.ArgumentParser:
 async def _list(options: argparse.Namespace) -> int:
     async with discovery.open(options.discovery) as service:
         found = await service.list_instances(options.namespace, options.component, timeout=options.timeout)
+        if not found:
+            await _say_nobody(service, options)
     if options.json:
         for instance in found:
             _print_json(_as_dict(instance))
     else:
         _print_table([_COLUMNS[:3], *(_row(instance)[:3] for instance in found)])
-    if not found:
-        where = discovery.opening.shown_url(options.discovery)
-        print(f"no ready instance of {options.namespace}/{options.component} at {where}", file=sys.stderr)
     return 0
+
+
+async def _say_nobody(service: discovery.ServiceDiscovery, options: argparse.Namespace) -> None:
+    """That there is no ready instance, and what is there instead."""
+    explanation = await service.explain(options.namespace, options.component)
+    where = discovery.opening.shown_url(options.discovery)
+    names = f"{options.namespace} {options.component}"
+    asked = f"{len(explanation.candidates)} not ready, python -m discovery explain {names} says why"
+    hint = asked if explanation.candidates else "; ".join(explanation.remarks())
+    nobody = f"no ready instance of {options.namespace}/{options.component} at {where}"
+    print(f"{nobody}: {hint}", file=sys.stderr, flush=True)
 
 
 async def _watch(options: argparse.Namespace) -> int:

@@ -198,7 +198,16 @@ def test_where_nobody_is_names_the_directory_that_was_looked_in(
     flags: tuple[str, ...], tmp_path: Path
 ) -> None:
     done = run("list", "prod", "decode", *flags, ADSUM_ROOT=str(tmp_path))
-    assert done.stderr == f"no ready instance of prod/decode at file://{tmp_path}\n"
+    where = f"file://{tmp_path}"
+    nobody = "nothing is registered as prod/decode"
+    assert done.stderr == f"no ready instance of prod/decode at {where}: {nobody}\n"
+
+
+def test_where_nobody_is_says_who_is_elsewhere(tmp_path: Path) -> None:
+    with owner(tmp_path, "w-0"):
+        done = run("list", "prod", "decoder", "--discovery", f"file://{tmp_path}")
+    assert done.stderr.endswith(": nothing is registered as prod/decoder; there is prod/decode\n")
+    assert done.returncode == 0
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
