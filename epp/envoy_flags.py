@@ -38,12 +38,19 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
         parser.error(str(error))
 
 
+class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
+    """Tells a default where there is one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return super()._get_help_string(action) if action.default not in (None, []) else action.help
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m epp envoy-config",
         description="Prints an Envoy bootstrap (YAML) that asks the picker about every request.",
         allow_abbrev=False,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=_Defaults,
     )
     _places(parser)
     _routing(parser)

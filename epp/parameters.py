@@ -117,12 +117,29 @@ class PrefixProducerParameters(Section):
     lru_capacity_per_server: int = Field(default=31_250, ge=0)
 
 
+_MOVED = {
+    "hashBlockSize": "blockSizeTokens, in tokens",
+    "blockSize": "blockSizeTokens, in tokens",
+    "maxPrefixBlocksToMatch": "maxPrefixBlocksToMatch",
+    "lruCapacityPerServer": "lruCapacityPerServer",
+}
+"""What the prefix plugin of the Gateway API Inference Extension was told, and what its producer calls it here."""
+
+
 class PrefixScorerParameters(Section):
     """`prefix_match_info_producer_name` None: the producer that is there, or the default one."""
 
     prefix_match_info_producer_name: str | None = None
     match_length_weight: float = Field(default=0.0, ge=0.0, le=1.0)
     match_length_scale_tokens: int = Field(default=8192, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _not_the_producer_s(cls, given: object) -> object:
+        for name in given if isinstance(given, dict) else ():
+            if newer := _MOVED.get(name):
+                raise ValueError(f"{name!r} is set at the plugin approx-prefix-cache-producer, as {newer}")
+        return given
 
 
 class EngineParameters(Section):

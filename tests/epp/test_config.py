@@ -440,6 +440,16 @@ def test_a_producer_that_finds_no_prefixes_is_refused() -> None:
     assert "'nobody'" in fault(plugins=[missing])
 
 
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [("hashBlockSize", "blockSizeTokens"), ("lruCapacityPerServer", "lruCapacityPerServer")],
+)
+def test_what_the_scorer_was_told_once_is_said_to_be_the_producer_s(older: str, newer: str) -> None:
+    said = fault(plugins=[PREFIX | {"parameters": {older: 64}}])
+    assert said.startswith("plugins[0].parameters: ")
+    assert f"'{older}' is set at the plugin approx-prefix-cache-producer, as {newer}" in said
+
+
 GO_DEFAULT = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
