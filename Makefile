@@ -37,8 +37,9 @@ types: $(READY)  ## mypy --strict
 
 check: lint types ## lint, types and layers
 
+# no test talks to the outside: hundreds of processes need not read the machine's certificate authorities at their start
 test: $(READY)   ## the test suite: real sockets, a real Envoy, real processes
-	$(BIN)/python -m pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder $(ARGS)
+	SSL_CERT_FILE=/dev/null $(BIN)/python -m pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder $(ARGS)
 
 test-system: $(READY) ## needs root and Go >= 1.26: a real Kubernetes API server, helm, network namespaces
 	$(BIN)/python -m tests.system $(ARGS)
