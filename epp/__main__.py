@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings, verbosity, ignored = flags.parse(given)
     level = logging.WARNING if verbosity <= 0 else logging.INFO if verbosity < 4 else logging.DEBUG
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for chatty in ("grpc", "watchfiles", "asyncio"):
+    for chatty in ("grpc", "watchfiles", "asyncio", "hpack"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     if ignored:
         log.warning("flags without effect here: %s", ", ".join(f"--{name}" for name in ignored))

@@ -77,7 +77,12 @@ def _routing(parser: argparse.ArgumentParser) -> None:
     """How a pick is followed, and which picks are possible."""
     add = parser.add_argument
     modes = ("original-dst", "override-host")
-    add("--mode", choices=modes, default=modes[0], help="how Envoy follows a pick")
+    add(
+        "--mode",
+        choices=modes,
+        default=modes[0],
+        help="how Envoy follows a pick; fallbacks need override-host",
+    )
     worker = "override-host: a worker"
     add("--endpoint", type=_address, action="append", default=[], metavar="HOST:PORT", help=worker)
     add("--subset", metavar="HOST:PORT,...", help="only these may be picked; an empty one allows none")

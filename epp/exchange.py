@@ -31,6 +31,10 @@ class ExchangeError(Exception):
     """The conversation cannot go on: a fault of the picker or messages out of order; gRPC status 13 (INTERNAL)."""
 
 
+class UnreadableError(ExchangeError):
+    """A message of the data plane that cannot be read: its doing, not ours."""
+
+
 class _Phase(Enum):
     HEADERS = auto()
     BODY = auto()
@@ -112,7 +116,7 @@ class Exchange:
         try:
             return self._answers(message, now)
         except DecodeError:
-            raise ExchangeError(
+            raise UnreadableError(
                 "a header that cannot be read: the data plane speaks another ext_proc"
             ) from None
 

@@ -142,7 +142,12 @@ def _serving(group: Any) -> None:
         help="what serves gRPC: our own server, or grpc.aio (default: http2)",
     )
     group.add_argument(
-        "-v", "--v", type=int, default=2, metavar="LEVEL", help="0 warnings, 2 state changes, 4 debug"
+        "-v",
+        "--v",
+        type=int,
+        default=2,
+        metavar="LEVEL",
+        help="0 warnings, 2 state changes, 4 debug (default: 2)",
     )
 
 

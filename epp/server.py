@@ -195,7 +195,7 @@ class PickerServer:
             await web.TCPSite(runner, None if host == ALL_INTERFACES else host, settings.metrics_port).start()
         except OSError as error:
             raise ListenError(
-                f"cannot listen on {host} port {settings.metrics_port} (--metrics-port): {error.strerror}"
+                f"cannot listen on {host} port {settings.metrics_port} (--metrics-port): it is taken or not an address of this machine"
             ) from error
         shown = f"[{host}]" if ":" in host else host
         self._metrics_address = f"{shown}:{runner.addresses[0][1]}"
@@ -211,8 +211,9 @@ class PickerServer:
             listed = config.file_discovery
             where = listed.path if listed is not None else shown_url(settings.discovery)
             log.warning(
-                "no worker of %s/%s is ready at %s yet", settings.namespace, settings.component, where
-            )
+                "no worker of %s/%s is ready at %s yet; what is there says: python -m discovery explain %s %s",
+                settings.namespace, settings.component, where, settings.namespace, settings.component,
+            )  # fmt: skip
         await self._caught_up({member.id for member in members})
         self._start(LeftOut(lambda: found.missing(settings.namespace, settings.component)).run())
 

@@ -9,6 +9,10 @@ prompt uses its beginning only. That gives the same order as if each block had a
 from collections import OrderedDict
 from collections.abc import Sequence
 from math import inf
+from typing import Final
+
+_MANY: Final = 8
+"""Runs in one prompt from which on they are joined."""
 
 
 class _Run:
@@ -18,7 +22,7 @@ class _Run:
 
     __slots__ = ("blocks", "length", "lengths", "start")
 
-    def __init__(self, blocks: Sequence[int], start: int, lengths: Sequence[int]) -> None:
+    def __init__(self, blocks: list[int], start: int, lengths: Sequence[int]) -> None:
         self.blocks = blocks
         self.start = start
         self.lengths = lengths
@@ -51,13 +55,13 @@ class _Run:
             length -= self.lengths[place - count]
         return count
 
-    def drop(self, count: int) -> tuple[Sequence[int], int]:
+    def drop(self, count: int) -> tuple[list[int], int]:
         """Its last blocks, and how long they were."""
-        stays = len(self.blocks) - count
-        went, before = self.blocks[stays:], self.length
-        self.blocks = self.blocks[:stays]
-        self.length = sum(self.lengths[self.start : self.start + stays])
-        return went, before - self.length
+        stays, place = len(self.blocks) - count, self.start + len(self.blocks)
+        went, length = self.blocks[stays:], sum(self.lengths[place - count : place])
+        del self.blocks[stays:]
+        self.length -= length
+        return went, length
 
 
 class Holdings:
@@ -83,12 +87,14 @@ class Holdings:
             shared = run.shared(chain)
             used.append(run if shared == len(run.blocks) else self._cut(run, shared))
             known += shared
-        new = chain[known:]
+        new = list(chain[known:])
         if new:
             run = self._runs[new[0]] = _Run(new, known, lengths)
             self._order[run] = None
             self.count += size - known
             self.length += run.length
+        if len(used) > _MANY:
+            used = [self._joined(used)]
         for run in reversed(used):
             self._order.move_to_end(run)
         return new
@@ -108,6 +114,17 @@ class Holdings:
             self.length -= short
             gone += went
         return gone
+
+    def _joined(self, runs: Sequence[_Run]) -> _Run:
+        """One in place of those that follow each other and are used together now, so that the next use has fewer to go over."""
+        blocks, lengths = list[int](), list[int]()
+        for run in runs:
+            del self._order[run], self._runs[run.blocks[0]]
+            blocks += run.blocks
+            lengths += run.lengths[run.start : run.start + len(run.blocks)]
+        joined = self._runs[blocks[0]] = _Run(blocks, 0, lengths)
+        self._order[joined] = None
+        return joined
 
     def _cut(self, run: _Run, size: int) -> _Run:
         """Its first `size` blocks as a run of their own; the rest keeps its place in the order."""

@@ -13,7 +13,7 @@ import anyio
 import grpc
 from grpc import aio
 
-from epp.exchange import Exchange, ExchangeError
+from epp.exchange import Exchange, ExchangeError, UnreadableError
 from epp.health import Health
 from epp.protocol import EXT_PROC
 from epp.wire.grpc_call import frames
@@ -81,7 +81,8 @@ class GrpcTransport:
                 if isinstance(error, ExchangeError)
                 else f"the picker failed: {type(error).__name__}"
             )
-            log.error("an ext_proc stream ended: %s\n%s", fault, frames(error))
+            if not isinstance(error, UnreadableError):
+                log.error("an ext_proc stream ended: %s\n%s", fault, frames(error))
             if not stream.exchange.responded:
                 await context.abort(grpc.StatusCode.INTERNAL, fault)
         finally:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
-from epp.exchange import Exchange, ExchangeError
+from epp.exchange import Exchange, ExchangeError, UnreadableError
 from epp.protocol import EXT_PROC
 from epp.wire.grpc_call import Call, Method, frames
 from epp.wire.grpc_messages import Status, StatusError
@@ -65,7 +65,10 @@ class _Conversation:
             message = _parse(payload)
         except DecodeError:
             raise StatusError(Status.INTERNAL, "a message that is no ProcessingRequest") from None
-        answers = self._exchange.feed(message, self._service.clock())
+        try:
+            answers = self._exchange.feed(message, self._service.clock())
+        except UnreadableError as error:
+            raise StatusError(Status.INTERNAL, str(error)) from None
         if answers:
             self._answer(answers)
         if self._service.draining:

@@ -73,6 +73,19 @@ def test_of_a_long_block_no_part_is_kept() -> None:
         assert len(index) == 2
 
 
+def test_a_conversation_of_many_turns_stays_one_row() -> None:
+    """Each turn is a stretch that was used by itself; together they are found as one."""
+    index, chain = PrefixIndex(), list(range(100))
+    for end in range(2, 101, 2):
+        index.record(chain[:end], A, 200)
+    index.record([*chain[:50], 1000], A, 200)
+    assert (len(index), matched(index, chain), matched(index, [*chain[:50], 1000])) == (
+        101, [100, 0, 0], [51, 0, 0]
+    )  # fmt: skip
+    index.record([2000], A, 41)
+    assert matched(index, chain) == [40, 0, 0], "the end of the longer chain, then of the other, went first"
+
+
 def test_what_is_forgotten_is_gone_for_that_endpoint_only() -> None:
     index = PrefixIndex()
     index.record([1, 2], A, 100)
@@ -154,9 +167,9 @@ class Model:
         return held.index(False) if False in held else len(held)
 
 
-CHAINS = st.lists(st.integers(0, 1), min_size=1, max_size=6).map(tuple)
+CHAINS = st.lists(st.integers(0, 1), min_size=1, max_size=12).map(tuple)
 STEPS = st.lists(
-    st.tuples(st.integers(0, 4), CHAINS, st.sampled_from(["record"] * 5 + ["forget"]), st.integers(1, 12)),
+    st.tuples(st.integers(0, 4), CHAINS, st.sampled_from(["record"] * 5 + ["forget"]), st.integers(1, 24)),
     max_size=40,
 )
 
@@ -164,7 +177,7 @@ STEPS = st.lists(
 @given(
     steps=STEPS,
     max_blocks=st.sampled_from([10, 24, 1000]),
-    lengths=st.sampled_from([(1,) * 6, (1, 1, 2, 2, 4, 4), (3, 1, 1, 1, 2, 1)]),
+    lengths=st.sampled_from([(1,) * 12, (1, 1, 2, 2, 4, 4, 4, 4, 4, 4, 8, 8), (3, 1, 1, 1, 2, 1) * 2]),
     asked=st.lists(CHAINS, max_size=5),
 )
 def test_as_the_model(

@@ -137,6 +137,19 @@ async def test_a_fault_ends_its_stream_only(
     assert (await routed(served.stream(), messages)).HasField("request_headers")
 
 
+async def test_a_header_that_cannot_be_read_ends_its_stream_and_fills_no_log(
+    served: Served, messages: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = messages.headers()
+    broken.request_headers.headers.headers.append(b"\x0a\x01\xff")  # a name that is not UTF-8
+    stream = served.stream()
+    await stream.write(broken)
+    assert await stream.code() is grpc.StatusCode.INTERNAL
+    assert "a header that cannot be read" in (await stream.details() or "")
+    assert not caplog.records
+    assert (await routed(served.stream(), messages)).HasField("request_headers")
+
+
 async def test_after_the_response_headers_even_a_fault_ends_ok(
     served: Served, director: Any, messages: Any
 ) -> None:
