@@ -32,9 +32,11 @@ async def submit(flags: SubmitFlags) -> int:
         with progress.shown() as bar:
             submitted = await batch.submit_all(queue, lines, order, bar)
             new = sum(one.new for one in submitted)
+            answered = len(everything) - len(lines)
             bar.hint(
                 f"batch {flags.batch!r}, queue {queue.name!r}: {new} requests submitted, "
                 f"{len(submitted) - new} had been submitted before"
+                + (f", {answered} are answered in {flags.results}" if answered else "")
             )
             if out is None:
                 return 0

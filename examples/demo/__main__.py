@@ -41,7 +41,7 @@ async def _run(console: Console, port: int, *, keep: bool) -> int:
         asyncio.get_running_loop().add_signal_handler(number, running.cancel)
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
         console.print("starting three workers, the picker and Envoy ...")
-        async with Stage(Path(root), port) as stage:
+        async with Stage(Path(root), port, word="demo KEEP=1" if keep else "demo") as stage:
             summary = await _play(console, stage)
             held = print_summary(console, summary)
             if keep:

@@ -162,6 +162,8 @@ async def test_a_batch_goes_on_where_it_stopped(
             code, _, said = await answered("submit", str(batch), *place, "--results", str(results))
         assert code == 0, said
         assert (await queue.queue.totals()).submitted == 30, "the second try submitted nothing anew"
+        _, _, said = await answered("submit", str(batch), *place, "--results", str(results))
+        assert f"0 requests submitted, 0 had been submitted before, 30 are answered in {results}" in said
     assert len(lines_of(results)) == 30
     assert sorted(target.ids()) == sorted(f"nightly:r{number}" for number in range(30))
 
