@@ -10,8 +10,6 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Literal
 
-from google.protobuf.message import DecodeError
-
 from epp import answers, protocol
 from epp.body import Body, Budget
 from epp.directing import Deferral, Directing, Observer
@@ -29,10 +27,6 @@ _DUPLEX = (ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.GRPC)
 
 class ExchangeError(Exception):
     """The conversation cannot go on: a fault of the picker or messages out of order; gRPC status 13 (INTERNAL)."""
-
-
-class UnreadableError(ExchangeError):
-    """A message of the data plane that cannot be read: its doing, not ours."""
 
 
 class _Phase(Enum):
@@ -110,17 +104,9 @@ class Exchange:
         self._fail = failure
 
     def feed(self, message: ProcessingRequest, now: float) -> list[bytes]:
-        """The answers to one message, serialised, in the order they must be sent; raises ExchangeError."""
+        """The answers to one message, serialised, in the order they must be sent; raises ExchangeError, UnreadableError."""
         if self._phase is _Phase.OVER or message.observability_mode:
             return []
-        try:
-            return self._answers(message, now)
-        except DecodeError:
-            raise UnreadableError(
-                "a header that cannot be read: the data plane speaks another ext_proc"
-            ) from None
-
-    def _answers(self, message: ProcessingRequest, now: float) -> list[bytes]:
         kind = message.WhichOneof("request")
         if kind in _REQUEST:
             return self._request(kind, message, now)

@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
+from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct, Value
 
 from epp.wire.messages.ext_proc_pb2 import (
@@ -35,6 +36,10 @@ DROPPED_REASON = "x-llm-d-request-dropped-reason"
 
 CONTROL_HEADERS = (FALLBACK, SERVED, SUBSET)
 """What only the data plane and the picker say to each other: a client's are taken off the request."""
+
+
+class UnreadableError(Exception):
+    """A message of the data plane that cannot be read: its doing, not ours; gRPC status 13 (INTERNAL)."""
 
 
 class ProtocolVersion(StrEnum):
@@ -142,7 +147,7 @@ def _canonical(address: str) -> str:
 
 
 def read_headers(headers: HeaderMap) -> dict[str, str]:
-    """Lower-cased names; of repeated names the first. Raises DecodeError for what is no header."""
+    """Lower-cased names; of repeated names the first. Raises UnreadableError."""
     seen: dict[str, str] = {}
     for header in headers.headers:
         name, value = _remembered(header) if len(header) <= _REMEMBERED else _header(header)
@@ -153,7 +158,12 @@ def read_headers(headers: HeaderMap) -> dict[str, str]:
 
 def _header(header: bytes) -> tuple[str, str]:
     """Its name in lower case; `raw_value` if there is one, else `value`."""
-    read = HeaderValue.FromString(header)
+    try:
+        read = HeaderValue.FromString(header)
+    except DecodeError:
+        raise UnreadableError(
+            "a header that cannot be read: the data plane speaks another ext_proc"
+        ) from None
     raw = read.raw_value
     return read.key.lower(), raw.decode(errors="replace") if raw else read.value
 
@@ -164,7 +174,7 @@ _remembered = lru_cache(maxsize=1024)(_header)
 
 
 def read_status(headers: HeaderMap) -> int | None:
-    """The status of a response; None where there is none, or one that is no status. Raises DecodeError as `read_headers`."""
+    """The status of a response; None where there is none, or one that is no status. Raises UnreadableError."""
     text = read_headers(headers).get(":status", "")
     return int(text) if _STATUS.fullmatch(text) else None
 

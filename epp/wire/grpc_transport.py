@@ -13,9 +13,9 @@ import anyio
 import grpc
 from grpc import aio
 
-from epp.exchange import Exchange, ExchangeError, UnreadableError
+from epp.exchange import Exchange, ExchangeError
 from epp.health import Health
-from epp.protocol import EXT_PROC
+from epp.protocol import EXT_PROC, UnreadableError
 from epp.wire.grpc_call import frames
 from epp.wire.grpc_health import health_handler
 from epp.wire.grpc_listener import GrpcListener
@@ -78,7 +78,7 @@ class GrpcTransport:
             cause = "fault"
             fault = (
                 str(error)
-                if isinstance(error, ExchangeError)
+                if isinstance(error, ExchangeError | UnreadableError)
                 else f"the picker failed: {type(error).__name__}"
             )
             if not isinstance(error, UnreadableError):

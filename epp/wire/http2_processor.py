@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
-from epp.exchange import Exchange, ExchangeError, UnreadableError
-from epp.protocol import EXT_PROC
+from epp.exchange import Exchange, ExchangeError
+from epp.protocol import EXT_PROC, UnreadableError
 from epp.wire.grpc_call import Call, Method, frames
 from epp.wire.grpc_messages import Status, StatusError
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest

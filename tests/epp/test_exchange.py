@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 
 from epp.director import Pick
 from epp.exchange import ExchangeError
-from epp.protocol import DESTINATION, SERVED, SUBSET, SUBSET_NAMESPACE, ProtocolVersion, Rejection
+from epp.protocol import (
+    DESTINATION,
+    SERVED,
+    SUBSET,
+    SUBSET_NAMESPACE,
+    ProtocolVersion,
+    Rejection,
+    UnreadableError,
+)
 from epp.rules import Rules
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from tests.data_plane import ReadExchange
@@ -320,7 +328,7 @@ def test_messages_out_of_order_are_errors(director: Any, messages: Any) -> None:
         ReadExchange(director, Rules()).ask(ProcessingRequest(), 0)
     broken = messages.headers()
     broken.request_headers.headers.headers.append(b"\x0a\x01\xff")  # a name that is not UTF-8
-    with pytest.raises(ExchangeError, match="a header that cannot be read"):
+    with pytest.raises(UnreadableError, match="a header that cannot be read"):
         ReadExchange(director, Rules()).ask(broken, 0)
 
 
