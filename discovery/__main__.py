@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import discovery
@@ -83,13 +84,17 @@ async def _list(options: argparse.Namespace) -> int:
 
 async def _say_nobody(service: discovery.ServiceDiscovery, options: argparse.Namespace) -> None:
     """That there is no ready instance, and what is there instead."""
-    explanation = await service.explain(options.namespace, options.component)
     where = discovery.opening.shown_url(options.discovery)
-    names = f"{options.namespace} {options.component}"
-    asked = f"{len(explanation.candidates)} not ready, python -m discovery explain {names} says why"
-    hint = asked if explanation.candidates else "; ".join(explanation.remarks())
-    nobody = f"no ready instance of {options.namespace}/{options.component} at {where}"
-    print(f"{nobody}: {hint}", file=sys.stderr, flush=True)
+    said = f"no ready instance of {options.namespace}/{options.component} at {where}"
+    with suppress(
+        discovery.AdsumError, TimeoutError
+    ):  # the list was told; what is there instead is a courtesy
+        async with asyncio.timeout(options.timeout):
+            explanation = await service.explain(options.namespace, options.component)
+        asked = f"python -m discovery explain {options.namespace} {options.component} says why"
+        waiting = f"{len(explanation.candidates)} not ready, {asked}"
+        said += f": {waiting if explanation.candidates else '; '.join(explanation.remarks())}"
+    print(said, file=sys.stderr, flush=True)
 
 
 async def _watch(options: argparse.Namespace) -> int:

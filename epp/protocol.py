@@ -175,8 +175,11 @@ _remembered = lru_cache(maxsize=1024)(_header)
 
 def read_status(headers: HeaderMap) -> int | None:
     """The status of a response; None where there is none, or one that is no status. Raises UnreadableError."""
-    text = read_headers(headers).get(":status", "")
-    return int(text) if _STATUS.fullmatch(text) else None
+    for header in headers.headers:
+        name, text = _header(header)  # the first one, as all that begin with a colon
+        if name == ":status":
+            return int(text) if _STATUS.fullmatch(text) else None
+    return None
 
 
 _STATUS = re.compile("[0-9]{3}")

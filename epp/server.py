@@ -191,14 +191,12 @@ class PickerServer:
         await runner.setup()
         self._stack.push_async_callback(runner.cleanup)
         host = settings.metrics_address or settings.host
+        place = Place(host, settings.metrics_port)
         try:
             await web.TCPSite(runner, None if host == ALL_INTERFACES else host, settings.metrics_port).start()
         except OSError as error:
-            raise ListenError(
-                f"cannot listen on {host} port {settings.metrics_port} (--metrics-port): it is taken or not an address of this machine"
-            ) from error
-        shown = f"[{host}]" if ":" in host else host
-        self._metrics_address = f"{shown}:{runner.addresses[0][1]}"
+            raise ListenError(f"{place.refused()} (--metrics-port)") from error
+        self._metrics_address = place.address(runner.addresses[0][1])
 
     async def _open_discovery(self, config: PickerConfig) -> None:
         settings = self._settings

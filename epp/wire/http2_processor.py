@@ -64,11 +64,8 @@ class _Conversation:
         try:
             message = _parse(payload)
         except DecodeError:
-            raise StatusError(Status.INTERNAL, "a message that is no ProcessingRequest") from None
-        try:
-            answers = self._exchange.feed(message, self._service.clock())
-        except UnreadableError as error:
-            raise StatusError(Status.INTERNAL, str(error)) from None
+            raise UnreadableError("a message that is no ProcessingRequest") from None
+        answers = self._exchange.feed(message, self._service.clock())
         if answers:
             self._answer(answers)
         if self._service.draining:
@@ -82,6 +79,8 @@ class _Conversation:
         """See Handler. Once the response headers are answered Envoy must not see anything but OK."""
         if isinstance(error, StatusError):
             status, text, cause = error.status, str(error), "refused"
+        elif isinstance(error, UnreadableError):
+            status, text, cause = Status.INTERNAL, str(error), "refused"
         else:
             known = isinstance(error, ExchangeError)
             text = str(error) if known else f"the picker failed: {type(error).__name__}"

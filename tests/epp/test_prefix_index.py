@@ -73,8 +73,8 @@ def test_of_a_long_block_no_part_is_kept() -> None:
         assert len(index) == 2
 
 
-def test_a_conversation_of_many_turns_stays_one_row() -> None:
-    """Each turn is a stretch that was used by itself; together they are found as one."""
+def test_a_conversation_of_many_turns_is_found_whole() -> None:
+    """Each turn was used by itself before: what is joined keeps its order, and goes from its end on."""
     index, chain = PrefixIndex(), list(range(100))
     for end in range(2, 101, 2):
         index.record(chain[:end], A, 200)

@@ -59,6 +59,16 @@ class Picker:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.listener.port)
         return Client(reader, writer)
 
+    async def answered(self, messages: Any) -> tuple["Client", int]:
+        """A client and its first stream, whose request was answered."""
+        client = await self.connect()
+        stream = client.open()
+        client.send(stream, messages.headers(end_of_stream=True))
+        client.flush()
+        while not client.saw(h2.events.DataReceived):
+            await client.read()
+        return client, stream
+
 
 class Client:
     """h2 over a socket; reads only when told to."""
@@ -109,12 +119,7 @@ async def test_what_a_client_still_says_when_we_leave_does_not_cost_it_what_we_s
 ) -> None:
     """A socket that is closed with something unread is reset, and then the client's next write fails."""
     async with picking(director) as picker:
-        client = await picker.connect()
-        stream = client.open()
-        client.send(stream, messages.headers(end_of_stream=True))
-        client.flush()
-        while not client.saw(h2.events.DataReceived):
-            await client.read()
+        client, stream = await picker.answered(messages)
         picker.transport.drain()
         stopping = asyncio.create_task(picker.listener.stop(10))
         client.send(stream, messages.response_headers())
@@ -217,12 +222,7 @@ async def test_a_connection_that_breaks_gives_everything_back(
 
 async def test_a_stop_with_grace_ends_when_the_last_stream_does(director: Any, messages: Any) -> None:
     async with picking(director) as picker:
-        client = await picker.connect()
-        stream = client.open()
-        client.send(stream, messages.headers(end_of_stream=True))
-        client.flush()
-        while not client.saw(h2.events.DataReceived):
-            await client.read()
+        client, stream = await picker.answered(messages)
         stopping = asyncio.create_task(picker.listener.stop(30))
         while b"leaving" not in (said := await client.reader.read(65_536)):
             pass
