@@ -210,6 +210,15 @@ def test_where_nobody_is_says_who_is_elsewhere(tmp_path: Path) -> None:
     assert done.returncode == 0
 
 
+async def test_where_nobody_is_ready_says_who_could_be_asked_about(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}"
+    async with registry.open(url).register_instance("prod", "decode") as handle:
+        handle.set_ready("not_ready")
+        done = await asyncio.to_thread(run, "list", "prod", "decode", "--discovery", url)
+    assert done.stderr.endswith(": 1 not ready, python -m discovery explain prod decode says why\n")
+    assert done.returncode == 0
+
+
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     with owner(tmp_path, "w-0"):
         command = f"{sys.executable} -m discovery list prod decode --discovery file://{tmp_path} | true"
