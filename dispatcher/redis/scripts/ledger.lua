@@ -10,36 +10,69 @@
 local began, leases, state = KEYS[1], KEYS[2], KEYS[3]
 local channel, lease, known = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local RAMP_END, ENDLESS, LONGEST_RETRY_AFTER = 1024, 2 ^ 53, 3600000
-local clock = redis.call('TIME')
+local FIELDS = { 'life', 'recounted', 'rejected', 'retry', 'window', 'probe', 'opened', 'wanted' }
+local call = redis.call
+local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local freed = false
 
-local function get(field)
-  return tonumber(redis.call('HGET', state, field) or '-1')
+-- Read once and written once: a command costs as much as many lines of this. `lease_of`: false for one to be removed.
+local book, changed, lease_of = {}, {}, {}
+for i, value in ipairs(call('HMGET', state, unpack(FIELDS))) do
+  book[FIELDS[i]] = value or nil
 end
 
-local function forget(member)
-  redis.call('ZREM', leases, member)
-  return redis.call('ZREM', began, member)
+local function get(field)
+  return tonumber(book[field] or '-1')
+end
+
+local function set(field, value)
+  book[field], changed[field] = value, true
+end
+
+local function in_pieces(words, command)
+  for first = 1, #words, 1000 do
+    command(unpack(words, first, math.min(first + 999, #words)))
+  end
+end
+
+local function write()
+  local values, gone, held, ended = {}, {}, {}, {}
+  for field in pairs(changed) do
+    if book[field] == nil then
+      gone[#gone + 1] = field
+    else
+      values[#values + 1], values[#values + 2] = field, book[field]
+    end
+  end
+  for member, till in pairs(lease_of) do
+    if till then
+      held[#held + 1], held[#held + 2] = till, member
+    else
+      ended[#ended + 1] = member
+    end
+  end
+  in_pieces(values, function(...) call('HSET', state, ...) end)
+  in_pieces(gone, function(...) call('HDEL', state, ...) end)
+  in_pieces(held, function(...) call('ZADD', leases, ...) end)
+  in_pieces(ended, function(...) call('ZREM', leases, ...) end)
 end
 
 -- A clock that goes back, as after a failover, closes nothing for good.
 local function clamp(field, latest)
-  if get(field) > latest then redis.call('HSET', state, field, latest) end
+  if get(field) > latest then set(field, latest) end
 end
 
 -- A book that its askers know by another life is empty because the broker lost the old one: what they have on its way is
 -- written in again by their heartbeats, within a lease. Until then nobody is let in.
 local function life()
-  local this = redis.call('HGET', state, 'life')
-  if not this then
-    this = clock[1] .. '.' .. clock[2]
-    redis.call('HSET', state, 'life', this)
+  if not book.life then
+    set('life', clock[1] .. '.' .. clock[2])
   end
-  if known ~= '' and known ~= this then
-    redis.call('HSETNX', state, 'recounted', now + lease)
+  if known ~= '' and known ~= book.life and not book.recounted then
+    set('recounted', now + lease)
   end
-  return this
+  return book.life
 end
 
 local function closed(at, room)
@@ -53,72 +86,99 @@ local function closed(at, room)
   if window == 0 then
     local retry = get('retry')
     if now < retry then return {0, 'asked', retry} end
-    local probe = redis.call('HGET', state, 'probe')
-    if probe and redis.call('ZSCORE', began, probe) then return {0, 'probe', -1} end
+    if book.probe and call('ZSCORE', began, book.probe) then return {0, 'probe', -1} end
     return nil
   end
   if room <= window then
-    redis.call('HDEL', state, 'window')
-  elseif redis.call('ZCOUNT', began, get('opened'), '+inf') >= window then
+    set('window', nil)
+  elseif call('ZCOUNT', began, get('opened'), '+inf') >= window then
     return {0, 'ramp', -1}
   end
   return nil
 end
 
-local function spent(at, units, room, positive)
-  local unseen = 0
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', began, at, '+inf')) do
-    unseen = unseen + tonumber(string.match(member, '^%d+'))
+-- Units that began at `at` or later; many that ask in a row have the same reading.
+local counted_at, counted
+local function unseen(at)
+  if at >= ENDLESS then return 0 end
+  if counted_at ~= at then
+    counted_at, counted = at, 0
+    for _, member in ipairs(call('ZRANGEBYSCORE', began, at, '+inf')) do
+      counted = counted + tonumber(string.match(member, '^%d+'))
+    end
   end
-  if unseen + units <= room then return false end
-  return not (positive and redis.call('ZCARD', began) == 0)
+  return counted
+end
+
+local function spent(at, units, room, positive)
+  if unseen(at) + units <= room then return false end
+  return not (positive and call('ZCARD', began) == 0)
 end
 
 local function reserve(member, units, at, room, positive)
-  if redis.call('ZSCORE', began, member) then -- sent again by a client that lost the first answer
-    return {1, redis.call('HGET', state, 'probe') == member and 1 or 0, now}
-  end
   local refusal = at > now and at < ENDLESS and {0, 'future', -1} or closed(at, room)
   if not refusal and spent(at, units, room, positive) then refusal = {0, 'spent', -1} end
+  -- one that is there already is sent again, by a client that lost the first answer
+  local again
   if refusal then
-    redis.call('HSET', state, 'wanted', 1)
+    again = call('ZSCORE', began, member)
+  else
+    again = call('ZADD', began, 'NX', now, member) == 0
+  end
+  if again then return {1, book.probe == member and 1 or 0, now} end
+  if refusal then
+    set('wanted', 1)
     return refusal
   end
+  if counted_at then counted = counted + units end
+  lease_of[member] = now + lease
   local probe = get('window') == 0
-  if probe then redis.call('HSET', state, 'probe', member, 'opened', now) end
-  redis.call('ZADD', began, now, member)
-  redis.call('ZADD', leases, now + lease, member)
+  if probe then
+    set('probe', member)
+    set('opened', now)
+  end
   return {1, probe and 1 or 0, now}
 end
 
+local function heartbeat(member, since)
+  counted_at = nil
+  call('ZADD', began, 'NX', since, member)
+  lease_of[member] = now + lease
+  return {1}
+end
+
 local function release(member, accepted)
-  local time = tonumber(redis.call('ZSCORE', began, member) or '-1')
-  if forget(member) == 0 then return {0} end
-  freed = true
   local window = get('window')
-  if accepted and window >= 0 and time >= get('opened') then
+  local time = accepted and window >= 0 and tonumber(call('ZSCORE', began, member) or '-1')
+  lease_of[member] = false
+  if call('ZREM', began, member) == 0 then return {0} end
+  freed, counted_at = true, nil
+  if time and time >= get('opened') then
     if window >= RAMP_END then
-      redis.call('HDEL', state, 'window')
+      set('window', nil)
     elseif window > 0 then
-      redis.call('HSET', state, 'window', window * 2)
-    elseif redis.call('HGET', state, 'probe') == member then
-      redis.call('HSET', state, 'window', 2)
+      set('window', window * 2)
+    elseif book.probe == member then
+      set('window', 2)
     end
   end
   return {1}
 end
 
 local function overloaded(retry_after)
-  local retry = math.max(get('retry'), now + retry_after)
-  redis.call('HSET', state, 'rejected', now, 'retry', retry, 'window', 0, 'probe', '')
+  set('retry', math.max(get('retry'), now + retry_after))
+  set('rejected', now)
+  set('window', 0)
+  set('probe', '')
   return {1}
 end
 
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', leases, '(' .. string.format('%d', now + lease), '+inf')) do
-  redis.call('ZADD', leases, now + lease, member)
+for _, member in ipairs(call('ZRANGEBYSCORE', leases, '(' .. string.format('%d', now + lease), '+inf')) do
+  lease_of[member] = now + lease
 end
-for _, member in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now)) do
-  forget(member)
+for _, member in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now)) do
+  lease_of[member] = false
+  call('ZREM', began, member)
   freed = true
 end
 
@@ -130,9 +190,7 @@ while ARGV[at] do
       tonumber(ARGV[at + 4]), ARGV[at + 5] == '1')
     at = at + 6
   elseif what == 'H' then
-    redis.call('ZADD', began, 'NX', ARGV[at + 2], ARGV[at + 1])
-    redis.call('ZADD', leases, now + lease, ARGV[at + 1])
-    answers[#answers + 1] = {1}
+    answers[#answers + 1] = heartbeat(ARGV[at + 1], ARGV[at + 2])
     at = at + 3
   elseif what == 'F' then
     answers[#answers + 1] = release(ARGV[at + 1], ARGV[at + 2] == '1')
@@ -143,9 +201,12 @@ while ARGV[at] do
   end
 end
 
+local told = freed and book.wanted
+if told then set('wanted', nil) end
+write()
 -- what nobody touches for a day means nothing any more, and a Retry-After is never that long
-redis.call('PEXPIRE', began, lease + 60000)
-redis.call('PEXPIRE', leases, lease + 60000)
-redis.call('PEXPIRE', state, 86400000)
-if freed and redis.call('HDEL', state, 'wanted') == 1 then redis.call('PUBLISH', channel, 'freed') end
+call('PEXPIRE', began, lease + 60000)
+call('PEXPIRE', leases, lease + 60000)
+call('PEXPIRE', state, 86400000)
+if told then call('PUBLISH', channel, 'freed') end
 return answers
