@@ -17,6 +17,8 @@ from dispatcher.slots import Slots
 SWEEP_EVERY = 1.0
 """Seconds."""
 BEATS_PER_LEASE = 3
+REVOKED_KEPT = 256
+"""Cancellations that are remembered for claims which are still on their way from the broker."""
 LAST_WORDS = 10.0
 """Seconds that a leaving process tries to store the answers that it has."""
 
@@ -39,6 +41,7 @@ class Lane:
         self._observer: Observer = sender.observer
         self._beat_every = lease / BEATS_PER_LEASE
         self._flights: dict[str, Flight] = {}
+        self._revoked: dict[str, None] = {}
         self._landed = asyncio.Event()
         self._pump = Pump(queue, gate, slots, owner, self._launch, sender.observer)
         self._pumping: asyncio.Task[None] | None = None
@@ -94,7 +97,9 @@ class Lane:
         stopped = [flight for flight in flights if flight.stopped]
         await _over(stopped)
         try:
-            await self.queue.release([flight.claim for flight in stopped if not flight.lost])
+            for sent in (False, True):
+                claims = [one.claim for one in stopped if one.sent is sent and not one.lost]
+                await self.queue.release(claims, sent=sent)
         except QueueError as error:
             log.warning("%s: %d claims end with their leases: %s", self.queue.name, len(stopped), error)
         if unheard := await _over(flights, within=LAST_WORDS):
@@ -105,6 +110,8 @@ class Lane:
     def _launch(self, claim: Claim, admission: Admission) -> None:
         flight = Flight(claim, admission)
         self._flights[claim.fence] = flight
+        if claim.fence in self._revoked:
+            flight.lose()
         self._observer.claimed(claim)
         flight.task = asyncio.create_task(self._fly(flight))
 
@@ -132,6 +139,10 @@ class Lane:
         for fence in await self.queue.cancelled(self._beat_every):
             if flight := self._flights.get(fence):
                 flight.lose()
+                continue
+            self._revoked[fence] = None
+            if len(self._revoked) > REVOKED_KEPT:
+                del self._revoked[next(iter(self._revoked))]
 
     async def _sweep(self) -> None:
         self._observer.sweeping()

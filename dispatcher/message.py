@@ -62,7 +62,7 @@ class Candidate:
 class Claim:
     """The right to answer a request until the lease ends; `fence` tells it from every other claim on it.
 
-    `delivery`: how often the request was claimed, this claim included. `attempt`: how often it was sent, from 0.
+    `delivery`: how often the request was claimed, this claim included. `attempt`: how often it was sent before, from 0.
     """
 
     request: Request

@@ -98,13 +98,13 @@ class Queue(Protocol):
         """What `claim` would give next, in its order, without bodies; nothing is changed."""
 
     async def claim(self, limit: int, *, owner: str, skip_tenants: Collection[str] = ()) -> Sequence[Claim]:
-        """Take up to `limit`; expired and over-delivered ones are answered on the way and not given."""
+        """Take up to `limit`; expired and over-delivered ones are answered on the way and not given.
+
+        Each counts as an attempt from now on: its owner may send it at any time, and be killed right after.
+        """
 
     async def extend(self, claims: Sequence[Claim]) -> Sequence[bool]:
         """Heartbeat: a full lease from now on; False where the claim is no longer ours, or was cancelled."""
-
-    async def sending(self, claim: Claim) -> bool:
-        """Count one attempt before it is sent; False where the claim is no longer ours, or was cancelled."""
 
     async def finish(self, claim: Claim, result: Result) -> bool:
         """Publish the result and drop the claim, atomically; False and nothing done where it is not ours."""
@@ -112,8 +112,8 @@ class Queue(Protocol):
     async def retry(self, claim: Claim, delay_ms: int) -> bool:
         """Give it back, visible after `delay_ms` and never before; its place by deadline is kept."""
 
-    async def release(self, claims: Sequence[Claim]) -> int:
-        """Hand back at once, as if never claimed; how many were ours."""
+    async def release(self, claims: Sequence[Claim], *, sent: bool = False) -> int:
+        """Hand back at once, as if never claimed; how many were ours. `sent`: the attempt was made, and counts."""
 
     async def cancel(self, id: str, token: str | None = None) -> State:
         """Answer CANCELLED in place of it; where it is claimed its owner learns by `extend`. The state before."""

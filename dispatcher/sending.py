@@ -53,6 +53,7 @@ class Flight:
 
     claim: Claim
     admission: Admission
+    sent: bool = False
     settling: bool = False
     lost: bool = False
     begun: bool = False
@@ -97,24 +98,21 @@ class Sender:
         if verdict is not None and not flight.stopped:
             await self._settle(flight, verdict)
 
-    async def _attempt(self, flight: Flight) -> Verdict | None:
-        claim = flight.claim
-        remaining = (claim.request.deadline_ms - self.now_ms()) / 1000
+    async def _attempt(self, flight: Flight) -> Verdict:
+        claim, now_ms = flight.claim, self.now_ms()
+        if claim.leased_until_ms <= now_ms:  # this process stood still meanwhile: another may have it
+            return Release()
+        remaining = (claim.request.deadline_ms - now_ms) / 1000
         if remaining <= 0:
             late = "the deadline passed before it could be sent"
-            return failure(claim, ErrorCode.DEADLINE_EXCEEDED, late, self.now_ms(), attempts=claim.attempt)
+            return failure(claim, ErrorCode.DEADLINE_EXCEEDED, late, now_ms, attempts=claim.attempt)
         timeout = min(self.request_timeout, remaining)
         try:
             path = self.route.target_path(claim.request.path)
             headers = self.route.sent_headers(claim.request, claim.attempt, max(1, int(timeout * 1000)))
-            if not await self.queue.sending(claim):
-                return None
         except IllegalRequestError as error:
-            return failure(
-                claim, ErrorCode.INVALID_REQUEST, str(error), self.now_ms(), attempts=claim.attempt
-            )
-        except QueueError:
-            return Release()
+            return failure(claim, ErrorCode.INVALID_REQUEST, str(error), now_ms, attempts=claim.attempt)
+        flight.sent = True
         self.observer.sent(claim)
         begun = time.perf_counter()
         answer = await self.gateway.post(path, headers, claim.request.payload, timeout)

@@ -81,6 +81,7 @@ class QueueBook:
             entry.fence, entry.owner, entry.state = f"{place.number}.{new_token()}", owner, State.CLAIMED
             self._lease(entry, now)
             claims.append(Claim(entry.request, entry.fence, entry.delivery, entry.attempt, entry.until_ms))
+            entry.attempt += 1
         return claims
 
     def extend(self, now: int, claim: Claim) -> bool:
@@ -90,17 +91,6 @@ class QueueBook:
             return False
         self._leases.discard(entry.until_ms, entry.place.number)
         self._lease(entry, now)
-        return True
-
-    def sending(self, now: int, claim: Claim) -> bool:
-        """As `dispatcher.queue.Queue.sending`."""
-        entry = self._held(claim)
-        if entry is None:
-            return False
-        if entry.request.deadline_ms <= now:
-            self._fail(entry, now, ErrorCode.DEADLINE_EXCEEDED, EXPIRED)
-            return False
-        entry.attempt += 1
         return True
 
     def finish(self, now: int, claim: Claim, result: Result) -> bool:
@@ -127,13 +117,14 @@ class QueueBook:
             self._listener.claimable()
         return True
 
-    def release(self, claim: Claim) -> bool:
+    def release(self, claim: Claim, *, sent: bool) -> bool:
         """As `dispatcher.queue.Queue.release`; said again it is True again."""
         entry = self._held(claim)
         if entry is None:
             return self._given_back(claim)
         self._leave_claim(entry)
         entry.delivery -= 1
+        entry.attempt -= not sent
         self._let_in(entry, credit=entry.charge)
         return True
 

@@ -94,17 +94,14 @@ class MemoryQueue:
         now = self._now()
         return [self._book.extend(now, claim) for claim in claims]
 
-    async def sending(self, claim: Claim) -> bool:
-        return self._book.sending(self._now(), claim)
-
     async def finish(self, claim: Claim, result: Result) -> bool:
         return self._book.finish(self._now(), claim, result)
 
     async def retry(self, claim: Claim, delay_ms: int) -> bool:
         return self._book.retry(self._now(), claim, delay_ms)
 
-    async def release(self, claims: Sequence[Claim]) -> int:
-        return sum([self._book.release(claim) for claim in claims])
+    async def release(self, claims: Sequence[Claim], *, sent: bool = False) -> int:
+        return sum([self._book.release(claim, sent=sent) for claim in claims])
 
     async def cancel(self, id: str, token: str | None = None) -> State:
         return self._book.cancel(self._now(), id, token)

@@ -41,9 +41,7 @@ class RedisQueue:
         self._name = name
         self._rules = rules
         self._scripts = QueueScripts(client, place, name, rules)
-        self._batches = {
-            word: self._scripts.batched(word) for word in ("submit", "sending", "finish", "retry")
-        }
+        self._batches = {word: self._scripts.batched(word) for word in ("submit", "finish", "retry")}
         self._stirred, self._cancellations = self._scripts.key("stirred"), self._scripts.key("cancelled")
         heard: dict[str, Hear | None] = {self._stirred: None, self._cancellations: self._hear_cancelled}
         self._channels = Subscriptions(client, heard)
@@ -114,9 +112,6 @@ class RedisQueue:
         answers = await self._scripts.call("extend", [claim.fence for claim in claims])
         return [answer == 1 for answer in answers]
 
-    async def sending(self, claim: Claim) -> bool:
-        return bool(await self._batch("sending").ask((claim.fence,)))
-
     async def finish(self, claim: Claim, result: Result) -> bool:
         code = result.error_code or ""
         what = (result.status_code, result.payload, code, result.error_message, result.attempts)
@@ -125,10 +120,10 @@ class RedisQueue:
     async def retry(self, claim: Claim, delay_ms: int) -> bool:
         return bool(await self._batch("retry").ask((claim.fence, delay_ms)))
 
-    async def release(self, claims: Sequence[Claim]) -> int:
+    async def release(self, claims: Sequence[Claim], *, sent: bool = False) -> int:
         if not claims:
             return 0
-        ours: int = await self._scripts.call("release", [claim.fence for claim in claims])
+        ours: int = await self._scripts.call("release", [int(sent), *(claim.fence for claim in claims)])
         return ours
 
     async def cancel(self, id: str, token: str | None = None) -> State:

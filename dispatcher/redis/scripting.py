@@ -22,7 +22,7 @@ from dispatcher.queue import Rules
 from dispatcher.redis.connection import Script
 from dispatcher.redis.round_trips import RoundTrips, Words
 
-PARTS: Final = ("part_keys", "part_order", "part_ending")
+PARTS: Final = ("part_keys", "part_later", "part_order", "part_ending")
 ACCEPTING: Final = ("submit", "intake")
 """Scripts that take requests in, and begin with one part more."""
 MOST_BYTES: Final = 1024 * 1024
@@ -37,8 +37,11 @@ def script_text(name: str) -> str:
         f"local TEXTS, REMEMBERED, RAW_KEPT, DEAD_KEPT, LONGEST_LEASE = {{ {texts} }}, "
         f"{FINISH_REMEMBERED_MS}, {RAW_KEPT}, {DEAD_LETTERS_KEPT}, {LONGEST_LEASE_MS}\n"
     )
-    parts = (*PARTS, "part_accept", name) if name in ACCEPTING else (*PARTS, name)
-    return limits + "".join(folder.joinpath(f"{part}.lua").read_text() for part in parts)
+    parts = (*PARTS, "part_accept") if name in ACCEPTING else PARTS
+    shared, own = (
+        "".join(folder.joinpath(f"{part}.lua").read_text() for part in some) for some in (parts, (name,))
+    )
+    return f"{limits}{shared}local function answer()\n{own}end\nlocal said = answer()\nwrite_later()\nreturn said\n"
 
 
 class QueueScripts:

@@ -19,7 +19,6 @@ async def main():
         for claim in claims:
             if stop_after == "claim":
                 continue
-            await queue.sending(claim)
             if stop_after == "retry":
                 await queue.retry(claim, 500)
         print("ready", flush=True)
@@ -35,7 +34,7 @@ asyncio.run(main())
 def owner(
     url: str, stop_after: str, count: int = 1, lease_ms: int = 15_000
 ) -> Iterator["subprocess.Popen[str]"]:
-    """A process that has done its part as far as `stop_after` (claim, sending, retry) and waits for a line, then finishes
+    """A process that has done its part as far as `stop_after` (claim, retry) and waits for a line, then finishes
     and says how many of its results counted."""
     process = subprocess.Popen(
         [sys.executable, "-c", OWNER, url, stop_after, str(count), str(lease_ms)],

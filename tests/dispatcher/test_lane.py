@@ -1,13 +1,16 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 
 import pytest
 from aiohttp import web
 
-from dispatcher.message import ErrorCode
+from dispatcher.memory.queue import MemoryQueue
+from dispatcher.message import Claim, ErrorCode
 from dispatcher.queue import Broker, State
+from dispatcher.redis.queue import RedisQueue
 from tests.dispatcher.dispatching import configured, dispatching, producer
 from tests.dispatcher.target import Asked, Target, ok
 
@@ -35,6 +38,27 @@ def then(
         return await (left.pop(0) if len(left) > 1 else left[0])(asked)
 
     return answer
+
+
+def slowly_claimed(
+    monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Sequence[Claim]], Awaitable[object]]
+) -> None:
+    """What is claimed first gets to its owner only after `meanwhile`."""
+    for kind in (MemoryQueue, RedisQueue):
+
+        async def claim(
+            self: Any,
+            *args: Any,
+            original: Callable[..., Awaitable[Sequence[Claim]]] = kind.claim,
+            **options: Any,
+        ) -> Sequence[Claim]:
+            claims = await original(self, *args, **options)
+            if claims:
+                monkeypatch.undo()
+                await meanwhile(claims)
+            return claims
+
+        monkeypatch.setattr(kind, "claim", claim)
 
 
 def status(code: int, **headers: str) -> Callable[[Asked], Awaitable[web.StreamResponse]]:
@@ -81,6 +105,53 @@ async def test_06_a_deadline_in_flight(broker: Broker, target: Target, eventuall
         assert (result.status_code, result.error_code, result.attempts) == (0, ErrorCode.DEADLINE_EXCEEDED, 1)
         await eventually(lambda: target.asked[0].closed)
         assert len(target.asked) == 1
+
+
+async def test_06_nothing_is_sent_after_its_deadline(
+    broker: Broker, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slowly_claimed(monkeypatch, lambda _: asyncio.sleep(0.6))
+    config = configured(target.url)
+    async with producer(broker, config) as queue, dispatching(broker, config):
+        result = await queue.result(await queue.submit("r1", seconds=0.5))
+    assert (result.status_code, result.error_code, result.attempts) == (0, ErrorCode.DEADLINE_EXCEEDED, 0)
+    assert target.asked == []
+
+
+async def test_02_whoever_stood_still_for_a_lease_sends_nothing(
+    broker: Broker, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(target.url, {"name": "batch", "lease": "1s"})
+    async with producer(broker, config) as queue:
+
+        async def stand_still(claims: Sequence[Claim]) -> None:
+            while await queue.broker.now_ms() <= claims[0].leased_until_ms:
+                await asyncio.sleep(0.05)
+
+        slowly_claimed(monkeypatch, stand_still)
+        async with dispatching(broker, config):
+            result = await queue.result(await queue.submit("r1"))
+    assert result.status_code == 200
+    [asked] = target.asked
+    assert asked.headers["x-dispatch-attempt"] == str(result.attempts)
+
+
+async def test_21_what_is_cancelled_before_its_owner_has_it_is_not_sent(
+    broker: Broker, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(target.url)
+    async with producer(broker, config) as queue:
+
+        async def cancel(claims: Sequence[Claim]) -> None:
+            assert await queue.queue.cancel(claims[0].request.id) is State.CLAIMED
+            await asyncio.sleep(0.2)  # its owner hears of that meanwhile
+
+        slowly_claimed(monkeypatch, cancel)
+        async with dispatching(broker, config):
+            result = await queue.result(await queue.submit("r1"))
+            assert (await queue.result(await queue.submit("r2"))).status_code == 200
+    assert result.error_code is ErrorCode.CANCELLED
+    assert [asked.headers["x-request-id"] for asked in target.asked] == ["r2"]
 
 
 async def test_06_a_deadline_behind_a_closed_gate(broker: Broker, target: Target) -> None:

@@ -26,10 +26,8 @@ async def test_a_result_ends_it_once(broker: Broker) -> None:
     async with broker.queue("q", Rules()) as queue:
         await submitted(broker, queue, "a")
         claim = await claimed(queue)
-        assert await queue.sending(claim)
         assert await queue.finish(claim, answer(claim))
         assert await queue.finish(claim, answer(claim, b"again"))  # an answer to the first may have been lost
-        assert not await queue.sending(claim)
         assert await queue.extend([claim]) == [False]
         assert not await queue.retry(claim, 0)
         assert await queue.release([claim]) == 0
@@ -49,7 +47,6 @@ async def test_02_whose_lease_ended_publishes_nothing_once_another_has_it(broker
         new = await claimed(queue)
         assert (new.delivery, new.request.id) == (2, "a")
         assert not await queue.finish(old, answer(old, b"old"))
-        assert not await queue.sending(old)
         assert not await queue.retry(old, 0)
         assert await queue.release([old]) == 0
         assert await queue.extend([old, new]) == [False, True]
@@ -127,8 +124,21 @@ async def test_attempts_are_counted_over_deliveries(broker: Broker) -> None:
         for attempt in range(3):
             claim = await claimed(queue)
             assert claim.attempt == attempt
-            assert await queue.sending(claim)
             assert await queue.retry(claim, 0)
+        assert await queue.release([await claimed(queue)], sent=True) == 1
+        unsent = await claimed(queue)
+        assert unsent.attempt == 4
+        assert await queue.release([unsent]) == 1
+        assert await queue.release([unsent]) == 1  # said again: nothing more
+        assert (await claimed(queue)).attempt == 4
+
+
+async def test_whoever_was_killed_with_a_claim_may_have_sent_it(broker: Broker) -> None:
+    async with broker.queue("q", SHORT) as queue:
+        await submitted(broker, queue, "a")
+        dead = await claimed(queue)
+        await until_ms(broker, dead.leased_until_ms + 1)
+        assert (await claimed(queue)).attempt == 1
 
 
 async def test_a_release_leaves_no_trace(broker: Broker) -> None:
@@ -217,19 +227,6 @@ async def test_whoever_waits_is_woken_by_the_end_of_a_lease(broker: Broker) -> N
         async with asyncio.timeout(10):
             while not await queue.peek(1):
                 await queue.wait(30)
-
-
-async def test_06_nothing_is_sent_after_its_deadline(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
-        request = await submitted(broker, queue, "a", within_ms=100)
-        claim = await claimed(queue)
-        await until_ms(broker, request.deadline_ms)
-        assert not await queue.sending(claim)
-        _, result = await queue.state("a")
-        assert result is not None
-        assert result.error_code is ErrorCode.DEADLINE_EXCEEDED
-        assert not await queue.finish(claim, answer(claim))
-        assert await counts(queue) == {"submitted": 1, "expired": 1}
 
 
 @pytest.mark.parametrize("where", ["pending", "delayed", "claimed"])

@@ -129,15 +129,11 @@ class BothBrokers(RuleBasedStateMachine):
         memory, redis = self.queues
         self.same(memory.retry(claim[0], delay), redis.retry(claim[1], delay))
 
-    @rule(claim=claims)
-    def sending(self, claim: tuple[Claim, Claim]) -> None:
+    @rule(some=st.lists(claims, max_size=3), sent=st.booleans())
+    def release(self, some: list[tuple[Claim, Claim]], sent: bool) -> None:
         memory, redis = self.queues
-        self.same(memory.sending(claim[0]), redis.sending(claim[1]))
-
-    @rule(some=st.lists(claims, max_size=3))
-    def release(self, some: list[tuple[Claim, Claim]]) -> None:
-        memory, redis = self.queues
-        self.same(memory.release([one for one, _ in some]), redis.release([two for _, two in some]))
+        ones, twos = [one for one, _ in some], [two for _, two in some]
+        self.same(memory.release(ones, sent=sent), redis.release(twos, sent=sent))
 
     @rule(some=st.lists(claims, max_size=3))
     def extend(self, some: list[tuple[Claim, Claim]]) -> None:

@@ -154,7 +154,6 @@ async def test_21_who_holds_it_is_told_and_publishes_nothing(broker: Broker) -> 
             assert list(await waiting) == [claim.fence]
         assert list(await elsewhere) == []
         assert await holder.extend([claim, other]) == [False, True]
-        assert not await holder.sending(claim)
         assert not await holder.finish(claim, answer(claim))
         result = await caller.wait_result("a", timeout=1)
         assert result is not None

@@ -28,7 +28,6 @@ async def test_a_whole_life_on_a_cluster(tmp_path_factory: pytest.TempPathFactor
             assert len(await queue.peek(9)) == 6
             first, second, third = await queue.claim(3, owner="o")
             assert await queue.extend([first, second]) == [True, True]
-            assert await queue.sending(first)
             assert await queue.finish(first, answer(first))
             assert await queue.retry(second, 1)
             assert await queue.release([third]) == 1

@@ -69,9 +69,12 @@ local function publish(e, r)
     call('HSET', key, 'id', e.id, 'token', e.token, 'status', r.status, 'body', r.body, 'code', r.code, 'message',
       r.message, 'attempts', r.attempts, 'finished', NOW, 'fence', e.fence)
     call('PEXPIRE', key, KEPT)
-    call('ZADD', P .. 'ready', NOW, e.n)
-    call('ZADD', index, tonumber(e.n, 16), e.token)
-    if call('PTTL', index) < KEPT then
+    place_later('ready', e.n, NOW)
+    local lasts = call('PTTL', index)
+    if lasts < KEPT or (e.deadline or 0) + KEPT <= NOW then -- the index may have ended since, or never had it
+      call('ZADD', index, tonumber(e.n, 16), e.token)
+    end
+    if lasts < KEPT then
       call('PEXPIRE', index, KEPT)
     end
   end
@@ -82,7 +85,7 @@ end
 local function finish(e, r, as)
   call('DEL', P .. 'e:' .. e.n, P .. 'b:' .. e.n)
   if e.state == 'c' then
-    call('ZREM', P .. 'leases', e.n)
+    place_later('leases', e.n, false)
   else
     call('ZREM', P .. 'waiting', e.n)
     if e.state == 'd' then

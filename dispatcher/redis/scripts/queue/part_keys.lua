@@ -21,10 +21,6 @@ local function number_of(fence)
   return string.match(fence, '^%x+') or ''
 end
 
-local function count(name, by)
-  call('HINCRBY', P .. 'counts', name, by or 1)
-end
-
 -- Something may be claimable. Only who waits is told, and only once.
 local function stir()
   if not stirred then

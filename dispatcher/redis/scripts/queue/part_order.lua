@@ -26,33 +26,55 @@ local function put(n, tier, tenant, deadline, credit)
   call('ZADD', P .. 'l:' .. tier .. ':' .. tenant, deadline, n)
 end
 
-local function drop(n, tier, tenant)
-  local line, order, gone = P .. 'l:' .. tier .. ':' .. tenant, P .. 'o:' .. tier, P .. 's:' .. tier
-  call('ZREM', line, n)
-  if call('EXISTS', line) == 0 then
-    local now = virtual_now(tier)
-    local at = tonumber(call('ZSCORE', order, tenant) or 0)
-    call('ZREM', order, tenant)
-    call('ZREMRANGEBYSCORE', gone, '-inf', now)
-    if at > now then
-      call('ZADD', gone, at, tenant)
-    end
-    if call('EXISTS', order) == 0 then
-      call('ZREM', P .. 'tiers', tier)
-    end
+local function leave_if_empty(line, tier, tenant)
+  if call('EXISTS', line) == 1 then
+    return
+  end
+  local order, gone, now = P .. 'o:' .. tier, P .. 's:' .. tier, virtual_now(tier)
+  local at = tonumber(call('ZSCORE', order, tenant) or 0)
+  call('ZREM', order, tenant)
+  call('ZREMRANGEBYSCORE', gone, '-inf', now)
+  if at > now then
+    call('ZADD', gone, at, tenant)
+  end
+  if call('EXISTS', order) == 0 then
+    call('ZREM', P .. 'tiers', tier)
   end
 end
 
--- It is served; what its tenant is charged.
+local function drop(n, tier, tenant)
+  local line = P .. 'l:' .. tier .. ':' .. tenant
+  call('ZREM', line, n)
+  leave_if_empty(line, tier, tenant)
+end
+
+-- Those that are served in a row, by line, and the virtual times that they lead to.
+local served, reached = {}, {}
+
+-- It is served; what its tenant is charged. Nothing else may touch the order before `write_served`.
 local function take(n, tier, tenant)
-  local order, charge = P .. 'o:' .. tier, charge_of(tenant)
-  local at = tonumber(call('ZSCORE', order, tenant))
-  if at > virtual_now(tier) then
+  local line, charge = P .. 'l:' .. tier .. ':' .. tenant, charge_of(tenant)
+  local turn = served[line]
+  if not turn then
+    turn = { tier = tier, tenant = tenant, at = tonumber(call('ZSCORE', P .. 'o:' .. tier, tenant)), numbers = {} }
+    served[line] = turn
+  end
+  reached[tier] = math.max(turn.at, reached[tier] or virtual_now(tier))
+  turn.at = turn.at + charge
+  turn.numbers[#turn.numbers + 1] = n
+  return charge
+end
+
+local function write_served()
+  for tier, at in pairs(reached) do
     call('HSET', P .. 'now', tier, string.format('%.17g', at))
   end
-  call('ZADD', order, at + charge, tenant)
-  drop(n, tier, tenant)
-  return charge
+  for line, turn in pairs(served) do
+    call('ZADD', P .. 'o:' .. turn.tier, turn.at, turn.tenant)
+    in_pieces('ZREM', line, turn.numbers)
+    leave_if_empty(line, turn.tier, turn.tenant)
+  end
+  served, reached = {}, {}
 end
 
 -- The next of a tenant's requests, read from the broker `step` at a time.
