@@ -27,6 +27,10 @@ def main() -> int:
         "--seconds", type=float, default=plan.seconds, help=f"a turn (default: {plan.seconds})"
     )
     group.add_argument("--picks", type=int, default=plan.picks, help=f"for memory (default: {plan.picks})")
+    group = parser.add_argument_group("dispatching")
+    group.add_argument(
+        "--go-processor", type=Path, metavar="FILE", help="measure this Go processor's binary also"
+    )
     given = parser.parse_args()
     names = given.names or list(_NAMES)
     if unknown := [name for name in names if name not in _NAMES]:
@@ -37,7 +41,7 @@ def main() -> int:
         "kubernetes": kubernetes_events.main,
         "scraping": scraping.main,
         "picking": functools.partial(picking.main, plan),
-        "dispatching": dispatching.main,
+        "dispatching": functools.partial(dispatching.main, binary=given.go_processor),
     }
     print(f"CPython {platform.python_version()}, {platform.machine()}, {platform.system()}")
     for name in names:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from benchmarks import go_processor
 from benchmarks.processor import percentile, processor_seconds, resident_megabytes
 from dispatcher.message import Request
 from dispatcher.opening import open_broker
@@ -28,7 +29,8 @@ CONCURRENCY = 256
 RULES = Rules(result_ttl_ms=30_000)
 
 
-async def main(requests: int = REQUESTS, rounds: int = ROUNDS) -> None:
+async def main(requests: int = REQUESTS, rounds: int = ROUNDS, binary: Path | None = None) -> None:
+    """`binary`: a Go processor's, to be measured in turn on the same work."""
     cores = sorted(os.sched_getaffinity(0))
     ours, theirs = cores[0], cores[-1]
     os.sched_setaffinity(0, {theirs})
@@ -45,6 +47,9 @@ async def main(requests: int = REQUESTS, rounds: int = ROUNDS) -> None:
             await _submit(queue, requests)
             async with _dispatcher(url, gateway, ours) as pid:
                 await _measure_rate(queue, requests, pid, redis_pid)
+            if binary is not None:
+                work = go_processor.Work(url, redis_pid, gateway, PAYLOAD, requests, CONCURRENCY, core=ours)
+                await go_processor.measure(binary, work)
         async with _dispatcher(url, gateway, ours):
             await _measure_idle(queue)
     os.sched_setaffinity(0, cores)
@@ -138,5 +143,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dispatching", description=__doc__)
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument(
+        "--go-processor", type=Path, metavar="FILE", help="measure this Go processor's binary also"
+    )
     given = parser.parse_args()
-    asyncio.run(main(given.requests, given.rounds))
+    asyncio.run(main(given.requests, given.rounds, given.go_processor))
