@@ -1,22 +1,24 @@
-"""One HTTP request to a target, and what came of it: an answer, or the reason why there is none."""
+"""One HTTP request to a target, and what came of it: an answer, or the reason why there is none.
+
+The connections and the parser are aiohttp's. The request is written and its answer is read here: aiohttp's session would
+be half of what a request costs.
+"""
 
 import asyncio
-import io
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Final, Self
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
 import aiohttp
+from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
-from aiohttp.http import StreamWriter
-from aiohttp.tracing import Trace
-from multidict import CIMultiDict
+from aiohttp.http import HttpProcessingError, StreamWriter
+from aiohttp.streams import StreamReader
 from yarl import URL
 
 from dispatcher.backoff import parse_retry_after
@@ -32,12 +34,12 @@ MOST_IDLE = 30.0
 """Seconds after which a kept connection is not trusted any more: something on the way may have forgotten it."""
 LONGEST_HEADER = 64 * 1024
 """Bytes of an answer's status line and of each of its headers."""
-_IN_ONE_PIECE = 1024 * 1024
-"""Bytes of a payload that is written at once; a larger one goes out as fast as it is taken."""
-_WRITTEN_AT_ONCE = 64 * 1024
-"""Bytes of a payload that a connection's buffer takes without a wait."""
+_WITH_HEAD = 64 * 1024
+"""Bytes of a payload that are written at once, in one piece with the head."""
+_PIECE = 256 * 1024
+"""Bytes of the rest of it that are written whenever the connection took what there was."""
 
-
+_TO_CONNECT: Final = aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT)
 _NOBODY_THERE = (
     aiohttp.ConnectionTimeoutError,
     aiohttp.ClientConnectorError,
@@ -75,15 +77,20 @@ class Gateway:
         max_answer: int = MAX_ANSWER,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self._base = f"{URL(url).origin()}{urlsplit(url).path.rstrip('/')}"
+        self._origin = URL(url).origin()
+        self._prefix = urlsplit(url).path.rstrip("/")
         self._tls = tls
         self._max_answer = max_answer
         self._now = now
         self._timeouts = Timeouts()
+        self._seen: WeakSet[ResponseHandler] = WeakSet()
 
     async def __aenter__(self) -> Self:
-        self._keeping = self._session(keep=True)
-        self._single = self._session(keep=False)
+        self._there = aiohttp.ClientRequest("POST", self._origin)  # only says where to connect to
+        trusted = self._tls or True
+        # no limit: how many are on their way is for whoever sends to say
+        self._keeping = aiohttp.TCPConnector(limit=0, ssl=trusted, keepalive_timeout=MOST_IDLE)
+        self._single = aiohttp.TCPConnector(limit=0, ssl=trusted, force_close=True)
         return self
 
     async def __aexit__(
@@ -101,64 +108,85 @@ class Gateway:
         A kept connection that the other side closed meanwhile is not its answer: the request is sent once more, on a
         new one.
         """
-        url = URL(self._base + path, encoded=True)
         try:
             with self._timeouts.within(timeout):
                 try:
-                    return await self._ask(self._keeping, url, headers, body)
+                    return await self._ask(self._keeping, self._head(path, headers, body), body)
                 except _UnheardError:
-                    return await self._ask(self._single, url, headers, body)
-        except aiohttp.ClientError as error:
+                    head = self._head(path, headers, body, "Connection: close\r\n")
+                    return await self._ask(self._single, head, body)
+        except (aiohttp.ClientError, HttpProcessingError) as error:
             return NoAnswer(_reason(error), reached=not isinstance(error, _NOBODY_THERE))
         except TimeoutError:
             return NoAnswer(f"no answer within {timeout:.3g} s")
 
-    async def _ask(
-        self, session: aiohttp.ClientSession, url: URL, headers: Mapping[str, str], body: bytes
-    ) -> Answer | NoAnswer:
-        """Raises aiohttp.ClientError, and _UnheardError."""
-        way = _Way()
-        entered = _way.set(way)
-        data = body if len(body) <= _IN_ONE_PIECE else io.BytesIO(body)
+    def _head(self, path: str, headers: Mapping[str, str], body: bytes, last: str = "") -> bytes:
+        host = headers.get("host", self._origin.host_port_subcomponent)
+        given = "".join([f"{name}: {value}\r\n" for name, value in headers.items() if name != "host"])
+        return (
+            f"POST {self._prefix}{path} HTTP/1.1\r\nHost: {host}\r\n{given}Content-Length: {len(body)}\r\n{last}\r\n"
+        ).encode()
+
+    async def _ask(self, connector: aiohttp.TCPConnector, head: bytes, body: bytes) -> Answer | NoAnswer:
+        """Raises aiohttp.ClientError, HttpProcessingError and _UnheardError."""
+        way = await self._connect(connector)
+        rest: asyncio.Task[None] | None = None
+        keep = False
         try:
-            response = await session.post(url, data=data, headers=headers, allow_redirects=False)
-            way.answered = True
+            way.protocol.set_response_params(
+                read_until_eof=True,
+                auto_decompress=False,
+                max_line_size=LONGEST_HEADER,
+                max_field_size=LONGEST_HEADER,
+            )
+            way.transport.write(head + body[:_WITH_HEAD])
+            if len(body) > _WITH_HEAD:
+                rest = asyncio.create_task(_write(way.protocol, memoryview(body)[_WITH_HEAD:]))
+            answer = await self._read(way)
+            keep = isinstance(answer, Answer) and (rest is None or rest.done())
+            return answer
+        finally:
+            way.leave(keep=keep)
+            if rest is not None:
+                rest.cancel()
+                await asyncio.wait([rest])
+
+    async def _connect(self, connector: aiohttp.TCPConnector) -> "_Way":
+        """A new connection, or one that said nothing since its last answer."""
+        while True:
             try:
-                return await self._read(response)
-            finally:
-                response.close()  # to no effect where it was read to its end
+                connection = await connector.connect(self._there, [], _TO_CONNECT)
+            except TimeoutError as error:
+                raise aiohttp.ConnectionTimeoutError from error
+            protocol, transport = connection.protocol, connection.transport
+            if protocol is None or transport is None:
+                connection.close()
+                raise aiohttp.ServerDisconnectedError
+            if protocol not in self._seen:
+                self._seen.add(protocol)
+                return _Way(connection, protocol, transport, kept=False)
+            if not protocol.should_close:
+                return _Way(connection, protocol, transport, kept=True)
+            connection.close()
+
+    async def _read(self, way: "_Way") -> Answer | NoAnswer:
+        try:
+            message, payload = await way.protocol.read()
         except aiohttp.ClientConnectionError as error:
-            if way.kept and not way.answered and not _begun(error) and not session.closed:
+            if way.kept and not _begun(error) and not self._single.closed:
                 raise _UnheardError from error
             raise
-        finally:
-            _way.reset(entered)
-            way.clear()
-
-    async def _read(self, response: aiohttp.ClientResponse) -> Answer | NoAnswer:
-        if not 200 <= response.status <= 599:
-            return NoAnswer(f"the answer's status is {response.status}, expected 200 to 599")
-        body = await _body(response, self._max_answer)
+        while 100 <= message.code <= 199 and message.code != 101:  # not the answer yet
+            message, payload = await way.protocol.read()
+        if not 200 <= message.code <= 599:
+            return NoAnswer(f"the answer's status is {message.code}, expected 200 to 599")
+        headers = message.headers
+        body = await _body(payload, int(headers.get("Content-Length", 0)), self._max_answer)
         if body is None:
             return NoAnswer(f"the answer is larger than {self._max_answer} bytes", final=True)
-        headers = response.headers
         asked = headers.get("Retry-After")
         wait = None if asked is None else parse_retry_after(asked, self._now())
-        return Answer(response.status, body, wait, _text(headers.get(DROPPED_REASON, "")))
-
-    def _session(self, *, keep: bool) -> aiohttp.ClientSession:
-        options: dict[str, float] = {"keepalive_timeout": MOST_IDLE} if keep else {}
-        return aiohttp.ClientSession(
-            # no limit: how many are on their way is for whoever sends to say
-            connector=_Connector(limit=0, ssl=self._tls or True, force_close=not keep, **options),
-            request_class=_Request,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT),
-            auto_decompress=False,
-            trust_env=False,
-            max_line_size=LONGEST_HEADER,
-            max_field_size=LONGEST_HEADER,
-        )
+        return Answer(message.code, body, wait, _text(headers.get(DROPPED_REASON, "")))
 
 
 class _UnheardError(Exception):
@@ -167,92 +195,45 @@ class _UnheardError(Exception):
 
 @dataclass(slots=True)
 class _Way:
-    """The connection that a request took. `kept`: from an earlier one; `answered`: a status and headers came."""
+    """The connection that a request takes. `kept`: an earlier one took it too."""
 
-    transport: asyncio.Transport | None = None
-    kept: bool = False
-    answered: bool = False
+    connection: Connection
+    protocol: ResponseHandler
+    transport: asyncio.Transport
+    kept: bool
 
-    def clear(self) -> None:
-        """Where it is to be closed: at once, not after what is left to be written, which may be never."""
-        if self.transport is not None and self.transport.is_closing():
+    def leave(self, *, keep: bool) -> None:
+        """Where it is closed: at once, not after what is left to be written, which may be never."""
+        if keep:
+            self.connection.release()
+        else:
+            self.connection.close()
+        if self.transport.is_closing() and self._open:
             self.transport.abort()
 
-
-_way: ContextVar[_Way] = ContextVar("_way")
-
-
-class _Request(aiohttp.ClientRequest):
-    """Adds no header but Host and Content-Length. A small body is written as it is, without a task of its own."""
-
-    _skip_auto_headers = CIMultiDict({"Content-Type": None})
-    _small: bytes | None = None
-
-    def update_auto_headers(self, skip_auto_headers: Iterable[str] | None) -> None:
-        pass
-
-    def update_body_from_data(self, body: Any, _stacklevel: int = 3) -> None:
-        if isinstance(body, bytes) and len(body) <= _WRITTEN_AT_ONCE:
-            self._small = body
-            self.headers["Content-Length"] = str(len(body))
-        else:
-            super().update_body_from_data(body, _stacklevel + 1)
-
-    async def send(self, conn: Connection) -> aiohttp.ClientResponse:
-        if self._small is None:
-            return await super().send(conn)
-        if conn.protocol is None:
-            raise aiohttp.ClientConnectionResetError("the connection ended")
-        if conn._connector.force_close:
-            self.headers["Connection"] = "close"
-        writer = StreamWriter(conn.protocol, self.loop)
-        await writer.write_headers(f"{self.method} {self.url.raw_path_qs} HTTP/1.1", self.headers)
-        await writer.write(self._small, drain=False)
-        writer.set_eof()
-        return self.response_class(
-            self.method,
-            self.original_url,
-            writer=None,
-            continue100=None,
-            timer=self._timer,
-            request_info=self.request_info,
-            traces=[],
-            loop=self.loop,
-            session=self._session,
-            stream_writer=writer,
-        )
+    @property
+    def _open(self) -> bool:
+        """Whether there is anything to abort; asyncio's transport must not be told to when it has ended."""
+        socket = self.transport.get_extra_info("socket")
+        return socket is not None and socket.fileno() >= 0
 
 
-class _Connector(aiohttp.TCPConnector):
-    """Tells each request which connection it takes."""
-
-    def __init__(self, **options: object) -> None:
-        super().__init__(**options)  # type: ignore[arg-type]
-        self._seen: WeakSet[object] = WeakSet()
-
-    async def connect(
-        self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
-    ) -> Connection:
-        while True:
-            connection = await super().connect(req, traces, timeout)
-            protocol = connection.protocol
-            kept = protocol in self._seen
-            if protocol is not None and kept and protocol.should_close:
-                connection.close()  # it said something that nobody asked for
-                continue
-            if not kept:
-                self._seen.add(protocol)
-            way = _way.get()
-            way.transport, way.kept = connection.transport, kept
-            return connection
+async def _write(protocol: ResponseHandler, rest: memoryview) -> None:
+    """As fast as it is taken. Fails where the connection ends, which is for whoever reads the answer to say."""
+    writer = StreamWriter(protocol, asyncio.get_running_loop())
+    for start in range(0, len(rest), _PIECE):
+        await writer.drain()
+        await writer.write(rest[start : start + _PIECE], drain=False)
+        await asyncio.sleep(0)  # a fast target never lets it wait
 
 
-async def _body(response: aiohttp.ClientResponse, most: int) -> bytes | None:
+async def _body(payload: StreamReader, declared: int, most: int) -> bytes | None:
     """None: larger than `most` bytes."""
-    if (size := response.content_length) is not None:
-        return await response.read() if size <= most else None
+    if declared > most:
+        return None
     parts, size = [], 0
-    while part := await response.content.readany():
+    while not payload.at_eof():
+        part = await payload.readany()
         size += len(part)
         if size > most:
             return None
@@ -265,13 +246,13 @@ def _begun(error: aiohttp.ClientConnectionError) -> bool:
     return isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)
 
 
-def _reason(error: aiohttp.ClientError) -> str:
+def _reason(error: aiohttp.ClientError | HttpProcessingError) -> str:
     match error:
         case aiohttp.ConnectionTimeoutError():
             return f"no connection within {CONNECT_TIMEOUT:g} s"
         case aiohttp.ClientConnectorError() | aiohttp.ClientConnectorCertificateError():
             return f"no connection: {os_reason(error)}"
-        case aiohttp.ClientResponseError():
+        case HttpProcessingError():
             return f"the answer is not HTTP/1.1: {_first_line(error.message)}"
         case aiohttp.ClientPayloadError():
             return f"the answer's body is malformed or ended too early: {_first_line(str(error))}"
