@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 from dispatcher.message import Request
@@ -38,6 +39,7 @@ _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _PATH = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,;=:@%/]*(\?[A-Za-z0-9\-._~!$&'()*+,;=:@%/?]*)?")
 _MOST_HEADERS = 64
 _LONGEST_VALUE = 8192
+_LONGEST_REMEMBERED = 256
 _LONGEST_NAME = 256
 """Characters of a tenant or an id; the picker takes no longer ones."""
 
@@ -62,11 +64,7 @@ class Route:
     def target_path(self, asked: str = "") -> str:
         """The path and query to ask for, the route's own where a request names none; raises IllegalRequestError."""
         path = asked or self.path
-        if not _PATH.fullmatch(path) or path.startswith("//"):
-            raise IllegalRequestError(f"the path {_shown(path)} is not an absolute path without a host")
-        bare = unquote(path.partition("?")[0])
-        if "\\" in bare or "//" in bare or not bare.isprintable() or ".." in bare.split("/") or "%" in bare:
-            raise IllegalRequestError(f"the path {_shown(path)} could lead out of the target")
+        bare = _bare(path) if len(path) > _LONGEST_REMEMBERED else _remembered(path)
         if not any(_allows(allowed, bare) for allowed in self.paths):
             raise IllegalRequestError(
                 f"the path {_shown(path)} is not allowed; the target allows {', '.join(self.paths)}"
@@ -100,6 +98,19 @@ def operator_headers(given: Mapping[str, str]) -> dict[str, str]:
             raise IllegalRequestError(f"the header {_shown(name)} cannot be set")
         kept[lower] = _legal_value(f"the header {lower}", value)
     return kept
+
+
+def _bare(path: str) -> str:
+    """The path as a target reads it, without its query; raises IllegalRequestError."""
+    if not _PATH.fullmatch(path) or path.startswith("//"):
+        raise IllegalRequestError(f"the path {_shown(path)} is not an absolute path without a host")
+    bare = unquote(path.partition("?")[0])
+    if "\\" in bare or "//" in bare or not bare.isprintable() or ".." in bare.split("/") or "%" in bare:
+        raise IllegalRequestError(f"the path {_shown(path)} could lead out of the target")
+    return bare
+
+
+_remembered = lru_cache(maxsize=256)(_bare)
 
 
 def _allows(allowed: str, path: str) -> bool:
