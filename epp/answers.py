@@ -1,20 +1,34 @@
 """The picker's answers as bytes on the wire: what is always the same is serialised once.
 
-A streamed body is put into its message by hand, so that its bytes are copied once; the rest is left to protobuf.
+A streamed body is put into its messages by hand, so that its bytes need not be copied; the rest is left to protobuf.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
-from epp import protocol
+from epp import delimited, protocol
+from epp.body import LARGEST, SMALL, Buffer
+from epp.director import Pick
 from epp.protocol import ProtocolVersion, Rejection
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 
 CHUNK: Final = 62_000
 """Bytes in one streamed body answer, as the Go picker sends them."""
 
+Answer: TypeAlias = bytes | list[Buffer]
+"""One message, whole or in pieces."""
+RoutedKind: TypeAlias = Literal["request_headers", "request_body"]
 BodyKind: TypeAlias = Literal["request_body", "response_body"]
+
+
+def picked(pick: Pick, version: ProtocolVersion, headers: Mapping[str, str], kind: RoutedKind) -> bytes:
+    """Where a pick sends the request that has these headers, and how the candidates were scored where it tells that."""
+    destinations = tuple([endpoint.destination for endpoint in pick.endpoints])
+    sent = tuple([name for name in protocol.CONTROL_HEADERS if name in headers])
+    answer = routing(destinations, version, sent, kind)
+    scores = pick.request.scores
+    return answer if scores is None else scored(answer, scores)
 
 
 @lru_cache(maxsize=8192)
@@ -22,7 +36,7 @@ def routing(
     destinations: tuple[str, ...],
     version: ProtocolVersion,
     sent: tuple[str, ...],
-    kind: Literal["request_headers", "request_body"],
+    kind: RoutedKind,
 ) -> bytes:
     """Where the request goes: `protocol.routing`, as the answer to the headers or to a buffered body.
 
@@ -54,17 +68,48 @@ def immediate(rejection: Rejection) -> bytes:
     return protocol.immediate(rejection).SerializeToString()
 
 
-def streamed(kind: BodyKind, body: bytes, *, end_of_stream: bool) -> list[bytes]:
-    """FULL_DUPLEX_STREAMED: a body byte for byte, in pieces of at most CHUNK bytes; an empty one is one empty piece."""
-    if len(body) <= CHUNK:
-        return [b"".join((_before(kind, len(body), end_of_stream), body, _END if end_of_stream else b""))]
-    view = memoryview(body)
-    answers = []
-    for start in range(0, len(body), CHUNK):
-        piece = view[start : start + CHUNK]
-        last = end_of_stream and start + CHUNK >= len(body)
-        answers.append(b"".join((_before(kind, len(piece), last), piece, _END if last else b"")))
-    return answers
+def streamed(kind: BodyKind, pieces: Sequence[Buffer], *, end_of_stream: bool) -> list[Answer]:
+    """FULL_DUPLEX_STREAMED: a body byte for byte, at most CHUNK bytes an answer; an empty one is one empty answer.
+
+    Only pieces that are small, or larger than LARGEST, are copied.
+    """
+    size = sum(map(len, pieces))
+    if size < SMALL:
+        return [b"".join((_before(kind, size, end_of_stream), *pieces, _END if end_of_stream else b""))]
+    chunks = _cut(pieces)
+    last = len(chunks) - 1
+    return [_answer(kind, chunk, end_of_stream and at == last) for at, chunk in enumerate(chunks)]
+
+
+def whole(answer: Answer) -> bytes:
+    """As one piece."""
+    return answer if isinstance(answer, bytes) else b"".join(answer)
+
+
+def _cut(pieces: Sequence[Buffer]) -> list[list[Buffer]]:
+    """Pieces of a body as they go into one answer after the other."""
+    chunk: list[Buffer] = []
+    chunks, room = [chunk], CHUNK
+    for piece in pieces:
+        large = len(piece) > LARGEST
+        rest = memoryview(piece)
+        while len(rest) > room:
+            chunk.append(bytes(rest[:room]) if large else rest[:room])
+            rest = rest[room:]
+            chunk = []
+            chunks.append(chunk)
+            room = CHUNK
+        chunk.append(bytes(rest) if large else rest)
+        room -= len(rest)
+    return chunks
+
+
+def _answer(kind: BodyKind, chunk: list[Buffer], ends: bool) -> Answer:
+    size = sum(map(len, chunk))
+    parts = [_before(kind, size, ends), *chunk]
+    if ends:
+        parts.append(_END)
+    return parts if size > SMALL * len(chunk) else b"".join(parts)
 
 
 _END: Final = b"\x10\x01"
@@ -75,18 +120,8 @@ _FIELDS: Final = {"request_body": 3, "response_body": 4}
 @lru_cache(maxsize=4096)
 def _before(kind: BodyKind, size: int, end_of_stream: bool) -> bytes:
     """What stands before `size` bytes of a body in their message: for each level its field and its length."""
-    start = _delimited(1, size) if size else b""  # StreamedBodyResponse.body; an empty one is left out
+    start = delimited.head(1, size) if size else b""  # StreamedBodyResponse.body; an empty one is left out
     end = len(_END) if end_of_stream else 0
     for field in (3, 3, 1, _FIELDS[kind]):  # streamed_response, body_mutation, response, the kind itself
-        start = _delimited(field, len(start) + size + end) + start
+        start = delimited.head(field, len(start) + size + end) + start
     return start
-
-
-def _delimited(field: int, length: int) -> bytes:
-    """The head of a length-delimited field (protobuf encoding): its tag, its length as a varint."""
-    out = bytearray([field << 3 | 2])
-    while length > 0x7F:
-        out.append(length & 0x7F | 0x80)
-        length >>= 7
-    out.append(length)
-    return bytes(out)

@@ -1,9 +1,14 @@
 """A request body that is held until it is complete, within a bound of its own and one that all bodies share."""
 
-from typing import Final
+from typing import Final, TypeAlias
 
 from epp.protocol import Rejection
 
+Buffer: TypeAlias = bytes | memoryview
+SMALL: Final = 4096
+"""Bytes of a piece: to copy fewer costs less than to keep them apart."""
+LARGEST: Final = 65_536
+"""Bytes of a piece, as Envoy sends them: the rest of a larger one that waits to be sent would hold too much."""
 TOO_MANY: Final = "rejected-too-many-bytes"
 _RETRY_AFTER: Final = 1.0
 
@@ -37,7 +42,7 @@ class Body:
     def __init__(self, limit: int, budget: Budget) -> None:
         self._limit = limit
         self._budget = budget
-        self._pieces: list[bytes] = []
+        self._pieces: list[Buffer] = []
         self._size = 0
 
     def expect(self, content_length: str | None) -> None:
@@ -48,7 +53,7 @@ class Body:
         if len(digits) > _DIGITS or int(digits or "0") > self._limit:
             raise self._too_large()
 
-    def add(self, piece: bytes) -> None:
+    def add(self, piece: Buffer) -> None:
         """Hold one more piece."""
         if not piece:
             return  # the data plane's way to say that it was the last one
@@ -59,15 +64,24 @@ class Body:
         self._size += len(piece)
         self._pieces.append(piece)
 
-    def whole(self) -> bytes:
-        """All pieces so far, joined once."""
-        if len(self._pieces) > 1:
-            self._pieces = [b"".join(self._pieces)]
-        return self._pieces[0] if self._pieces else b""
+    def whole(self) -> Buffer:
+        """All pieces so far, joined; held is the whole alone, unless the pieces are what goes back as it came."""
+        pieces = self._pieces
+        if len(pieces) == 1:
+            return pieces[0]
+        whole = b"".join(pieces)
+        if self._size < SMALL * len(pieces) or max(map(len, pieces), default=0) > LARGEST:
+            self._pieces = [whole] if whole else []
+        return whole
 
-    def forget(self) -> None:
-        """The bytes are held by somebody else now: they count until `drop`."""
-        self._pieces = []
+    def join(self, whole: Buffer) -> None:
+        """Hold what `whole` gave in place of the pieces."""
+        self._pieces = [whole]
+
+    def forget(self) -> list[Buffer]:
+        """The pieces, which are held by somebody else now: they count until `drop`."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
 
     def drop(self) -> None:
         """Nothing is held any more, by nobody."""

@@ -8,10 +8,10 @@ CONNECT and upgrades, whose body has no end, and where BUFFERED_PARTIAL shows a 
 
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Literal
 
 from epp import answers, protocol
-from epp.body import Body, Budget
+from epp.answers import Answer
+from epp.body import Body, Budget, Buffer
 from epp.directing import Deferral, Directing, Observer
 from epp.director import Pick
 from epp.protocol import ProtocolVersion, Rejection, Subset
@@ -91,19 +91,19 @@ class Exchange:
         self._started = 0.0
         self._pick: Pick | None = None
         self._deferral: Deferral | None = None
-        self._answer: Callable[[list[bytes]], None] | None = None
+        self._answer: Callable[[list[Answer]], None] | None = None
         self._fail: Callable[[ExchangeError], None] | None = None
         self.responded = False  # response headers answered: from then on the stream may end OK at any time
         self.closed_by: str | None = None
 
     def on_answer(
-        self, callback: Callable[[list[bytes]], None], failure: Callable[[ExchangeError], None]
+        self, callback: Callable[[list[Answer]], None], failure: Callable[[ExchangeError], None]
     ) -> None:
         """Where answers, or a fault, go that `feed` could not give because the pick was deferred."""
         self._answer = callback
         self._fail = failure
 
-    def feed(self, message: ProcessingRequest, now: float) -> list[bytes]:
+    def feed(self, message: ProcessingRequest, now: float) -> list[Answer]:
         """The answers to one message, serialised, in the order they must be sent; raises ExchangeError, UnreadableError."""
         if self._phase is _Phase.OVER or message.observability_mode:
             return []
@@ -117,13 +117,20 @@ class Exchange:
                 piece = message.response_body
                 if self._response_mode in _DUPLEX:
                     self._response_flows = not piece.end_of_stream
-                    return answers.streamed("response_body", piece.body, end_of_stream=piece.end_of_stream)
+                    return answers.streamed("response_body", (piece.body,), end_of_stream=piece.end_of_stream)
                 return [answers.unchanged("response_body")]
             case "response_trailers":
                 self._response_flows = False
                 return [answers.unchanged("response_trailers")]
             case _:
                 raise ExchangeError("a message of no known kind: the data plane speaks another ext_proc")
+
+    def feed_body(self, body: Buffer, end_of_stream: bool, now: float) -> list[Answer]:
+        """As `feed` answers a message that is a piece of the request body and nothing else."""
+        try:
+            return [] if self._phase is _Phase.OVER else self._request_body(body, end_of_stream, now)
+        except Rejection as rejection:
+            return [self._reject(rejection, now)]
 
     @property
     def may_end(self) -> bool:
@@ -148,7 +155,7 @@ class Exchange:
             if self._observer is not None:
                 self._observer.released(self._pick, self._started, now)
 
-    def _request(self, kind: str, message: ProcessingRequest, now: float) -> list[bytes]:
+    def _request(self, kind: str, message: ProcessingRequest, now: float) -> list[Answer]:
         if message.HasField("metadata_context") and self._rules.hints:
             hint = protocol.parse_subset(message.metadata_context)
             self._subset = self._subset if hint is None else hint
@@ -162,7 +169,7 @@ class Exchange:
         except Rejection as rejection:
             return [self._reject(rejection, now)]
 
-    def _request_headers(self, message: ProcessingRequest, now: float) -> list[bytes]:
+    def _request_headers(self, message: ProcessingRequest, now: float) -> list[Answer]:
         if self._phase is not _Phase.HEADERS:
             raise ExchangeError("request headers came twice on one stream")
         self._phase = _Phase.BODY
@@ -182,14 +189,14 @@ class Exchange:
         self._body.expect(self._headers.get("content-length"))
         return [] if self._mode in _DUPLEX else [answers.unchanged("request_headers")]
 
-    def _request_body(self, body: bytes, end_of_stream: bool, now: float) -> list[bytes]:
+    def _request_body(self, body: Buffer, end_of_stream: bool, now: float) -> list[Answer]:
         if self._passing and self._mode in _DUPLEX:
             self._passing = not end_of_stream
             if self._phase is _Phase.DEFERRED:  # what follows the headers must not be answered before them
                 self._held = True
                 self._body.add(body)
                 return []
-            return answers.streamed("request_body", body, end_of_stream=end_of_stream)
+            return answers.streamed("request_body", (body,), end_of_stream=end_of_stream)
         if self._passing:
             return [answers.unchanged("request_body")]
         if self._phase is not _Phase.BODY:
@@ -200,7 +207,7 @@ class Exchange:
         # a buffered body comes whole: its one message says end_of_stream = false when trailers follow
         return self._direct(self._body.whole(), now) if end_of_stream or self._mode not in _DUPLEX else []
 
-    def _request_trailers(self, now: float) -> list[bytes]:
+    def _request_trailers(self, now: float) -> list[Answer]:
         if self._phase is _Phase.BODY and self._mode in _DUPLEX:
             self._trailers = True
             return self._direct(self._body.whole(), now)
@@ -209,7 +216,7 @@ class Exchange:
         self._passing = False
         return [answers.unchanged("request_trailers")]
 
-    def _direct(self, body: bytes | None, now: float) -> list[bytes]:
+    def _direct(self, body: Buffer | None, now: float) -> list[Answer]:
         try:
             outcome = self._director.direct(self._headers, body, self._subset, now)
         except Rejection:
@@ -222,6 +229,8 @@ class Exchange:
             raise ExchangeError("the pick was deferred, but nothing listens with on_answer")
         self._phase = _Phase.DEFERRED
         self._deferral = outcome
+        if body:
+            self._body.join(body)
         outcome.subscribe(self._settle)
         return []
 
@@ -239,30 +248,22 @@ class Exchange:
             error.__cause__ = outcome
             self._fail(error)
 
-    def _picked(self, pick: Pick, now: float) -> list[bytes]:
+    def _picked(self, pick: Pick, now: float) -> list[Answer]:
         self._pick = pick
         self._phase = _Phase.PICKED
         if self._observer is not None:
             self._observer.picked(pick, now)
         if not self._headers_only and self._mode not in _DUPLEX:
-            return [self._routing(pick, "request_body")]
-        answer = self._routing(pick, "request_headers")
+            return [answers.picked(pick, self._rules.version, self._headers, "request_body")]
+        answer = answers.picked(pick, self._rules.version, self._headers, "request_headers")
         if self._headers_only and not self._held:
             return [answer]
-        body = self._body.whole()
-        self._body.forget()
+        pieces = self._body.forget()
         if not self._trailers:
-            return [answer, *answers.streamed("request_body", body, end_of_stream=not self._passing)]
+            return [answer, *answers.streamed("request_body", pieces, end_of_stream=not self._passing)]
         # trailers close the stream, and Envoy 1.40 fails a request that is answered a body it never had
-        pieces = answers.streamed("request_body", body, end_of_stream=False) if body else []
-        return [answer, *pieces, answers.unchanged("request_trailers")]
-
-    def _routing(self, pick: Pick, kind: Literal["request_headers", "request_body"]) -> bytes:
-        destinations = tuple([endpoint.destination for endpoint in pick.endpoints])
-        sent = tuple([name for name in protocol.CONTROL_HEADERS if name in self._headers])
-        answer = answers.routing(destinations, self._rules.version, sent, kind)
-        scores = pick.request.scores
-        return answer if scores is None else answers.scored(answer, scores)
+        body = answers.streamed("request_body", pieces, end_of_stream=False) if pieces else []
+        return [answer, *body, answers.unchanged("request_trailers")]
 
     def _reject(self, rejection: Rejection, now: float) -> bytes:
         self._phase = _Phase.OVER
@@ -271,7 +272,7 @@ class Exchange:
             self._observer.rejected(rejection, now)
         return answers.immediate(rejection)
 
-    def _response_headers(self, message: ProcessingRequest, now: float) -> list[bytes]:
+    def _response_headers(self, message: ProcessingRequest, now: float) -> list[Answer]:
         self._abandon()
         if message.HasField("protocol_config"):
             self._response_mode = message.protocol_config.response_body_mode

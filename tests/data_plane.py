@@ -3,12 +3,13 @@
 from collections.abc import Iterable
 
 from epp import exchange
+from epp.answers import Answer, whole
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 
 
-def read(answers: Iterable[bytes]) -> list[ProcessingResponse]:
+def read(answers: Iterable[Answer]) -> list[ProcessingResponse]:
     """Serialised answers as messages."""
-    return [ProcessingResponse.FromString(answer) for answer in answers]
+    return [ProcessingResponse.FromString(whole(answer)) for answer in answers]
 
 
 class ReadExchange(exchange.Exchange):

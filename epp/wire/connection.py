@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from epp.body import Budget
+from epp.wire.data_run import LONG, DataRun
 from epp.wire.frames import (
     ACK,
     CONTINUATION,
@@ -31,6 +32,7 @@ from epp.wire.frames import (
     BrokenConnectionError,
     BrokenStreamError,
     ErrorCode,
+    check_size,
     frame,
     goaway,
     parse_settings,
@@ -183,16 +185,17 @@ class Connection:
             start = at + HEAD_SIZE
             stop = start + (high << 8 | low)
             if stop > end or stop - start > LEAST_FRAME_SIZE:
-                _check_size(stop - start)
+                check_size(stop - start)
                 break
             at = stop
-            payload = bytes(data[start:stop])
             try:
-                if kind <= HEADERS and self.greeted and not incoming.expects_continuation:
-                    take = incoming.data if kind == DATA else incoming.headers
-                    take(flags, stream_id & STREAM_ID, payload)
+                if kind > HEADERS or not self.greeted or incoming.expects_continuation:
+                    self._other(kind, flags, stream_id & STREAM_ID, bytes(data[start:stop]))
+                elif kind == DATA and stop - start >= LONG and incoming.continues(flags, stream_id):
+                    at = incoming.data_run(DataRun(data, start - HEAD_SIZE))
                 else:
-                    self._other(kind, flags, stream_id & STREAM_ID, payload)
+                    take = incoming.data if kind == DATA else incoming.headers
+                    take(flags, stream_id & STREAM_ID, bytes(data[start:stop]))
             except BrokenStreamError as fault:
                 incoming.fault(fault)
         if at < end:
@@ -289,8 +292,3 @@ class Connection:
 
     def _on_push(self, flags: int, stream_id: int, payload: bytes) -> None:
         raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "a client cannot push")
-
-
-def _check_size(length: int) -> None:
-    if length > LEAST_FRAME_SIZE:  # what every peer may send, and all that we offer
-        raise BrokenConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")

@@ -128,4 +128,10 @@ def unpadded(payload: bytes) -> bytes:
     return payload[1 : len(payload) - payload[0]]
 
 
+def check_size(length: int) -> None:
+    """Raises BrokenConnectionError for a frame that is longer than we take."""
+    if length > LEAST_FRAME_SIZE:  # what every peer may send, and all that we offer
+        raise BrokenConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+
+
 SETTINGS_ACK: Final = frame(SETTINGS, ACK, 0)

@@ -2,12 +2,19 @@
 
 import logging
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from epp.body import Budget
 from epp.protocol import Rejection
-from epp.wire.grpc_messages import MessageReader, Status, StatusError, percent_encoded, prefix, prefixed
+from epp.wire.grpc_messages import (
+    Message,
+    MessageReader,
+    Status,
+    StatusError,
+    in_pieces,
+    percent_encoded,
+)
 from epp.wire.header_blocks import Request, literal
 from epp.wire.outgoing import Outgoing
 from epp.wire.streams import NOBODY, Receiver, Stream
@@ -21,8 +28,6 @@ _PLAIN: Final = literal(b"content-type", b"text/plain") + literal(b"content-leng
 _NOT_GRPC: Final = (literal(b":status", b"405") + _PLAIN, literal(b":status", b"415") + _PLAIN)
 """To what is no POST, and to a POST of something else."""
 _IDENTITY: Final = literal(b"grpc-accept-encoding", b"identity")
-_JOINED: Final = 2
-"""So many messages are copied into one DATA frame; of more, each can be given up when it is sent."""
 
 
 class Handler(Protocol):
@@ -103,19 +108,14 @@ class Call:
         self.cause = "end of stream"
         self.timer: Timer | None = None
 
-    def send(self, messages: Sequence[bytes]) -> None:
+    def send(self, messages: Sequence[Message]) -> None:
         """In this order; after `finish`, or when the stream is gone, nothing."""
         if self.finished:
             return
         if not self._started:
             self._started = True
             self._outgoing.head(self._stream, _RESPONSE)
-        if len(messages) <= _JOINED:
-            self._outgoing.send(self._stream, prefixed(messages))
-            return
-        for message in messages:
-            if not self.finished:
-                self._outgoing.send(self._stream, message, prefix(message))
+        self._outgoing.send(self._stream, in_pieces(messages))
 
     def finish(self, status: Status, message: str = "", *, cause: str = "end of stream") -> None:
         """End the call when everything is sent; `cause` is what the handler is told then. Once."""
@@ -140,6 +140,25 @@ class Call:
                 if self.finished:
                     return
         except Exception as error:  # noqa: BLE001  # the edge: whatever failed, only this call ends
+            self.handler.fault(error)
+
+    def data_run(self, pieces: Iterator[memoryview]) -> None:
+        """See Receiver. Of a message that is whole in the end nothing was held."""
+        if self.finished:
+            return
+        reader = self._reader
+        try:
+            while messages := reader.feed_until_whole(pieces):
+                if reader.held or self._held:
+                    self._account()
+                for payload in messages:
+                    self.handler.message(payload)
+                    if self.finished:
+                        return
+            reader.keep()
+            if reader.held or self._held:
+                self._account()
+        except Exception as error:  # noqa: BLE001  # the edge
             self.handler.fault(error)
 
     def ended(self) -> None:
@@ -215,7 +234,7 @@ class Methods:
         method = self._methods.get(request.path)
         if not _is_grpc(request):
             outgoing.head(stream, _NOT_GRPC[request.method == b"POST"])
-            outgoing.send(stream, _GRPC_ONLY)
+            outgoing.send(stream, (_GRPC_ONLY,))
             outgoing.end(stream, b"")
             return NOBODY
         if method is None or request.encoding != b"identity":

@@ -5,9 +5,14 @@ The rules are those of grpc's PROTOCOL-HTTP2.md.
 
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from typing import Final
+from typing import Final, TypeAlias
+
+from epp.body import Buffer
+
+Message: TypeAlias = bytes | list[Buffer]
+"""Whole, or in pieces."""
 
 _PREFIX: Final = struct.Struct(">BI")
 _UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -47,7 +52,7 @@ class MessageReader:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._pieces: list[bytes | bytearray] = []
+        self._pieces: list[bytes | bytearray | memoryview] = []
         self._missing = 0  # bytes until the message is whole; 0 while even its prefix is not
         self.held = 0
 
@@ -56,7 +61,7 @@ class MessageReader:
         """Whether the stream is within a message."""
         return bool(self.held or self._missing)
 
-    def feed(self, chunk: bytes) -> list[bytes]:
+    def feed(self, chunk: bytes | memoryview) -> list[bytes]:
         """The messages that are whole with `chunk`."""
         missing = self._missing
         if not missing:
@@ -69,7 +74,24 @@ class MessageReader:
             return [self._whole(chunk)]
         return [self._whole(chunk[:missing]), *self._split(chunk, missing)]
 
-    def _split(self, chunk: bytes, at: int) -> list[bytes]:
+    def feed_until_whole(self, pieces: Iterator[memoryview]) -> list[bytes]:
+        """Feed one piece after the other, up to the first that makes a message whole. They are only lent, until `keep`."""
+        for piece in pieces:
+            size = len(piece)
+            if _SMALL <= size < self._missing:
+                self._pieces.append(piece)
+                self._missing -= size
+                self.held += size
+            elif messages := self.feed(piece):
+                return messages
+        return []
+
+    def keep(self) -> None:
+        """Copy what was lent."""
+        pieces = self._pieces
+        self._pieces = [bytes(piece) if isinstance(piece, memoryview) else piece for piece in pieces]
+
+    def _split(self, chunk: bytes | memoryview, at: int) -> list[bytes]:
         messages = []
         size = len(chunk)
         while size - at >= 5:
@@ -80,19 +102,19 @@ class MessageReader:
             if length > size - at:
                 self._missing = length - (size - at)
                 break
-            messages.append(chunk[at : at + length])
+            messages.append(bytes(chunk[at : at + length]))
             at += length
         if at < size:
             self._hold(chunk[at:])
         return messages
 
-    def _whole(self, last: bytes) -> bytes:
+    def _whole(self, last: bytes | memoryview) -> bytes:
         whole = b"".join((*self._pieces, last))
         self._pieces.clear()
         self.held = self._missing = 0
         return whole
 
-    def _hold(self, piece: bytes) -> None:
+    def _hold(self, piece: bytes | memoryview) -> None:
         size = len(piece)
         self.held += size
         if size >= _SMALL:
@@ -110,18 +132,20 @@ class MessageReader:
         )
 
 
-def prefix(message: bytes) -> bytes:
-    """What goes before a message."""
-    return _PREFIX.pack(0, len(message))
-
-
-def prefixed(messages: Sequence[bytes]) -> bytes:
-    """Messages as they travel."""
-    parts = []
+def in_pieces(messages: Sequence[Message]) -> list[Buffer]:
+    """Messages as they travel, without a copy of what is large."""
+    travelling: list[Buffer] = []
     for message in messages:
-        parts.append(_PREFIX.pack(0, len(message)))
-        parts.append(message)
-    return b"".join(parts)
+        if isinstance(message, bytes):
+            travelling += (_PREFIX.pack(0, len(message)), message)
+        else:
+            travelling += (_PREFIX.pack(0, sum(map(len, message))), *message)
+    return travelling
+
+
+def prefixed(messages: Sequence[Message]) -> bytes:
+    """The same in one piece."""
+    return b"".join(in_pieces(messages))
 
 
 def parse_timeout(value: bytes | None) -> float | None:

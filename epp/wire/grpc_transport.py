@@ -13,6 +13,7 @@ import anyio
 import grpc
 from grpc import aio
 
+from epp.answers import Answer, whole
 from epp.exchange import Exchange, ExchangeError
 from epp.health import Health
 from epp.protocol import EXT_PROC, UnreadableError
@@ -97,7 +98,7 @@ class GrpcTransport:
             if not isinstance(message, ProcessingRequest):  # aio.EOF
                 return
             for answer in exchange.feed(message, self._clock()):
-                await context.write(answer)
+                await context.write(whole(answer))
             exchange.sent()
             if self._draining and exchange.may_end:
                 return
@@ -114,13 +115,13 @@ class _Stream:
         self._writing: asyncio.Task[None] | None = None
         exchange.on_answer(self._answer_later, self._fail)
 
-    def _answer_later(self, answers: list[bytes]) -> None:
+    def _answer_later(self, answers: list[Answer]) -> None:
         self._writing = asyncio.get_running_loop().create_task(self._write(answers))
 
-    async def _write(self, answers: list[bytes]) -> None:
+    async def _write(self, answers: list[Answer]) -> None:
         with contextlib.suppress(aio.BaseError):  # the stream is gone, its reader learns it too
             for answer in answers:
-                await self.context.write(answer)
+                await self.context.write(whole(answer))
             self.exchange.sent()
 
     def stop_writing(self) -> None:

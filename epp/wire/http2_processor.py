@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 from google.protobuf.message import DecodeError
 
+from epp.answers import Answer
 from epp.exchange import Exchange, ExchangeError
 from epp.protocol import EXT_PROC, UnreadableError
+from epp.wire.body_message import LARGE, read_body
 from epp.wire.grpc_call import Call, Method, frames
 from epp.wire.grpc_messages import Status, StatusError
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
 
 log = logging.getLogger(__name__)
-
-_parse = ProcessingRequest.FromString
 
 
 class ExternalProcessor:
@@ -43,6 +43,13 @@ class ExternalProcessor:
         return _Conversation(self, call)
 
 
+def _read(payload: bytes) -> ProcessingRequest:
+    try:
+        return ProcessingRequest.FromString(payload)
+    except DecodeError:
+        raise UnreadableError("a message that is no ProcessingRequest") from None
+
+
 def _unheard(_: object) -> None:
     """Nobody listens any more."""
 
@@ -61,11 +68,11 @@ class _Conversation:
 
     def message(self, payload: bytes) -> None:
         """See Handler."""
-        try:
-            message = _parse(payload)
-        except DecodeError:
-            raise UnreadableError("a message that is no ProcessingRequest") from None
-        answers = self._exchange.feed(message, self._service.clock())
+        now = self._service.clock()
+        if len(payload) >= LARGE and (piece := read_body(payload)):
+            answers = self._exchange.feed_body(*piece, now)
+        else:
+            answers = self._exchange.feed(_read(payload), now)
         if answers:
             self._answer(answers)
         if self._service.draining:
@@ -102,7 +109,7 @@ class _Conversation:
         if self._exchange.may_end:
             self._call.finish(Status.OK)
 
-    def _answer(self, answers: list[bytes]) -> None:
+    def _answer(self, answers: list[Answer]) -> None:
         """What waits for the data plane to read is held, and counted, by the stream, no more by the exchange."""
         self._call.send(answers)
         self._exchange.sent()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
+from epp.wire.data_run import DataRun
 from epp.wire.frames import (
     END_HEADERS,
     END_STREAM,
@@ -122,6 +123,33 @@ class Incoming:
             self._take_up(stream)
         elif not payload:
             self.idle_talk()
+
+    def continues(self, flags: int, stream_id: int) -> bool:
+        """Whether a DATA frame can be taken up together with those that follow it."""
+        stream = self._streams.open.get(stream_id)
+        if stream is None or stream.peer_done or stream.body_left is not None:
+            return False
+        return not flags & ~END_STREAM
+
+    def data_run(self, run: DataRun) -> int:
+        """The same as `data` with one frame after the other, where the first `continues`; where the next one begins."""
+        stream = self._streams.open[run.stream_id]
+        self._taken += run.size
+        stream.taken += run.size
+        unread = iter(run.payloads)
+        stream.receiver.data_run(unread)
+        late = 0 if stream.id in self._streams.open else sum(1 for _ in unread)
+        self._chatter.tokens += _EARNED * (len(run.payloads) - late)
+        for _ in range(late):  # what came after we had ended the stream
+            self.idle_talk()
+        try:
+            if run.ends and not late:
+                self._peer_done(stream)
+            elif stream.taken * 2 > self._limits.stream_window:
+                self._take_up(stream)
+        except BrokenStreamError as fault:
+            self.fault(fault)
+        return run.stop
 
     def reset(self, stream_id: int, payload: bytes) -> None:
         """RST_STREAM (RFC 9113 6.4)."""

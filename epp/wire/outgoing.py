@@ -1,7 +1,7 @@
 """The sending half of one HTTP/2 connection: frames in order, within the peer's windows (RFC 9113 5.2). Pure."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from epp.body import Budget
@@ -25,6 +25,8 @@ from epp.wire.streams import Stream, Streams
 
 AT_ONCE: Final = 256 * 1024
 """Bytes of DATA in one batch; more is given out when the peer has read that."""
+_SHARE: Final = 64 * 1024
+"""Bytes that one stream gives out before the next one may."""
 SMALL: Final = 1024
 """Pieces of fewer bytes wait together: an object of its own would weigh more than what it holds."""
 
@@ -88,13 +90,13 @@ class Outgoing:
         stream.answered_in = self.batch
         self.write(frame(HEADERS, END_HEADERS, stream.id, block))
 
-    def send(self, stream: Stream, data: bytes, before: bytes = b"") -> None:
+    def send(self, stream: Stream, pieces: Sequence[Buffer]) -> None:
         """DATA of a stream whose headers are sent; resets the stream where too much waits already."""
-        size = len(data) + len(before)
+        size = sum(map(len, pieces))
         if size > self._room or size > stream.window or size > self.window or self.blocked or stream.waiting:
-            self._wait(stream, data, before)
+            self._send_some(stream, pieces, size)
         else:
-            self._data(stream, data, before)
+            self._data(stream, pieces, size)
         if not self.busy:
             self._wake()
 
@@ -154,13 +156,19 @@ class Outgoing:
         before = 0
         while self.waiting and not self.blocked and before != self._room > 0 < self.window:
             before = self._room
+            share = max(_SHARE, self._room // len(self.waiting))
             for stream in list(self.waiting.values()):
-                self._advance(stream)
+                self._advance(stream, share)
                 if self._room <= 0 or self.window <= 0:
                     return
 
-    def _wait(self, stream: Stream, data: bytes, before: bytes) -> None:
-        size = len(data) + len(before)
+    def _send_some(self, stream: Stream, pieces: Sequence[Buffer], size: int) -> None:
+        """What finds room now; the rest waits."""
+        room = 0 if self.blocked or stream.waiting else min(self._room, stream.window, self.window)
+        unsent = deque(pieces)
+        if room > 0:
+            self._data(stream, _taken(unsent, room), room)
+            size -= room
         try:
             self._memory.take(size)
         except Rejection:
@@ -171,23 +179,15 @@ class Outgoing:
         self.waiting[stream.id] = stream
         if stream.waiting is None:
             stream.waiting = deque()
-        _append(stream.waiting, before)
-        _append(stream.waiting, data)
+        for piece in unsent:
+            _append(stream.waiting, piece)
 
-    def _advance(self, stream: Stream) -> None:
-        """Send the first of what waits for one stream, as far as its windows allow."""
-        if not stream.waiting:
+    def _advance(self, stream: Stream, share: int) -> None:
+        """Send so much of what waits for one stream, as far as its windows allow."""
+        size = min(share, stream.waiting_size, self._room, stream.window, self.window)
+        if not stream.waiting or size <= 0:
             return
-        piece = stream.waiting[0]
-        size = min(len(piece), self._room, stream.window, self.window)
-        if size <= 0:
-            return
-        if size < len(piece):
-            rest = memoryview(bytes(piece) if isinstance(piece, bytearray) else piece)
-            stream.waiting[0] = rest[size:]
-            self._data(stream, rest[:size])
-        else:
-            self._data(stream, stream.waiting.popleft())
+        self._data(stream, _taken(stream.waiting, size), size)
         stream.waiting_size -= size
         self._memory.give_back(size)
         if stream.waiting:
@@ -196,33 +196,46 @@ class Outgoing:
         if stream.ending is not None:
             self.end(stream, stream.ending)
 
-    def _data(self, stream: Stream, data: Buffer, before: bytes = b"") -> None:
-        """One after the other, without joining them."""
-        size, head = len(data) + len(before), len(before)
+    def _data(self, stream: Stream, pieces: Sequence[Buffer], size: int) -> None:
+        """In frames, without joining them."""
         stream.window -= size
         self.window -= size
         self._room -= size
         frames, step = self._frames, self.frame_size
-        if head:
-            length = min(step, size)
-            frames.append(HEAD.pack(length >> 8, length & 255, DATA, 0, stream.id) + before)
-            start = length - head
-        elif size <= step:
+        if size <= step:
             frames.append(HEAD.pack(size >> 8, size & 255, DATA, 0, stream.id))
-            frames.append(data)
+            frames += pieces
             return
-        else:
-            start = 0
-        view = memoryview(data)
-        if start:
-            frames.append(view[:start])
-        for at in range(start, len(data), step):
-            length = min(step, len(data) - at)
-            frames.append(HEAD.pack(length >> 8, length & 255, DATA, 0, stream.id))
-            frames.append(view[at : at + length])
+        full = HEAD.pack(step >> 8, step & 255, DATA, 0, stream.id)
+        left = 0  # of the frame that is being filled
+        for piece in pieces:
+            rest = memoryview(piece)
+            while len(rest) > left:
+                if left:
+                    frames.append(rest[:left])
+                    rest = rest[left:]
+                left = min(step, size)
+                size -= left
+                frames.append(full if left == step else HEAD.pack(left >> 8, left & 255, DATA, 0, stream.id))
+            frames.append(rest)
+            left -= len(rest)
 
 
-def _append(waiting: deque[Buffer], piece: bytes) -> None:
+def _taken(waiting: deque[Buffer], size: int) -> list[Buffer]:
+    """The first `size` bytes of what waits, which wait no more."""
+    taken = []
+    while size:
+        piece = waiting.popleft()
+        if len(piece) > size:
+            rest = memoryview(bytes(piece) if isinstance(piece, bytearray) else piece)
+            waiting.appendleft(rest[size:])
+            piece = rest[:size]
+        taken.append(piece)
+        size -= len(piece)
+    return taken
+
+
+def _append(waiting: deque[Buffer], piece: Buffer) -> None:
     if not piece:
         return
     if len(piece) >= SMALL:

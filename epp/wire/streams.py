@@ -1,6 +1,7 @@
 """The streams of one HTTP/2 connection: those that are open, and what became of the others (RFC 9113 5.1). Pure."""
 
 from collections import deque
+from collections.abc import Iterator
 from enum import Enum, auto
 from typing import Final, Protocol
 
@@ -13,6 +14,9 @@ class Receiver(Protocol):
 
     def data(self, chunk: bytes) -> None:
         """More of the body."""
+
+    def data_run(self, pieces: Iterator[memoryview]) -> None:
+        """The same, in pieces that are only lent; one that wants no more leaves the rest."""
 
     def ended(self) -> None:
         """The peer has sent all."""
@@ -34,6 +38,9 @@ class Nobody:
 
     def data(self, chunk: bytes) -> None:
         """Is dropped."""
+
+    def data_run(self, pieces: Iterator[memoryview]) -> None:
+        """Is left."""
 
     def ended(self) -> None:
         """Nothing follows from it."""

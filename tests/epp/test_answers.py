@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp import answers, protocol
+from epp.body import LARGEST
 from epp.protocol import CONTROL_HEADERS, ProtocolVersion
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 from tests.data_plane import read
@@ -12,7 +13,7 @@ from tests.data_plane import read
 @pytest.mark.parametrize("closes", [True, False])
 def test_streamed_pieces_are_the_body_and_only_the_last_may_end_it(size: int, closes: bool) -> None:
     body = bytes(index % 251 for index in range(size))
-    found = read(answers.streamed("request_body", body, end_of_stream=closes))
+    found = read(answers.streamed("request_body", (body,), end_of_stream=closes))
     pieces = [answer.request_body.response.body_mutation.streamed_response for answer in found]
     assert b"".join(piece.body for piece in pieces) == body
     assert all(len(piece.body) <= 62_000 for piece in pieces)
@@ -30,7 +31,34 @@ def test_a_piece_is_what_protobuf_would_write(size: int, closes: bool, kind: ans
     piece.SetInParent()
     piece.body = bytes(size)
     piece.end_of_stream = closes
-    assert answers.streamed(kind, bytes(size), end_of_stream=closes) == [expected.SerializeToString()]
+    (found,) = answers.streamed(kind, (bytes(size),), end_of_stream=closes)
+    assert answers.whole(found) == expected.SerializeToString()
+
+
+SIZES = st.sampled_from([0, 1, 100, 4096, 5000, 61_999, 62_000, 62_001, 65_536, 65_537, 200_000])
+
+
+@given(st.lists(SIZES, max_size=5), st.booleans())
+def test_pieces_of_any_sizes_come_back_in_answers_that_hold_little_more_than_they_say(
+    sizes: list[int], closes: bool
+) -> None:
+    pieces = [bytes((at,)) * size for at, size in enumerate(sizes)]
+    found = answers.streamed("request_body", pieces, end_of_stream=closes)
+    bodies = [answer.request_body.response.body_mutation.streamed_response for answer in read(found)]
+    assert b"".join(body.body for body in bodies) == b"".join(pieces)
+    assert [body.end_of_stream for body in bodies] == [False] * (len(bodies) - 1) + [closes]
+    assert all(len(body.body) <= answers.CHUNK for body in bodies)
+    views = [part for answer in found if isinstance(answer, list) for part in answer]
+    held = [part.obj for part in views if isinstance(part, memoryview)]
+    assert all(len(whole) <= LARGEST for whole in held)
+
+
+def test_a_large_piece_is_not_copied() -> None:
+    piece = bytes(65_536)
+    found = answers.streamed("request_body", (memoryview(piece), bytes(50_000)), end_of_stream=True)
+    views = [part for answer in found if isinstance(answer, list) for part in answer]
+    lent = [part for part in views if isinstance(part, memoryview) and part.obj is piece]
+    assert [len(part) for part in lent] == [62_000, 3_536]
 
 
 @pytest.mark.parametrize("version", ProtocolVersion)

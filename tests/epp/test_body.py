@@ -92,6 +92,17 @@ def test_a_rejected_request_holds_nothing(director: Any, messages: Any) -> None:
     assert budget.held == 0
 
 
+@pytest.mark.parametrize(
+    ("sizes", "held"), [([5000, 60_000], 2), ([9000, 1], 2), ([1, 5000], 1), ([65_537, 9000], 1)]
+)
+def test_pieces_that_would_be_copied_again_are_held_joined(sizes: list[int], held: int) -> None:
+    body = Body(10**6, Budget(10**6))
+    for size in sizes:
+        body.add(bytes(size))
+    assert len(body.whole()) == sum(sizes)
+    assert len(body.forget()) == held
+
+
 def test_an_empty_piece_makes_no_copy_of_the_body() -> None:
     body, piece = Body(5, Budget(100)), b"1234"
     for one in (b"", piece, b""):

@@ -57,6 +57,23 @@ def test_a_deferred_pick_answers_later(deferred: Deferred, director: Any, pickin
     assert director.released == [chosen]
 
 
+def test_a_body_that_waits_is_held_once(director: Any, messages: Any, picking: Any) -> None:
+    """The director may keep what it was shown, so the exchange holds that, not the pieces that it came in."""
+    shown: list[Any] = []
+    later = Later()
+    director.outcome = lambda headers, body: shown.append(body) or later
+    said: list[Any] = []
+    exchange = ReadExchange(director, Rules())
+    exchange.on_answer(said.extend, said.append)
+    exchange.ask(messages.headers(), 0)
+    exchange.ask(messages.body(bytes(20_000), end_of_stream=False), 0)
+    exchange.ask(messages.body(bytes(20_000), end_of_stream=True), 0)
+    later.settle(picking("10.0.0.5:8000"), 5)
+    _, (_, body, _) = said
+    assert body.obj is shown[0]
+    assert len(body) == 40_000
+
+
 def test_a_deferred_rejection_answers_later(deferred: Deferred) -> None:
     deferred.later.settle(NONE_READY, 5)
     assert [answer.immediate_response.status.code for answer in deferred.answers] == [503]

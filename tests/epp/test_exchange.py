@@ -17,8 +17,8 @@ from epp.protocol import (
     UnreadableError,
 )
 from epp.rules import Rules
-from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
-from tests.data_plane import ReadExchange
+from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest, ProcessingResponse
+from tests.data_plane import ReadExchange, read
 
 NONE_READY = Rejection(503, "no_endpoints", "no endpoint is ready", reason="rejected-no-endpoints")
 
@@ -355,6 +355,31 @@ def test_any_cut_of_a_body_comes_out_byte_for_byte(
     closing = [closes for _, closes in streamed(bodies)]
     assert not any(closing[:-1])
     assert closing[-1:] == ([True] if not trailers else [False] if any(pieces) else [])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # both hold no state
+@given(
+    st.sampled_from(ProcessingMode.BodySendMode.keys()),
+    st.sampled_from([{}, {"upgrade": "x"}, {"content-length": "100"}]),
+    st.lists(st.tuples(st.sampled_from([0, 1, 9_000]).map(bytes), st.booleans()), max_size=3),
+)
+def test_a_body_alone_is_answered_as_its_message(
+    director: Any, messages: Any, mode: str, headers: dict[str, str], pieces: list[tuple[bytes, bool]]
+) -> None:
+    alone, within = (ReadExchange(director, Rules(max_body_bytes=10_000)) for _ in range(2))
+    for exchange in (alone, within):
+        exchange.ask(messages.headers(headers, mode=mode), 0)
+
+    def said(ask: Any) -> Any:
+        try:
+            return read(ask())
+        except ExchangeError as error:
+            return str(error)
+
+    for body, ends in pieces:
+        message = messages.body(body, end_of_stream=ends)
+        lent = memoryview(body)
+        assert said(lambda: alone.feed_body(lent, ends, 0)) == said(lambda: within.feed(message, 0))  # noqa: B023
 
 
 def test_a_stream_may_end_when_no_body_is_on_its_way_back(director: Any, messages: Any) -> None:

@@ -29,6 +29,32 @@ def test_messages_come_out_whole_however_they_are_cut(messages: list[bytes], cut
     assert reader.held == 0
 
 
+@given(
+    st.lists(st.integers(0, 9000), max_size=4),
+    st.lists(st.tuples(st.sampled_from([1, 6, 1023, 1024, 3000, 5000]), st.booleans()), max_size=12),
+)
+def test_what_is_lent_is_copied(sizes: list[int], cuts: list[tuple[int, bool]]) -> None:
+    messages = [bytes((65 + at,)) * size for at, size in enumerate(sizes)]
+    data = prefixed(messages)
+    reader = MessageReader(9000)
+    found: list[bytes] = []
+    lent: list[bytearray] = []
+    for cut, keeps in [*cuts, (len(data), True)]:
+        lent.append(bytearray(data[:cut]))
+        data = data[cut:]
+        pieces = iter([memoryview(lent[-1])])
+        while whole := reader.feed_until_whole(pieces):
+            found += whole
+        if keeps:
+            reader.keep()
+            for piece in lent:
+                piece[:] = b"?" * len(piece)
+            lent.clear()
+    assert found == messages
+    assert not reader.unfinished
+    assert reader.held == 0
+
+
 def test_a_message_byte_by_byte() -> None:
     reader = MessageReader(100)
     data = prefixed([b"abc", b"", b"de"])
