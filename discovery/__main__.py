@@ -24,7 +24,13 @@ _COLUMNS = ("ID", "ADDRESS", "STATUS", "REACHABLE", "REVISION")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 the answer is bad news, 2 the question was wrong."""
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    parser = _parser()
+    if given and given[0].startswith("-") and given[0] not in ("-h", "--help"):
+        parser.error(
+            f"{given[0]} stands before the command; expected the command first, its options behind it"
+        )
+    options = parser.parse_args(given)
     try:
         return int(asyncio.run(options.run(options)))
     except KeyboardInterrupt:

@@ -1,6 +1,7 @@
 """`python -m dispatcher submit|status|cancel|dead-letters`: a queue, for people."""
 
 import json
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from dispatcher.described import described
 from dispatcher.flags import LookFlags, parse_look, parse_submit
 from dispatcher.message import DeadLetter
 from dispatcher.place import opened
-from dispatcher.queue import State
+from dispatcher.queue import Queue, State
 
 
 async def status(flags: LookFlags) -> int:
@@ -18,24 +19,24 @@ async def status(flags: LookFlags) -> int:
         if not flags.ids:
             _print(asdict(await queue.totals()), flags.json)
             return 0
-        unknown = 0
+        unknown = []
         for id in flags.ids:
             state, result = await queue.state(id)
-            unknown += state is State.UNKNOWN
+            unknown += [id] if state is State.UNKNOWN else []
             _print(described(id, state, result), flags.json)
-    return 1 if unknown else 0
+        return _say_unknown(unknown, queue)
 
 
 async def cancel(flags: LookFlags) -> int:
     """0; 1 where a request is not known."""
-    unknown = 0
+    unknown = []
     async with opened(flags.place) as (_, queue, _):
         for id in flags.ids:
             before = await queue.cancel(id)
-            unknown += before is State.UNKNOWN
+            unknown += [id] if before is State.UNKNOWN else []
             told = {State.UNKNOWN: "not known", State.DONE: "was answered already"}.get(before, "cancelled")
             _print({"id": id, "was": before.value, "cancelled": told == "cancelled"}, flags.json)
-    return 1 if unknown else 0
+        return _say_unknown(unknown, queue)
 
 
 async def dead_letters(flags: LookFlags) -> int:
@@ -44,6 +45,18 @@ async def dead_letters(flags: LookFlags) -> int:
         for letter in await queue.dead_letters(flags.limit):
             _print(_described(letter), flags.json)
     return 0
+
+
+def _say_unknown(ids: Sequence[str], queue: Queue) -> int:
+    """The exit code."""
+    if not ids:
+        return 0
+    print(
+        f"error: the queue {queue.name!r} does not know {', '.join(map(repr, ids))}; expected the id of a request that was "
+        "submitted to it (of a batch: NAME:custom_id) and whose result is kept; `status` without an id counts what is there",
+        file=sys.stderr,
+    )
+    return 1
 
 
 def _described(letter: DeadLetter) -> dict[str, object]:

@@ -171,6 +171,12 @@ async def test_a_watch_with_metadata_says_all_that_is_known(flags: tuple[str, ..
             "no kubeconfig at /nowhere",
         ),
         (("check", "nonsense"), 2, "is not a worker's URL"),
+        (
+            ("--discovery", "file:///x", "list", "prod", "decode"),
+            2,
+            "--discovery stands before the command; expected the command first, its options behind it",
+        ),
+        (("--nonsense",), 2, "--nonsense stands before the command"),
     ],
 )
 def test_a_users_mistake_is_one_line(arguments: tuple[str, ...], code: int, message: str) -> None:

@@ -290,8 +290,12 @@ async def test_status_cancel_and_dead_letters(broker: RedisBroker, redis_url: st
     code, out, _ = await answered("status", *place, "r1")
     assert code == 0
     assert "pending" in out
-    code, out, _ = await answered("cancel", *place, "r1", "r2", "--json")
+    code, out, error = await answered("cancel", *place, "r1", "r2", "--json")
     assert code == 1
+    assert error.startswith("error: the queue 'batch' does not know 'r2'; expected")
+    code, _, error = await answered("status", *place, "nope")
+    assert code == 1
+    assert error.startswith("error: the queue 'batch' does not know 'nope'; expected")
     first, second = map(json.loads, out.splitlines())
     assert first == {"id": "r1", "was": "pending", "cancelled": True}
     assert second == {"id": "r2", "was": "unknown", "cancelled": False}
