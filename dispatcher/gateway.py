@@ -181,7 +181,7 @@ class Gateway:
         if not 200 <= message.code <= 599:
             return NoAnswer(f"the answer's status is {message.code}, expected 200 to 599")
         headers = message.headers
-        body = await _body(payload, int(headers.get("Content-Length", 0)), self._max_answer)
+        body = await _body(payload, _declared(headers.get("Content-Length", "")), self._max_answer)
         if body is None:
             return NoAnswer(f"the answer is larger than {self._max_answer} bytes", final=True)
         asked = headers.get("Retry-After")
@@ -225,6 +225,11 @@ async def _write(protocol: ResponseHandler, rest: memoryview) -> None:
         await writer.drain()
         await writer.write(rest[start : start + _PIECE], drain=False)
         await asyncio.sleep(0)  # a fast target never lets it wait
+
+
+def _declared(digits: str) -> int:
+    """A length as the parser passes it on: any number of digits; of one that no memory could hold the first of them."""
+    return int(digits.lstrip("0")[:20] or "0")
 
 
 async def _body(payload: StreamReader, declared: int, most: int) -> bytes | None:

@@ -39,7 +39,7 @@ class Lane:
         self._slots = slots
         self._sender = sender
         self._observer: Observer = sender.observer
-        self._beat_every = lease / BEATS_PER_LEASE
+        self._lease, self._beat_every = lease, lease / BEATS_PER_LEASE
         self._flights: dict[str, Flight] = {}
         self._revoked: dict[str, None] = {}
         self._landed = asyncio.Event()
@@ -107,8 +107,8 @@ class Lane:
                 "%s: %d answers could not be stored, they will be asked for again", self.queue.name, unheard
             )
 
-    def _launch(self, claim: Claim, admission: Admission) -> None:
-        flight = Flight(claim, admission)
+    def _launch(self, claim: Claim, admission: Admission, asked: float) -> None:
+        flight = Flight(claim, admission, asked + self._lease)
         self._flights[claim.fence] = flight
         if claim.fence in self._revoked:
             flight.lose()

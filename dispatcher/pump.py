@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -107,7 +108,7 @@ class Pump:
         gate: DispatchGate,
         slots: Slots,
         owner: str,
-        launch: Callable[[Claim, Admission], None],
+        launch: Callable[[Claim, Admission, float], None],
         observer: Observer,
     ) -> None:  # fmt: skip
         self._queue = queue
@@ -212,22 +213,23 @@ class Pump:
 
     async def _claim(self, admissions: Sequence[Admission], skipped: frozenset[str]) -> None:
         left = admissions
+        asked = time.monotonic()
         try:
             claims = await self._queue.claim(len(admissions), owner=self._owner, skip_tenants=skipped)
             paired = pair(claims, admissions)
             left = paired.admissions
             for claim, admission in paired.pairs:
-                self._send(claim, admission)
+                self._send(claim, admission, asked)
         finally:
             await _leave(left)
         strangers = list(paired.claims)
         try:
-            await self._readmit(strangers)
+            await self._readmit(strangers, asked)
         finally:
             if strangers:
                 await self._queue.release(strangers)
 
-    async def _readmit(self, strangers: list[Claim]) -> None:
+    async def _readmit(self, strangers: list[Claim], asked: float) -> None:
         """What was claimed without having been looked at is asked for again; what is refused stays in the list."""
         for claim in list(strangers):
             request = claim.request
@@ -236,12 +238,12 @@ class Pump:
             answer = await self._ask(seen)
             if isinstance(answer, Admission):
                 strangers.remove(claim)
-                self._send(claim, answer)
+                self._send(claim, answer, asked)
 
-    def _send(self, claim: Claim, admission: Admission) -> None:
+    def _send(self, claim: Claim, admission: Admission, asked: float) -> None:
         self._unused -= 1
         self.standstill.over("it goes on")
-        self._launch(claim, admission)
+        self._launch(claim, admission, asked)
 
     def _refused(self, candidate: Candidate, refusal: RefusedError) -> Pause | None:
         self._observer.refused(candidate, refusal)

@@ -49,10 +49,15 @@ class Admission:
 
 @dataclass(slots=True)
 class Flight:
-    """A claim on its way. `settling`: its verdict is known and must reach the broker; it is not stopped any more."""
+    """A claim on its way.
+
+    `until`: its lease ends no sooner, in seconds of this process's monotonic clock, which never goes back. `settling`: its
+    verdict is known and must reach the broker; it is not stopped any more.
+    """
 
     claim: Claim
     admission: Admission
+    until: float
     sent: bool = False
     settling: bool = False
     lost: bool = False
@@ -100,7 +105,7 @@ class Sender:
 
     async def _attempt(self, flight: Flight) -> Verdict:
         claim, now_ms = flight.claim, self.now_ms()
-        if claim.leased_until_ms <= now_ms:  # this process stood still meanwhile: another may have it
+        if flight.until <= time.monotonic():  # this process stood still meanwhile: another may have it
             return Release()
         remaining = (claim.request.deadline_ms - now_ms) / 1000
         if remaining <= 0:

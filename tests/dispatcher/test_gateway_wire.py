@@ -238,3 +238,15 @@ async def test_an_answer_that_is_too_large_is_not_read(eventually: Callable[...,
         said = await gateway.post(PATH, {}, b"{}", 10)
         assert said == NoAnswer("the answer is larger than 9999 bytes", final=True)
         await eventually(lambda: not connected(seen.port))
+
+
+async def test_a_length_with_more_zeros_than_a_number_may_have_is_a_length() -> None:
+    async def zeros(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request(seen, reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: " + b"0" * 5000 + b"2\r\n\r\nok")
+        await writer.drain()
+        await seen.over.wait()
+
+    async with listening(zeros) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
+        answer = await gateway.post(PATH, {}, b"{}", 5)
+    assert answer == Answer(200, b"ok")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from dispatcher.memory.broker import MemoryBroker
 from dispatcher.memory.queue import MemoryQueue
 from dispatcher.message import Claim, ErrorCode
 from dispatcher.queue import Broker, State
@@ -134,6 +135,19 @@ async def test_02_whoever_stood_still_for_a_lease_sends_nothing(
     assert result.status_code == 200
     [asked] = target.asked
     assert asked.headers["x-dispatch-attempt"] == str(result.attempts)
+
+
+async def test_a_clock_that_went_back_as_after_a_failover_holds_nobody_up(target: Target) -> None:
+    back = 0
+    config = configured(target.url)
+    async with (
+        MemoryBroker(lambda: int(time.time() * 1000) - back) as broker,
+        producer(broker, config) as queue,
+        dispatching(broker, config),
+    ):
+        await queue.result(await queue.submit("before"))
+        back = 20_000
+        assert (await queue.result(await queue.submit("after", seconds=300), within=5)).attempts == 1
 
 
 async def test_21_what_is_cancelled_before_its_owner_has_it_is_not_sent(

@@ -114,7 +114,7 @@ async def pumping(
             await queue.submit(Request(f"r{number}", b"x" * (number + 1), deadline_ms + number))
         slots = Slots(limit)
         observer = Telemetry().of("batch", "pool")
-        pump = Pump(queue, gate, slots, "me", lambda claim, _: launched.append(claim.request.id), observer)
+        pump = Pump(queue, gate, slots, "me", lambda claim, *_: launched.append(claim.request.id), observer)
         running = asyncio.create_task(pump.run())
         try:
             yield queue, launched, slots, pump

@@ -11,7 +11,7 @@ import pytest
 
 from dispatcher.memory.broker import MemoryBroker
 from dispatcher.message import Claim, ErrorCode, Result
-from dispatcher.queue import Queue, QueueError, Rules
+from dispatcher.queue import Queue, QueueError, Rules, State
 from dispatcher.redis.broker import RedisBroker
 from tests.dispatcher.owner import owner
 from tests.dispatcher.queued import HOUR, answer, claimed, counts, submitted, until, until_ms
@@ -321,3 +321,47 @@ async def test_30_claims_and_results_keep_up(redis_url: str) -> None:
             await asyncio.gather(*map(work, claims))
         assert count / (time.perf_counter() - started) > 300
         assert await counts(queue) == {"submitted": count, "succeeded": count}
+
+
+async def test_what_is_claimed_can_be_ended_or_given_back_where_the_broker_has_no_memory_left(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with RedisServer(tmp_path_factory.mktemp("full")) as server:
+        async with RedisBroker(server.url) as broker, broker.queue("q", Rules()) as queue:
+            for n in range(4):
+                await submitted(broker, queue, f"r{n}")
+            one, two, three, four = await queue.claim(4, owner="o")
+            await broker._client.config_set("maxmemory", 1)
+            with pytest.raises(QueueError, match="refuses, nothing was changed"):
+                await submitted(broker, queue, "more")
+            assert await queue.finish(one, answer(one))
+            assert await queue.retry(two, 0)
+            assert await queue.retry(three, 900)
+            assert await queue.release([four]) == 1
+            await broker._client.config_set("maxmemory", 0)
+            assert await counts(queue) == {
+                "submitted": 4, "succeeded": 1, "pending": 3, "delayed": 1, "retries": 2,
+            }  # fmt: skip
+
+
+async def test_a_late_result_is_found_although_results_are_kept_longer_since(redis_url: str) -> None:
+    short, long = Rules(lease_ms=60_000, result_ttl_ms=50), Rules(lease_ms=60_000, result_ttl_ms=60_000)
+    async with RedisBroker(redis_url) as broker:
+        async with broker.queue("q", short) as queue:
+            late = await submitted(broker, queue, "same", within_ms=200)
+            claim = await claimed(queue)
+        await until_ms(broker, late.deadline_ms + 200)  # the index of the id has ended
+        async with broker.queue("q", long) as queue:
+            await submitted(broker, queue, "same")
+            assert await queue.finish(claim, answer(claim))
+            assert (await queue.state("same", late.token))[0] is State.DONE
+
+
+async def test_a_go_request_of_which_only_the_number_is_left_leaves_no_mark(redis_url: str) -> None:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
+        await submitted(broker, queue, "a")
+        number = "000000000001"
+        await broker._client.hset("adsum:{q}:go", number, "t\0a")
+        await broker._client.delete(f"adsum:{{q}}:e:{number}")
+        assert await queue.claim(1, owner="o") == []
+        assert await broker._client.exists("adsum:{q}:go") == 0

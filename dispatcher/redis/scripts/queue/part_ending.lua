@@ -71,7 +71,7 @@ local function publish(e, r)
     call('PEXPIRE', key, KEPT)
     place_later('ready', e.n, NOW)
     local lasts = call('PTTL', index)
-    if lasts < KEPT or (e.deadline or 0) + KEPT <= NOW then -- the index may have ended since, or never had it
+    if lasts < KEPT or (e.deadline or 0) <= NOW then -- the index may have ended since, or never had it
       call('ZADD', index, tonumber(e.n, 16), e.token)
     end
     if lasts < KEPT then
@@ -134,6 +134,7 @@ local function lost(n, tier, tenant)
     drop(n, tier, tenant)
   end
   call('DEL', P .. 'b:' .. n)
+  call('HDEL', P .. 'go', n)
   if gone > 0 then
     bury(REQUEST_GONE, nil, '')
     count('failed')
