@@ -40,6 +40,7 @@ _PATH = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,;=:@%/]*(\?[A-Za-z0-9\-._~!$&'()*+
 _MOST_HEADERS = 64
 _LONGEST_VALUE = 8192
 _LONGEST_REMEMBERED = 256
+"""Characters of a path whose judgement is remembered."""
 _LONGEST_NAME = 256
 """Characters of a tenant or an id; the picker takes no longer ones."""
 

@@ -100,7 +100,10 @@ def _covers(candidate: Candidate, claim: Claim) -> bool:
 
 
 class Pump:
-    """Claims what the gate admits and hands it to `launch`, which owns one slot for each from then on."""
+    """Claims what the gate admits and hands it to `launch`, which owns one slot for each from then on.
+
+    The third that `launch` gets: this process's monotonic clock, in seconds, before the claim was asked for.
+    """
 
     def __init__(
         self,

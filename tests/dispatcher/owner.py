@@ -16,10 +16,8 @@ async def main():
     async with RedisBroker(url) as broker, broker.queue("q", Rules(lease_ms=lease_ms)) as queue:
         claims = await queue.claim(count, owner="process")
         assert len(claims) == count
-        for claim in claims:
-            if stop_after == "claim":
-                continue
-            if stop_after == "retry":
+        if stop_after == "retry":
+            for claim in claims:
                 await queue.retry(claim, 500)
         print("ready", flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)

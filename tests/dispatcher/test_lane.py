@@ -1,7 +1,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 import pytest
@@ -154,13 +154,24 @@ async def test_21_what_is_cancelled_before_its_owner_has_it_is_not_sent(
     broker: Broker, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = configured(target.url)
+    heard = asyncio.Event()
     async with producer(broker, config) as queue:
 
         async def cancel(claims: Sequence[Claim]) -> None:
             assert await queue.queue.cancel(claims[0].request.id) is State.CLAIMED
-            await asyncio.sleep(0.2)  # its owner hears of that meanwhile
+            await heard.wait()
 
         slowly_claimed(monkeypatch, cancel)
+        kind = type(queue.queue)
+        original = kind.cancelled
+
+        async def cancelled(self: Any, timeout: float) -> Collection[str]:
+            fences = await original(self, timeout)
+            if fences:
+                heard.set()
+            return fences
+
+        monkeypatch.setattr(kind, "cancelled", cancelled)
         async with dispatching(broker, config):
             result = await queue.result(await queue.submit("r1"))
             assert (await queue.result(await queue.submit("r2"))).status_code == 200

@@ -30,9 +30,9 @@ local function set(field, value)
   book[field], changed[field] = value, true
 end
 
-local function in_pieces(words, command)
+local function in_pieces(command, key, words)
   for first = 1, #words, 1000 do
-    command(unpack(words, first, math.min(first + 999, #words)))
+    call(command, key, unpack(words, first, math.min(first + 999, #words)))
   end
 end
 
@@ -52,10 +52,10 @@ local function write()
       ended[#ended + 1] = member
     end
   end
-  in_pieces(values, function(...) call('HSET', state, ...) end)
-  in_pieces(gone, function(...) call('HDEL', state, ...) end)
-  in_pieces(held, function(...) call('ZADD', leases, ...) end)
-  in_pieces(ended, function(...) call('ZREM', leases, ...) end)
+  in_pieces('HSET', state, values)
+  in_pieces('HDEL', state, gone)
+  in_pieces('ZADD', leases, held)
+  in_pieces('ZREM', leases, ended)
 end
 
 -- A clock that goes back, as after a failover, closes nothing for good.
