@@ -9,7 +9,6 @@ import random
 import sys
 import time
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any, cast
 
 from hpack import Encoder
@@ -18,6 +17,7 @@ from benchmarks.fuzz_frames import METHODS, BrokenClient, good, headers
 from benchmarks.processor import resident_megabytes
 from epp.body import Budget
 from epp.director import Pick
+from epp.endpoint import Endpoint
 from epp.exchange import Exchange
 from epp.health import Health
 from epp.protocol import Rejection, Subset
@@ -32,6 +32,7 @@ from epp.wire.http2_processor import ExternalProcessor
 from epp.wire.limits import Limits
 
 WRITES_A_CONNECTION = 200
+_SOMEWHERE = Endpoint(id="a", incarnation="1", address="10.0.0.1", port=8000, metrics_port=8000)
 
 
 class Fuzz:
@@ -113,9 +114,8 @@ class Fuzz:
         if luck < 0.1:
             raise Rejection(429, "saturated", "later")
         self._taken += 1
-        endpoint = SimpleNamespace(destination="10.0.0.1:8000")
         request = InferenceRequest(request_id="r", path="/v1/completions", headers=headers)
-        return Pick(request, (cast("Any", endpoint),))
+        return Pick(request, (_SOMEWHERE,))
 
     def served(self, pick: Pick, destination: str, now: float) -> None:
         """Is of no interest here."""

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import AsyncIterable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from epp.metrics_page import Load
 logger = logging.getLogger(__name__)
 
 Key = tuple[str, str]
-_INFLIGHT = int(Column.INFLIGHT)  # numpy takes an int faster than an enumeration's member
+_INFLIGHT: Final = int(Column.INFLIGHT)  # numpy takes an int faster than an enumeration's member
 
 
 class Datastore:

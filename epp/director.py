@@ -20,12 +20,14 @@ NO_ENDPOINTS: Final = "rejected-no-endpoints"
 SATURATED: Final = "rejected-saturated"
 
 
-@dataclass(frozen=True, eq=False, slots=True)
 class Pick:
     """What became of a request: `endpoints[0]` is the choice, the rest are its fallbacks in order."""
 
-    request: InferenceRequest
-    endpoints: tuple[Endpoint, ...]
+    __slots__ = ("endpoints", "request")
+
+    def __init__(self, request: InferenceRequest, endpoints: tuple[Endpoint, ...]) -> None:
+        self.request = request
+        self.endpoints = endpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

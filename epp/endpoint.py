@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ Floats: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 Indices: TypeAlias = NDArray[np.intp]
 
-NEVER = float("-inf")
+NEVER: Final = float("-inf")
 """The time of a scrape that has not happened."""
 
 
@@ -68,12 +68,12 @@ class Adapters:
     waiting: frozenset[str] = frozenset()
 
 
-NO_ADAPTERS = Adapters()
+NO_ADAPTERS: Final = Adapters()
 NO_NUMBERS: Floats = np.array([[0.0], [0.0], [0.0], [0.0], [0.0], [NEVER], [1.0], [0.0]])
 """The matrix of one endpoint that nothing is known of yet."""
 
 
-LOOKS = 3.0
+LOOKS: Final = 3.0
 """Looks that may be missed before numbers are stale."""
 
 

@@ -8,6 +8,7 @@ CONNECT and upgrades, whose body has no end, and where BUFFERED_PARTIAL shows a 
 
 from collections.abc import Callable
 from enum import Enum, auto
+from typing import Final
 
 from epp import answers, protocol
 from epp.answers import Answer
@@ -18,11 +19,11 @@ from epp.protocol import ProtocolVersion, Rejection, Subset
 from epp.rules import Rules
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest
 
-_HEADERS_ONLY = (ProcessingMode.NONE, ProcessingMode.STREAMED)
-_FULL_DUPLEX: int = ProcessingMode.FULL_DUPLEX_STREAMED
-_BUFFERED_PARTIAL: int = ProcessingMode.BUFFERED_PARTIAL
-_REQUEST = frozenset({"request_headers", "request_body", "request_trailers"})
-_DUPLEX = (ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.GRPC)
+_HEADERS_ONLY: Final = (ProcessingMode.NONE, ProcessingMode.STREAMED)
+_FULL_DUPLEX: Final[int] = ProcessingMode.FULL_DUPLEX_STREAMED
+_BUFFERED_PARTIAL: Final[int] = ProcessingMode.BUFFERED_PARTIAL
+_REQUEST: Final = frozenset({"request_headers", "request_body", "request_trailers"})
+_DUPLEX: Final = (ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.GRPC)
 
 
 class ExchangeError(Exception):
@@ -222,7 +223,7 @@ class Exchange:
         except Rejection:
             raise
         except Exception as error:
-            raise ExchangeError(f"the director failed: {type(error).__name__}") from error
+            raise _failed(error) from error
         if isinstance(outcome, Pick):
             return self._picked(outcome, now)
         if self._answer is None:
@@ -244,9 +245,7 @@ class Exchange:
         elif isinstance(outcome, Rejection):
             self._answer([self._reject(outcome, now)])
         else:
-            error = ExchangeError(f"the director failed: {type(outcome).__name__}")
-            error.__cause__ = outcome
-            self._fail(error)
+            self._fail(_failed(outcome))
 
     def _picked(self, pick: Pick, now: float) -> list[Answer]:
         self._pick = pick
@@ -298,3 +297,10 @@ class Exchange:
         if self._deferral is not None:
             self._deferral.abandon()
             self._deferral = None
+
+
+def _failed(cause: Exception) -> ExchangeError:
+    """What is told to the log is the cause; mypyc compiles `raise ... from` without it."""
+    fault = ExchangeError(f"the director failed: {type(cause).__name__}")
+    fault.__cause__ = cause
+    return fault

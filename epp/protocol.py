@@ -22,19 +22,19 @@ from epp.wire.messages.ext_proc_pb2 import (
     ProcessingResponse,
 )
 
-EXT_PROC = "envoy.service.ext_proc.v3.ExternalProcessor"
+EXT_PROC: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 """The gRPC service that Envoy calls and asks the health of."""
 
-METADATA_NAMESPACE = "envoy.lb"
-SUBSET_NAMESPACE = "envoy.lb.subset_hint"
-DESTINATION = "x-gateway-destination-endpoint"
-FALLBACK = "x-gateway-destination-endpoint-fallback"
-SERVED = "x-gateway-destination-endpoint-served"
-SUBSET = "x-gateway-destination-endpoint-subset"
-SCORES = "x-gateway-destination-endpoint-scores"
-DROPPED_REASON = "x-llm-d-request-dropped-reason"
+METADATA_NAMESPACE: Final = "envoy.lb"
+SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
+DESTINATION: Final = "x-gateway-destination-endpoint"
+FALLBACK: Final = "x-gateway-destination-endpoint-fallback"
+SERVED: Final = "x-gateway-destination-endpoint-served"
+SUBSET: Final = "x-gateway-destination-endpoint-subset"
+SCORES: Final = "x-gateway-destination-endpoint-scores"
+DROPPED_REASON: Final = "x-llm-d-request-dropped-reason"
 
-CONTROL_HEADERS = (FALLBACK, SERVED, SUBSET)
+CONTROL_HEADERS: Final = (FALLBACK, SERVED, SUBSET)
 """What only the data plane and the picker say to each other: a client's are taken off the request."""
 
 
@@ -150,7 +150,7 @@ def read_headers(headers: HeaderMap) -> dict[str, str]:
     """Lower-cased names; of repeated names the first. Raises UnreadableError."""
     seen: dict[str, str] = {}
     for header in headers.headers:
-        name, value = _remembered(header) if len(header) <= _REMEMBERED else _header(header)
+        name, value = _known.get(header) or _header(header)
         if name not in seen:
             seen[name] = value
     return seen
@@ -165,24 +165,31 @@ def _header(header: bytes) -> tuple[str, str]:
             "a header that cannot be read: the data plane speaks another ext_proc"
         ) from None
     raw = read.raw_value
-    return read.key.lower(), raw.decode(errors="replace") if raw else read.value
+    found = read.key.lower(), raw.decode(errors="replace") if raw else read.value
+    if len(header) <= _REMEMBERED_SIZE:
+        if len(_known) >= _REMEMBERED:
+            _known.clear()
+        _known[header] = found
+    return found
 
 
-_REMEMBERED: Final = 256
-"""Bytes up to which a header is kept."""
-_remembered = lru_cache(maxsize=1024)(_header)
+_REMEMBERED: Final = 1024
+_REMEMBERED_SIZE: Final = 256
+"""Bytes up to which a header is remembered."""
+_known: Final[dict[bytes, tuple[str, str]]] = {}
+"""Headers that were read: most are the same in request after request."""
 
 
 def read_status(headers: HeaderMap) -> int | None:
     """The status of a response; None where there is none, or one that is no status. Raises UnreadableError."""
     for header in headers.headers:
-        name, text = _header(header)  # the first one, as all that begin with a colon
+        name, text = _known.get(header) or _header(header)  # the first one, as all that begin with a colon
         if name == ":status":
             return int(text) if _STATUS.fullmatch(text) else None
     return None
 
 
-_STATUS = re.compile("[0-9]{3}")
+_STATUS: Final = re.compile("[0-9]{3}")
 
 
 def is_upgrade(headers: Mapping[str, str]) -> bool:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import msgspec
@@ -28,7 +27,6 @@ _SHORT: Final = 1024
 """Bytes of a form's part that are looked at for its name."""
 
 
-@dataclass(slots=True)  # one for each request: to freeze it would double what it costs
 class PrefixChain:
     """A prompt as blocks, each named by a hash of all up to its end.
 
@@ -36,18 +34,22 @@ class PrefixChain:
     as if it were whole. All in units; `ends` and `lengths` may go on behind the last block.
     """
 
-    blocks: Sequence[int]
-    unit: int
-    units: int
-    ends: Sequence[int]
-    lengths: Sequence[int]
+    __slots__ = ("blocks", "ends", "lengths", "unit", "units")
+
+    def __init__(
+        self, blocks: Sequence[int], unit: int, units: int, ends: Sequence[int], lengths: Sequence[int]
+    ) -> None:
+        self.blocks = blocks
+        self.unit = unit
+        self.units = units
+        self.ends = ends
+        self.lengths = lengths
 
     def held(self, count: int) -> int:
         """Units in the first `count` blocks."""
         return min(self.ends[count - 1], self.units) if count else 0
 
 
-@dataclass(slots=True, kw_only=True)
 class InferenceRequest:
     """One request. Sizes in bytes; `prompt_size` is that of the prompt, messages or input as JSON.
 
@@ -56,19 +58,36 @@ class InferenceRequest:
     producer. `scores`: of each endpoint that was scored, by its destination, where the profile tells them.
     """
 
-    request_id: str
-    path: str
-    model: str = ""
-    streaming: bool = False
-    objective: str | None = None
-    priority: int = 0
-    fairness_id: str = DEFAULT_FAIRNESS_ID
-    headers: Mapping[str, str] = field(repr=False)
-    body_size: int = 0
-    prompt_size: int = 0
-    prompt: Prompt | None = field(default=None, repr=False)
-    prefixes: dict[object, PrefixChain] = field(default_factory=dict, repr=False)
-    scores: Mapping[str, float] | None = field(default=None, repr=False)
+    __slots__ = (
+        "body_size",
+        "fairness_id",
+        "headers",
+        "model",
+        "objective",
+        "path",
+        "prefixes",
+        "priority",
+        "prompt",
+        "prompt_size",
+        "request_id",
+        "scores",
+        "streaming",
+    )
+
+    def __init__(self, request_id: str, path: str, headers: Mapping[str, str], model: str = "") -> None:
+        self.request_id = request_id
+        self.path = path
+        self.headers = headers
+        self.model = model
+        self.streaming = False
+        self.objective: str | None = None
+        self.priority = 0
+        self.fairness_id = DEFAULT_FAIRNESS_ID
+        self.body_size = 0
+        self.prompt_size = 0
+        self.prompt: Prompt | None = None
+        self.prefixes: dict[object, PrefixChain] = {}
+        self.scores: Mapping[str, float] | None = None
 
 
 def parse_request(
@@ -98,14 +117,11 @@ def passthrough_request(
     headers: Mapping[str, str], body: Body | None, new_id: Callable[[], str]
 ) -> InferenceRequest:
     """The request without a look into its body: no model, routed by load only."""
-    return InferenceRequest(
-        request_id=headers.get("x-request-id") or new_id(),
-        path=_path(headers),
-        objective=_first(headers, OBJECTIVE_HEADERS),
-        fairness_id=_first(headers, FAIRNESS_HEADERS) or DEFAULT_FAIRNESS_ID,
-        headers=headers,
-        body_size=len(body or b""),
-    )
+    request = InferenceRequest(headers.get("x-request-id") or new_id(), _path(headers), headers)
+    request.objective = _first(headers, OBJECTIVE_HEADERS)
+    request.fairness_id = _first(headers, FAIRNESS_HEADERS) or DEFAULT_FAIRNESS_ID
+    request.body_size = len(body or b"")
+    return request
 
 
 def _path(headers: Mapping[str, str]) -> str:

@@ -1,6 +1,7 @@
 """The picker's answers as a data plane reads them."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from epp import exchange
 from epp.answers import Answer, whole
@@ -12,10 +13,14 @@ def read(answers: Iterable[Answer]) -> list[ProcessingResponse]:
     return [ProcessingResponse.FromString(whole(answer)) for answer in answers]
 
 
-class ReadExchange(exchange.Exchange):
+class ReadExchange:
     """An exchange whose answers are read."""
 
-    __slots__ = ()
+    def __init__(self, *of: Any, **named: Any) -> None:
+        self._exchange = exchange.Exchange(*of, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._exchange, name)
 
     def ask(self, message: ProcessingRequest, now: float) -> list[ProcessingResponse]:
         """What `feed` answers."""

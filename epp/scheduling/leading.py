@@ -1,10 +1,12 @@
 """The best of a pool without a look at all of it: those who lead by what they publish, and those a scorer speaks up for."""
 
+from typing import Final
+
 from epp.endpoint import Column, EndpointPool
 from epp.scheduling.pickers import MaxScorePicker
 from epp.scheduling.standing import TIE, Said, Standing
 
-_INFLIGHT = int(Column.INFLIGHT)
+_INFLIGHT: Final = int(Column.INFLIGHT)
 
 
 def leader(standing: Standing, said: Said, pool: EndpointPool, picker: MaxScorePicker) -> int | None:

@@ -6,7 +6,7 @@ the request's JSON, count as a token.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -21,7 +21,6 @@ PRODUCER: Final = "approx-prefix-cache-producer"
 LEAST_BLOCK: Final = 64
 """Tokens in a block that a configuration can ask for: smaller ones cost more than they tell."""
 _TOKEN_BYTES: Final = 4
-_Units = TypeVar("_Units", float, Floats)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -113,9 +112,10 @@ class PrefixCacheScorer:
         worth: Floats = self._worth(units, prefix)[matched]
         return worth
 
-    def _worth(self, units: _Units, prefix: PrefixChain) -> _Units:
+    def _worth(self, units: Any, prefix: PrefixChain) -> Any:
+        """Of a number of units, or of a column of them."""
         share = units / prefix.units
         if not self.length_weight:
             return share
-        length: _Units = np.minimum(units * prefix.unit / self.length_scale, 1.0)
+        length = np.minimum(units * prefix.unit / self.length_scale, 1.0)
         return self.length_weight * length**2 + (1.0 - self.length_weight) * share

