@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 # The suite and the demos start hundreds of Python processes: each would compile the same files again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup fmt lint types check test test-system demo demo-batch bench soak proto clean help
+.PHONY: setup fmt lint types check test test-system demo demo-batch bench soak wheel proto clean help
 
 help:            ## show these words
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -56,8 +56,12 @@ bench: $(READY)  ## figures for benchmarks/README.md
 soak: $(READY)   ## half an hour under load, memory printed; ARGS="--minutes 5"
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 
+wheel: $(READY)  ## a wheel in dist/ whose picker is compiled, for this Python; needs a C compiler
+	@mkdir -p dist
+	@$(BIN)/python -m benchmarks.compiled dist
+
 proto: $(READY)  ## generate the ext_proc messages from their .proto
 	$(BIN)/python -m epp.wire.generate
 
 clean:           ## remove what these words made
-	rm -rf .build .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .build dist .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

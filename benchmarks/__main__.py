@@ -21,6 +21,7 @@ def main() -> int:
     plan = picking.Plan()
     group = parser.add_argument_group("picking")
     group.add_argument("--go-picker", type=Path, metavar="FILE", help="measure this Go picker's binary also")
+    group.add_argument("--compiled", action="store_true", help="measure the picker compiled by mypyc also")
     group.add_argument("--figures", type=Path, metavar="FILE", help="write what was measured, as JSON")
     group.add_argument("--rounds", type=int, default=plan.rounds, help=f"default: {plan.rounds}")
     group.add_argument(
@@ -35,7 +36,9 @@ def main() -> int:
     names = given.names or list(_NAMES)
     if unknown := [name for name in names if name not in _NAMES]:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(_NAMES)}")
-    plan = picking.Plan(given.go_picker, given.figures, given.rounds, given.seconds, given.picks)
+    plan = picking.Plan(
+        given.go_picker, given.figures, given.rounds, given.seconds, given.picks, given.compiled
+    )
     benchmarks: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
         "discovery": discovery_scale.main,
         "kubernetes": kubernetes_events.main,

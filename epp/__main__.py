@@ -52,6 +52,7 @@ async def _run(settings: Settings) -> int:
     os.environ.setdefault(
         "GRPC_VERBOSITY", "NONE"
     )  # what fails is said once, by us; read when grpc is imported
+    from epp import exchange
     from epp.server import FAILURES, INPUT_ERRORS, PickerServer
 
     async with contextlib.AsyncExitStack() as stack:
@@ -64,6 +65,7 @@ async def _run(settings: Settings) -> int:
         gc.collect()
         gc.freeze()  # what is there by now stays: no collection need look at it
         gc.set_threshold(_COLLECT_AFTER)
+        log.info("the hot path is %s", "interpreted" if exchange.__file__.endswith(".py") else "compiled")
         print(server.ready_line, flush=True)
         return await serve(server)
 

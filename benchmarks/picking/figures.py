@@ -12,6 +12,7 @@ from benchmarks.picking.rounds import Cost
 Costs: TypeAlias = dict[str, "Figure"]
 KIBIBYTE: Final = 1024
 MEBIBYTE: Final = 1024 * KIBIBYTE
+OURS: Final = ("http2", "compiled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +87,21 @@ class Figures:
 def table(figures: Figures) -> list[str]:
     """In Markdown: processor time a request, and where requests come one at a time how long the client waits."""
     names = list(dict.fromkeys(name for _, costs in figures.rows for name in costs if name != ALONE))
-    lines = ["| | " + " | ".join(names) + " | ratio |", "|---" * (len(names) + 2) + "|"]
+    ours = _ours(figures)
+    heads = [*names, *(f"{name} of the others" for name in ours)]
+    lines = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     for work, costs in figures.rows:
         cells = [_cell(costs[name], work) if name in costs else "" for name in names]
-        ours = costs["http2"].cpu
-        others = [name for name in names if name in costs and name != "http2"]
-        ratios = ", ".join(f"1/{costs[name].cpu / ours:.1f}" for name in others)
+        others = [name for name in names if name in costs and name not in ours]
+        cells += [", ".join(f"1/{costs[name].cpu / costs[one].cpu:.1f}" for name in others) for one in ours]
         alone = f" (Envoy alone {costs[ALONE].p50:.0f})" if ALONE in costs else ""
-        lines.append(f"| {work}{alone} | " + " | ".join([*cells, ratios]) + " |")
+        lines.append(f"| {work}{alone} | " + " | ".join(cells) + " |")
     return lines
+
+
+def _ours(figures: Figures) -> list[str]:
+    """The ways in which our own HTTP/2 server was measured."""
+    return [name for name in OURS if any(name in costs for _, costs in figures.rows)]
 
 
 def _cell(figure: Figure, work: Work) -> str:
@@ -102,26 +109,33 @@ def _cell(figure: Figure, work: Work) -> str:
 
 
 def targets(figures: Figures) -> list[str]:
-    """Each target that can be judged by what was measured, and what was seen."""
-    lines = ["| work | target | seen |", "|---|---|---|"]
+    """Each target that can be judged by what was measured, and what was seen, as it is and compiled."""
+    ours = _ours(figures)
+    lines = [f"| work | target | {' | '.join(ours)} |", "|---" * (len(ours) + 2) + "|"]
     for body, part in ((KIBIBYTE, 9), (64 * KIBIBYTE, 4), (220 * KIBIBYTE, 4), (MEBIBYTE, 4)):
         if (costs := figures.of(Work(body))) is not None:
-            seen = costs["grpc"].cpu / costs["http2"].cpu
-            lines.append(f"| {Work(body)}: of grpc.aio's | ≤ 1/{part} | 1/{seen:.1f} |")
+            seen = [f"1/{costs['grpc'].cpu / costs[one].cpu:.1f}" for one in ours]
+            lines.append(_line(f"{Work(body)}: of grpc.aio's", f"≤ 1/{part}", seen))
     few, many = figures.of(Work()), figures.of(Work(endpoints=1000))
     if few and many:
-        seen = many["http2"].cpu / few["http2"].cpu
-        lines.append(f"| 1,000 endpoints against 100 | ≤ 1.5 | {seen:.2f} |")
+        seen = [f"{many[one].cpu / few[one].cpu:.2f}" for one in ours]
+        lines.append(_line("1,000 endpoints against 100", "≤ 1.5", seen))
     if (costs := figures.of(Work(many=1, envoy=True))) is not None:
-        added = {name: costs[name].p50 - costs[ALONE].p50 for name in ("http2", "grpc")}
-        seen = added["http2"] / added["grpc"]
-        note = f"{seen:.2f} (+{added['http2']:.0f} against +{added['grpc']:.0f} µs)"
-        lines.append(f"| added latency behind Envoy, one at a time: of grpc.aio's | ≤ 1/2 | {note} |")
+        added = {name: costs[name].p50 - costs[ALONE].p50 for name in (*ours, "grpc")}
+        seen = [
+            f"{added[one] / added['grpc']:.2f} (+{added[one]:.0f} against +{added['grpc']:.0f} µs)"
+            for one in ours
+        ]
+        lines.append(_line("added latency behind Envoy, one at a time: of grpc.aio's", "≤ 1/2", seen))
     if figures.memory:
         (_, before), (picks, after) = figures.memory[0], figures.memory[-1]
         picked = picks - figures.memory[0][0]
-        lines.append(f"| memory that {picked:,} picks add | < 5 MB | {after - before:+.1f} MB |")
+        lines.append(_line(f"memory that {picked:,} picks add", "< 5 MB", [f"{after - before:+.1f} MB"]))
     return lines
+
+
+def _line(work: str, target: str, seen: Sequence[str]) -> str:
+    return f"| {' | '.join((work, target, *seen))} |"
 
 
 def spread(costs: Sequence[Cost]) -> str:

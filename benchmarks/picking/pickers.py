@@ -13,6 +13,7 @@ from typing import Final
 
 import aiohttp
 
+from benchmarks import compiled
 from benchmarks.processor import processor_seconds, resident_megabytes
 
 _CONFIG: Final = """
@@ -64,19 +65,26 @@ class Picker:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`binary` None: ours, with that transport."""
+    """`binary` None: ours, with that transport, of the project in `folder`; None: of this one."""
 
     name: str
+    transport: str = "http2"
     binary: Path | None = None
+    folder: Path | None = None
 
 
 OURS: Final = Kind("http2")
-GRPC: Final = Kind("grpc")
+GRPC: Final = Kind("grpc", "grpc")
+
+
+def compiled_picker() -> Kind:
+    """Ours, of the same sources, with its hot path compiled; raises CompileError."""
+    return Kind("compiled", folder=compiled.build())
 
 
 def go_picker(binary: Path) -> Kind:
     """Built from llm-d-router's cmd/epp."""
-    return Kind("go", binary.resolve())
+    return Kind("go", binary=binary.resolve())
 
 
 def cores() -> tuple[int, int]:
@@ -87,15 +95,16 @@ def cores() -> tuple[int, int]:
 
 @contextlib.asynccontextmanager
 async def started(
-    program: Sequence[str], core: int, *, silent: bool = False, **env: str
+    program: Sequence[str], core: int, *, silent: bool = False, folder: Path | None = None, **env: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process pinned to one core, killed in the end."""
+    """A process pinned to one core, killed in the end; `folder`: where it is started."""
     process = await asyncio.create_subprocess_exec(
         *program,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL if silent else asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL if silent else None,
         env=os.environ | env,
+        cwd=folder,
         preexec_fn=lambda: os.sched_setaffinity(0, {core}),
     )
     try:
@@ -127,11 +136,12 @@ async def picker(
         flags = [f"--grpc-port={grpc}", f"--grpc-health-port={health}", f"--metrics-port={metrics}"]
         flags += ["--secure-serving=false", f"--config-file={config}", "-v=0", *options]
         if kind.binary is None:
-            ours = ("-m", "epp", "--host=127.0.0.1", f"--transport={kind.name}")
+            ours = ("-m", "epp", "--host=127.0.0.1", f"--transport={kind.transport}")
             program, env = [sys.executable, *ours, *flags], {}
         else:
             program, env = [str(kind.binary), *flags, *_GO], {"GOMAXPROCS": "1"}
-        async with started(program, core, silent=kind.binary is not None, **env) as process:
+        silent = kind.binary is not None
+        async with started(program, core, silent=silent, folder=kind.folder, **env) as process:
             async with asyncio.timeout(_DEADLINE):
                 await _until_ready(metrics, len(ports), process)
             yield Picker(kind.name, process.pid, grpc)

@@ -17,8 +17,13 @@ _WORKS: Final = (
     Work(envoy=True),
     Work(64 * KIBIBYTE, envoy=True),
 )
-_NAMES: Final = {"http2": "adsum", "grpc": "adsum on grpc.aio", "go": "Go picker"}
-_COLOURS: Final = {"http2": "#2563eb", "grpc": "#9ca3af", "go": "#d97706"}
+_NAMES: Final = {
+    "compiled": "adsum, compiled",
+    "http2": "adsum",
+    "grpc": "adsum on grpc.aio",
+    "go": "Go picker",
+}
+_COLOURS: Final = {"compiled": "#1e3a8a", "http2": "#2563eb", "grpc": "#9ca3af", "go": "#d97706"}
 _LEFT, _WIDTH, _RIGHT = 250, 400, 110
 _BAR, _GAP, _TOP, _BOTTOM = 14, 16, 76, 30
 

@@ -21,19 +21,25 @@ _BODIES = (KIBIBYTE, 64 * KIBIBYTE, 220 * KIBIBYTE, MEBIBYTE)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`binary`: a Go picker's. `figures`: where to write what was measured. `picks`: 0 leaves memory out."""
+    """`binary`: a Go picker's. `figures`: where to write what was measured. `picks`: 0 leaves memory out.
+
+    `compiled`: whether ours is measured compiled too.
+    """
 
     binary: Path | None = None
     figures: Path | None = None
     rounds: int = 7
     seconds: float = 0.5
     picks: int = 1_000_000
+    compiled: bool = False
 
 
 async def main(plan: Plan) -> None:
     """Measures, prints, writes; ten minutes on an idle machine."""
     figures = Figures(_about(plan))
     kinds = [pickers.OURS, pickers.GRPC]
+    if plan.compiled:
+        kinds.insert(1, pickers.compiled_picker())
     if plan.binary is not None:
         kinds.append(pickers.go_picker(plan.binary))
     print(", ".join(f"{name} {what}" for name, what in figures.about.items()))

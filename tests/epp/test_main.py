@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 
 from discovery import DiscoveryError
+from epp import exchange
 from epp.__main__ import serve
 from epp.envoy_config import Address, EnvoySettings, render
 
@@ -101,6 +102,16 @@ async def test_bad_input_is_one_line_and_exit_2(arguments: list[str], complaint:
     assert stderr.startswith("error: ")
     assert "[Errno" not in stderr
     assert stderr.count("\n") == 1, stderr
+
+
+async def test_the_log_says_whether_the_hot_path_is_compiled() -> None:
+    """As it is where this test runs: `make test-system` runs it in a build that is."""
+    how = "interpreted" if Path(exchange.__file__).suffix == ".py" else "compiled"
+    async with process(*LOCAL, "--endpoint", "127.0.0.1:9", "-v", "2") as running:
+        await ready(running)
+        running.terminate()
+        _, stderr = await running.communicate()
+    assert f"INFO epp: the hot path is {how}\n" in stderr.decode()
 
 
 async def test_a_command_that_is_none_is_said_to_be_none() -> None:

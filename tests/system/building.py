@@ -1,6 +1,6 @@
-"""What Go builds for these tests, once: an API server, helm, h2spec. Kept in `.build/` until what they are made of changes.
+"""What is built for these tests, once, and kept in `.build/` until what it is made of changes.
 
-h2load is no Go program: it comes from the distribution's packages.
+By Go an API server, helm, h2spec; by mypyc the picker. h2load comes from the distribution's packages.
 """
 
 import hashlib
@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from benchmarks import compiled
 
 ROOT: Final = Path(__file__).parents[2]
 BINARIES: Final = ROOT / ".build" / "bin"
@@ -54,6 +56,10 @@ def tools() -> tuple[Tool, ...]:
 
 def build_all() -> None:
     """Build what is missing or was made of something else. BuildError."""
+    try:
+        compiled.build()
+    except compiled.CompileError as error:
+        raise BuildError(str(error)) from error
     for tool in tools():
         if tool.path.is_file() and tool.stamp.is_file() and tool.stamp.read_text() == tool.made_of:
             continue

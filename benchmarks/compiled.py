@@ -1,0 +1,89 @@
+"""`python -m benchmarks.compiled`: a wheel whose picker has a compiled hot path, of a copy of the project (docs/picker.md).
+
+Of a copy, since what is compiled is left beside its sources and would be run in their place from then on.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+_BUILT: Final = ROOT / ".build" / f"compiled-{sys.version_info.major}.{sys.version_info.minor}"
+TREE: Final = _BUILT / "tree"
+"""A copy of the project to start programs in: there `epp` is compiled."""
+_COPIED: Final = shutil.ignore_patterns(".*", "__pycache__")
+_SOURCES: Final = ("pyproject.toml", "epp/**/*.py", "epp/**/*.pyi", "discovery/**/*.py")
+
+
+class CompileError(Exception):
+    """It cannot be built; the text says what to do, or what pip said."""
+
+
+def build() -> Path:
+    """Makes TREE anew, with what is compiled in it. CompileError."""
+    built = wheel()
+    _copy()
+    with zipfile.ZipFile(built) as packed:
+        packed.extractall(TREE)
+    return TREE
+
+
+def wheel() -> Path:
+    """For this Python and this machine. It is built again, which takes a minute or two, when a source changed. CompileError."""
+    stamp, made_of = _BUILT / "made-of", _digest()
+    if not stamp.is_file() or stamp.read_text() != made_of:
+        shutil.rmtree(_BUILT, ignore_errors=True)
+        _copy()
+        _compile()
+        stamp.write_text(made_of)
+    return next(_BUILT.glob("*.whl"))
+
+
+def _copy() -> None:
+    shutil.rmtree(TREE, ignore_errors=True)
+    shutil.copytree(ROOT, TREE, ignore=_COPIED)
+
+
+def _compile() -> None:
+    _check_compiler()
+    print("compiling the picker, a minute or two ...", file=sys.stderr, flush=True)
+    done = subprocess.run(  # noqa: PLW1510  # what pip said is told
+        [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(_BUILT), "."],
+        cwd=TREE,
+        env=os.environ | {"HATCH_BUILD_HOOK_ENABLE_MYPYC": "1"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode:
+        raise CompileError(f"the picker does not compile; pip said:\n{done.stdout[-4000:]}")
+
+
+def _check_compiler() -> None:
+    compiler = os.environ.get("CC") or str(sysconfig.get_config_var("CC") or "cc")
+    if shutil.which(compiler.split()[0]) is None:
+        raise CompileError(f"there is no C compiler {compiler.split()[0]!r}: install gcc, or name one in CC")
+    headers = Path(sysconfig.get_path("include"))
+    if not (headers / "Python.h").is_file():
+        raise CompileError(f"there is no Python.h in {headers}: install Python's headers (python3-dev)")
+
+
+def _digest() -> str:
+    digest = hashlib.sha256(sys.version.encode())
+    for path in sorted(path for pattern in _SOURCES for path in ROOT.glob(pattern)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    try:
+        print(shutil.copy(wheel(), sys.argv[1]))
+    except CompileError as fault:
+        sys.exit(f"error: {fault}")

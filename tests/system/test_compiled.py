@@ -1,0 +1,55 @@
+"""The picker with its hot path compiled: all its tests, in a copy of the project where `epp` is machine code."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks.compiled import TREE
+from tests.system.building import ROOT
+
+_FEWEST: Final = 1_000
+"""Tests that there are at least."""
+
+
+def _listed() -> list[str]:
+    """What pyproject.toml has compiled, as files."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    include: list[str] = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]["include"]
+    return [path.removeprefix("/") for path in include]
+
+
+def test_what_is_listed_is_compiled_and_nothing_else() -> None:
+    machine_code = {str(path.relative_to(TREE)).split(".")[0] for path in TREE.glob("epp/**/*.so")}
+    assert machine_code == {path.removesuffix(".py") for path in _listed()}
+
+
+@pytest.mark.timeout(600)
+def test_all_tests_of_the_picker_pass_compiled(tmp_path: Path) -> None:
+    """h2spec, h2load and streams given up at every stage too; where those look for what was built, the copy has a link."""
+    built = TREE / ".build"
+    built.symlink_to(ROOT / ".build")
+    report = tmp_path / "report.xml"
+    system = [f"tests/system/test_{name}.py" for name in ("h2spec", "h2load", "aborted_streams")]
+    options = ("-q", "--strict-markers", f"--junit-xml={report}", "--numprocesses=2", "--dist=loadfile")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *options, "tests/epp", *system],
+            cwd=TREE,
+            env=os.environ | {"SSL_CERT_FILE": "/dev/null"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    finally:
+        built.unlink()
+    assert done.returncode == 0, done.stdout[-8000:]
+    suite = ElementTree.parse(report).getroot().find("testsuite")
+    assert suite is not None
+    assert int(suite.get("tests", 0)) >= _FEWEST
+    assert suite.get("skipped") == "0"
