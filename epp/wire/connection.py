@@ -44,6 +44,8 @@ from epp.wire.limits import Limits
 from epp.wire.outgoing import Outgoing
 from epp.wire.streams import Fate, Streams
 
+_SHORT: Final = 64 * 1024
+"""Bytes that are copied as a whole: to take each frame out of a memoryview costs more."""
 _LEAVING: Final = b"\0leaving"
 """The PING whose answer says that the peer has read the first GOAWAY."""
 
@@ -178,6 +180,7 @@ class Connection:
         if self.rest:
             data = self.rest + data
             self.rest = b""
+        whole = bytes(data) if len(data) <= _SHORT else None
         at, end = self._after_preface(data), len(data)
         incoming = self._incoming
         while end - at >= HEAD_SIZE:
@@ -189,13 +192,15 @@ class Connection:
                 break
             at = stop
             try:
-                if kind > HEADERS or not self.greeted or incoming.expects_continuation:
-                    self._other(kind, flags, stream_id & STREAM_ID, bytes(data[start:stop]))
-                elif kind == DATA and stop - start >= LONG and incoming.continues(flags, stream_id):
+                if kind == DATA and stop - start >= LONG and incoming.continues(flags, stream_id):
                     at = incoming.data_run(DataRun(data, start - HEAD_SIZE))
+                    continue
+                payload = bytes(data[start:stop]) if whole is None else whole[start:stop]
+                if kind > HEADERS or not self.greeted or incoming.expects_continuation:
+                    self._other(kind, flags, stream_id & STREAM_ID, payload)
                 else:
                     take = incoming.data if kind == DATA else incoming.headers
-                    take(flags, stream_id & STREAM_ID, bytes(data[start:stop]))
+                    take(flags, stream_id & STREAM_ID, payload)
             except BrokenStreamError as fault:
                 incoming.fault(fault)
         if at < end:

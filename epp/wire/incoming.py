@@ -125,11 +125,11 @@ class Incoming:
             self.idle_talk()
 
     def continues(self, flags: int, stream_id: int) -> bool:
-        """Whether a DATA frame can be taken up together with those that follow it."""
+        """Whether a DATA frame, which may stand here, can be taken up together with those that follow it."""
         stream = self._streams.open.get(stream_id)
         if stream is None or stream.peer_done or stream.body_left is not None:
             return False
-        return not flags & ~END_STREAM
+        return not flags & ~END_STREAM and not self.expects_continuation
 
     def data_run(self, run: DataRun) -> int:
         """The same as `data` with one frame after the other, where the first `continues`; where the next one begins."""
