@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from benchmarks.picking import pickers
 from benchmarks.picking.load import Load
+from benchmarks.picking.pickers import Kind
 from benchmarks.picking.rounds import generator
 
 WARM_UP = 150_000
@@ -12,13 +13,13 @@ _BODY = 4096
 _STEPS = 10
 
 
-async def growth(picks: int, say: Callable[[str], None]) -> list[tuple[int, float]]:
+async def growth(kind: Kind, picks: int, say: Callable[[str], None]) -> list[tuple[int, float]]:
     """(picks so far, MB) after the warm-up and at ten steps from there."""
     load_core, picker_core = pickers.cores()
     seen: list[tuple[int, float]] = []
     async with (
         pickers.workers(100, alike=True) as ports,
-        pickers.picker(pickers.OURS, ports, picker_core) as picker,
+        pickers.picker(kind, ports, picker_core) as picker,
         generator(load_core) as load,
     ):
         done = 0

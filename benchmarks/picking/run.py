@@ -23,7 +23,7 @@ _BODIES = (KIBIBYTE, 64 * KIBIBYTE, 220 * KIBIBYTE, MEBIBYTE)
 class Plan:
     """`binary`: a Go picker's. `figures`: where to write what was measured. `picks`: 0 leaves memory out.
 
-    `compiled`: whether ours is measured compiled too.
+    `compiled`: whether ours is measured compiled too; memory is that of the compiled one then.
     """
 
     binary: Path | None = None
@@ -37,9 +37,8 @@ class Plan:
 async def main(plan: Plan) -> None:
     """Measures, prints, writes; ten minutes on an idle machine."""
     figures = Figures(_about(plan))
-    kinds = [pickers.OURS, pickers.GRPC]
-    if plan.compiled:
-        kinds.insert(1, pickers.compiled_picker())
+    ours = [pickers.OURS, pickers.compiled_picker()] if plan.compiled else [pickers.OURS]
+    kinds = [*ours, pickers.GRPC]
     if plan.binary is not None:
         kinds.append(pickers.go_picker(plan.binary))
     print(", ".join(f"{name} {what}" for name, what in figures.about.items()))
@@ -47,7 +46,7 @@ async def main(plan: Plan) -> None:
     for work in (Work(endpoints=3), Work(endpoints=1000), Work(alike=True)):
         await _with_others(work, kinds, plan, figures)
     if plan.picks:
-        figures.memory = await memory.growth(plan.picks, print)
+        figures.memory = await memory.growth(ours[-1], plan.picks, print)
     print("", *table(figures), "", *targets(figures), sep="\n")
     if plan.figures is not None:
         figures.write(plan.figures)
