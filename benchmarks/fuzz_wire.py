@@ -4,6 +4,7 @@ No sockets. After every connection: nothing may be held, every reservation must 
 and a request on a fresh connection must be answered. A seed makes a run repeatable.
 """
 
+import hashlib
 import logging
 import random
 import sys
@@ -36,13 +37,14 @@ _SOMEWHERE = Endpoint(id="a", incarnation="1", address="10.0.0.1", port=8000, me
 
 
 class Fuzz:
-    """One run; `frames_fed` counts frames and the messages in them."""
+    """One run; `frames_fed` counts frames and the messages in them, `said` is a digest of all answers, write by write."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         self._now = 0.0
         self._memory = Budget(64 * 1024 * 1024)
         self.frames_fed = 0
+        self.said = hashlib.sha256()
         self.slowest = 0.0
         self._taken = 0
         self._given_back = 0
@@ -83,6 +85,7 @@ class Fuzz:
         while written := connection.take():
             said += written
         self.slowest = max(self.slowest, time.perf_counter() - started)
+        self.said.update(b"%d " % len(said) + said)
         at = 0
         while at < len(said):
             high, low, kind, _, _ = frames.HEAD.unpack_from(said, at)
@@ -152,6 +155,7 @@ def main() -> int:
     print(
         f"seed {seed}: {fuzz.frames_fed} frames and messages in {seconds:.0f} s, slowest read {fuzz.slowest:.3f} s"
     )
+    print(f"said {fuzz.said.hexdigest()}")
     print(f"resident memory {before:.1f} MB before, {resident_megabytes():.1f} MB after")
     return 0
 

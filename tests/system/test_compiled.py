@@ -29,6 +29,19 @@ def test_what_is_listed_is_compiled_and_nothing_else() -> None:
     assert machine_code == {path.removesuffix(".py") for path in _listed()}
 
 
+@pytest.mark.timeout(300)
+def test_what_it_says_is_byte_for_byte_what_the_sources_say() -> None:
+    assert _said_to_broken_input(TREE) == _said_to_broken_input(ROOT)
+
+
+def _said_to_broken_input(project: Path) -> str:
+    """The digest of all answers to one seed's frames and messages, whole and broken."""
+    fuzz = [sys.executable, "-m", "benchmarks.fuzz_wire", "50000", "20261121"]
+    environment = os.environ | {"PYTHONHASHSEED": "0"}
+    done = subprocess.run(fuzz, cwd=project, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return next(line for line in done.stdout.splitlines() if line.startswith("said "))
+
+
 @pytest.mark.timeout(600)
 def test_all_tests_of_the_picker_pass_compiled(tmp_path: Path) -> None:
     """h2spec, h2load and streams given up at every stage too; where those look for what was built, the copy has a link."""
