@@ -41,7 +41,7 @@ check: lint types ## lint, types and layers
 test: $(READY)   ## the test suite: real sockets, a real Envoy, real processes
 	SSL_CERT_FILE=/dev/null $(BIN)/python -m pytest --numprocesses=4 --dist=loadfile --no-loadscope-reorder $(ARGS)
 
-test-system: $(READY) ## needs root and Go >= 1.26: a real Kubernetes API server, helm, network namespaces
+test-system: $(READY) ## needs root, Go >= 1.26 and gcc: a real Kubernetes API server, helm, the compiled picker
 	$(BIN)/python -m tests.system $(ARGS)
 
 demo: $(READY)   ## workers, picker and a real Envoy, 30 s; KEEP=1 leaves them running
@@ -56,7 +56,7 @@ bench: $(READY)  ## figures for benchmarks/README.md
 soak: $(READY)   ## half an hour under load, memory printed; ARGS="--minutes 5"
 	$(BIN)/python -m benchmarks.soak $(ARGS)
 
-wheel: $(READY)  ## a wheel in dist/ whose picker is compiled, for this Python; needs a C compiler
+wheel: $(READY)  ## a wheel in dist/ whose picker is compiled, for this Python (PYTHON=python3.13: another); needs gcc
 	@mkdir -p dist
 	@$(BIN)/python -m benchmarks.compiled dist
 

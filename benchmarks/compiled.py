@@ -22,7 +22,7 @@ _SOURCES: Final = ("pyproject.toml", "epp/**/*.py", "epp/**/*.pyi", "discovery/*
 
 
 class CompileError(Exception):
-    """It cannot be built; the text says what to do, or what pip said."""
+    """It cannot be built; the text says what to do, or what was wrong."""
 
 
 def build() -> Path:
@@ -35,7 +35,7 @@ def build() -> Path:
 
 
 def wheel() -> Path:
-    """For this Python and this machine. It is built again, which takes a minute or two, when a source changed. CompileError."""
+    """For this Python and this machine. It is built again, which takes minutes, when a source changed. CompileError."""
     stamp, made_of = _BUILT / "made-of", _digest()
     if not stamp.is_file() or stamp.read_text() != made_of:
         shutil.rmtree(_BUILT, ignore_errors=True)
@@ -52,7 +52,7 @@ def _copy() -> None:
 
 def _compile() -> None:
     _check_compiler()
-    print("compiling the picker, a minute or two ...", file=sys.stderr, flush=True)
+    print("compiling the picker, two or three minutes ...", file=sys.stderr, flush=True)
     done = subprocess.run(  # noqa: PLW1510  # what pip said is told
         [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(_BUILT), "."],
         cwd=TREE,
@@ -63,7 +63,11 @@ def _compile() -> None:
         text=True,
     )
     if done.returncode:
-        raise CompileError(f"the picker does not compile; pip said:\n{done.stdout[-4000:]}")
+        log = _BUILT / "pip.log"
+        log.write_text(done.stdout)
+        faults = [line.strip()[:200] for line in done.stdout.splitlines() if "error:" in line]
+        told = "\n".join(faults[:5])
+        raise CompileError(f"the picker does not compile; all that pip said is in {log}, of it:\n{told}")
 
 
 def _check_compiler() -> None:
@@ -83,7 +87,10 @@ def _digest() -> str:
 
 
 if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    for older in folder.glob(f"adsum-*-cp{sys.version_info.major}{sys.version_info.minor}-*.whl"):
+        older.unlink()
     try:
-        print(shutil.copy(wheel(), sys.argv[1]))
+        print(shutil.copy(wheel(), folder))
     except CompileError as fault:
         sys.exit(f"error: {fault}")

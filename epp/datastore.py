@@ -1,20 +1,12 @@
 """Folds what discovery tells into endpoints, and keeps the numbers that belong to each of them."""
 
-import logging
-from collections.abc import AsyncIterable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from discovery import (
-    Instance,
-    InstanceAddedEvent,
-    InstanceEvent,
-    InstanceRemovedEvent,
-    InstanceUpdatedEvent,
-    MetadataUnavailableError,
-)
+from discovery import Instance, InstanceEvent, InstanceRemovedEvent
 from epp.endpoint import (
     LOOKS,
     NO_ADAPTERS,
@@ -28,8 +20,6 @@ from epp.endpoint import (
 )
 from epp.endpoint_document import EndpointDefaults, read_endpoint
 from epp.metrics_page import Load
-
-logger = logging.getLogger(__name__)
 
 Key = tuple[str, str]
 _INFLIGHT: Final = int(Column.INFLIGHT)  # numpy takes an int faster than an enumeration's member
@@ -89,18 +79,6 @@ class Datastore:
         if mask is None or mask.any():
             return mask
         return np.array([model in a.active or model in a.waiting for a in self._adapters], dtype=np.bool_)
-
-    async def follow(self, events: AsyncIterable[InstanceEvent]) -> None:
-        """Fold events until the stream ends; raises what the stream raises."""
-        async for event in events:
-            logger.info("%s", _told(event))
-            document: Mapping[str, Any] | None = None
-            if not isinstance(event, InstanceRemovedEvent):
-                try:
-                    document = await event.instance.metadata()
-                except MetadataUnavailableError as error:
-                    logger.warning("%s; what was known of it is kept", error)
-            self.apply(event, document)
 
     def apply(self, event: InstanceEvent, document: Mapping[str, Any] | None = None) -> None:
         """Fold one event; `document` is the instance's metadata, None when it is not known (any more)."""
@@ -259,16 +237,3 @@ def _is_gap(before: float, expected: float, now: float, period: float) -> bool:
     `before` and `expected`: when the last look was and for how long it was good.
     """
     return now - before > LOOKS * expected or period < expected
-
-
-def _told(event: InstanceEvent) -> str:
-    """One line for the log."""
-    who = f"{event.instance.id} (metadata at {event.instance.authority})"
-    match event:
-        case InstanceRemovedEvent(_, reason):
-            return f"{who} is gone: {reason}"
-        case InstanceAddedEvent():
-            return f"{who} is there"
-        case InstanceUpdatedEvent(old, new) if old.reachable != new.reachable:
-            return f"{who} {'answers again' if new.reachable else 'is avoided: it does not answer or is not ready'}"
-    return f"{who} changed"

@@ -28,6 +28,7 @@ from epp.datastore import Datastore
 from epp.director import Director, Policy
 from epp.endpoint import EndpointPool
 from epp.exchange import Exchange
+from epp.following import follow
 from epp.health import Health
 from epp.left_out import LeftOut
 from epp.parameters import FileDiscoveryParameters
@@ -203,7 +204,7 @@ class PickerServer:
         found = await self._stack.enter_async_context(_discovery(settings.discovery, config.file_discovery))
         watch = found.watch(settings.namespace, settings.component, metadata=True)
         events = await self._stack.enter_async_context(watch)
-        self._start(self._datastore.follow(events))
+        self._start(follow(events, self._datastore))
         members = await found.list_instances(settings.namespace, settings.component)
         if not members:
             listed = config.file_discovery

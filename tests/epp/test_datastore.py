@@ -13,6 +13,7 @@ from discovery import (
 )
 from epp.datastore import Datastore
 from epp.endpoint import Adapters
+from epp.following import follow
 from epp.metrics_page import Load
 
 
@@ -171,7 +172,7 @@ async def test_follow_reads_the_metadata_of_each_event() -> None:
         yield InstanceRemovedEvent(instance("w2"), "deleted")
 
     store = Datastore()
-    await store.follow(events())
+    await follow(events(), store)
     (endpoint,) = store.endpoints
     assert (endpoint.id, endpoint.models, endpoint.reachable) == ("w1", frozenset({"m"}), False)
 

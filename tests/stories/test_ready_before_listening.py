@@ -12,6 +12,7 @@ import discovery
 import registry
 from discovery import InstanceAddedEvent, InstanceEvent
 from epp.datastore import Datastore
+from epp.following import follow
 from registry.asgi import ContractApp
 
 
@@ -65,7 +66,7 @@ async def test_who_reads_metadata_is_told_of_a_worker_once_it_answers(tmp_path: 
             yield event
 
     async with discovery.open(url) as service, service.watch("dynamo", "decode", metadata=True) as stream:
-        picker = asyncio.create_task(store.follow(events(stream)))
+        picker = asyncio.create_task(follow(events(stream), store))
         serving = asyncio.create_task(application.server.serve())
         async with asyncio.timeout(20):
             await application.said_ready.wait()
