@@ -7,6 +7,7 @@ from epp.scheduling.pickers import MaxScorePicker
 from epp.scheduling.standing import TIE, Said, Standing
 
 _INFLIGHT: Final = int(Column.INFLIGHT)
+_WORST: Final = float("-inf")
 
 
 def leader(standing: Standing, said: Said, pool: EndpointPool, picker: MaxScorePicker) -> int | None:
@@ -18,7 +19,8 @@ def leader(standing: Standing, said: Said, pool: EndpointPool, picker: MaxScoreP
     if scores is None:
         return None
     inflight = pool.numbers[_INFLIGHT].item
-    best, rows = -float("inf"), list[int]()
+    best = _WORST
+    rows: list[int] = []
     for row, score in scores.items():
         total = score - inflight(row) * TIE
         if total > best:

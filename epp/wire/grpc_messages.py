@@ -92,7 +92,7 @@ class MessageReader:
         self._pieces = [bytes(piece) if isinstance(piece, memoryview) else piece for piece in pieces]
 
     def _split(self, chunk: bytes | memoryview, at: int) -> list[bytes]:
-        messages = []
+        messages: list[bytes] = []
         size = len(chunk)
         while size - at >= 5:
             compressed, length = _PREFIX.unpack_from(chunk, at)
@@ -102,7 +102,8 @@ class MessageReader:
             if length > size - at:
                 self._missing = length - (size - at)
                 break
-            messages.append(bytes(chunk[at : at + length]))
+            message = chunk[at : at + length]
+            messages.append(message if isinstance(message, bytes) else bytes(message))
             at += length
         if at < size:
             self._hold(chunk[at:])
