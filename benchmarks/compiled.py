@@ -17,7 +17,7 @@ ROOT: Final = Path(__file__).parents[1]
 _BUILT: Final = ROOT / ".build" / f"compiled-{sys.version_info.major}.{sys.version_info.minor}"
 TREE: Final = _BUILT / "tree"
 """A copy of the project to start programs in: there `epp` is compiled."""
-_COPIED: Final = shutil.ignore_patterns(".*", "__pycache__")
+_LEFT_OUT: Final = shutil.ignore_patterns(".*", "__pycache__", "dist")
 _SOURCES: Final = ("pyproject.toml", "epp/**/*.py", "epp/**/*.pyi", "discovery/**/*.py")
 
 
@@ -47,7 +47,7 @@ def wheel() -> Path:
 
 def _copy() -> None:
     shutil.rmtree(TREE, ignore_errors=True)
-    shutil.copytree(ROOT, TREE, ignore=_COPIED)
+    shutil.copytree(ROOT, TREE, ignore=_LEFT_OUT)
 
 
 def _compile() -> None:

@@ -12,7 +12,8 @@ from benchmarks.picking.rounds import Cost
 Costs: TypeAlias = dict[str, "Figure"]
 KIBIBYTE: Final = 1024
 MEBIBYTE: Final = 1024 * KIBIBYTE
-OURS: Final = ("http2", "compiled")
+_OUR_NAMES: Final = ("http2", "compiled")
+"""Of pickers on our own HTTP/2 server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def table(figures: Figures) -> list[str]:
 
 def _ours(figures: Figures) -> list[str]:
     """The ways in which our own HTTP/2 server was measured."""
-    return [name for name in OURS if any(name in costs for _, costs in figures.rows)]
+    return [name for name in _OUR_NAMES if any(name in costs for _, costs in figures.rows)]
 
 
 def _cell(figure: Figure, work: Work) -> str:
