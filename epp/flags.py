@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from discovery.command_line import Parser
+from discovery.command_line import Parser, ShowVersion
 from epp.duration import parse_duration
 from epp.protocol import ProtocolVersion
 from epp.settings import Settings, TransportKind
@@ -79,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     _serving(parser.add_argument_group("serving"))
     _limits(parser.add_argument_group("limits"))
     _picking(parser.add_argument_group("picking"))
+    parser.add_argument("--version", action=ShowVersion)
     for name in IGNORED:
         parser.add_argument(f"--{name}", nargs="?", const="true", help=argparse.SUPPRESS)
     return parser
