@@ -5,6 +5,8 @@ general HTTP client most of its price would be the client (benchmarks/README.md,
 """
 
 import asyncio
+import os
+import socket
 import ssl
 from typing import Final, cast
 
@@ -42,7 +44,7 @@ class PageClient:
         except TimeoutError as error:
             raise PageError(f"no whole answer within {self._timeout:g} s") from error
         except (OSError, AnswerError) as error:
-            raise PageError(str(error) or type(error).__name__) from error
+            raise PageError(_in_words(error)) from error
         if answer.status != 200:
             raise PageError(f"status {answer.status}, expected 200")
         return answer.body
@@ -85,6 +87,13 @@ class PageClient:
         finally:
             if not reusable:
                 self.close()
+
+
+def _in_words(error: OSError | AnswerError) -> str:
+    """What the system says of a connection that failed, without its number; TLS and resolvers number otherwise."""
+    if isinstance(error, ssl.SSLError | socket.gaierror | AnswerError) or not error.errno:
+        return str(error) or type(error).__name__
+    return os.strerror(error.errno)
 
 
 _REQUEST: Final = "GET {} HTTP/1.1\r\nHost: {}\r\nAccept: text/plain\r\nAccept-Encoding: identity\r\nUser-Agent: adsum\r\n\r\n"

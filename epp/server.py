@@ -184,7 +184,9 @@ class PickerServer:
     async def _open_status(self) -> None:
         settings = self._settings
         stale_after = settings.metrics_staleness_threshold
-        gauges = PoolGauges(settings.pool_name, self._pool, self._saturation, stale_after)
+        gauges = PoolGauges(
+            settings.pool_name or settings.component, self._pool, self._saturation, stale_after
+        )
         app = status.application(
             self._telemetry.registry, gauges, lambda: status.describe(self._pool(), self._saturation())
         )

@@ -245,16 +245,6 @@ async def test_envoy_config_prints_what_envoy_reads() -> None:
         assert stdout.decode() == render(EnvoySettings(listen=Address("127.0.0.1", 0)))
 
 
-async def test_a_page_that_cannot_be_had_is_told_in_words() -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
-        port = nobody.getsockname()[1]
-        async with process(*LOCAL, "--endpoint", f"127.0.0.1:{port}") as running:
-            line = await said(running, "WARNING epp.scrape: no metrics of")
-    assert "Connection refused" in line
-    assert "Errno" not in line
-
-
 async def test_without_a_name_the_pool_is_called_as_its_component() -> None:
     arguments = ("--endpoint", "127.0.0.1:9", "--component", "decode")
     async with process(*LOCAL, *arguments) as running, aiohttp.ClientSession() as client:
