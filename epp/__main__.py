@@ -37,7 +37,7 @@ def _run(given: Sequence[str]) -> int:
     if given and not given[0].startswith("-"):
         said = f"there is no command {given[0]!r}; the only one is envoy-config"
         return complain(f"{said}, without a command the picker starts; see python -m epp --help", WRONG_INPUT)
-    from epp import flags
+    from epp import flags, go_flags
 
     settings, verbosity, ignored = flags.parse(given)
     level = logging.WARNING if verbosity <= 0 else logging.INFO if verbosity < 4 else logging.DEBUG
@@ -45,7 +45,7 @@ def _run(given: Sequence[str]) -> int:
     for chatty in ("grpc", "watchfiles", "asyncio", "hpack"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     if ignored:
-        log.warning("flags without effect here: %s", ", ".join(f"--{name}" for name in ignored))
+        log.warning("flags without effect here: %s", ", ".join(go_flags.said(name) for name in ignored))
     try:
         return asyncio.run(_pick(settings))
     except KeyboardInterrupt:

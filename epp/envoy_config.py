@@ -241,7 +241,8 @@ def _picker(settings: EnvoySettings) -> Json:
         },
     }
     if settings.secure:  # no validation context: the picker's own certificate is self-signed
-        tls = {"alpn_protocols": ["h2"], **_client_certificate(settings)}
+        newest = {"tls_maximum_protocol_version": "TLSv1_3"}  # without it an Envoy asks with TLS 1.2 at most
+        tls = {"alpn_protocols": ["h2"], "tls_params": newest, **_client_certificate(settings)}
         context = _typed("transport_sockets.tls.v3.UpstreamTlsContext", common_tls_context=tls)
         cluster["transport_socket"] = {"name": "envoy.transport_sockets.tls", "typed_config": context}
     return cluster

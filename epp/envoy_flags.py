@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from discovery.command_line import Parser
 from epp.duration import parse_duration, write_duration
 from epp.envoy_config import Address, EnvoySettings
-from epp.flags import boolean, port
+from epp.flag_values import boolean, port
 
 BODY_MODES = ("FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "NONE")
 
