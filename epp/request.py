@@ -7,6 +7,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Raw
 
+from epp.control_headers import FAIRNESS_ID, OBJECTIVE
 from epp.inference_api import APIS, CONTENT, ONLY_MODEL, Prompt, api_of
 from epp.protocol import Rejection
 
@@ -16,9 +17,6 @@ _FORM: Final = "application/x-www-form-urlencoded"
 """What curl says of any body that it is not told the kind of."""
 
 DEFAULT_FAIRNESS_ID: Final = "default-flow"
-OBJECTIVE_HEADERS: Final = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
-FAIRNESS_HEADERS: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
-"""The name in use and its older alias, which counts where the first is absent."""
 _PATH_HEADERS: Final = (":path", "x-original-path", "x-forwarded-path")
 _DEFAULT_PATH: Final = "/v1/completions"
 _MULTIPART_SCAN: Final = 64
@@ -118,8 +116,8 @@ def passthrough_request(
 ) -> InferenceRequest:
     """The request without a look into its body: no model, routed by load only."""
     request = InferenceRequest(headers.get("x-request-id") or new_id(), _path(headers), headers)
-    request.objective = _first(headers, OBJECTIVE_HEADERS)
-    request.fairness_id = _first(headers, FAIRNESS_HEADERS) or DEFAULT_FAIRNESS_ID
+    request.objective = _first(headers, OBJECTIVE)
+    request.fairness_id = _first(headers, FAIRNESS_ID) or DEFAULT_FAIRNESS_ID
     request.body_size = len(body or b"")
     return request
 
