@@ -328,7 +328,10 @@ def test_a_picker_survives_the_drain_of_its_node(replicas: int) -> None:
         assert budget["spec"]["selector"] == workload(objects)["spec"]["selector"]
     (spread,) = pod_spec(objects)["topologySpreadConstraints"]
     assert spread["labelSelector"] == workload(objects)["spec"]["selector"]
-    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == (
+        "kubernetes.io/hostname",
+        "ScheduleAnyway",
+    )
 
 
 def test_by_default_there_are_two_pickers_with_a_memory_limit() -> None:
@@ -342,7 +345,9 @@ def test_by_default_there_are_two_pickers_with_a_memory_limit() -> None:
 
 def test_one_picker_is_warned_of() -> None:
     for replicas, warned in ((1, True), (2, False)):
-        done = helm("install", "r", str(CHARTS / "epp"), "--dry-run=client", values={**IMAGE, "replicas": replicas})
+        done = helm(
+            "install", "r", str(CHARTS / "epp"), "--dry-run=client", values={**IMAGE, "replicas": replicas}
+        )
         assert done.returncode == 0, done.stderr
         assert ("one replica" in done.stdout) is warned
 
