@@ -13,16 +13,9 @@ from typing import Any
 
 import yaml
 
+from epp.control_headers import DESTINATION, SERVED, SUBSET, UNSEEN
 from epp.duration import write_duration
-from epp.protocol import (
-    CONTROL_HEADERS,
-    DESTINATION,
-    EXT_PROC,
-    METADATA_NAMESPACE,
-    SERVED,
-    SUBSET,
-    SUBSET_NAMESPACE,
-)
+from epp.protocol import EXT_PROC, METADATA_NAMESPACE, SUBSET_NAMESPACE
 from epp.settings import HEALTH_FAILURES, HEALTH_INTERVAL
 
 Json = dict[str, Any]
@@ -118,7 +111,7 @@ def _listener(settings: EnvoySettings) -> Json:
         stat_prefix="inference",
         stream_idle_timeout="3600s",  # a long answer that is not streamed says nothing for minutes
         # what a client sends under these names must steer nothing, not even while the picker is away
-        early_header_mutation_extensions=[_remove((DESTINATION, *CONTROL_HEADERS))],
+        early_header_mutation_extensions=[_remove((DESTINATION, *UNSEEN))],
         route_config={
             "virtual_hosts": [{"name": "inference", "domains": ["*"], "routes": [_route(settings)]}]
         },
