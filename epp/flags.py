@@ -165,6 +165,12 @@ def _limits(group: Any) -> None:
         metavar="BYTES",
         help="of all requests' unfinished bodies together (default: 1073741824)",
     )
+    group.add_argument(
+        "--body-timeout",
+        type=_duration,
+        metavar="DURATION",
+        help="of one request's body, as it comes; 0s is none (default: 60s)",
+    )
 
 
 def _picking(group: Any) -> None:
