@@ -51,6 +51,8 @@ FAILURES = (discovery.AdsumError, ListenError, OSError)
 
 LATELY = 5.0
 """Seconds in which a data plane that uses this picker has sent a stream, or a health check."""
+EXPIRE_EVERY = 1.0
+"""Seconds between two looks at how long request bodies are under way."""
 CATCH_UP = 1.0
 """Seconds that entering waits, at most, for the metadata of the workers that are there already."""
 
@@ -148,7 +150,15 @@ class PickerServer:
         def exchange() -> Exchange:
             return Exchange(director, rules, self._telemetry, budget)
 
+        if settings.body_timeout:
+            self._start(self._expire(budget))
         return open_transport(settings.transport, exchange, self._health, budget, self._clock)
+
+    async def _expire(self, budget: Budget) -> None:
+        allowed = self._settings.body_timeout
+        while True:
+            await asyncio.sleep(min(EXPIRE_EVERY, allowed))
+            budget.expire(self._clock() - allowed, allowed)
 
     def _config(self, rng: random.Random) -> PickerConfig:
         settings = self._settings
