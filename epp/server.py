@@ -32,7 +32,7 @@ from epp.endpoint import EndpointPool
 from epp.exchange import Exchange
 from epp.following import follow
 from epp.health import Health
-from epp.left_out import LeftOut
+from epp.left_out import Consequence, LeftOut
 from epp.metric_flags import with_metrics
 from epp.pool_gauges import PoolGauges
 from epp.rules import Rules
@@ -252,7 +252,9 @@ class PickerServer:
                 settings.namespace, settings.component, where, settings.namespace, settings.component,
             )  # fmt: skip
         await self._caught_up({member.id for member in members})
-        self._start(LeftOut(lambda: found.missing(settings.namespace, settings.component)).run())
+        of = settings.namespace, settings.component
+        self._start(LeftOut(lambda: found.missing(*of)).run())
+        self._start(LeftOut(lambda: found.without_document(*of), Consequence.NO_DOCUMENT).run())
 
     async def _caught_up(self, members: set[str]) -> None:
         """A picker that says it is ready should not answer 503 because it has not looked yet."""
