@@ -27,14 +27,14 @@ class DemoProcess:
         self._reader: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, name: str, command: Sequence[str], logs: Path) -> Self:
-        """Start it; DemoError if there is no such program."""
+    async def start(cls, name: str, command: Sequence[str], logs: Path, *, says_ready: bool = True) -> Self:
+        """Start it; DemoError if there is no such program. `says_ready` False: what it prints goes to its log."""
         log = logs / f"{name}.log"
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE if says_ready else errors,  # a pipe that nobody reads fills up
                 stderr=errors,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"},
                 start_new_session=True,  # Ctrl-C is for the demo, which ends its children in order

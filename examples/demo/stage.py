@@ -158,6 +158,7 @@ class Stage:
                 *("--admin-address-path", str(admin), "--log-level", "warning"),
             ],
             self._root,
+            says_ready=False,
         )
         async with asyncio.timeout(_PATIENCE):
             while not (port := await self._envoy_port(admin)):
