@@ -25,7 +25,8 @@ from epp.body import Budget
 from epp.cadence import Rhythm
 from epp.certificate import Certificate, CertificateError
 from epp.config import PickerConfig, load_config
-from epp.config_document import ConfigError
+from epp.config_file import read_config
+from epp.config_problems import ConfigError
 from epp.datastore import Datastore
 from epp.director import Director, Policy
 from epp.endpoint import EndpointPool
@@ -152,16 +153,14 @@ class PickerServer:
 
     def _config(self, rng: random.Random) -> PickerConfig:
         settings = self._settings
-        text = settings.config_text
+        staleness = settings.metrics_staleness_threshold
         if settings.config_file is not None:
+            config = read_config(settings.config_file, rng=rng, staleness=staleness)
+        else:
             try:
-                text = settings.config_file.read_text()
-            except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(str(settings.config_file), _why(error)) from error
-        try:
-            config = load_config(text, rng=rng, staleness=settings.metrics_staleness_threshold)
-        except ConfigError as error:
-            raise ConfigError(str(settings.config_file or "--config-text"), str(error)) from error
+                config = load_config(settings.config_text, rng=rng, staleness=staleness)
+            except ConfigError as error:
+                raise ConfigError("--config-text", str(error)) from error
         config = with_metrics(config, settings.metric_names)
         for warning in config.warnings:
             log.warning("%s", warning)
@@ -284,11 +283,6 @@ def _discovery(source: WorkerSource) -> discovery.SourceDiscovery:
         return discovery.open(source.url)
     path = Path(source.file.path)
     return discovery.SourceDiscovery(StaticSource(EndpointsFile(path), watched=source.file.watch_file))
-
-
-def _why(error: OSError | UnicodeDecodeError) -> str:
-    said = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
-    return f"cannot be read: {said}; expected an EndpointPickerConfig in YAML"
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
