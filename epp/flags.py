@@ -224,6 +224,12 @@ def _limits(group: Any) -> None:
         metavar="SIZE",
         help="of all requests' unfinished bodies together (default: 1Gi)",
     )
+    group.add_argument(
+        "--body-timeout",
+        type=duration,
+        metavar="DURATION",
+        help="of one request's body, as it comes; 0s is none (default: 60s)",
+    )
 
 
 def _picking(group: Any) -> None:

@@ -33,7 +33,7 @@ from epp.endpoint import EndpointPool
 from epp.exchange import Exchange
 from epp.following import follow
 from epp.health import Health
-from epp.left_out import LeftOut
+from epp.left_out import Consequence, LeftOut
 from epp.metric_flags import with_metrics
 from epp.pool_gauges import PoolGauges
 from epp.rules import Rules
@@ -52,6 +52,8 @@ FAILURES = (discovery.AdsumError, ListenError, OSError)
 
 LATELY = 5.0
 """Seconds in which a data plane that uses this picker has sent a stream, or a health check."""
+EXPIRE_EVERY = 1.0
+"""Seconds between two looks at how long request bodies are under way."""
 CATCH_UP = 1.0
 """Seconds that entering waits, at most, for the metadata of the workers that are there already."""
 
@@ -149,7 +151,15 @@ class PickerServer:
         def exchange() -> Exchange:
             return Exchange(director, rules, self._telemetry, budget)
 
+        if settings.body_timeout:
+            self._start(self._expire(budget))
         return open_transport(settings.transport, exchange, self._health, budget, self._clock)
+
+    async def _expire(self, budget: Budget) -> None:
+        allowed = self._settings.body_timeout
+        while True:
+            await asyncio.sleep(min(EXPIRE_EVERY, allowed))
+            budget.expire(self._clock() - allowed, allowed)
 
     def _config(self, rng: random.Random) -> PickerConfig:
         settings = self._settings
@@ -241,7 +251,9 @@ class PickerServer:
                 settings.namespace, settings.component, where, settings.namespace, settings.component,
             )  # fmt: skip
         await self._caught_up({member.id for member in members})
-        self._start(LeftOut(lambda: found.missing(settings.namespace, settings.component)).run())
+        of = settings.namespace, settings.component
+        self._start(LeftOut(lambda: found.missing(*of)).run())
+        self._start(LeftOut(lambda: found.without_document(*of), Consequence.NO_DOCUMENT).run())
 
     async def _caught_up(self, members: set[str]) -> None:
         """A picker that says it is ready should not answer 503 because it has not looked yet."""

@@ -69,6 +69,7 @@ class Settings:
     grpc_max_recv_msg_size: int = 4 * 1024 * 1024
     max_body_bytes: int = 64 * 1024 * 1024
     max_buffered_bytes: int = 1024 * 1024 * 1024
+    body_timeout: float = 60.0
     protocol_version: ProtocolVersion = ProtocolVersion.V1_0
     models: frozenset[str] = frozenset()
     objectives: Mapping[str, int] = field(default_factory=dict)
