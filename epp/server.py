@@ -6,7 +6,6 @@ import datetime
 import logging
 import os
 import random
-import ssl
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -14,13 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from aiohttp import web
-
 import discovery
 from discovery.endpoints_file import EndpointsFile
 from discovery.opening import shown_url
 from discovery.static import StaticSource
-from epp import certificate, status
+from epp import certificate, metrics_port, status
 from epp.body import Budget
 from epp.cadence import Rhythm
 from epp.certificate import Certificate, CertificateError
@@ -38,10 +35,8 @@ from epp.metric_flags import with_metrics
 from epp.pool_gauges import PoolGauges
 from epp.rules import Rules
 from epp.scrape import Scraper, ScrapeRules
-from epp.settings import ALL_INTERFACES, LAME_DUCK, LEAST_INTERVAL, Settings
+from epp.settings import LAME_DUCK, LEAST_INTERVAL, Settings
 from epp.telemetry import Telemetry, TimedDirector
-from epp.tls_rules import TlsRules
-from epp.wire.tls import server_context
 from epp.wire.transport import Listener, ListenError, Place, Transport, open_transport
 from epp.worker_source import WorkerSource, choose
 
@@ -213,29 +208,8 @@ class PickerServer:
         app = status.application(
             self._telemetry.registry, gauges, lambda: status.describe(self._pool(), self._saturation())
         )
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        host = settings.metrics_address or settings.host
-        place = Place(host, settings.metrics_port)
-        try:
-            listened = None if host == ALL_INTERFACES else host
-            await web.TCPSite(
-                runner, listened, settings.metrics_port, ssl_context=self._metrics_tls()
-            ).start()
-        except OSError as error:
-            raise ListenError(f"{place.refused()} (--metrics-port)") from error
-        self._metrics_address = place.address(runner.addresses[0][1])
-
-    def _metrics_tls(self) -> ssl.SSLContext | None:
-        settings = self._settings
-        if settings.metrics_cert_dir is None:
-            return None
-        ca, flag = settings.metrics_client_ca_file, "--metrics-cert-dir"
-        client_ca = certificate.read_ca(ca, "--metrics-client-ca-file") if ca is not None else None
-        served = Certificate(certificate.read(settings.metrics_cert_dir, flag))
-        self._start(served.follow(settings.metrics_cert_dir, flag=flag))
-        return server_context(served, client_ca, TlsRules(settings.tls.minimum), protocol="http/1.1")
+        port = metrics_port.serving(app, settings, self._start)
+        self._metrics_address = await self._stack.enter_async_context(port)
 
     async def _open_discovery(self, source: WorkerSource) -> None:
         settings = self._settings

@@ -17,7 +17,7 @@ from grpc import aio
 from discovery import DiscoveryError
 from epp import certificate
 from epp.certificate import CertificateError
-from epp.config_document import ConfigError
+from epp.config_problems import ConfigError
 from epp.control_headers import SCORES, SUBSET
 from epp.protocol import SUBSET_NAMESPACE
 from epp.server import PickerServer
@@ -378,7 +378,7 @@ async def test_metrics_are_not_refreshed_more_often_than_the_go_picker_would(
 async def test_what_is_wrong_in_a_file_names_the_file(nobody: str, tmp_path: Path) -> None:
     path = tmp_path / "epp.yaml"
     path.write_text("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: nothing}]\n")
-    with pytest.raises(ConfigError, match=r"epp\.yaml: plugins\[0\]\.type: 'nothing'"):
+    with pytest.raises(ConfigError, match=r"epp\.yaml: line 3: plugins\[0\]\.type: 'nothing'"):
         async with PickerServer(local(discovery=nobody, config_file=path)):
             pass
 
