@@ -316,6 +316,23 @@ async def test_what_a_dry_run_says(
     assert target.asked == []
 
 
+async def test_a_dry_run_fails_where_a_gate_cannot_be_read(
+    redis_url: str, target: Target, tmp_path: Path
+) -> None:
+    read = {"url": "http://127.0.0.1:9/metrics", "metric": "x", "max_count_per_pod": 1}
+    path = tmp_path / "config.yaml"
+    gate = {"type": "endpoint-scrape", "params": read}
+    path.write_text(document(target.url, {"name": "batch", "gate": gate}, {"name": "idle"}, broker=redis_url))
+    code, said, complaint = await command("--config", str(path), "--dry-run")
+    assert code == 1
+    assert "metric x of http://127.0.0.1:9/metrics: cannot be read: " in said
+    assert "queue idle" in said, "the others are looked at all the same"
+    assert complaint.startswith("error: a metric cannot be read")
+    assert "queue batch: x of http://127.0.0.1:9/metrics: " in complaint
+    assert complaint.count("\n") == 1
+    assert "Errno" not in complaint
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
