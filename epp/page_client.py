@@ -4,6 +4,8 @@ A look at a metrics page is one GET, known beforehand, of somebody who is asked 
 """
 
 import asyncio
+import os
+import socket
 import ssl
 from functools import partial
 from typing import Final
@@ -42,7 +44,7 @@ class PageClient:
         except TimeoutError as error:
             raise PageError(f"no whole answer within {self._timeout:g} s") from error
         except (OSError, AnswerError) as error:
-            raise PageError(str(error) or type(error).__name__) from error
+            raise PageError(_in_words(error)) from error
         if answer.status != 200:
             raise PageError(f"status {answer.status}, expected 200")
         return answer.body
@@ -50,6 +52,13 @@ class PageClient:
     def close(self) -> None:
         """Drop the connection; a later `get` makes another one."""
         self._kept.close()
+
+
+def _in_words(error: OSError | AnswerError) -> str:
+    """What the system says of a connection that failed, without its number; TLS and resolvers number otherwise."""
+    if isinstance(error, ssl.SSLError | socket.gaierror | AnswerError) or not error.errno:
+        return str(error) or type(error).__name__
+    return os.strerror(error.errno)
 
 
 _REQUEST: Final = "GET {} HTTP/1.1\r\nHost: {}\r\nAccept: text/plain\r\nAccept-Encoding: identity\r\nUser-Agent: adsum\r\n\r\n"
