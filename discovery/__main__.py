@@ -12,7 +12,7 @@ from typing import Any
 
 import discovery
 from discovery.check import Verdict, check_contract
-from discovery.command_line import Parser, complain
+from discovery.command_line import Parser, ShowVersion, complain
 from discovery.events import InstanceEvent
 from discovery.explanation import Explanation
 from discovery.instance import Instance
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 the answer is bad news, 2 the question was wrong."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     parser = _parser()
-    if given and given[0].startswith("-") and given[0] not in ("-h", "--help"):
+    if given and given[0].startswith("-") and given[0] not in ("-h", "--help", "--version"):
         parser.error(
             f"{given[0]} stands before the command; expected the command first, its options behind it"
         )
@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m discovery",
         description="Who is there? Workers are shown the bearer token in $ADSUM_TOKEN, if there is one.",
     )
+    parser.add_argument("--version", action=ShowVersion)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     shared = Parser(add_help=False)
     shared.add_argument("namespace")

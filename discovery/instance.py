@@ -20,9 +20,6 @@ INSTANCE_STATUS_HEADER: Final = "Instance-Status"
 METADATA_LIMIT: Final = 1024 * 1024
 """Largest metadata document in encoded bytes, on both ends."""
 
-DEFAULT_WAIT: Final = 10.0
-"""Seconds that a GET of the metadata is held while nothing changes (RFC 7240 `Prefer: wait`)."""
-
 ENGINES: Final = ("vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton")
 """Whose metrics page the picker can read, as `transport.http.engine` names them; its configuration may add more."""
 

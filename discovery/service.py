@@ -93,6 +93,13 @@ class SourceDiscovery:
         shared = self._shared.get(component_key(namespace, component))
         return {} if shared is None else shared.missing()
 
+    def without_document(self, namespace: str, component: str) -> dict[str, str]:
+        """Who is listed, and told by a watch with metadata that is open now though it gave no sound document, and why, by
+        id. A worker that answers that there is none (404, 405, 501) is not among them.
+        """
+        shared = self._shared.get(component_key(namespace, component))
+        return {} if shared is None else shared.without_document()
+
     async def aclose(self) -> None:
         """End what is under way: streams end, whoever waits for a set gets RuntimeError."""
         self._closed = True
@@ -114,8 +121,8 @@ class SourceDiscovery:
 
     @asynccontextmanager
     async def _membership(self, key: ComponentKey) -> AsyncIterator[Truth]:
-        async with self._attached(key, self._sync_timeout) as shared:
-            yield shared.membership
+        async with self._attached(key, self._sync_timeout) as shared, shared.watched() as truth:
+            yield truth
 
     @asynccontextmanager
     async def _documents(self, key: ComponentKey) -> AsyncIterator[Truth]:

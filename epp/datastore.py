@@ -9,6 +9,7 @@ import numpy as np
 from discovery import Instance, InstanceEvent, InstanceRemovedEvent
 from epp.endpoint import (
     LOOKS,
+    NEVER,
     NO_ADAPTERS,
     NO_NUMBERS,
     Adapters,
@@ -94,10 +95,14 @@ class Datastore:
     def observe(self, endpoint: Endpoint, load: Load, now: float, period: float = 0.0) -> None:
         """Write down one look at a worker's metrics; what its page does not say stays as it was.
 
-        `period`: seconds until the next look may be in.
+        `period`: seconds until the next look may be in. A load that makes no sense is not believed: from then on the
+        endpoint is as one that nobody has looked at yet, which ranks last and counts as full.
         """
         row = self._rows.get(endpoint.key)
         if row is None:
+            return
+        if load.senseless:
+            self._doubt(row)
             return
         numbers = self._numbers
         changed = _is_gap(numbers[Column.SCRAPED_AT, row], numbers[Column.PERIOD, row], now, period)
@@ -114,6 +119,11 @@ class Datastore:
         numbers[Column.SCRAPED_AT, row] = now
         numbers[Column.PERIOD, row] = period
         if changed:
+            self._state = object()
+
+    def _doubt(self, row: int) -> None:
+        if self._numbers[Column.SCRAPED_AT, row] != NEVER:
+            self._numbers[Column.SCRAPED_AT, row] = NEVER
             self._state = object()
 
     def cache_tokens(self, endpoint: Endpoint) -> int | None:

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-_PREFIX: Final = re.compile(r"\s*([A-Za-z_:][A-Za-z0-9_:]*)\s*(?:\{(.*)\})?\s*", re.DOTALL)
+_LONGEST: Final = 1000
+"""Characters of one series: more than anybody writes."""
+_PREFIX: Final = re.compile(r"\s*+([A-Za-z_:][A-Za-z0-9_:]*+)\s*+(?:\{(.*)\})?\s*+", re.DOTALL)
 _PAIR: Final = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"([^"]*)"|([^",{}\s]+))\s*')
 
 
@@ -33,6 +35,8 @@ class Series:
     @classmethod
     def parse(cls, text: str) -> "Series":
         """`name` or `name{label=value,label="value"}`; ValueError when it is neither."""
+        if len(text) > _LONGEST:
+            raise ValueError(f"{text[:40]!r}... is longer than {_LONGEST} characters: not a metric")
         found = _PREFIX.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} is not a metric: expected name or name{{label=value,...}}")

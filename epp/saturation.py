@@ -1,7 +1,7 @@
 """How full the pool is: 1.0 is full."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -16,12 +16,16 @@ class SaturationDetector(Protocol):
         """0 is idle, 1 and more is full; a pool without endpoints is full."""
 
 
+_MOST: Final = 3.0
+"""What one endpoint can weigh in the mean: the page of one must not make a pool of a hundred idle ones full."""
+
+
 @dataclass(frozen=True, slots=True)
 class UtilizationDetector:
     """The mean over the endpoints of the larger of queue and KV cache use, each as a share of its threshold.
 
-    An endpoint whose numbers are older than `staleness` seconds (`EndpointPool.fresh`) counts as full. Values as in the Go picker's
-    utilization-detector. Also a Filter: `headroom` is the share above the thresholds up to which an endpoint stays.
+    An endpoint whose numbers are older than `staleness` seconds (`EndpointPool.fresh`) counts as full, and none as more
+    than three full ones, whatever its page says. Values as in the Go picker's utilization-detector otherwise. Also a Filter: `headroom` is the share above the thresholds up to which an endpoint stays.
     """
 
     queue_depth: float = 5.0
@@ -34,6 +38,7 @@ class UtilizationDetector:
         if not len(pool):
             return 1.0
         loads = np.maximum(pool.waiting / self.queue_depth, pool.kv_usage / self.kv_cache_utilization)
+        loads = np.minimum(loads, _MOST)
         return float(np.where(pool.fresh(self.staleness), loads, 1.0).mean())
 
     def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:

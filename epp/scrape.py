@@ -105,6 +105,9 @@ class Scraper:
                 try:
                     page = await client.get()
                     engine, load = _read(page, engine, rules.engines)
+                    if load.senseless:
+                        self._datastore.observe(endpoint, load, started)
+                        raise PageError(f"its page makes no sense: {load.senseless}")
                     self._saw(endpoint, load, beat, started)
                     if looks < _CACHE_LOOKS and self._datastore.cache_tokens(endpoint) is None:
                         looks += 1

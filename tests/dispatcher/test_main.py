@@ -50,6 +50,28 @@ def sample(metrics: str, name: str, **labels: str) -> float:
     return value
 
 
+async def test_an_intake_that_cannot_be_read_is_not_ready(
+    redis_url: str, target: Target, tmp_path: Path, eventually: Eventually
+) -> None:
+    config = tmp_path / "config.yaml"
+    intakes = [{"name": name, "intake": {"key": f"{name}-requests"}} for name in ("first", "second")]
+    config.write_text(document(target.url, *intakes, broker=redis_url))
+    async with Redis.from_url(redis_url) as client, dispatcher(config) as running:
+        for key in ("first-requests", "second-requests"):
+            assert await page(f"{running.http}/readyz") == (200, "ready\n")
+            await client.rpush(key, "a result")
+            deadline = time.monotonic() + 20
+            while (answer := await page(f"{running.http}/readyz"))[0] != 503:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
+            assert f"'{key}'" in answer[1]
+            assert "is no sorted set" in answer[1]
+            await client.delete(key)
+            while (await page(f"{running.http}/readyz"))[0] != 200:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
+
+
 async def test_04_sigterm_lets_what_is_on_its_way_end(
     redis_url: str, broker: RedisBroker, target: Target, tmp_path: Path, eventually: Eventually
 ) -> None:

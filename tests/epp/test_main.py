@@ -243,3 +243,13 @@ async def test_envoy_config_prints_what_envoy_reads() -> None:
         stdout, stderr = await running.communicate()
         assert running.returncode == 0, stderr
         assert stdout.decode() == render(EnvoySettings(listen=Address("127.0.0.1", 0)))
+
+
+async def test_without_a_name_the_pool_is_called_as_its_component() -> None:
+    arguments = ("--endpoint", "127.0.0.1:9", "--component", "decode")
+    async with process(*LOCAL, *arguments) as running, aiohttp.ClientSession() as client:
+        where = await ready(running)
+        async with client.get(f"http://{where['metrics']}/metrics") as answer:
+            page = await answer.text()
+    assert 'llm_d_epp_ready_endpoints{name="decode"}' in page
+    assert 'flow_control_pool_saturation{inference_pool="decode"' in page

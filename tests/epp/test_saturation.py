@@ -45,6 +45,7 @@ def test_a_pool_without_endpoints_is_full() -> None:
         ([1, 15], [0.1, 0.2], [0, 0], 1.6),
         ([5], [0.1], [0], 1.0),
         ([2], [0.5], [0.1], 0.5556),
+        ([100_000] + [0] * 99, [0.0] * 100, [0] * 100, 0.03),
     ],
 )
 def test_saturation(waiting: list[float], kv_usage: list[float], ages: list[float], expected: float) -> None:

@@ -1,4 +1,5 @@
 import asyncio
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -101,6 +102,26 @@ async def test_the_numbers_follow_the_page(eventually: Eventually) -> None:
         await eventually(lambda: waiting(store) == [9])
         await eventually(lambda: worker.asked > 5)
         assert len(worker.connections) == 1, "the connection is kept"
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"+Inf", b"-1", b"1e308", b"full"])
+async def test_a_page_that_makes_no_sense_is_as_one_that_is_not_there(
+    number: bytes, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, store = Worker(), Datastore()
+    honest = worker.page
+    async with serving(worker), scraping(store):
+        add(store, worker)
+        await eventually(lambda: age(store) < 1)
+        worker.page = honest.replace(b"perc 0.5", b"perc " + number)
+        await eventually(lambda: age(store) == math.inf)
+        asked = worker.asked
+        await eventually(lambda: worker.asked > asked + 2)
+        [line] = [record.getMessage() for record in caplog.records if "no metrics of" in record.getMessage()]
+        assert "its page makes no sense: kv_usage is " in line
+        assert "expected a number from 0 to 1" in line
+        worker.page = honest
+        await eventually(lambda: age(store) < 1)
 
 
 async def test_the_size_of_a_cache_is_told_once_and_again_after_a_restart(eventually: Eventually) -> None:

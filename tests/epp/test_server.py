@@ -18,7 +18,8 @@ from discovery import DiscoveryError
 from epp import certificate
 from epp.certificate import CertificateError
 from epp.config_document import ConfigError
-from epp.protocol import SCORES, SUBSET, SUBSET_NAMESPACE
+from epp.control_headers import SCORES, SUBSET
+from epp.protocol import SUBSET_NAMESPACE
 from epp.server import PickerServer
 from epp.settings import HEALTH_FAILURES, HEALTH_INTERVAL, Settings, TransportKind
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse

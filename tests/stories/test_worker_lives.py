@@ -19,6 +19,7 @@ from discovery import (
     SourceDiscovery,
 )
 from discovery.opening import open_source
+from discovery.silence import Silence
 from epp.server import PickerServer
 from epp.settings import Settings
 
@@ -53,7 +54,7 @@ async def a_worker(root: Path, *options: str) -> AsyncIterator[Worker]:
 
 @asynccontextmanager
 async def watched(url: str, *, wait: float = 1.0) -> AsyncIterator[InstanceEventStream]:
-    client = MetadataClient(timeout=2.0, wait=wait)
+    client = MetadataClient(timeout=2.0, silence=Silence(wait=wait))
     async with (
         SourceDiscovery(open_source(url), client=client) as service,
         service.watch("demo", "decode", metadata=True) as stream,
