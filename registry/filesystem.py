@@ -6,13 +6,13 @@ import os
 import random
 import threading
 import time
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 
 import anyio
 
 from discovery import AdsumError, Instance, RegistrationError
-from discovery.directory import SILENT_AFTER
+from discovery.directory import SILENT_AFTER, ComponentDirectory
 from discovery.flock import is_held, open_lock
 from discovery.record import HEARTBEAT, LOCK_SUFFIX, RECORD_SUFFIX, Record, read_record, this_host
 from discovery.root import Level
@@ -21,6 +21,7 @@ from discovery.threads import in_thread
 from registry.cleanup import Cleanup
 from registry.directories import file_mode, make_component
 from registry.locks import PATIENCE, HeldLock, component_locked
+from registry.neighbours import warn_of_neighbours
 from registry.record_file import aside_path, encode_record, write_record
 
 log = logging.getLogger(__name__)
@@ -173,6 +174,8 @@ class FilesystemMembership:
     async def _beat(self, instance_id: str) -> None:
         """A full or absent disk, an id that somebody took: the next beat tries again; each is told once."""
         told: str | None = None
+        with suppress(OSError):
+            await in_thread(self._thread, self._look_around)
         while True:
             with suppress(OSError):  # the heartbeat tells what is wrong with the directory
                 await in_thread(self._thread, self._clean)
@@ -203,6 +206,13 @@ class FilesystemMembership:
             with self._locked(patience=0):
                 self._refuse_if_held(self._record.instance_id)
                 self._claim(self._record)
+
+    def _look_around(self) -> None:
+        if (record := self._record) is None:
+            return
+        with closing(ComponentDirectory(self._directory, self._host)) as directory:
+            found = directory.scan(time.monotonic()).known.values()
+        warn_of_neighbours(record.instance(), found)
 
     def _clean(self) -> None:
         if self._left.is_set() or time.monotonic() < self._cleanup_at:
