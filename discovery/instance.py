@@ -20,7 +20,16 @@ INSTANCE_STATUS_HEADER: Final = "Instance-Status"
 METADATA_LIMIT: Final = 1024 * 1024
 """Largest metadata document in encoded bytes, on both ends."""
 
-ENGINES: Final = ("vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton")
+ENGINES: Final = (
+    "vllm",
+    "sglang",
+    "trtllm-serve",
+    "triton-tensorrt-llm",
+    "triton",
+    "llama.cpp",
+    "tgi",
+    "lmdeploy",
+)
 """Whose metrics page the picker can read, as `transport.http.engine` names them; its configuration may add more."""
 
 NAMESPACE_LABEL: Final = "nvidia.com/dynamo-namespace"

@@ -105,6 +105,7 @@ class Datastore:
             self._doubt(row)
             return
         numbers = self._numbers
+        numbers[Column.PAGELESS, row] = 0.0
         changed = _is_gap(numbers[Column.SCRAPED_AT, row], numbers[Column.PERIOD, row], now, period)
         values = (load.waiting, load.running, load.kv_usage, load.max_lora)
         columns = (Column.WAITING, Column.RUNNING, Column.KV_USAGE, Column.MAX_LORA)
@@ -120,6 +121,15 @@ class Datastore:
         numbers[Column.PERIOD, row] = period
         if changed:
             self._state = object()
+
+    def miss_page(self, endpoint: Endpoint, *, has_one: bool) -> None:
+        """A look gave nothing: because there is no page, or (`has_one`) for another reason."""
+        row = self._rows.get(endpoint.key)
+        if row is None:
+            return
+        self._numbers[Column.PAGELESS, row] = not has_one
+        if not has_one:
+            self._doubt(row)
 
     def _doubt(self, row: int) -> None:
         if self._numbers[Column.SCRAPED_AT, row] != NEVER:
