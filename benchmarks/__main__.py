@@ -11,8 +11,9 @@ from typing import Any
 
 from benchmarks import discovery_scale, dispatching, kubernetes_events, scraping
 from benchmarks.picking import run as picking
+from benchmarks.routing import run as routing
 
-_NAMES = ("discovery", "kubernetes", "scraping", "picking", "dispatching")
+_NAMES = ("discovery", "kubernetes", "scraping", "picking", "routing", "dispatching")
 
 
 def main() -> int:
@@ -44,6 +45,7 @@ def main() -> int:
         "kubernetes": kubernetes_events.main,
         "scraping": scraping.main,
         "picking": functools.partial(picking.main, plan),
+        "routing": routing.main,
         "dispatching": functools.partial(dispatching.main, binary=given.go_processor),
     }
     print(f"CPython {platform.python_version()}, {platform.machine()}, {platform.system()}")
