@@ -24,6 +24,13 @@ def test_answers_that_are_not_streamed_find_their_prefixes() -> None:
     assert now.e2e_p50 <= go.e2e_p50 * 1.05
 
 
+def test_the_demo_s_weights_do_not_replicate_prefixes() -> None:
+    workload = Workload(SHORT, streamed=False)
+    demo, go = (Figures.of(Run(ARMS[way], workload, seed=0).run()) for way in ("the demo's weights", GO))
+    assert demo.hits >= go.hits - 0.02
+    assert demo.e2e_p50 <= go.e2e_p50 * 1.05
+
+
 def test_one_hot_prefix_herds_no_worse_than_with_the_go_picker() -> None:
     assert figures("60 at once, same").ttft <= figures("60 at once, same", GO).ttft + 0.005 < 3.25
 
