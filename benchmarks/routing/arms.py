@@ -15,6 +15,7 @@ from epp.endpoint import Endpoint, EndpointPool
 from epp.request import InferenceRequest
 from epp.scheduling.plugin import DataProducer
 
+_DEMO: Final = Path(__file__).parents[2] / "examples" / "demo" / "picker.yaml"
 _GO: Final = """\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -44,7 +45,7 @@ ARMS: Final[Mapping[str, Arm]] = {
     "default": Arm(DEFAULT_CONFIG),
     "the Go picker's weights": Arm(_GO),
     "the Go picker's weights, learning at the headers": Arm(_GO, learns_late=True),
-    "the demo's weights": Arm((Path("examples") / "demo" / "picker.yaml").read_text()),
+    "the demo's weights": Arm(_DEMO.read_text()),
 }
 
 
