@@ -6,6 +6,7 @@ import datetime
 import logging
 import os
 import random
+import ssl
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
