@@ -50,7 +50,7 @@ async def test_two_places_a_third_is_refused_until_one_comes_back(replicas: tupl
     granted(await other.take("b", PLACES))  # another tenant's is another
     waiting = asyncio.create_task(other.wait(30, seen=refusal.seen))
     await one.give_back(first, used=True)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 20)
     granted(await other.take("a", PLACES))
     refused(await one.take("a", PLACES))
 

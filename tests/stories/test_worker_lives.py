@@ -81,7 +81,7 @@ async def test_sigkill_is_a_removal_and_no_record_stays(tmp_path: Path) -> None:
             event = await next_event(stream, 10)
         assert isinstance(event, InstanceRemovedEvent)
         assert event.reason == "deleted"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while [name for name in os.listdir(tmp_path / "demo" / "decode") if name != ".lock"]:
                 await asyncio.sleep(0.01)
 
@@ -110,7 +110,7 @@ async def test_the_picker_leaves_a_killed_worker_alone_at_once(tmp_path: Path) -
             async with session.get(f"http://{metrics}/debug/endpoints") as answer:
                 return {e["id"] for e in (await answer.json())["endpoints"] if e["reachable"]}
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while await picked() != {"w-0", "w-1"}:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)  # until the GETs are held
