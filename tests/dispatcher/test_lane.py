@@ -354,11 +354,11 @@ async def test_no_more_on_their_way_than_there_are_places(broker: Broker, target
 
 async def test_a_request_that_takes_longer_than_its_lease(broker: Broker, target: Target) -> None:
     async def slow(asked: Asked) -> web.StreamResponse:
-        await asyncio.sleep(3)
+        await asyncio.sleep(10)
         return await ok(asked)
 
     target.answer = slow
-    config = configured(target.url, {"name": "batch", "lease": "1s"})
+    config = configured(target.url, {"name": "batch", "lease": "4s"})
     async with producer(broker, config) as queue, dispatching(broker, config):
         result = await queue.result(await queue.submit("r1"))
         assert (await queue.queue.totals()).redelivered == 0
@@ -369,7 +369,7 @@ async def test_a_claim_that_was_taken_away_stops_its_request(
     broker: Broker, target: Target, eventually: Eventually
 ) -> None:
     target.answer = never
-    config = configured(target.url, {"name": "batch", "lease": "1s"})
+    config = configured(target.url, {"name": "batch", "lease": "4s"})
     async with producer(broker, config) as queue, dispatching(broker, config) as lanes:
         await queue.submit("r1")
         await eventually(lambda: target.asked)

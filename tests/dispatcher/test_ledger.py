@@ -20,13 +20,13 @@ from dispatcher.memory.ledger import MemoryLedger
 from dispatcher.redis.ledger import SCRIPT, RedisLedger
 from tests.redis_server import RedisServer
 
-LEASE = 1000
+LEASE = 3000
 Eventually = Callable[..., Awaitable[float]]
 
 
 @pytest.fixture(params=["memory", "redis"])
 async def replicas(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Ledger, Ledger]]:
-    """Two that share a target, with a lease of 1 s."""
+    """Two that share a target, with a lease of 3 s."""
     async with AsyncExitStack() as stack:
         if request.param == "memory":
             shared = MemoryLedger(wall_clock_ms, lease_ms=LEASE)

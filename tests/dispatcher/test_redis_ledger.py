@@ -27,7 +27,7 @@ from tests.dispatcher.target_simulator import TargetSimulator
 from tests.redis_server import RedisServer
 
 Eventually = Callable[..., Awaitable[float]]
-LEASE = 2.0
+LEASE = 6.0
 
 
 async def shared_by_three(url: str, gate: dict[str, Any], limit: int, eventually: Eventually) -> None:
