@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -283,11 +282,9 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
-def test_importing_the_words_is_quick_and_brings_no_source() -> None:
-    started = time.monotonic()
+def test_importing_the_words_brings_no_source() -> None:
     script = (
         "import discovery, sys; print([m for m in sys.modules if 'filesystem' in m or 'kubernetes' in m])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
     assert done.stdout == "[]\n"
-    assert time.monotonic() - started < 10
