@@ -12,6 +12,7 @@ from epp.parameters import (
     DetectorParameters,
     ExtractorParameters,
     FileDiscoveryParameters,
+    InFlightParameters,
     InflightParameters,
     LoadAwareParameters,
     MetricsSourceParameters,
@@ -31,6 +32,7 @@ from epp.scheduling.filters import (
     Requirement,
     RoleFilter,
 )
+from epp.scheduling.in_flight import InFlightScorer
 from epp.scheduling.pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
 from epp.scheduling.prefix import LEAST_BLOCK, PRODUCER, PrefixCacheProducer
 from epp.scheduling.scorers import (
@@ -129,6 +131,9 @@ PLUGINS: Final[Mapping[str, PluginType]] = {
         lambda given: ActiveRequestScorer(given.idle_threshold, given.max_busy_score),
         ActiveRequestParameters,
         scraped=False,
+    ),
+    "in-flight-scorer": _scorer(
+        lambda given: InFlightScorer(given.requests), InFlightParameters, scraped=False
     ),
     "prefix-cache-scorer": PluginType(  # built where its producer is known: epp.config
         frozenset({Role.SCORER}), PrefixScorerParameters, lambda given, rng: given

@@ -41,6 +41,7 @@ plugins:
 - type: queue-scorer
 - type: kv-cache-utilization-scorer
 - type: prefix-cache-scorer
+- type: in-flight-scorer
 - type: max-score-picker
 - type: single-profile-handler
 schedulingProfiles:
@@ -49,9 +50,10 @@ schedulingProfiles:
   - {pluginRef: queue-scorer, weight: 2}
   - {pluginRef: kv-cache-utilization-scorer, weight: 2}
   - {pluginRef: prefix-cache-scorer, weight: 3}
+  - {pluginRef: in-flight-scorer, weight: 2}
   - {pluginRef: max-score-picker}
 """
-"""What holds when no configuration is given."""
+"""What holds when no configuration is given: the Go picker's default profile, and what was sent since the pages were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import datetime
 import logging
 import os
 import random
+import ssl
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -251,7 +252,13 @@ class PickerServer:
             interval = LEAST_INTERVAL
         rhythm = Rhythm() if interval is None else Rhythm.fixed(interval)
         rules = ScrapeRules(rhythm=rhythm, engines=config.engines)
-        self._start(Scraper(self._datastore, rules, rng, tls=source.tls()).run())
+        tls = source.tls()
+        if tls is not None and tls.verify_mode is ssl.CERT_NONE:  # the Go picker's default
+            log.warning(
+                "metrics pages are asked over https and no certificate is verified: whoever answers at a worker's address "
+                "is believed; insecureSkipVerify: false or caCertPath verifies them"
+            )
+        self._start(Scraper(self._datastore, rules, rng, tls=tls).run())
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -16,6 +16,7 @@ from epp.go_plugins import GO_ONLY
 from epp.parameters import MetricsSourceParameters
 from epp.saturation import UtilizationDetector
 from epp.scheduling.filters import DECODE_ROLES, LabelSelectorFilter, Requirement, RoleFilter
+from epp.scheduling.in_flight import InFlightScorer
 from epp.scheduling.pickers import MaxScorePicker, WeightedRandomPicker
 from epp.scheduling.prefix import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
 from epp.scheduling.scorers import ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer
@@ -46,6 +47,7 @@ def test_the_default(given: str | None) -> None:
         (QueueScorer, 2),
         (KvCacheUtilizationScorer, 2),
         (PrefixCacheScorer, 3),
+        (InFlightScorer, 2),
     ]
     assert len(profile.producers) == 1
     assert isinstance(profile.picker, MaxScorePicker)
@@ -507,15 +509,13 @@ flowControl:
 """
 
 
-def test_the_go_picker_s_default_is_ours() -> None:
+def test_the_go_picker_s_default_decides_as_written() -> None:
     given, ours = load(GO_DEFAULT), load(None)
+    mine = [(type(one.scorer), one.weight) for one in ours.profile.scorers]
+    theirs = [(type(one.scorer), one.weight) for one in given.profile.scorers]
+    assert theirs == [(QueueScorer, 2), (KvCacheUtilizationScorer, 2), (PrefixCacheScorer, 3)]
+    assert mine == [*theirs, (InFlightScorer, 2)]
     for config in (given, ours):
-        assert [type(one.scorer) for one in config.profile.scorers] == [
-            QueueScorer,
-            KvCacheUtilizationScorer,
-            PrefixCacheScorer,
-        ]
-        assert [one.weight for one in config.profile.scorers] == [2, 2, 3]
         assert [type(one) for one in config.profile.producers] == [PrefixCacheProducer]
     assert given.detector == ours.detector
     assert given.warnings == ()
