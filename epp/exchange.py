@@ -190,6 +190,7 @@ class Exchange:
         if self._headers_only:
             return self._direct(b"" if ended else None, now)
         self._body.expect(self._headers.get("content-length"))
+        self._body.begin(now, self._expelled)
         return [] if self._mode in _DUPLEX else [answers.unchanged("request_headers")]
 
     def _request_body(self, body: Buffer, end_of_stream: bool, now: float) -> list[Answer]:
@@ -220,6 +221,7 @@ class Exchange:
         return [answers.unchanged("request_trailers")]
 
     def _direct(self, body: Buffer | None, now: float) -> list[Answer]:
+        self._body.end()
         try:
             outcome = self._director.direct(self._headers, body, self._subset, now)
         except Rejection:
@@ -265,6 +267,12 @@ class Exchange:
         # trailers close the stream, and Envoy 1.40 fails a request that is answered a body it never had
         body = answers.streamed("request_body", pieces, end_of_stream=False) if pieces else []
         return [answer, *body, answers.unchanged("request_trailers")]
+
+    def _expelled(self, rejection: Rejection) -> None:
+        """The body is refused while nothing of it comes."""
+        answer = self._reject(rejection, self._started)
+        if self._answer is not None:
+            self._answer([answer])
 
     def _reject(self, rejection: Rejection, now: float) -> bytes:
         self._phase = _Phase.OVER

@@ -31,10 +31,11 @@ class PrefixChain:
     """A prompt as blocks, each named by a hash of all up to its end.
 
     `unit`: tokens in the shortest block. `units`: length of the prompt. `ends`, `lengths`: of each block, the last one
-    as if it were whole. All in units; `ends` and `lengths` may go on behind the last block.
+    as if it were whole. All in units; `ends` and `lengths` may go on behind the last block. `claim`: the endpoint that
+    is believed to hold it since the pick, and the number of that belief in the index.
     """
 
-    __slots__ = ("blocks", "ends", "lengths", "unit", "units")
+    __slots__ = ("blocks", "claim", "ends", "lengths", "unit", "units")
 
     def __init__(
         self, blocks: Sequence[int], unit: int, units: int, ends: Sequence[int], lengths: Sequence[int]
@@ -44,6 +45,7 @@ class PrefixChain:
         self.units = units
         self.ends = ends
         self.lengths = lengths
+        self.claim: tuple[tuple[str, str], int] | None = None
 
     def held(self, count: int) -> int:
         """Units in the first `count` blocks."""

@@ -132,18 +132,25 @@ async def test_a_named_root_that_vanishes_is_not_made_again(tmp_path: Path, even
         await eventually(lambda: stream.health.state is WatchState.SYNCED)
 
 
-async def test_what_is_made_is_for_this_user_alone(tmp_path: Path, discovering: SourceDiscovery) -> None:
-    before = os.umask(0)
+@pytest.mark.parametrize("umask", [0, 0o077])
+@pytest.mark.parametrize("mode", [0o700, 0o750, 0o755])
+async def test_what_is_made_is_as_open_as_the_root(tmp_path: Path, mode: int, umask: int) -> None:
+    tmp_path.chmod(mode)
+    before = os.umask(umask)
+    membership = FilesystemMembership(tmp_path)
     try:
-        assert await discovering.list_instances("prod", "decode") == []
+        await membership.join(Instance("a", "prod", "decode", "127.0.0.1", 80, "one"))
     finally:
         os.umask(before)
     for made in ("prod", "prod/decode"):
-        assert (tmp_path / made).stat().st_mode & 0o777 == 0o700
+        assert (tmp_path / made).stat().st_mode & 0o7777 == mode
+    for made in (".lock", "a.lock", "a.json"):
+        assert (tmp_path / "prod/decode" / made).stat().st_mode & 0o7777 == mode & 0o644
+    await membership.leave()
 
 
 async def test_a_first_look_that_fails_is_tried_again_and_told(
-    tmp_path: Path, discovering: SourceDiscovery
+    component: Path, discovering: SourceDiscovery
 ) -> None:
     with descriptors_left(1), pytest.raises(DiscoveryTimeoutError, match="Too many open files"):
         await discovering.list_instances("prod", "decode", timeout=3.0)

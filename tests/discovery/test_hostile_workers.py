@@ -15,6 +15,7 @@ from discovery import (
     WatchState,
 )
 from discovery.memory import MemorySource, MemoryStore
+from discovery.silence import Silence
 from tests.fake_worker import FakeWorker, hang, serving
 
 DEEP = b'{"a":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
@@ -67,7 +68,9 @@ async def test_a_fault_that_nobody_foresaw_is_one_workers_problem_and_said_once(
 
     gone = FakeWorker()
     async with (
-        SourceDiscovery(Faulty(store), client=MetadataClient(timeout=1.0, wait=1.0)) as service,
+        SourceDiscovery(
+            Faulty(store), client=MetadataClient(timeout=1.0, silence=Silence(wait=1.0))
+        ) as service,
         service.watch("prod", "decode", metadata=True) as stream,
     ):
         store.put(replace(gone.instance("bad"), port=1))

@@ -50,6 +50,28 @@ def sample(metrics: str, name: str, **labels: str) -> float:
     return value
 
 
+async def test_an_intake_that_cannot_be_read_is_not_ready(
+    redis_url: str, target: Target, tmp_path: Path, eventually: Eventually
+) -> None:
+    config = tmp_path / "config.yaml"
+    intakes = [{"name": name, "intake": {"key": f"{name}-requests"}} for name in ("first", "second")]
+    config.write_text(document(target.url, *intakes, broker=redis_url))
+    async with Redis.from_url(redis_url) as client, dispatcher(config) as running:
+        for key in ("first-requests", "second-requests"):
+            assert await page(f"{running.http}/readyz") == (200, "ready\n")
+            await client.rpush(key, "a result")
+            deadline = time.monotonic() + 20
+            while (answer := await page(f"{running.http}/readyz"))[0] != 503:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
+            assert f"'{key}'" in answer[1]
+            assert "is no sorted set" in answer[1]
+            await client.delete(key)
+            while (await page(f"{running.http}/readyz"))[0] != 200:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
+
+
 async def test_04_sigterm_lets_what_is_on_its_way_end(
     redis_url: str, broker: RedisBroker, target: Target, tmp_path: Path, eventually: Eventually
 ) -> None:
@@ -292,6 +314,23 @@ async def test_what_a_dry_run_says(
             assert "nothing waits" in said
         assert (await queue.queue.totals()).claimed == 0
     assert target.asked == []
+
+
+async def test_a_dry_run_fails_where_a_gate_cannot_be_read(
+    redis_url: str, target: Target, tmp_path: Path
+) -> None:
+    read = {"url": "http://127.0.0.1:9/metrics", "metric": "x", "max_count_per_pod": 1}
+    path = tmp_path / "config.yaml"
+    gate = {"type": "endpoint-scrape", "params": read}
+    path.write_text(document(target.url, {"name": "batch", "gate": gate}, {"name": "idle"}, broker=redis_url))
+    code, said, complaint = await command("--config", str(path), "--dry-run")
+    assert code == 1
+    assert "metric x of http://127.0.0.1:9/metrics: cannot be read: " in said
+    assert "queue idle" in said, "the others are looked at all the same"
+    assert complaint.startswith("error: a metric cannot be read")
+    assert "queue batch: x of http://127.0.0.1:9/metrics: " in complaint
+    assert complaint.count("\n") == 1
+    assert "Errno" not in complaint
 
 
 @pytest.mark.parametrize(

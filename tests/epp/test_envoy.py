@@ -244,7 +244,7 @@ async def test_a_picker_that_asks_for_a_certificate_is_shown_one(
     worker, picker = await mesh.worker(), await mesh.picker(secure=True, client_ca=known.certificate)
     mesh.director.outcome = picking(worker.destination)
     client = await mesh.client()
-    for name, pair, status in (("known", known, 200), ("stranger", stranger, 500), ("none", None, 500)):
+    for name, pair, status in (("known", known, 200), ("stranger", stranger, 503), ("none", None, 503)):
         arguments = ["--epp", f"127.0.0.1:{picker.port}", "--listen-port", "0", "--admin-port", "0"]
         if pair is not None:
             (tmp_path / f"{name}.crt").write_bytes(pair.certificate)
@@ -400,11 +400,11 @@ async def test_a_drain_loses_nothing_of_answers_that_pass_through_the_picker(
     assert [task.result() for task in asking] == [expected] * 4
 
 
-async def test_a_fault_of_the_picker_is_a_500_and_hangs_nothing(mesh: Mesh) -> None:
+async def test_a_fault_of_the_picker_is_a_503_and_hangs_nothing(mesh: Mesh) -> None:
     mesh.director.outcome = ZeroDivisionError()
     envoy = await mesh.envoy(render(_settings(await mesh.picker())))
     async with asyncio.timeout(20), (await mesh.client()).post(envoy.url(), data=b"x") as answer:
-        assert answer.status == 500
+        assert answer.status == 503
 
 
 @pytest.mark.parametrize("mode", ["original-dst", "override-host"])

@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 from epp.control_headers import DESTINATION, SERVED, SUBSET
 from epp.director import Pick
 from epp.exchange import ExchangeError
-from epp.protocol import (
-    SUBSET_NAMESPACE,
-    ProtocolVersion,
-    Rejection,
-    UnreadableError,
-)
+from epp.protocol import SUBSET_NAMESPACE, ProtocolVersion, Rejection, UnreadableError
 from epp.rules import Rules
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest, ProcessingResponse
 from tests.data_plane import ReadExchange, read

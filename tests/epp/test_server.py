@@ -17,7 +17,7 @@ from grpc import aio
 from discovery import DiscoveryError
 from epp import certificate
 from epp.certificate import CertificateError
-from epp.config_document import ConfigError
+from epp.config_problems import ConfigError
 from epp.control_headers import SCORES, SUBSET
 from epp.protocol import SUBSET_NAMESPACE
 from epp.server import PickerServer
@@ -258,7 +258,7 @@ async def test_a_client_ca_and_a_certificate_that_is_read_again(
 
 
 async def test_drain_waits_for_nobody_where_nobody_came(nobody: str) -> None:
-    async with PickerServer(local(discovery=nobody)) as server, asyncio.timeout(1):
+    async with PickerServer(local(discovery=nobody)) as server, asyncio.timeout(2.5):
         await server.drain()
 
 
@@ -287,7 +287,7 @@ async def test_a_drain_takes_no_longer_than_it_may(
     nobody: str, messages: Any, transport: TransportKind
 ) -> None:
     settings = local(discovery=nobody, drain_timeout=0.2, transport=transport)
-    async with PickerServer(settings) as server, asyncio.timeout(2):
+    async with PickerServer(settings) as server, asyncio.timeout(2.5):
         assert await pick(ports(server)["grpc"], messages) == 503
         await server.drain()
 
@@ -378,7 +378,7 @@ async def test_metrics_are_not_refreshed_more_often_than_the_go_picker_would(
 async def test_what_is_wrong_in_a_file_names_the_file(nobody: str, tmp_path: Path) -> None:
     path = tmp_path / "epp.yaml"
     path.write_text("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: nothing}]\n")
-    with pytest.raises(ConfigError, match=r"epp\.yaml: plugins\[0\]\.type: 'nothing'"):
+    with pytest.raises(ConfigError, match=r"epp\.yaml: line 3: plugins\[0\]\.type: 'nothing'"):
         async with PickerServer(local(discovery=nobody, config_file=path)):
             pass
 

@@ -11,8 +11,8 @@ import pytest
 
 import registry
 from discovery import Instance, RegistrationError
-from discovery.flock import component_locked
 from registry.filesystem import FilesystemMembership
+from registry.locks import component_locked
 
 Eventually = Callable[..., Awaitable[float]]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from discovery import MetadataClient, SourceDiscovery
 from discovery.kubernetes import KubernetesSource, ServiceSelection, Timings, Transport
+from discovery.silence import Silence
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.memory_transport import MemoryTransport
 from tests.kubernetes.fake.objects import SERVICE, pod, service
@@ -104,7 +105,9 @@ class World:
             grace=grace,
             timings=replace(virtual_timings(), **timings),
         )
-        async with SourceDiscovery(source, client=client) as discovery:
+        async with SourceDiscovery(
+            source, client=client or MetadataClient(silence=Silence.told_within(0))
+        ) as discovery:
             yield discovery
 
     @asynccontextmanager
