@@ -14,6 +14,7 @@ from discovery.followed import Followed
 from discovery.instance import Instance
 from discovery.metadata import Answer, MetadataClient
 from discovery.pace import Pace
+from discovery.remedy import in_full
 from discovery.watch import Truth
 
 log = logging.getLogger(__name__)
@@ -208,7 +209,7 @@ class DocumentFollower:
         unreachable = isinstance(error, WorkerUnreachableError)
         if unreachable and followed.pace.failures == 0:
             self._rules.suspect(followed.instance.id)
-        if followed.failed(error):
+        if followed.failed(error, in_full(error, self._client.scheme)):
             self._tell(followed)
         self._heard(followed)
         if isinstance(error, WorkerUnreachableError) and followed.silent:

@@ -56,6 +56,7 @@ class MetadataClient:
     ) -> None:
         self.silence = silence
         self.timeout = timeout
+        self.scheme = "https" if ssl_context else "http"
         self._asker = Asker(ssl_context=ssl_context, token=token)
         self._turns = Turns(concurrency)
         self._free_holds = held

@@ -11,6 +11,7 @@ from discovery.errors import DiscoveryTimeoutError, MetadataUnavailableError
 from discovery.follow import DocumentFollower, Rules
 from discovery.instance import Instance, MetadataReader
 from discovery.metadata import MetadataClient
+from discovery.remedy import in_full
 from discovery.source import Candidate, ComponentKey, PersistentSnapshot, Snapshot, Source, needs_documents
 from discovery.watch import Truth
 
@@ -132,7 +133,7 @@ class SharedWatch:
         try:
             await self._client.fetch(instance)
         except MetadataUnavailableError as error:
-            return error.reason
+            return in_full(error, self._client.scheme)
         return None
 
     async def standing(self, instance: Instance) -> str:

@@ -24,12 +24,12 @@ class Room:
     def looked(self, at_ms: int, headroom: Fraction, in_flight: int, *, age_ms: int = 0) -> Fraction:
         """At `at_ms`, with `in_flight` of ours, a sample of that age left room for `headroom` more: what we may have in all.
 
-        Two stretches, as long as it takes a wave of ours to show and to be forgotten: in one of them ours are level.
+        The stretch is longer than a wave of ours can stay unseen, so that a look from before it is among them.
         """
         late_ms = self._lag_ms + age_ms
         _push(self._in_flight, at_ms, in_flight, late_ms)
         most = max(units for _, units in self._in_flight)
-        _push(self._left, at_ms, headroom + most, 2 * (late_ms + self._interval_ms))
+        _push(self._left, at_ms, headroom + most, late_ms * 3 // 2 + 2 * self._interval_ms)
         return min(headroom + in_flight, *(left for _, left in self._left))
 
 

@@ -1,4 +1,4 @@
-"""`python -m epp`: the endpoint picker. `python -m epp envoy-config`: the Envoy configuration that goes with it."""
+"""`python -m epp`: the endpoint picker. `envoy-config`: the Envoy configuration that goes with it. `validate FILE`."""
 
 import asyncio
 import contextlib
@@ -34,8 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: Sequence[str]) -> int:
     if given[:1] == ["envoy-config"]:
         return _envoy_config(given[1:])
+    if given[:1] == ["validate"]:
+        from epp.config_file import validate
+
+        return validate(given[1:])
     if given and not given[0].startswith("-"):
-        said = f"there is no command {given[0]!r}; the only one is envoy-config"
+        said = f"there is no command {given[0]!r}; there are envoy-config and validate"
         return complain(f"{said}, without a command the picker starts; see python -m epp --help", WRONG_INPUT)
     from epp import flags, go_flags
 

@@ -24,6 +24,8 @@ from epp.metrics_page import Load
 
 Key = tuple[str, str]
 _INFLIGHT: Final = int(Column.INFLIGHT)  # numpy takes an int faster than an enumeration's member
+_SCRAPED_AT: Final = int(Column.SCRAPED_AT)
+_UNSEEN: Final = int(Column.UNSEEN)
 
 
 class Datastore:
@@ -119,6 +121,7 @@ class Datastore:
             changed = True
         numbers[Column.SCRAPED_AT, row] = now
         numbers[Column.PERIOD, row] = period
+        numbers[_UNSEEN, row] = 0.0
         if changed:
             self._state = object()
 
@@ -150,6 +153,9 @@ class Datastore:
     def reserve(self, endpoint: Endpoint) -> None:
         """One more request in flight there. The count belongs to the incarnation, whatever its metadata say."""
         self._count(endpoint, 1)
+        row = self._rows.get(endpoint.key)
+        if row is not None and self._numbers[_SCRAPED_AT, row] != NEVER:  # else no page would end the count
+            self._numbers[_UNSEEN, row] += 1.0
         used = self.on_use.pop(endpoint.key, None)
         if used is not None:
             used()

@@ -59,6 +59,7 @@ class Column(IntEnum):
     REACHABLE = 6
     PERIOD = 7
     PAGELESS = 8
+    UNSEEN = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Adapters:
 
 
 NO_ADAPTERS: Final = Adapters()
-NO_NUMBERS: Floats = np.array([[0.0], [0.0], [0.0], [0.0], [0.0], [NEVER], [1.0], [0.0], [0.0]])
+NO_NUMBERS: Floats = np.array([[0.0], [0.0], [0.0], [0.0], [0.0], [NEVER], [1.0], [0.0], [0.0], [0.0]])
 """The matrix of one endpoint that nothing is known of yet."""
 
 
@@ -124,6 +125,14 @@ class EndpointPool:
     def inflight(self) -> Floats:
         """Requests that this picker sent and that have not ended."""
         return self._column(Column.INFLIGHT)
+
+    @property
+    def sent(self) -> Floats:
+        """Requests that this picker sent and that no page shows yet: those since the last scrape, though response headers
+        may have come; those in flight, beyond what the page says is waiting and running.
+        """
+        sent: Floats = np.fmax(self.inflight - self.waiting - self.running, self._column(Column.UNSEEN))
+        return sent
 
     @property
     def max_lora(self) -> Floats:

@@ -16,7 +16,7 @@ BASELINE = "0.25"
 """B of the gate: the share of the pool that is kept free."""
 INTERVAL = 0.2
 """Seconds between two readings of the gate."""
-LAG = 2.0
+LAG = 1.5
 """Seconds until a request that was sent shows on the picker's page, even if hundreds are sent at once to a small machine."""
 CONCURRENCY = 512
 

@@ -77,7 +77,7 @@ async def test_closing_and_giving_up_at_any_moment_leak_no_descriptor(
             await asyncio.wait_for(discovering.list_instances("prod", "decode"), random.uniform(0.001, 0.008))
         async with discovering.watch("prod", "decode"):
             await asyncio.sleep(random.uniform(0, 0.01))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while open_descriptors() > before + 4:  # a loop's own few may come and go; one lost scan would be 150
             await asyncio.sleep(0.01)
     assert len(await discovering.list_instances("prod", "decode")) == 150
@@ -92,7 +92,7 @@ async def test_any_number_of_watched_components_starves_nobody(
         streams = [
             await watches.enter_async_context(discovering.watch("prod", f"c{number}")) for number in range(45)
         ]
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             handle = await registering.register_instance("prod", "c44")
             handle.set_ready("ready")
             assert isinstance(await anext(streams[-1]), InstanceAddedEvent)
@@ -115,7 +115,7 @@ async def test_a_directory_that_is_removed_at_any_moment_does_not_end_the_watch(
         membership = FilesystemMembership(tmp_path)
         await membership.join(Instance("a", "prod", "decode", "127.0.0.1", 80, "one"))
         membership.update(Instance("a", "prod", "decode", "127.0.0.1", 80, "one"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert isinstance(await event, InstanceAddedEvent)
         await membership.leave()
 
@@ -193,7 +193,7 @@ async def test_file_events_come_from_a_thread_that_ends_with_them(tmp_path: Path
         assert events.take() == frozenset()
         (tmp_path / "a.json").touch()
         (tmp_path / "b.txt").touch()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await look.wait()
         assert events.take() == frozenset(["a.json"])
     assert threading.active_count() <= threads

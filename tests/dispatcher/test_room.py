@@ -28,7 +28,7 @@ def test_ours_that_ended_and_still_show_are_not_given_to_others() -> None:
     assert allotted(room, (4200, 35, 30))[-1] == 65
 
 
-def test_others_that_come_are_minded_at_once_and_those_that_go_after_two_stretches() -> None:
+def test_others_that_come_are_minded_at_once_and_those_that_go_after_a_stretch() -> None:
     room = Room(1000, 200)
     before, come = ((at, 0, 65) for at in range(0, 4000, 200)), (4000, 20, 25)
     assert allotted(room, *before, come)[-1] == 45

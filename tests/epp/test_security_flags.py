@@ -165,6 +165,19 @@ async def test_the_metrics_page_is_shown_to_clients_of_the_authority_only(tmp_pa
 
 
 @pytest.mark.parametrize(
+    ("arguments", "told"),
+    [("--metrics-address=0.0.0.0", True), ("--metrics-address=127.0.0.1", False), ("", False)],
+)
+async def test_a_page_that_everybody_can_read_is_said_to_be_one(
+    arguments: str, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The Go picker asks for a token unless it is told not to."""
+    caplog.set_level("INFO")
+    async with picker(*arguments.split()):
+        assert ("the metrics page is open to whoever reaches 0.0.0.0:" in caplog.text) is told
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ("--metrics-cert-dir=/nonexistent", "--metrics-cert-dir: cannot read /nonexistent/tls.key"),

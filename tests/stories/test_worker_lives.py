@@ -111,7 +111,7 @@ async def test_the_picker_leaves_a_killed_worker_alone_at_once(tmp_path: Path) -
             async with session.get(f"http://{metrics}/debug/endpoints") as answer:
                 return {e["id"] for e in (await answer.json())["endpoints"] if e["reachable"]}
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while await picked() != {"w-0", "w-1"}:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)  # until the GETs are held

@@ -17,6 +17,10 @@ local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local freed = false
 
+-- Where no memory is left a script may write once it has written: Redis refuses its first command that needs memory, not
+-- the later ones. The book is small, and without it nothing is sent that would free memory. No member is ''.
+call('ZREM', leases, '')
+
 -- Read once and written once: a command costs as much as many lines of this. `lease_of`: false for one to be removed.
 local book, changed, lease_of = {}, {}, {}
 for i, value in ipairs(call('HMGET', state, unpack(FIELDS))) do
