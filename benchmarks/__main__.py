@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME ...]`: all of them, or those named."""
+"""`python -m benchmarks [NAME ...]`: all of them but the attacks, or those named."""
 
 import argparse
 import asyncio
@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import discovery_scale, dispatching, kubernetes_events, scraping
+from benchmarks.attacks.stage import run as attacks
 from benchmarks.picking import run as picking
 from benchmarks.routing import run as routing
 
-_NAMES = ("discovery", "kubernetes", "scraping", "picking", "routing", "dispatching")
+_FIGURES = ("discovery", "kubernetes", "scraping", "picking", "routing", "dispatching")
+_NAMES = (*_FIGURES, "attacks")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(_NAMES)}; all without one")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(_NAMES)}; all but attacks without one"
+    )
     plan = picking.Plan()
     group = parser.add_argument_group("picking")
     group.add_argument("--go-picker", type=Path, metavar="FILE", help="measure this Go picker's binary also")
@@ -33,8 +37,15 @@ def main() -> int:
     group.add_argument(
         "--go-processor", type=Path, metavar="FILE", help="measure this Go processor's binary also"
     )
+    group = parser.add_argument_group("attacks")
+    group.add_argument(
+        "--attack",
+        choices=attacks.names(),
+        metavar="NAME",
+        help=f"one of {', '.join(attacks.names())}; default: all",
+    )
     given = parser.parse_args()
-    names = given.names or list(_NAMES)
+    names = given.names or list(_FIGURES)
     if unknown := [name for name in names if name not in _NAMES]:
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(_NAMES)}")
     plan = picking.Plan(
@@ -47,6 +58,7 @@ def main() -> int:
         "picking": functools.partial(picking.main, plan),
         "routing": routing.main,
         "dispatching": functools.partial(dispatching.main, binary=given.go_processor),
+        "attacks": functools.partial(attacks.main, given.attack),
     }
     print(f"CPython {platform.python_version()}, {platform.machine()}, {platform.system()}")
     for name in names:

@@ -58,7 +58,8 @@ class Column(IntEnum):
     SCRAPED_AT = 5
     REACHABLE = 6
     PERIOD = 7
-    UNSEEN = 8
+    PAGELESS = 8
+    UNSEEN = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Adapters:
 
 
 NO_ADAPTERS: Final = Adapters()
-NO_NUMBERS: Floats = np.array([[0.0], [0.0], [0.0], [0.0], [0.0], [NEVER], [1.0], [0.0], [0.0]])
+NO_NUMBERS: Floats = np.array([[0.0], [0.0], [0.0], [0.0], [0.0], [NEVER], [1.0], [0.0], [0.0], [0.0]])
 """The matrix of one endpoint that nothing is known of yet."""
 
 
@@ -142,6 +143,11 @@ class EndpointPool:
     def reachable(self) -> Mask:
         """False where discovery has a hint that the worker does not answer."""
         return self._column(Column.REACHABLE) > 0
+
+    @property
+    def pageless(self) -> Mask:
+        """Which workers have no metrics page: all that is known of their load is what is in flight."""
+        return self._column(Column.PAGELESS) > 0
 
     @property
     def age(self) -> Floats:

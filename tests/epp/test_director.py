@@ -1,5 +1,6 @@
 import itertools
 import json
+import math
 import random
 from collections import Counter
 from typing import Any
@@ -78,6 +79,17 @@ def test_the_least_loaded_is_picked_and_counted() -> None:
     it.release(pick, NOW)
     it.release(pick, NOW)
     assert inflight(store) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("kv_usage", [math.nan, math.inf, -1.0])
+def test_nobody_is_sent_where_the_numbers_make_no_sense(kv_usage: float) -> None:
+    store = store_of("", "", "")
+    load(store, 0, 0, kv_usage)
+    load(store, 1, 3, 0.7)
+    load(store, 2, 3, 0.7)
+    it = director(store)
+    assert it.saturation(NOW) == pytest.approx((1 + 0.875 + 0.875) / 3)
+    assert Counter(direct(it).endpoints[0].id for _ in range(60)) == {"w1": 30, "w2": 30}
 
 
 @pytest.mark.parametrize("age", [0.0, 60.0])

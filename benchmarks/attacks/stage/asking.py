@@ -1,0 +1,66 @@
+"""Requests to a picker, said as Envoy says them, over grpc.aio."""
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+
+import grpc
+import grpc.aio
+
+from epp.control_headers import DESTINATION
+from epp.protocol import EXT_PROC
+from epp.wire.messages.ext_proc_pb2 import (
+    HeaderValue,
+    Metadata,
+    ProcessingMode,
+    ProcessingRequest,
+    ProcessingResponse,
+)
+
+_LIMIT = 128 * 1024 * 1024
+_PATIENCE = 30.0
+
+
+@contextlib.asynccontextmanager
+async def channel(address: str) -> AsyncIterator[grpc.aio.Channel]:
+    """A connection of its own."""
+    options = (("grpc.max_send_message_length", _LIMIT), ("grpc.use_local_subchannel_pool", 1))
+    async with grpc.aio.insecure_channel(address, options=options) as opened:
+        yield opened
+
+
+async def ask(
+    opened: grpc.aio.Channel,
+    body: bytes,
+    headers: Mapping[str, str] | None = None,
+    context: Metadata | None = None,
+) -> str:
+    """The destination of one request, its fallbacks behind it; the status of a refusal, as `503`. Raises AioRpcError."""
+    said = {":method": "POST", ":path": "/v1/chat/completions", "content-type": "application/json"}
+    first = ProcessingRequest(metadata_context=context)
+    fields = (
+        HeaderValue(key=key, raw_value=value.encode()) for key, value in (said | dict(headers or {})).items()
+    )
+    first.request_headers.headers.headers.extend(field.SerializeToString() for field in fields)
+    first.protocol_config.request_body_mode = ProcessingMode.FULL_DUPLEX_STREAMED
+    second = ProcessingRequest(metadata_context=context)
+    second.request_body.body, second.request_body.end_of_stream = body, True
+    call = opened.stream_stream(
+        f"/{EXT_PROC}/Process",
+        request_serializer=ProcessingRequest.SerializeToString,
+        response_deserializer=ProcessingResponse.FromString,
+    )(timeout=_PATIENCE)
+    await call.write(first)
+    await call.write(second)
+    answer = await call.read()
+    call.cancel()
+    assert isinstance(answer, ProcessingResponse), "the stream ended without an answer"
+    return _destination(answer)
+
+
+def _destination(answer: ProcessingResponse) -> str:
+    if answer.HasField("immediate_response"):
+        return str(answer.immediate_response.status.code)
+    for option in answer.request_headers.response.header_mutation.set_headers:
+        if option.header.key == DESTINATION:
+            return option.header.raw_value.decode()
+    return "none"

@@ -1,0 +1,65 @@
+"""Somebody who asks a victim again and again: the longest wait is how long its event loop stood still."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from benchmarks.processor import percentile
+
+_PAUSE = 0.02
+PATIENCE = 5.0
+"""Seconds after which an answer is not waited for any more."""
+
+
+@dataclass(slots=True)
+class Pulse:
+    """`waits`: seconds until each answer; `failed`: those that never came, each of which is a wait of PATIENCE too."""
+
+    waits: list[float] = field(default_factory=list)
+    failed: int = 0
+
+    def __str__(self) -> str:
+        if not self.waits:
+            return "nobody asked"
+        worst = f"max {max(self.waits) * 1000:.0f} ms"
+        failed = f", {self.failed} without an answer" if self.failed else ""
+        return f"p50 {percentile(self.waits, 0.5) * 1000:.1f} ms, {worst}{failed} (n={len(self.waits)})"
+
+
+@contextlib.asynccontextmanager
+async def pulse(url: str) -> AsyncIterator[Pulse]:
+    """Ask for that page while inside, one request at a time; what comes out last is counted."""
+    seen = Pulse()
+    task = asyncio.create_task(_ask(url, seen))
+    try:
+        yield seen
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def feel(url: str, seconds: float) -> Pulse:
+    """The pulse of so many seconds."""
+    async with pulse(url) as seen:
+        await asyncio.sleep(seconds)
+    return seen
+
+
+async def _ask(url: str, seen: Pulse) -> None:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE)) as client:
+        while True:
+            started = time.perf_counter()
+            try:
+                async with client.get(url) as answer:
+                    await answer.read()
+            except (aiohttp.ClientError, TimeoutError):
+                seen.failed += 1
+            except asyncio.CancelledError:
+                seen.waits.append(time.perf_counter() - started)
+                raise
+            seen.waits.append(time.perf_counter() - started)
+            await asyncio.sleep(_PAUSE)

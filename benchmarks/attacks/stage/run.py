@@ -1,0 +1,27 @@
+"""All attacks, or the one that is named, one after the other."""
+
+import asyncio
+import importlib
+import pkgutil
+
+from benchmarks import attacks
+from benchmarks.attacks.stage.figures import Figures
+
+LIMIT = 60.0
+"""Seconds that one attack may take, its victim's start included."""
+
+
+def names() -> list[str]:
+    """Of the attacks: one a file."""
+    return sorted(found.name for found in pkgutil.iter_modules(attacks.__path__) if not found.ispkg)
+
+
+async def main(name: str | None = None) -> None:
+    """Prints what each attack changed; raises TimeoutError where one does not end."""
+    for one in [name] if name is not None else names():
+        module = importlib.import_module(f"{attacks.__name__}.{one}")
+        figures = Figures()
+        print(f"\n### {one}\n{(module.__doc__ or one).splitlines()[0]}")
+        async with asyncio.timeout(LIMIT):
+            await module.attack(figures)
+        print(figures)
