@@ -12,6 +12,7 @@ from typing import Protocol
 
 from discovery import AdsumError
 from discovery.command_line import FAILED, WRONG_INPUT, complain
+from discovery.serving.descriptors import raise_limit
 
 try:
     from epp import envoy_flags, flags
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         said = f"there is no command {given[0]!r}; the only one is envoy-config"
         return complain(f"{said}, without a command the picker starts; see python -m epp --help", WRONG_INPUT)
     settings, verbosity, ignored = flags.parse(given)
+    raise_limit()
     level = logging.WARNING if verbosity <= 0 else logging.INFO if verbosity < 4 else logging.DEBUG
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for chatty in ("grpc", "watchfiles", "asyncio", "hpack"):

@@ -12,11 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from aiohttp import web
-
 import discovery
 from discovery.endpoints_file import EndpointsFile
 from discovery.opening import shown_url
+from discovery.serving.pages import PageServer
+from discovery.serving.sockets import listening_socket, listening_sockets
 from discovery.static import StaticSource
 from epp import certificate, status
 from epp.body import Budget
@@ -198,16 +198,19 @@ class PickerServer:
         app = status.application(
             self._telemetry.registry, gauges, lambda: status.describe(self._pool(), self._saturation())
         )
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
         host = settings.metrics_address or settings.host
         place = Place(host, settings.metrics_port)
         try:
-            await web.TCPSite(runner, None if host == ALL_INTERFACES else host, settings.metrics_port).start()
+            if host == ALL_INTERFACES:
+                listening = [listening_socket(host, settings.metrics_port)]
+            else:
+                listening = listening_sockets(host, settings.metrics_port)
         except OSError as error:
             raise ListenError(f"{place.refused()} (--metrics-port)") from error
-        self._metrics_address = place.address(runner.addresses[0][1])
+        pages = PageServer(app, listening, "the metrics port")
+        self._stack.push_async_callback(pages.stop)
+        await pages.start()
+        self._metrics_address = place.address(pages.port)
 
     async def _open_discovery(self, config: PickerConfig) -> None:
         settings = self._settings
