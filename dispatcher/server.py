@@ -147,7 +147,7 @@ class DispatcherServer:
         self._address = f"{host}:{pages.port}"
 
     def _why_not_ready(self) -> str:
-        return self._not_ready or self._broker_away
+        return self._not_ready or self._broker_away or self._lanes.why_not()
 
     async def _ping(self, broker: Broker) -> None:
         while True:

@@ -1,7 +1,8 @@
 """Envoy's access log: one line of JSON a request, with the worker that was picked and the one that served."""
 
+from epp.control_headers import DESTINATION, SERVED
 from epp.envoy_json import Json, typed
-from epp.protocol import DESTINATION, METADATA_NAMESPACE, SERVED
+from epp.protocol import METADATA_NAMESPACE
 
 _FIELDS = {
     "time": "%START_TIME%",

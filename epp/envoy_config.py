@@ -11,19 +11,13 @@ from dataclasses import dataclass
 
 import yaml
 
+from epp.control_headers import DESTINATION, SUBSET, UNSEEN
 from epp.duration import write_duration
 from epp.envoy_access_log import access_log, served_header
 from epp.envoy_json import Address, Json, hosts, no_breakers, socket, typed
 from epp.envoy_replies import local_replies
 from epp.envoy_workers import WORKERS, original_dst, override_host, retry_policy
-from epp.protocol import (
-    CONTROL_HEADERS,
-    DESTINATION,
-    EXT_PROC,
-    METADATA_NAMESPACE,
-    SUBSET,
-    SUBSET_NAMESPACE,
-)
+from epp.protocol import EXT_PROC, METADATA_NAMESPACE, SUBSET_NAMESPACE
 from epp.settings import HEALTH_FAILURES, HEALTH_INTERVAL
 
 _KEEPALIVE = {"interval": "1s", "timeout": "1.5s"}
@@ -109,7 +103,7 @@ def _listener(settings: EnvoySettings) -> Json:
         access_log=access_log(settings.access_log),
         local_reply_config=local_replies(),
         # what a client sends under these names must steer nothing, not even while the picker is away
-        early_header_mutation_extensions=[_remove((DESTINATION, *CONTROL_HEADERS))],
+        early_header_mutation_extensions=[_remove((DESTINATION, *UNSEEN))],
         route_config={
             "virtual_hosts": [{"name": "inference", "domains": ["*"], "routes": [_route(settings)]}]
         },
@@ -216,7 +210,8 @@ def _picker(settings: EnvoySettings) -> Json:
         },
     }
     if settings.secure:  # no validation context: the picker's own certificate is self-signed
-        tls = {"alpn_protocols": ["h2"], **_client_certificate(settings)}
+        newest = {"tls_maximum_protocol_version": "TLSv1_3"}  # without it an Envoy asks with TLS 1.2 at most
+        tls = {"alpn_protocols": ["h2"], "tls_params": newest, **_client_certificate(settings)}
         context = typed("transport_sockets.tls.v3.UpstreamTlsContext", common_tls_context=tls)
         cluster["transport_socket"] = {"name": "envoy.transport_sockets.tls", "typed_config": context}
     return cluster

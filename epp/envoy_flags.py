@@ -7,7 +7,7 @@ from discovery.command_line import Parser
 from epp.duration import parse_duration, write_duration
 from epp.envoy_config import EnvoySettings
 from epp.envoy_json import Address
-from epp.flags import boolean, port
+from epp.flag_values import boolean, port
 
 BODY_MODES = ("FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "NONE")
 

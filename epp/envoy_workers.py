@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from epp.control_headers import DESTINATION, FALLBACK, SERVED
 from epp.envoy_json import Address, Json, hosts, no_breakers, typed
-from epp.protocol import DESTINATION, FALLBACK, METADATA_NAMESPACE, SERVED
+from epp.protocol import METADATA_NAMESPACE
 
 WORKERS = "workers"
 """The cluster that the route names."""

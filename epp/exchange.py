@@ -47,6 +47,7 @@ class Exchange:
     __slots__ = (
         "_answer",
         "_body",
+        "_controls",
         "_deferral",
         "_director",
         "_fail",
@@ -82,6 +83,7 @@ class Exchange:
         self._mode = _FULL_DUPLEX
         self._response_mode = _FULL_DUPLEX
         self._headers: dict[str, str] = {}
+        self._controls: tuple[str, ...] = ()
         self._headers_only = False
         self._passing = False  # body pieces go on as they come, the pick does not see them
         self._held = False  # pieces that pass came before there was a pick
@@ -176,7 +178,7 @@ class Exchange:
         self._phase = _Phase.BODY
         self._started = now
         request = message.request_headers
-        self._headers = protocol.read_headers(request.headers)
+        self._headers, self._controls = protocol.read_headers(request.headers)
         if message.HasField("protocol_config"):
             config = message.protocol_config
             self._mode = config.request_body_mode
@@ -255,8 +257,8 @@ class Exchange:
         if self._observer is not None:
             self._observer.picked(pick, now)
         if not self._headers_only and self._mode not in _DUPLEX:
-            return [answers.picked(pick, self._rules.version, self._headers, "request_body")]
-        answer = answers.picked(pick, self._rules.version, self._headers, "request_headers")
+            return [answers.picked(pick, self._rules.version, self._controls, "request_body")]
+        answer = answers.picked(pick, self._rules.version, self._controls, "request_headers")
         if self._headers_only and not self._held:
             return [answer]
         pieces = self._body.forget()

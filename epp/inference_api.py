@@ -65,6 +65,7 @@ class Chat(Content):
     tools: Raw = Raw(b"")
 
     def size(self) -> int:
+        _check_tools(self.tools)
         return sum([memoryview(message.content).nbytes for message in self.messages or ()])
 
     def head(self, limit: int | None) -> bytes:
@@ -94,13 +95,24 @@ class Input(Content):
         return _text_head(self.input, limit)
 
 
+class Responses(Input):
+    tools: Raw = Raw(b"")
+
+    def size(self) -> int:
+        _check_tools(self.tools)
+        return _text_or_list(self.input, "$.input")
+
+    def context(self) -> bytes:
+        return b"\0".join((self.name(), self.cache_salt, self.tools))
+
+
 APIS: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
     "chat/completions": (msgspec.json.Decoder(Chat), "messages"),
     "chat/completions/render": (msgspec.json.Decoder(Chat), "messages"),
     "completions": (msgspec.json.Decoder(Completion), "prompt"),
     "completions/render": (msgspec.json.Decoder(Completion), "prompt"),
     "embeddings": (msgspec.json.Decoder(Input), "input"),
-    "responses": (msgspec.json.Decoder(Input), "input"),
+    "responses": (msgspec.json.Decoder(Responses), "input"),
 }
 """By the end of the path: how the body is decoded, and the field that must say what is asked."""
 ONLY_MODEL: Final = frozenset(
@@ -142,6 +154,23 @@ def _text_or_list(raw: Raw, place: str) -> int:
             return 0
         case _:
             raise msgspec.ValidationError(f"Expected `str | array` - at `{place}`")
+
+
+class _Tool(Struct):
+    """An object; what is in it is the worker's business."""
+
+
+_TOOLS: Final = msgspec.json.Decoder(list[_Tool] | None)
+
+
+def _check_tools(raw: Raw) -> None:
+    """Raises msgspec.ValidationError where they are no list of objects."""
+    if memoryview(raw).nbytes:
+        try:
+            _TOOLS.decode(raw)
+        except msgspec.ValidationError as error:
+            said, at, place = str(error).partition(" - at `$")
+            raise msgspec.ValidationError(f"{said} - at `$.tools{place if at else '`'}") from None
 
 
 def _text_head(raw: Raw, limit: int | None) -> bytes:

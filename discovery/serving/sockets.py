@@ -13,7 +13,9 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """One for each address of a host that may be a name; raises OSError and UnicodeError."""
+    """One for each address of a host that may be a name; raises OSError and UnicodeError. "::" is as above."""
+    if host == "::":
+        return [listening_socket(host, port)]
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     addresses = dict.fromkeys((family, address[0]) for family, _, _, _, address in found)
     with contextlib.ExitStack() as opened:

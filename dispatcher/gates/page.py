@@ -10,15 +10,21 @@ import aiohttp
 
 from dispatcher.budget import exact
 from dispatcher.gates.access import Access, SourceError
-from dispatcher.gates.reader import fetch
+from dispatcher.gates.reader import age_of, fetch
 from dispatcher.gates.target_source import Sample
 
+# A page is a stranger's: every quantifier is possessive, and labels are read one after the other, so that no character is
+# looked at twice for want of what should follow it.
 _SAMPLE: Final = re.compile(
-    r'(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)[ \t]*(?:\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*")*)\})?'
-    r"[ \t]+(?P<value>[^ \t]+)(?:[ \t]+(?P<time>-?[0-9]{1,19}))?[ \t]*"
+    r'[ \t]*+(?:\{(?P<labels>(?:[^"}]++|"(?:[^"\\]++|\\.)*+")*+)\}[ \t]*+)?'
+    r"(?P<value>[^\s#{]++)(?:[ \t]++(?P<time>-?[0-9]{1,19}+))?[ \t\r]*+(?:#.*+)?"
 )
-_LABEL: Final = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"')
+_LABEL: Final = re.compile(r'[ \t]*+([A-Za-z_][A-Za-z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\.)*+)"[ \t]*+,?')
 _ESCAPE: Final = re.compile(r"\\(.)")
+_LINE: Final = 64 * 1024
+"""Characters of a line behind the name."""
+_LINES: Final = 20_000
+"""Lines that begin with a metric's name, those of longer names too: what is read for longer holds up everybody else."""
 
 
 class PageReader:
@@ -50,7 +56,7 @@ class PageReader:
             if not found and self._absent is None:
                 raise SourceError(f"the page has no {metric} with the labels {dict(self._labels)}")
             total += self._combine(value for value, _ in found) if found else self._absent or Fraction(0)
-            age = max([age, *(served_at - at / 1000 for _, at in found if at is not None)])
+            age = max([age, *(age_of(at / 1000, served_at) for _, at in found if at is not None)])
         return Sample(total, age)
 
 
@@ -72,22 +78,48 @@ class Page:
 def samples(text: str, metric: str, labels: Mapping[str, str]) -> Iterator[tuple[Fraction, int | None]]:
     """Value and time (Unix milliseconds, where it is told) of each sample that has those labels.
 
-    Raises SourceError for one that is no finite number: half a sum is no load.
+    Raises SourceError for one that is no number from 0 on, or no sample at all: half a sum is no load.
     """
-    for line in text.splitlines():
-        if not line.startswith(metric):
-            continue
-        found = _SAMPLE.fullmatch(line)
-        if found is None or found["name"] != metric or not _has(found["labels"] or "", labels):
+    for said in _lines(text, metric):
+        found = _SAMPLE.fullmatch(said) if len(said) <= _LINE else None
+        if found is None:
+            raise SourceError(f"a line of {metric} is no sample, behind the name it has {said[:40]!r}")
+        if not _has(found["labels"] or "", labels):
             continue
         value = exact(found["value"])
-        if value is None:
-            raise SourceError(f"{metric} is {found['value'][:40]}, expected a finite number")
+        if value is None or value < 0:
+            raise SourceError(f"{metric} is {found['value'][:40]}, expected a finite number from 0 on")
         yield value, int(found["time"]) if found["time"] else None
+
+
+def _lines(text: str, metric: str) -> Iterator[str]:
+    """What stands behind the name. A line ends at a newline and nowhere else (text format 0.0.4)."""
+    page, key = f"\n{text}", f"\n{metric}"
+    at = page.find(key)
+    for _ in range(_LINES):
+        if at < 0:
+            return
+        start, at = at + len(key), page.find(key, at + len(key))
+        if page[start : start + 1] in _ENDS:
+            newline = page.find("\n", start, start + _LINE + 1)
+            yield page[start : newline if newline >= 0 else start + _LINE + 1]
+    if at >= 0:
+        raise SourceError(f"more than {_LINES} lines begin with {metric}")
+
+
+_ENDS: Final = frozenset("{ \t\r\n")
 
 
 def _has(text: str, wanted: Mapping[str, str]) -> bool:
     if not wanted:
         return True
-    have = {name: _ESCAPE.sub(r"\1", value) for name, value in _LABEL.findall(text)}
+    have: dict[str, str] = {}
+    at = 0
+    while (found := _LABEL.match(text, at)) is not None:
+        have[found[1]] = _ESCAPE.sub(_unescaped, found[2])
+        at = found.end()
     return all(have.get(name) == value for name, value in wanted.items())
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return "\n" if found[1] == "n" else found[1]

@@ -10,7 +10,7 @@ import aiohttp
 
 from dispatcher.budget import exact
 from dispatcher.gates.access import Access, SourceError
-from dispatcher.gates.reader import fetch
+from dispatcher.gates.reader import age_of, fetch
 from dispatcher.gates.target_source import Sample
 
 DENOMINATOR: Final = 10**9
@@ -42,7 +42,7 @@ class PrometheusReader:
             found = _only_sample(document.body)
             if found is not None:
                 value, at = found
-                return Sample(value, max(0.0, document.served_at - at))
+                return Sample(value, age_of(at, document.served_at))
         raise SourceError(f"Prometheus has no sample of {' nor of '.join(self._queries)}")
 
 
@@ -56,7 +56,7 @@ def _only_sample(body: bytes) -> tuple[Fraction, float] | None:
         if time_and_text is None:
             return None
         at, text = float(time_and_text[0]), time_and_text[1]
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
         raise SourceError(f"no answer of Prometheus: {type(error).__name__}") from error
     value = exact(text) if isinstance(text, str) else None
     if value is None:

@@ -3,6 +3,7 @@
 import ssl
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from math import isinf
 from time import time
 from typing import Final
 
@@ -52,8 +53,24 @@ async def _whole(answer: aiohttp.ClientResponse) -> bytes:
     return bytes(body)
 
 
+def age_of(at: float, served_at: float) -> float:
+    """How old a sample of the Unix time `at` was when it was served; raises SourceError for a time that makes no sense."""
+    if not at <= served_at + AHEAD or isinf(at):
+        raise SourceError(f"its time is {at:.14g}, expected one in Unix seconds that is not to come")
+    return max(0.0, served_at - at)
+
+
+AHEAD: Final = 300.0
+"""Seconds that the clock of who took a sample may be ahead of the server's."""
+
+
 def _served_at(date: str) -> float:
     try:
         return parsedate_to_datetime(date).timestamp()
-    except ValueError:
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+        IndexError,
+    ):  # whatever email.utils makes of a stranger's header
         return time()

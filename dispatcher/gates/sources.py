@@ -18,8 +18,14 @@ from dispatcher.gates.parameters import (
 from dispatcher.gates.prometheus import PrometheusReader
 from dispatcher.gates.target_source import Fixed, Meaning, Reader, TargetSource
 
-BY_LOAD: Final = Meaning(from_load, closing_point)
-BY_SATURATION: Final = Meaning(lambda value, _: from_saturation(value), lambda _, baseline: ONE - baseline)
+_MOST_LOAD: Final = 10**15
+"""Requests, or bytes of them."""
+_MOST_SATURATION: Final = 10**6
+
+BY_LOAD: Final = Meaning(from_load, closing_point, _MOST_LOAD)
+BY_SATURATION: Final = Meaning(
+    lambda value, _: from_saturation(value), lambda _, baseline: ONE - baseline, _MOST_SATURATION
+)
 BY_ITSELF: Final = Meaning(lambda value, _: share(value) or ZERO, lambda _, baseline: baseline)
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import Final, Protocol
 
-from dispatcher.budget import ZERO, spare, system_capacity
+from dispatcher.budget import ZERO, closing_point, spare, system_capacity
+from dispatcher.gates.access import SourceError
 from dispatcher.gates.meter import Measurement
 
 
@@ -37,10 +38,14 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """`estimate`: D from the number read and max_SYS. `closes_at`: the number where D = B, from max_SYS and B."""
+    """`estimate`: D from the number read and max_SYS. `closes_at`: the number where D = B, from max_SYS and B.
+
+    `most`: the largest number that can be believed, 0 being the least; None: there is no such bound.
+    """
 
     estimate: Callable[[Fraction, Fraction], Fraction]
     closes_at: Callable[[Fraction, Fraction], Fraction]
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,19 @@ class TargetSource:
     async def measure(self) -> Measurement:
         """As `dispatcher.gates.meter.Source`; both numbers must be there."""
         value, ready = await self.value.read(), await self.ready.read()
+        if self.meaning.most is not None:
+            _check("the number read", value.value, self.meaning.most)
+        _check("the number of ready model servers", ready.value, _MOST_SERVERS)
         capacity = system_capacity(ready.value, self.per_server)
         free = spare(self.meaning.estimate(value.value, capacity), self.baseline) if capacity > 0 else ZERO
         threshold = self.meaning.closes_at(capacity, self.baseline)
-        return Measurement(free, capacity, max(value.age, ready.age), value.value, threshold)
+        line = closing_point(capacity, self.baseline)
+        return Measurement(free, capacity, line, max(value.age, ready.age), value.value, threshold)
+
+
+_MOST_SERVERS: Final = 1_000_000
+
+
+def _check(what: str, value: Fraction, most: int) -> None:
+    if not 0 <= value <= most:
+        raise SourceError(f"{what} is {float(value):g}, expected one from 0 to {most}")

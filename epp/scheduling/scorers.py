@@ -1,7 +1,7 @@
 """The scorers. Names, parameters and values are those of the Go picker; the tests hold its table of values."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -11,22 +11,22 @@ from epp.request import InferenceRequest
 
 @dataclass(frozen=True, slots=True)
 class QueueScorer:
-    """The shortest queue gets 1, the longest 0; all 1 when they are equal."""
+    """The shortest queue gets 1, the longest 0, as does one that is longer by 128; all 1 when they are equal."""
 
     published_only: ClassVar[bool] = True
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
-        return _fewest(pool.waiting)
+        return _fewest(pool.waiting, _QUEUE_SPREAD)
 
 
 @dataclass(frozen=True, slots=True)
 class RunningRequestsSizeScorer:
-    """The fewest running requests get 1, the most 0; all 1 when they are equal."""
+    """The fewest running requests get 1, the most 0, as do 1,024 more; all 1 when they are equal."""
 
     published_only: ClassVar[bool] = True
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
-        return _fewest(pool.running)
+        return _fewest(pool.running, _RUNNING_SPREAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,15 @@ class ActiveRequestScorer:
         return np.where(inflight <= self.idle_threshold, 1.0, (most - inflight) / most * self.max_busy_score)
 
 
-def _fewest(counts: Floats) -> Floats:
+_QUEUE_SPREAD: Final = 128.0
+_RUNNING_SPREAD: Final = 1024.0
+"""Between the best and the worst: beyond it one page that says 100,000 would make 0 and 100 look alike."""
+
+
+def _fewest(counts: Floats, spread: float) -> Floats:
     least, most = counts.min(initial=np.inf), counts.max(initial=-np.inf)
     if least >= most:
         return np.ones(len(counts))
-    scores: Floats = (most - counts) / (most - least)
+    most = min(most, least + spread)
+    scores: Floats = np.maximum(most - counts, 0.0) / (most - least)
     return scores

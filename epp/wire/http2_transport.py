@@ -110,7 +110,11 @@ class Http2Listener:
 
     async def __aenter__(self) -> Self:
         place = self._place
-        tls = None if place.certificate is None else server_context(place.certificate, place.client_ca)
+        tls = (
+            None
+            if place.certificate is None
+            else server_context(place.certificate, place.client_ca, place.tls)
+        )
         try:
             listening = listening_socket(place.host, place.port)
         except OSError as error:

@@ -21,6 +21,7 @@ class TargetSimulator:
         self.looks = 0
         self.status = 200
         self.page: str | None = None
+        self.date: str | None = None
         self._history: deque[tuple[float, int]] = deque()
         self.url = ""
 
@@ -47,7 +48,8 @@ class TargetSimulator:
     async def _metrics(self, request: web.Request) -> web.Response:
         self.looks += 1
         if self.page is not None:
-            return web.Response(text=self.page, status=self.status)
+            headers = {"Date": self.date} if self.date is not None else None
+            return web.Response(text=self.page, status=self.status, headers=headers)
         then = time.monotonic() - self.late
         while len(self._history) > 1 and self._history[1][0] <= then:
             self._history.popleft()

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
@@ -89,6 +90,17 @@ async def test_the_load_at_which_a_gate_closes_is_told(
         ('load{a="1"} 1\n', "the page has no load with the labels {'a': '2'}"),
         ("load NaN\n", "load is NaN, expected a finite number"),
         ("load +Inf\n", "load is +Inf, expected a finite number"),
+        ("load -1\n", "load is -1, expected a finite number from 0 on"),
+        ("load 5\nload -4.5\n", "load is -4.5, expected a finite number from 0 on"),
+        ("load 1e308\n", "load is 1e308, expected a finite number"),
+        ("load 1e99\n", "the number read is 1e+99, expected one from 0 to 1000000"),
+        ("load 0.5\nload{\n", "a line of load is no sample"),
+        ("load 0.5\nload \n", "a line of load is no sample"),
+        ("load 0.5\nload 1 2 3\n", "a line of load is no sample"),
+        ('load{x="' + "x" * 100_000 + '"} 1\n', "a line of load is no sample"),
+        ("load 0\n" * 20_001, "more than 20000 lines begin with load"),
+        ("load 1 IN_A_DAY\n", "expected one in Unix seconds that is not to come"),
+        ("load 1 -9999999999999999999\n", "too old"),
         ("load 1\nload nan\n", "expected a finite number"),
         ("load 1 AN_HOUR_AGO\n", "too old"),
         ("load 1\n" + "#" * 9_000_000, "more than 8388608 bytes"),
@@ -101,8 +113,10 @@ async def test_13_a_page_that_cannot_be_read_closes_the_gate(
     target.page = 'load{a="2"} 0.5\n'
     async with opened("endpoint-scrape", params(target, **labels)) as gate:
         await eventually(lambda: gate.budget() == 0.5)
-        target.page = page.replace("AN_HOUR_AGO", f"{int(time.time() - 3600)}000")
-        await eventually(lambda: said in meter_states(gate)[0].reason, within=10)
+        target.page = page.replace("AN_HOUR_AGO", f"{int(time.time() - 3600)}000").replace(
+            "IN_A_DAY", f"{int(time.time() + 86400)}000"
+        )
+        await eventually(lambda: said in meter_states(gate)[0].reason, within=20)
         assert not meter_states(gate)[0].available
         assert gate.budget() == 0
         assert await Places(gate).take_all() == 0
@@ -167,11 +181,63 @@ async def test_12_after_a_429_a_newer_reading_then_one_probe_then_a_ramp(
 
 
 def test_samples_of_a_page() -> None:
-    page = 'a 1\na{x="}\\"",y="2"} 2 1000\na  {y="2"}\t3\nab 4\n# a 5\na{ 6\na 7 8 9\n a 10\na\n'
+    page = 'a 1\r\na{x="}\\"",y="2"} 2 1000 # {z="}"} 9\na  {y="2"}\t3\nab 4\n# a 5\n a 10\n'
     assert list(samples(page, "a", {})) == [(Fraction(1), None), (Fraction(2), 1000), (Fraction(3), None)]
     assert list(samples(page, "a", {"x": '}"'})) == [(Fraction(2), 1000)]
     with pytest.raises(SourceError, match="expected a finite number"):
         list(samples("a x", "a", {}))
+    assert list(samples('a{x="1\\n\\\\"} 2', "a", {"x": "1\n\\"})) == [(Fraction(2), None)]
+
+
+@pytest.mark.parametrize("ready", ["-1", "1e7", "1e99"])
+async def test_a_number_of_servers_that_cannot_be_so_closes_the_gate(
+    target: TargetSimulator, eventually: Eventually, ready: str
+) -> None:
+    target.page = "load 0\npods 4\n"
+    more = {"max_count_per_pod": 5, "pods_metric": "pods"}
+    async with opened("endpoint-scrape", params(target, **more)) as gate:
+        await eventually(lambda: gate.budget() == 1)
+        target.page = f"load 0\npods {ready}\n"
+        await eventually(lambda: not meter_states(gate)[0].available)
+        assert gate.budget() == 0
+        assert await Places(gate).take_all() == 0
+
+
+@pytest.mark.parametrize("date", ["Thu, 01 Jan 99999999999999999999 00:00:00 GMT", "0", "Thu, 1", "x" * 4000])
+async def test_a_date_that_is_none_is_not_believed(
+    target: TargetSimulator, eventually: Eventually, caplog: pytest.LogCaptureFixture, date: str
+) -> None:
+    target.page, target.date = "load 0.5\n", date
+    async with opened("endpoint-scrape", params(target)) as gate:
+        await eventually(lambda: gate.budget() == 0.5)
+        assert "a fault" not in caplog.text
+
+
+@pytest.mark.parametrize("break_", ["\x0b", "\x0c", "\r", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029"])
+def test_a_line_ends_at_a_newline_and_nowhere_else(break_: str) -> None:
+    """What a client says of itself is in labels of such a page: no character of it begins another line."""
+    page = f'requests{{model="x{break_}load 0{break_}y"}} 3\nload 50\n'
+    assert list(samples(page, "load", {})) == [(Fraction(50), None)]
+
+
+HOSTILE = {
+    "labels": "load{%s} 1\n",
+    "a label": 'load{x="%s} 1\n',
+    "blanks": "load%.0s" + " " * 20_000 + "\n",
+    "blanks behind": "load 1%.0s" + " " * 20_000 + "x\n",
+    "escaped": "load{%.0s" + 'a="\\"' * 4000 + '"} 1\n',
+    "pairs": "load{%.0s" + "a=" * 10_000 + "} 1\n",
+    "short lines": "%.0s" + "load\n" * 4000,
+}
+
+
+@pytest.mark.parametrize("page", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_hostile_page_takes_time_in_proportion_to_its_size(page: str) -> None:
+    """20 KB are read in less than a millisecond; where each character is looked at again from each other one, in seconds."""
+    started = time.thread_time()
+    with suppress(SourceError):
+        list(samples(page % ("a" * 20_000), "load", {"x": "1"}))
+    assert time.thread_time() - started < 0.25
 
 
 async def test_09_gates_together_count_what_is_sent_once(

@@ -141,6 +141,14 @@ MATRIX = '{"status":"success","data":{"resultType":"matrix","result":[{"metric":
             "2 samples, expected one",
         ),
         (200, GOOD % (time.time() - 3600), "too old"),
+        (200, GOOD.replace("%f", "NaN"), "expected one in Unix seconds that is not to come"),
+        (200, GOOD.replace("%f", "Infinity"), "expected one in Unix seconds that is not to come"),
+        (200, GOOD.replace("%f", "-Infinity"), "expected one in Unix seconds that is not to come"),
+        (200, GOOD.replace("%f", "9" * 400), "no answer of Prometheus"),
+        (200, GOOD % (time.time() + 86400), "expected one in Unix seconds that is not to come"),
+        (200, "[" * 200_000, "no answer of Prometheus"),
+        (200, '{"status":"success","data":[]}', "no answer of Prometheus"),
+        (200, '{"status":"success","data":{"resultType":"vector","result":5}}', "no answer of Prometheus"),
     ],
 )
 async def test_13_what_cannot_be_read_closes_the_gate(
@@ -156,15 +164,15 @@ async def test_13_what_cannot_be_read_closes_the_gate(
         places = Places(gate)
         await eventually(lambda: gate.budget() == 0.5)
         fake.status, fake.answer = status, answer
-        await eventually(lambda: said in meter_states(gate)[0].reason, within=10)
+        await eventually(lambda: said in meter_states(gate)[0].reason, within=20)
         assert not meter_states(gate)[0].available
         assert gate.budget() == 0
         refusal = await places.ask()
         assert refusal is not None
         assert "free cannot be read" in str(refusal)
         fake.status, fake.answer, fake.data["free"] = 200, None, vector("0.4")
-        await asyncio.wait_for(refusal.changed(), 10)
-        await eventually(lambda: gate.budget() == 0.4, within=10)
+        await asyncio.wait_for(refusal.changed(), 20)
+        await eventually(lambda: gate.budget() == 0.4, within=20)
 
 
 @pytest.mark.parametrize("value", ["-0.1", "1.1"])
@@ -179,7 +187,20 @@ async def test_13_a_budget_out_of_range_closes_the_gate(
         assert await Places(gate).take_all() == 0
 
 
-@pytest.mark.parametrize("ready", [(), ("0",), ("-1",), ("NaN",)])
+@pytest.mark.parametrize("value", ["-0.1", "-1e99", "1e99", "NaN", "1e308"])
+async def test_a_saturation_or_a_load_that_makes_no_sense_is_not_known(
+    prometheus: tuple[FakePrometheus, dict[str, Any]], eventually: Eventually, value: str
+) -> None:
+    fake, params = prometheus
+    fake.data[SATURATION], fake.data[LOAD] = vector(value), vector(value)
+    for kind in ("prometheus-saturation", "prometheus-budget"):
+        async with opened(kind, params) as gate:
+            assert not await look(gate, eventually)
+            assert "expected" in meter_states(gate)[0].reason
+            assert await Places(gate).take_all() == 0
+
+
+@pytest.mark.parametrize("ready", [(), ("0",), ("-1",), ("NaN",), ("1e7",), ("1e99",)])
 async def test_13_no_ready_servers_close_the_gate(
     prometheus: tuple[FakePrometheus, dict[str, Any]], eventually: Eventually, ready: tuple[str, ...]
 ) -> None:

@@ -1,6 +1,8 @@
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from discovery import (
@@ -203,6 +205,26 @@ def test_a_look_that_changes_nothing_leaves_the_state(
     store.observe(store.endpoints[0], load, now=now, period=period)
     assert (store.pool(now=now).state is before.state) is same
     assert store.pool(now=now).age.tolist() == [0]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, -1.0, 1e308, 100_001.0])
+@pytest.mark.parametrize("field", ["waiting", "running", "kv_usage"])
+def test_what_makes_no_sense_is_not_known(field: str, number: float) -> None:
+    """Neither as the column's 0.0, which would be the best of all, nor as the last number that made sense."""
+    store = datastore("w1", "w2")
+    senseless = Load(**{"waiting": 0.0, "running": 0.0, "kv_usage": 0.0, field: number})
+    for endpoint in store.endpoints:
+        store.observe(endpoint, Load(waiting=0.0, running=0.0, kv_usage=0.0), now=1.0, period=0.05)
+    before = store.pool(now=1.0)
+    store.observe(store.endpoints[0], senseless, now=1.01, period=0.05)
+    pool = store.pool(now=1.02)
+    assert pool.fresh(3600.0).tolist() == [False, True]
+    assert pool.state is not before.state, "what was decided by its numbers is decided again"
+    assert np.isfinite(pool.waiting + pool.running + pool.kv_usage).all()
+    store.observe(store.endpoints[0], senseless, now=1.03, period=0.05)
+    assert store.pool(now=1.03).state is pool.state
+    store.observe(store.endpoints[0], Load(waiting=2.0), now=1.04, period=0.05)
+    assert store.pool(now=1.04).fresh(0.2).tolist() == [True, True]
 
 
 def test_who_comes_or_goes_changes_the_state() -> None:

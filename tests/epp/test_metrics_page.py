@@ -1,3 +1,6 @@
+import math
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,6 +74,32 @@ def test_vllm() -> None:
             b"nv_inference_pending_request_count 1\nnv_inference_exec_count 2\n",
             Load(waiting=1, running=2),
         ),
+        (
+            "llama.cpp",
+            (
+                b"# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing 2\n"
+                b"# TYPE llamacpp:requests_deferred gauge\nllamacpp:requests_deferred 1\n"
+            ),
+            Load(waiting=1, running=2),
+        ),
+        ("llama.cpp", b"llamacpp:kv_cache_usage_ratio 0.3\n", Load(kv_usage=0.3)),
+        (
+            "tgi",
+            (
+                b"# TYPE tgi_queue_size gauge\ntgi_queue_size 1\n"
+                b"# TYPE tgi_batch_current_size gauge\ntgi_batch_current_size 2\n"
+            ),
+            Load(waiting=1, running=2),
+        ),
+        (
+            "lmdeploy",
+            (
+                b'lmdeploy:num_requests_waiting{engine="0",model_name="m"} 1.0\n'
+                b'lmdeploy:num_requests_running{engine="0",model_name="m"} 2.0\n'
+                b'lmdeploy:gpu_cache_usage_perc{engine="0",model_name="m"} 0.3\n'
+            ),
+            Load(waiting=1, running=2, kv_usage=0.3),
+        ),
     ],
 )
 def test_the_words_of_each_engine(engine: str, page: bytes, expected: Load) -> None:
@@ -119,13 +148,7 @@ def value(page: bytes | bytearray, series: str = "m") -> float | None:
         (b"m 1 500\nm 2 500\nm 3\n", 2),
         (b'm{a="1"} 1 # {trace="x"} 9 9\n', 1),
         (b"mm 1\nxm 2\nm_total 3\nm:a 4\n", None),
-        (b"m NaN\n", None),
-        (b"m +Inf\n", None),
-        (b"m -1\n", None),
-        (b"m one\n", None),
         (b"m\n", None),
-        (b'm{a="b 1\n', None),
-        (b"m 5\nm NaN\n", 5),
         (b'# TYPE m summary\nm{quantile="0.5"} 1\n', None),
         (b"# TYPE m histogram\nm_bucket 1\nm 1\n", None),
         (b"# TYPE m counter\nm 1\n", 1),
@@ -136,6 +159,72 @@ def value(page: bytes | bytearray, series: str = "m") -> float | None:
 )
 def test_which_sample_counts(page: bytes, expected: float | None) -> None:
     assert value(page) == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"m NaN", b"m nan", b"m one", b'm{a="b 1', b'm{a="b"', b"m ", b"m{} ", b"m 5\nm NaN", b"m 1 5\nm NaN 6"],
+)
+def test_what_is_no_number_is_not_taken_for_absent(line: bytes) -> None:
+    load = read_load(line + b"\n", Engine.of("x", waiting="m"))
+    assert load.senseless == "waiting is nan, expected a number from 0 to 100000"
+
+
+def test_a_line_that_is_too_long_says_nothing_that_can_be_believed() -> None:
+    assert math.isnan(value(b'm{a="' + b"x" * 100_000 + b'"} 1\n') or 0)
+    assert value(b'm{a="' + b"x" * 60_000 + b'"} 1\n') == 1
+
+
+SENSELESS = ["NaN", "+Inf", "-Inf", "-1", "-0.001", "1e308", "100001", "1e999", "0x10", "--1"]
+
+
+@pytest.mark.parametrize("number", [*SENSELESS, "2", "1.11"])
+@pytest.mark.parametrize("field", ["waiting", "running", "kv_usage"])
+def test_a_number_that_cannot_be_so_makes_no_sense(field: str, number: str) -> None:
+    load = read_load(f"m {number}\n".encode(), Engine.of("x", **{field: "m"}))
+    if field == "kv_usage" or number not in ("2", "1.11"):
+        assert load.senseless.startswith(f"{field} is ")
+        assert "expected a number from 0 to " in load.senseless
+    else:
+        assert not load.senseless
+
+
+@pytest.mark.parametrize(
+    ("said", "read"), [("1", 1.0), ("1.05", 1.0), ("1.1", 1.0), ("0.999", 0.999), ("0", 0.0)]
+)
+def test_a_cache_that_is_a_little_more_than_full_is_full(said: str, read: float) -> None:
+    load = read_load(f"m {said}\n".encode(), Engine.of("x", kv_usage="m"))
+    assert (load.kv_usage, load.senseless) == (read, "")
+
+
+@pytest.mark.parametrize("number", [*SENSELESS, "1e13"])
+def test_a_cache_whose_size_makes_no_sense_is_not_known(number: str) -> None:
+    engine = BY_NAME["trtllm-serve"]
+    page = f"trtllm_kv_cache_tokens_per_block {number}\ntrtllm_kv_cache_max_blocks {number}\n"
+    assert read_cache_tokens(page.encode(), engine) in (None, 100_001**2)
+
+
+HOSTILE = {
+    "name": b"vllm:lora_requests_info{%s} 1\n",
+    "name of another": b"vllm:cache_config_info{%s} 1\n",
+    "blanks": b"vllm:num_requests_waiting%.0s" + b" " * 16384 + b"\n",
+    "tabs": b"vllm:num_requests_waiting%.0s" + b"\t" * 16384 + b"#\n",
+    "quoted": b'vllm:lora_requests_info{a="%s} 1\n',
+    "escaped": b"vllm:lora_requests_info{%.0s" + b'a="\\"' * 3000 + b'"} 1\n',
+    "equals": b"vllm:lora_requests_info{%.0s" + b"a=" * 8000 + b"} 1\n",
+    "braces": b"vllm:lora_requests_info%.0s" + b"{" * 16384 + b"\n",
+    "digits": b"vllm:num_requests_waiting 1 %.0s" + b"9" * 16384 + b"\n",
+}
+
+
+@pytest.mark.parametrize("page", HOSTILE.values(), ids=HOSTILE.keys())
+def test_a_hostile_page_takes_time_in_proportion_to_its_size(page: bytes) -> None:
+    """16 KiB are read in less than a millisecond; where each byte is looked at again from each other one, in seconds."""
+    page %= b"a" * 16384
+    started = time.thread_time()
+    read_load(page, BY_NAME["vllm"])
+    read_cache_tokens(page, BY_NAME["vllm"])
+    assert time.thread_time() - started < 0.25
 
 
 @pytest.mark.parametrize(
@@ -173,7 +262,7 @@ def test_a_page_that_says_nothing() -> None:
 @given(page=st.binary() | st.from_regex(rb"(\n|vllm:num_requests_waiting|[{}\", =\\0-9.]|a)*"))
 def test_any_bytes_are_read(page: bytes) -> None:
     load = read_load(page, BY_NAME["vllm"])
-    assert load.waiting is None or load.waiting >= 0
+    assert load.senseless or load.waiting is None or load.waiting >= 0
 
 
 @given(
