@@ -18,6 +18,7 @@ from discovery import (
     InstanceEventStream,
     InstanceRemovedEvent,
     InstanceUpdatedEvent,
+    MetadataClient,
     SourceDiscovery,
 )
 from discovery.memory import MemorySource, MemoryStore
@@ -195,3 +196,8 @@ def test_the_environment_says_it_where_nobody_else_does(monkeypatch: pytest.Monk
     monkeypatch.setenv(VARIABLE, "8")
     assert given(None) == Silence.told_within(8)
     assert given(2) == Silence.told_within(2)
+
+
+def test_a_client_of_ones_own_heeds_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "8")
+    assert MetadataClient().silence == Silence.told_within(8)
