@@ -21,13 +21,17 @@ SATURATED: Final = "rejected-saturated"
 
 
 class Pick:
-    """What became of a request: `endpoints[0]` is the choice, the rest are its fallbacks in order."""
+    """What became of a request: `endpoints[0]` is the choice, the rest are its fallbacks in order.
 
-    __slots__ = ("endpoints", "request")
+    `observed`: what who observes it keeps with it.
+    """
+
+    __slots__ = ("endpoints", "observed", "request")
 
     def __init__(self, request: InferenceRequest, endpoints: tuple[Endpoint, ...]) -> None:
         self.request = request
         self.endpoints = endpoints
+        self.observed: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
