@@ -84,6 +84,20 @@ class Chat(Content):
         return b"\0".join((self.name(), self.cache_salt, self.tools))
 
 
+class LongChat(Content):
+    """A chat of so many messages that to take them apart would hold up all others: the worker reads them."""
+
+    messages: Raw = Raw(b"null")
+
+    def size(self) -> int:
+        return _list(self.messages, "$.messages")
+
+    def head(self, limit: int | None) -> bytes:
+        return bytes(
+            memoryview(self.messages)[1:-1][:limit]
+        )  # as `_text_head`, for what the chat may go on with
+
+
 class Input(Content):
     input: Raw = Raw(b"null")
 
@@ -103,6 +117,24 @@ APIS: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
     "responses": (msgspec.json.Decoder(Input), "input"),
 }
 """By the end of the path: how the body is decoded, and the field that must say what is asked."""
+LONG: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
+    **APIS,
+    "chat/completions": (msgspec.json.Decoder(LongChat), "messages"),
+    "chat/completions/render": (msgspec.json.Decoder(LongChat), "messages"),
+}
+"""The same for a body that `is_long`."""
+_LONG: Final = 2 * 1024 * 1024
+_MANY: Final = 100_000
+"""JSON objects: half a microsecond and 60 bytes each."""
+
+
+def is_long(body: Buffer) -> bool:
+    """Whether it may have more than _MANY messages; a body that is smaller than _LONG has few enough."""
+    if len(body) < _LONG:
+        return False
+    return (bytes(body) if isinstance(body, memoryview) else body).count(b"{") > _MANY
+
+
 ONLY_MODEL: Final = frozenset(
     {"messages", "messages/count_tokens", "images/generations", "conversations", "audio/speech"}
     | {"rerank", "score", "classify", "pooling", "tokenize", "detokenize"}
@@ -136,12 +168,25 @@ def _text_or_list(raw: Raw, place: str) -> int:
         case b'"':
             return view.nbytes if view.nbytes > 2 else 0
         case b"[":
-            blank = view.nbytes < _SHORT and not bytes(view[1:-1]).strip()
-            return 0 if blank else view.nbytes
+            return 0 if _is_blank(view) else view.nbytes
         case b"n":
             return 0
         case _:
             raise msgspec.ValidationError(f"Expected `str | array` - at `{place}`")
+
+
+def _list(raw: Raw, place: str) -> int:
+    view = memoryview(raw)
+    if bytes(view[:1]) == b"n":
+        return 0
+    if bytes(view[:1]) != b"[":
+        raise msgspec.ValidationError(f"Expected `array | null` - at `{place}`")
+    return 0 if _is_blank(view) else view.nbytes
+
+
+def _is_blank(view: memoryview) -> bool:
+    """Whether a list has nothing in it."""
+    return view.nbytes < _SHORT and not bytes(view[1:-1]).strip()
 
 
 def _text_head(raw: Raw, limit: int | None) -> bytes:

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Raw
 
-from epp.inference_api import APIS, CONTENT, ONLY_MODEL, Prompt, api_of
+from epp.inference_api import APIS, CONTENT, LONG, ONLY_MODEL, Prompt, api_of, is_long
 from epp.protocol import Rejection
 
 Body: TypeAlias = bytes | bytearray | memoryview
@@ -159,7 +159,7 @@ def _read_json(request: InferenceRequest, body: Body) -> None:
         _read_loosely(request, body)
     if end is None or end in ONLY_MODEL:
         return
-    decoder, name = APIS[end]
+    decoder, name = (LONG if is_long(body) else APIS)[end]
     try:
         decoded = decoder.decode(body)
         size = decoded.size()
