@@ -19,7 +19,7 @@ async def attack(figures: Figures) -> None:
                 forged = f"a{one}{METRIC} 1000{one}b"
                 await ask(opened, BODY, {"x-llm-d-inference-fairness-id": forged})
         under = await _seen(victim)
-    figures.add("endpoints, as the dispatcher reads them", before[0], under[0])
+    figures.add("numbers of endpoints that the dispatcher reads", before[0], under[0])
     figures.add("the same, where each of Unicode's ends of lines ends one", before[1], under[1])
 
 
@@ -29,4 +29,4 @@ async def _seen(victim: Victim) -> tuple[list[float], list[float]]:
 
 
 def _ready(page: str) -> list[float]:
-    return [float(value) for value, _ in samples(page, METRIC, {})]
+    return sorted({float(value) for value, _ in samples(page, METRIC, {})})

@@ -1,6 +1,8 @@
 """A listed worker that serves well answers `GET /metadata` with something else than a document, or a 404."""
 
 import asyncio
+import contextlib
+from collections import Counter
 
 from benchmarks.attacks.stage.asking import ask, channel
 from benchmarks.attacks.stage.figures import Figures
@@ -19,21 +21,21 @@ ANSWERS = {
     "503": answer(b"", status="503 Service Unavailable"),
     "2 MiB of JSON": answer(b'{"a":"' + b"a" * 2_097_152 + b'"}', "application/json"),
 }
-SETTLED = 2.0
+PICKS = 90
+SETTLED = 6.0
+"""Seconds in which each was asked for its metadata, and for its page."""
 
 
 async def attack(figures: Figures) -> None:
-    """All at once, each with a picker of its own."""
-    said = await asyncio.gather(*map(_routed, ANSWERS.values()))
-    before = said[0]
-    for name, outcome in list(zip(ANSWERS, said, strict=True))[1:]:
-        figures.add(f"a request to it, where it says {name} instead of 404", before, outcome)
-
-
-async def _routed(metadata: bytes) -> str:
-    pages = {"/metrics": answer(HONEST), "/metadata": metadata}
-    async with worker(pages) as port, picker([port]) as victim:
+    async with contextlib.AsyncExitStack() as stack:
+        ports = {}
+        for name, metadata in ANSWERS.items():
+            pages = {"/metrics": answer(HONEST), "/metadata": metadata}
+            ports[await stack.enter_async_context(worker(pages))] = name
+        victim = await stack.enter_async_context(picker(list(ports)))
         await asyncio.sleep(SETTLED)
-        async with channel(victim.ports["grpc"]) as opened:
-            answered = await ask(opened, BODY)
-    return "routed" if answered.startswith(f"127.0.0.1:{port}") else f"refused with {answered}"
+        opened = await stack.enter_async_context(channel(victim.ports["grpc"]))
+        answered = [await ask(opened, BODY) for _ in range(PICKS)]
+    picks = Counter(ports.get(int(one.rpartition(":")[2]), one) for one in answered)
+    for name in list(ANSWERS)[1:]:
+        figures.add(f"of {PICKS} picks: to one that says 404, {name}", picks["404"], picks[name])
