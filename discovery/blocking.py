@@ -136,10 +136,14 @@ class ServiceDiscovery:
 
 
 def open(
-    url: str | None = None, *, ssl_context: ssl.SSLContext | None = None, token: str | None = None
+    url: str | None = None,
+    *,
+    ssl_context: ssl.SSLContext | None = None,
+    token: str | None = None,
+    silent_after: float | None = None,
 ) -> ServiceDiscovery:
     """As `discovery.open`."""
-    native = opening.open(url, ssl_context=ssl_context, token=token)
+    native = opening.open(url, ssl_context=ssl_context, token=token, silent_after=silent_after)
     return ServiceDiscovery(native, Portal(native.aclose, "discovery"))
 
 

@@ -11,6 +11,7 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
+from discovery.aiohttp_answer import connection_problem, read_body
 from discovery.document import read_etag
 from discovery.instance import (
     HEALTH_PATH,
@@ -22,7 +23,6 @@ from discovery.instance import (
     METADATA_PATH,
     InstanceStatus,
 )
-from discovery.metadata import connection_problem, read_body
 
 _HOLD: Final = 1
 _TIMEOUT: Final = 5.0

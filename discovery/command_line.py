@@ -2,7 +2,8 @@
 
 import argparse
 import sys
-from typing import Final, NoReturn
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
 
 from discovery.errors import AdsumError
 
@@ -17,6 +18,39 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         sys.exit(complain(f"{message}; see {self.prog} --help", WRONG_INPUT))
+
+
+class ShowVersion(argparse.Action):
+    """`--version`: of adsum as it is installed, for all its programs the same."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="show adsum's version and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        show_version()
+
+
+def show_version() -> NoReturn:
+    """Print it and exit."""
+    from importlib.metadata import PackageNotFoundError, version  # 10 ms, for who asks only
+
+    try:
+        print(f"adsum {version('adsum')}")
+    except PackageNotFoundError:
+        sys.exit(complain("adsum is not installed, so its version is not known", FAILED))
+    sys.exit(0)
+
+
+def not_installed(missing: ModuleNotFoundError, extra: str) -> str:
+    """What to do about a library that only comes with an extra."""
+    return f"the module {missing.name!r} is not installed; {how_to_install(extra)}"
+
+
+def how_to_install(extra: str) -> str:
+    """An extra of adsum, which no package index has."""
+    return (
+        f"in a checkout of adsum run: pip install '.[{extra}]'; a wheel takes [{extra}] behind its file name"
+    )
 
 
 def complain(error: BaseException | str, code: int | None = None) -> int:

@@ -42,6 +42,14 @@ class FrozenDict(Mapping[str, V], Generic[V]):
     def get(self, key: str, default: V | None = None) -> V | None:  # type: ignore[override]
         return self.parts[hash(key) % _PARTS].get(key, default)
 
+    def overlaid(self, values: Mapping[str, V]) -> "FrozenDict[V]":
+        """Another one, in which `values` take the place of what stands there; the parts without any are shared."""
+        parts = list(self.parts)
+        for key, value in values.items():
+            place = hash(key) % _PARTS
+            parts[place] = {**parts[place], key: value}
+        return FrozenDict(tuple(parts))
+
     def values(self) -> ValuesView[V]:
         return _Values(self)
 

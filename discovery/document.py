@@ -134,8 +134,8 @@ def read_ready(headers: Mapping[str, str]) -> bool:
 
 
 def _unavailable(instance: Instance, reason: str) -> MetadataUnavailableError:
-    return MetadataUnavailableError(instance.id, instance.authority, reason)
+    return MetadataUnavailableError(instance.id, instance.authority, reason, connected=True)
 
 
 def _not_this(instance: Instance, reason: str) -> WorkerUnreachableError:
-    return WorkerUnreachableError(instance.id, instance.authority, reason)
+    return WorkerUnreachableError(instance.id, instance.authority, reason, connected=True)

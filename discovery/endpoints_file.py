@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from discovery.command_line import how_to_install
 from discovery.instance import authority, check_instance_id
 
 FILE_LIMIT: Final = 1024 * 1024
@@ -230,7 +231,7 @@ def _decode(raw: bytes, path: Path) -> Any:
         return yaml.load(raw, Loader=loader)  # noqa: S506  # both are safe loaders
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"{path}: reading YAML needs PyYAML: pip install 'adsum[epp]', or use a .json file"
+            f"{path}: reading YAML needs PyYAML: {how_to_install('epp')}; or use a .json file"
         ) from error
     except Exception as error:
         raise ValueError(f"{path} is neither YAML nor JSON: {yaml_problem(error)}") from error

@@ -34,16 +34,36 @@ class InputFileError(DiscoveryError, ValueError):
 
 
 class MetadataUnavailableError(DiscoveryError):
-    """One worker's metadata cannot be had; `reason` is the short cause that `explain` shows."""
+    """One worker's metadata cannot be had; `reason` is the short cause that `explain` shows.
 
-    def __init__(self, instance_id: str, url: str, reason: str) -> None:
-        super().__init__(f"metadata of {instance_id} at {url} is unavailable: {reason}")
+    `connected`: somebody listens at its address.
+    """
+
+    def __init__(self, instance_id: str, authority: str, reason: str, *, connected: bool = False) -> None:
+        super().__init__(f"metadata of {instance_id} at {authority} is unavailable: {reason}")
         self.instance_id = instance_id
+        self.authority = authority
         self.reason = reason
+        self.connected = connected
 
 
 class WorkerUnreachableError(MetadataUnavailableError):
-    """Refused, reset, silent, or another instance answered: the worker may be gone, which only the source can say."""
+    """Refused, reset, silent, or another instance answered: the worker may be gone, which only the source can say.
+
+    `silent`: it did not answer in time, and nothing else was wrong.
+    """
+
+    def __init__(
+        self,
+        instance_id: str,
+        authority: str,
+        reason: str,
+        *,
+        connected: bool = False,
+        silent: bool = False,
+    ) -> None:
+        super().__init__(instance_id, authority, reason, connected=connected)
+        self.silent = silent
 
 
 class RegistrationError(AdsumError):

@@ -3,46 +3,57 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
 
 from discovery.copy_on_write import CopyOnWriteDict
-from discovery.document import Document, read_metadata
+from discovery.document import NO_DOCUMENT, Document, read_metadata
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
+from discovery.followed import Followed
 from discovery.instance import Instance
-from discovery.metadata import MetadataClient
-from discovery.pace import Pace, next_poll
+from discovery.metadata import Answer, MetadataClient
+from discovery.pace import Pace
+from discovery.remedy import in_full
 from discovery.watch import Truth
 
 log = logging.getLogger(__name__)
 
+_GRACE: Final = 0.25
+"""Seconds that a listed worker which listens has to send a document before it is told without one."""
+_LEAVING: Final = 1.0
+"""Seconds in which the source may say that a worker left whose connection was closed: its port closes first."""
+_MANY: Final = 4096
+"""Workers beyond which each is polled less often, so that all of them together are not polled more often."""
 
-@dataclass(slots=True, eq=False)
-class Followed:
-    """One instance under observation: its last good document, or why there is none."""
 
-    instance: Instance
-    document: Document | None = None
-    reachable: bool = True
-    pace: Pace = field(default_factory=Pace)
-    problem: str | None = "it has not answered yet"
-    task: asyncio.Task[None] | None = None
-    is_logged: bool = False
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """`needs_documents`: as the source has it. `suspect`: told of an id that just stopped answering. `on_silence`:
+    called when `DocumentFollower.silent` changed."""
+
+    needs_documents: bool
+    suspect: Callable[[str], None]
+    on_silence: Callable[[], None]
 
 
 class DocumentFollower:
     """Turns the truth about membership into the truth about membership and documents.
 
-    An instance is in it once its document is. Reachability is a hint: a GET that is reset or goes silent, or a worker
+    An instance is in it once its document is, or, where it is listed, once it listens. Reachability is a hint: a GET that is reset or goes silent, or a worker
     that does not call itself ready, turns it false; the next answer clears it.
     """
 
-    def __init__(self, membership: Truth, client: MetadataClient, suspect: Callable[[str], None]) -> None:
+    def __init__(self, membership: Truth, client: MetadataClient, rules: Rules) -> None:
         self.truth = Truth()
+        self.silent: dict[str, str] = {}
+        """Who answered once and does not any more: id and incarnation."""
         self._membership = membership
         self._client = client
-        self._suspect = suspect
+        self._rules = rules
         self._followed: dict[str, Followed] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._logged: set[str] = set()
         self._seen: CopyOnWriteDict[Instance] = CopyOnWriteDict()
         """What readers are told: those whose document is in."""
         self._publishing = False
@@ -58,6 +69,7 @@ class DocumentFollower:
         finally:
             self._ended = True
             self._followed.clear()
+            self.silent.clear()
 
     async def read(self, instance: Instance) -> dict[str, Any]:
         """The pushed copy, at once; when nothing is followed any more, the worker is asked.
@@ -75,6 +87,12 @@ class DocumentFollower:
         """Why members are not told yet, or are unreachable, by instance id."""
         return {key: f.problem for key, f in self._followed.items() if f.problem is not None}
 
+    def without_document(self) -> Mapping[str, str]:
+        """Why members that are listed are told without a document, by instance id; those that have none by right are
+        not among them."""
+        listed = (f for f in self._followed.values() if f.document is NO_DOCUMENT)
+        return {f.instance.id: f.problem for f in listed if f.problem is not None}
+
     async def _follow_membership(self, tasks: asyncio.TaskGroup) -> None:
         with self._membership.subscribed() as ear:
             while self._membership.error is None:
@@ -88,7 +106,8 @@ class DocumentFollower:
         for instance_id in changed:
             instance = self._membership.instances.get(instance_id)
             if instance is None:
-                self._stop(self._followed.pop(instance_id, None))
+                self._followed.pop(instance_id, None)
+                self._stop(instance_id)
                 self._seen.pop(instance_id, None)
             else:
                 self._keep(tasks, instance)
@@ -98,22 +117,26 @@ class DocumentFollower:
         followed = self._followed.get(instance.id)
         if followed is not None and followed.instance is instance:
             return
+        poll = self._client.silence.poll
         if followed is None or followed.instance.incarnation != instance.incarnation:
-            self._stop(followed)
             self._seen.pop(instance.id, None)
-            followed = self._followed[instance.id] = Followed(instance)
+            followed = Followed(instance, self._rules.needs_documents)
+            self._followed[instance.id] = followed
         elif (followed.instance.address, followed.instance.port) == (instance.address, instance.port):
             followed.instance = instance
             self._see(followed)
             return
-        self._stop(followed)
-        followed.instance, followed.pace = instance, Pace()
+        self._stop(instance.id)
+        followed.instance, followed.pace = instance, Pace(poll)
         self._see(followed)
-        followed.task = tasks.create_task(self._follow(followed), name=f"follow {instance.id}")
+        self._tasks[instance.id] = tasks.create_task(self._follow(followed), name=f"follow {instance.id}")
 
-    def _stop(self, followed: Followed | None) -> None:
-        if followed is not None and followed.task is not None:
-            followed.task.cancel()
+    def _stop(self, instance_id: str) -> None:
+        task = self._tasks.pop(instance_id, None)
+        if task is not None:
+            task.cancel()
+        self._logged.discard(instance_id)
+        self.silent.pop(instance_id, None)
 
     async def _follow(self, followed: Followed) -> None:
         now = asyncio.get_running_loop().time
@@ -139,10 +162,22 @@ class DocumentFollower:
         may_hold = known is not None and known.etag is not None and pace.may_hold(now())
         if may_hold and known is not None and (document := await self._hold(followed, known)) is not None:
             return document, pace.next_hold(now())
-        retry = pace.failures > 0
-        document = (await self._client.fetch(followed.instance, known, retry=retry)).document
+        document = (await self._fetch(followed)).document
         pace.answered()
-        return document, next_poll() if may_hold or document.etag is None else pace.next_hold(now())
+        if not may_hold and document.etag is not None and pace.may_hold(now()):
+            return document, 0.0
+        return document, pace.next_poll() * max(1.0, len(self._followed) / _MANY)
+
+    async def _fetch(self, followed: Followed) -> Answer:
+        """A worker that answers is given the time after which it is silent; any other one, more."""
+        is_retry = followed.pace.failures > 0
+        prompt = followed.was_heard and not is_retry and self._client.silence.in_every_watch
+        timeout = min(self._client.silence.margin, self._client.timeout) if prompt else None
+        waits = not followed.needs_document and not followed.is_told
+        connected = partial(self._listens_soon, followed) if waits else None
+        return await self._client.fetch(
+            followed.instance, followed.document, retry=is_retry, timeout=timeout, connected=connected
+        )
 
     async def _hold(self, followed: Followed, known: Document) -> Document | None:
         """What a held GET brought; None where none may be held. How well it was held is kept in mind."""
@@ -155,7 +190,7 @@ class DocumentFollower:
             raise
         if answer is None:
             return None
-        unchanged = answer.document == known and now() - started < self._client.wait / 2
+        unchanged = answer.document == known and now() - started < self._client.silence.wait / 2
         if not answer.held:
             pace.hold_refused(now())
         elif unchanged or answer.document.etag is None:
@@ -165,43 +200,63 @@ class DocumentFollower:
         return answer.document
 
     def _answered(self, followed: Followed, document: Document) -> None:
-        followed.is_logged = False
-        followed.problem = None if document.ready else "the worker itself says that it is not ready"
-        if document == followed.document and followed.reachable == document.ready:
-            return
-        if document.ready and followed.document is not None and not followed.document.ready:
-            followed.pace.forgive()  # a worker that drains holds nothing; one that is back may hold again
-        followed.document, followed.reachable = document, document.ready
-        self._see(followed)
-        self._publish_soon()
+        self._logged.discard(followed.instance.id)
+        if followed.answered(document):
+            self._tell(followed)
+        self._heard(followed)
 
     def _failed(self, followed: Followed, error: MetadataUnavailableError) -> float:
-        followed.problem = error.reason
         unreachable = isinstance(error, WorkerUnreachableError)
         if unreachable and followed.pace.failures == 0:
-            self._suspect(followed.instance.id)
-        if unreachable and followed.reachable:
-            followed.reachable = False
-            self._see(followed)
-            self._publish_soon()
+            self._rules.suspect(followed.instance.id)
+        if followed.failed(error, in_full(error, self._client.scheme)):
+            self._tell(followed)
+        self._heard(followed)
+        if isinstance(error, WorkerUnreachableError) and followed.silent:
+            asyncio.get_running_loop().call_later(0 if error.silent else _LEAVING, self._miss, followed)
+        if not unreachable and followed.is_told and not followed.needs_document:
+            followed.pace.answered()  # it has no document for us, and is well
+            return followed.pace.next_poll()
         return followed.pace.failed(unreachable=unreachable)
+
+    def _listens_soon(self, followed: Followed) -> None:
+        asyncio.get_running_loop().call_later(_GRACE, self._listens, followed)
+
+    def _listens(self, followed: Followed) -> None:
+        if (
+            self._followed.get(followed.instance.id) is followed
+            and not followed.is_told
+            and followed.listens()
+        ):
+            self._tell(followed)
+
+    def _heard(self, followed: Followed) -> None:
+        if not followed.silent and self.silent.pop(followed.instance.id, None) is not None:
+            self._rules.on_silence()
+
+    def _miss(self, followed: Followed) -> None:
+        """It is silent; if it was restarted or left meanwhile, nothing is said."""
+        instance = followed.instance
+        if self._followed.get(instance.id) is followed and followed.silent and instance.id not in self.silent:
+            self.silent[instance.id] = instance.incarnation
+            self._rules.on_silence()
 
     def _broke(self, followed: Followed, error: Exception) -> float:
         """What nobody foresaw is this worker's problem; said once until it answers again."""
         followed.problem = f"{type(error).__name__}: {error}"
-        if not followed.is_logged:
-            followed.is_logged = True
+        if followed.instance.id not in self._logged:
+            self._logged.add(followed.instance.id)
             log.error("following the metadata of %s failed", followed.instance.id, exc_info=error)
         return followed.pace.failed(unreachable=False)
 
     def _see(self, followed: Followed) -> None:
-        if followed.document is not None:
-            self._seen[followed.instance.id] = replace(
-                followed.instance,
-                revision=followed.document.revision,
-                reachable=followed.reachable,
-                reader=self,
-            )
+        told = followed.told(self)
+        if told is not None:
+            self._seen[told.id] = told
+
+    def _tell(self, followed: Followed) -> None:
+        self._see(followed)
+        self._publish_soon()
 
     def _publish_soon(self) -> None:
         if not self._publishing:

@@ -1,20 +1,16 @@
 """Asking a worker for its metadata: one GET, conditional, held by the worker when asked (design: the wire contract)."""
 
-import asyncio
 import json
-import os
-import socket
 import ssl
 from collections import OrderedDict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import aiohttp
 import tenacity
-from yarl import URL
 
+from discovery import http_answer
+from discovery.asking import Asker
 from discovery.document import (
     NO_DOCUMENT,
     Document,
@@ -24,11 +20,13 @@ from discovery.document import (
     verify_identity,
 )
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
-from discovery.instance import DEFAULT_WAIT, HEALTH_PATH, METADATA_LIMIT, METADATA_PATH, Instance
+from discovery.instance import HEALTH_PATH, METADATA_PATH, Instance
+from discovery.silence import Silence
+from discovery.turns import Turns
 
 _WITHOUT_DOCUMENT: Final = (404, 405, 501)
 _REMEMBERED: Final = 4096
-_BUSY_SHARE: Final = 4
+_PROMPT: Final = Silence()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +40,8 @@ class Answer:
 class MetadataClient:
     """GETs of `/metadata`, many at once; must be closed. Redirects are not followed, proxies not asked.
 
-    At most `concurrency` fetches run at once, of which a quarter may be retries, so that workers that hang cannot
-    keep others waiting. At most `held` GETs are held, which do not count as fetches. Times are in seconds.
+    At most `concurrency` fetches begin at once, of which a quarter may be retries. At most `held` GETs are held, which
+    do not count as fetches. `timeout`: seconds for an answer of a worker that was not heard yet.
     """
 
     def __init__(
@@ -52,21 +50,16 @@ class MetadataClient:
         ssl_context: ssl.SSLContext | None = None,
         token: str | None = None,
         timeout: float = 5.0,
-        wait: float = DEFAULT_WAIT,
+        silence: Silence = _PROMPT,
         concurrency: int = 128,
         held: int = 2048,
     ) -> None:
-        self.wait = wait
+        self.silence = silence
         self.timeout = timeout
-        self._ssl = ssl_context
-        self._headers = {"Accept": "application/json"} | (
-            {"Authorization": f"Bearer {token}"} if token else {}
-        )
-        self._fetches = asyncio.Semaphore(concurrency)
-        self._retries = asyncio.Semaphore(max(1, concurrency // _BUSY_SHARE))
+        self.scheme = "https" if ssl_context else "http"
+        self._asker = Asker(ssl_context=ssl_context, token=token)
+        self._turns = Turns(concurrency)
         self._free_holds = held
-        self._session: aiohttp.ClientSession | None = None
-        self._closed = False
         self._read: OrderedDict[tuple[str, str, str], Document] = OrderedDict()
 
     async def read(self, instance: Instance) -> dict[str, Any]:
@@ -90,41 +83,51 @@ class MetadataClient:
         return read_metadata(instance, answer.document)
 
     async def fetch(
-        self, instance: Instance, known: Document | None = None, *, retry: bool = False
+        self,
+        instance: Instance,
+        known: Document | None = None,
+        *,
+        retry: bool = False,
+        timeout: float | None = None,
+        connected: Callable[[], object] | None = None,
     ) -> Answer:
         """One GET that is answered at once; `known` comes back when it is still current.
 
-        Raises `MetadataUnavailableError`, and its subclass `WorkerUnreachableError` when nothing answered.
+        `connected` is called when a connection was made for it. Raises `MetadataUnavailableError`, and its subclass
+        `WorkerUnreachableError` when nothing answered.
         """
-        if retry:
-            async with self._retries:
-                return await self.fetch(instance, known)
-        async with self._fetches:
-            return await self._get(instance, known, {}, self.timeout)
+        async with self._turns.turn(retry=retry):
+            fields = _condition(known)
+            answer = await self._asker.get(
+                instance, METADATA_PATH, fields, timeout or self.timeout, connected
+            )
+        return _read_answer(instance, known, answer)
 
     async def hold(self, instance: Instance, known: Document) -> Answer | None:
-        """One GET that the worker holds until something changes or `wait` seconds pass; None: no hold is free.
+        """One GET that the worker holds until something changes or `silence.wait` seconds pass; None: no hold is free.
 
-        Raises as `fetch` does; silence for 2 s longer than `wait` is `WorkerUnreachableError`.
+        Raises as `fetch` does; silence for `silence.margin` seconds longer is `WorkerUnreachableError`.
         """
         if self._free_holds <= 0:
             return None
         self._free_holds -= 1
+        wait = self.silence.wait
         try:
-            return await self._get(instance, known, {"Prefer": f"wait={self.wait:g}"}, self.wait + 2.0)
+            fields = _condition(known) | {"Prefer": f"wait={wait:g}"}
+            answer = await self._asker.get(instance, METADATA_PATH, fields, wait + self.silence.margin)
         finally:
             self._free_holds += 1
+        return _read_answer(instance, known, answer)
 
     async def read_health(self, instance: Instance) -> str | None:
         """Why the worker is not ready, as its `/health` says it; None where it does not say.
 
         Raises `WorkerUnreachableError` when nothing answered.
         """
-        body = b""
-        async with self._fetches, self._asking(instance, HEALTH_PATH, {}, self.timeout) as response:
-            body = await read_body(response)
+        async with self._turns.turn():
+            answer = await self._asker.get(instance, HEALTH_PATH, {}, self.timeout)
         try:
-            said = json.loads(body)
+            said = json.loads(bytes(answer.body))
         except (ValueError, RecursionError):
             return None
         reason = said.get("reason") if isinstance(said, dict) else None
@@ -132,93 +135,26 @@ class MetadataClient:
 
     async def aclose(self) -> None:
         """Whoever asks from now on gets `MetadataUnavailableError`."""
-        self._closed = True
-        if self._session is not None:
-            await self._session.close()
-
-    async def _get(
-        self, instance: Instance, known: Document | None, headers: dict[str, str], timeout: float
-    ) -> Answer:
-        if known is not None and known.etag is not None:
-            headers = headers | {"If-None-Match": f'"{known.etag}"'}
-        async with self._asking(instance, METADATA_PATH, headers, timeout) as response:
-            return await _read_answer(instance, known, response)
-
-    @asynccontextmanager
-    async def _asking(
-        self, instance: Instance, path: str, headers: dict[str, str], timeout: float
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer to one GET, to be read within; raises as `fetch` does."""
-        if self._closed:
-            raise _unavailable(instance, "its discovery is closed")
-        try:
-            async with (
-                asyncio.timeout(timeout),
-                self._open_session().get(
-                    self._url(instance, path), headers=headers, allow_redirects=False
-                ) as response,
-            ):
-                yield response
-        except TimeoutError as error:
-            raise _unreachable(instance, f"no answer within {timeout:g} s") from error
-        except (aiohttp.ClientPayloadError, aiohttp.ClientConnectionError, OSError) as error:
-            raise _unreachable(instance, connection_problem(error)) from error
-        except (UnicodeError, aiohttp.InvalidURL) as error:
-            raise _unavailable(instance, f"its address cannot be asked: {error}") from error
-        except (aiohttp.ClientError, ValueError) as error:
-            raise _unavailable(instance, f"not an HTTP answer ({type(error).__name__})") from error
-
-    def _url(self, instance: Instance, path: str) -> URL:
-        try:
-            return URL(f"{'https' if self._ssl else 'http'}://{instance.authority}{path}")
-        except ValueError as error:
-            raise _unavailable(instance, f"its address cannot be asked: {error}") from error
-
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ssl=self._ssl or True),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self.timeout),
-                headers=self._headers,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=False,
-            )
-        return self._session
+        await self._asker.aclose()
 
 
-async def _read_answer(
-    instance: Instance, known: Document | None, response: aiohttp.ClientResponse
-) -> Answer:
-    held = "wait" in response.headers.get("Preference-Applied", "").lower()
-    if response.status == 304 and known is not None:
-        verify_identity(instance, response.headers)
-        return Answer(_with_ready(known, read_ready(response.headers)), held)
-    if response.status in _WITHOUT_DOCUMENT:
+def _condition(known: Document | None) -> dict[str, str]:
+    return {} if known is None or known.etag is None else {"If-None-Match": f'"{known.etag}"'}
+
+
+def _read_answer(instance: Instance, known: Document | None, answer: http_answer.Answer) -> Answer:
+    fields = answer.fields()
+    held = "wait" in (fields.get("Preference-Applied") or "").lower()
+    if answer.status == 304 and known is not None:
+        verify_identity(instance, fields)
+        return Answer(_with_ready(known, read_ready(fields)), held)
+    if answer.status in _WITHOUT_DOCUMENT:
         return Answer(NO_DOCUMENT)
-    if response.status in (401, 403):
-        raise _unavailable(instance, f"HTTP {response.status}: the worker wants another bearer token")
-    if response.status != 200:
-        raise _unavailable(instance, f"HTTP {response.status}, expected 200")
-    return Answer(read_document(instance, response.headers, await read_body(response)), held)
-
-
-def connection_problem(error: Exception) -> str:
-    """What kept a GET from an answer, in words; of a connection that was not made, what the system says."""
-    failed = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else None
-    if failed is None or not failed.errno or isinstance(failed, socket.gaierror | ssl.SSLError):
-        return str(error) or type(error).__name__
-    return f"cannot be reached: {os.strerror(failed.errno)}"
-
-
-async def read_body(response: aiohttp.ClientResponse, limit: int = METADATA_LIMIT) -> bytes:
-    """The whole body; of one that is longer than `limit` bytes, somewhat more than `limit` and no further."""
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > limit:  # the caller judges; here we only stop reading
-            response.close()
-            break
-    return bytes(body)
+    if answer.status in (401, 403):
+        raise _unavailable(instance, f"HTTP {answer.status}: the worker wants another bearer token")
+    if answer.status != 200:
+        raise _unavailable(instance, f"HTTP {answer.status}, expected 200")
+    return Answer(read_document(instance, fields, bytes(answer.body)), held)
 
 
 def _with_ready(known: Document, ready: bool) -> Document:
@@ -228,8 +164,4 @@ def _with_ready(known: Document, ready: bool) -> Document:
 
 
 def _unavailable(instance: Instance, reason: str) -> MetadataUnavailableError:
-    return MetadataUnavailableError(instance.id, instance.authority, reason)
-
-
-def _unreachable(instance: Instance, reason: str) -> WorkerUnreachableError:
-    return WorkerUnreachableError(instance.id, instance.authority, reason)
+    return MetadataUnavailableError(instance.id, instance.authority, reason, connected=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from discovery import silence
 from discovery.metadata import MetadataClient
 from discovery.service import SourceDiscovery
 from discovery.source import Source
@@ -29,20 +30,26 @@ def shown_url(url: str | None) -> str:
     parts = urlsplit(url) if url.startswith("file:") else None
     if parts is None or file_path(parts, url) is not None:
         return url
-    from discovery.record import default_root
+    from discovery.root import default_root
 
     return f"file://{default_root()}"
 
 
 def open(
-    url: str | None = None, *, ssl_context: ssl.SSLContext | None = None, token: str | None = None
+    url: str | None = None,
+    *,
+    ssl_context: ssl.SSLContext | None = None,
+    token: str | None = None,
+    silent_after: float | None = None,
 ) -> SourceDiscovery:
     """The discovery that `url` names; `ssl_context` and `token` are for asking workers for their metadata.
 
+    `silent_after`: seconds within which a watch tells that a worker which stopped is unreachable. None:
+    `$ADSUM_SILENT_AFTER`, else 4. 0: only a watch with metadata looks, and tells it after up to 12.
     Raises ValueError for a URL that is none of ours. Nothing is connected or read before the first call.
     """
-    source = open_source(url or default_url())
-    return SourceDiscovery(source, client=MetadataClient(ssl_context=ssl_context, token=token))
+    client = MetadataClient(ssl_context=ssl_context, token=token, silence=silence.given(silent_after))
+    return SourceDiscovery(open_source(url or default_url()), client=client)
 
 
 def open_source(url: str) -> Source:

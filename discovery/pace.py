@@ -4,8 +4,6 @@ import math
 import random
 from typing import Final
 
-_POLL: Final = 2.0
-"""Seconds between two GETs of a worker that does not hold them."""
 _FIRST_RETRY: Final = 0.05
 _LAST_RETRY: Final = 5.0
 _HOLD_FAILURES: Final = 2
@@ -18,10 +16,13 @@ _SPACING: Final = 0.2
 class Pace:
     """One worker's. `now` is seconds on any clock that only goes forward, pauses are seconds.
 
+    `poll`: between two GETs of a worker that does not hold them.
+
     GETs that fail because they are to be held are counted apart: a worker that answers all others is well.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, poll: float = 2.0) -> None:
+        self._poll = poll
         self.failures = 0
         self._hold_failures = 0
         self._hold_after = -math.inf
@@ -40,7 +41,7 @@ class Pace:
 
     def next_hold(self, now: float) -> float:
         """The pause before the next question to a worker that just answered and can be asked to hold."""
-        return 0.0 if self.may_hold(now) else next_poll()
+        return 0.0 if self.may_hold(now) else self.next_poll()
 
     def answered(self) -> None:
         self.failures = 0
@@ -74,6 +75,5 @@ class Pace:
         self._hold_failures = 0
         self._hold_after = -math.inf
 
-
-def next_poll() -> float:
-    return _POLL * random.uniform(0.9, 1.1)
+    def next_poll(self) -> float:
+        return self._poll * random.uniform(0.9, 1.1)

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Protocol, Self
 from weakref import WeakSet
 
-from discovery.explanation import ExplainedCandidate, Explanation
+from discovery.explanation import ExplainedCandidate, Explanation, with_neighbours
 from discovery.instance import Instance, InstanceStatus
 from discovery.metadata import MetadataClient
 from discovery.shared import SharedWatch
@@ -83,7 +83,7 @@ class SourceDiscovery:
             explained = await asyncio.gather(*(_explain(shared, candidate) for candidate in found))
             self._check_open()
             elsewhere = () if explained else tuple(sorted(await self._source.components()))
-            candidates = tuple(sorted(explained, key=lambda e: e.id))
+            candidates = tuple(with_neighbours(sorted(explained, key=lambda e: e.id)))
             return Explanation(key, shared.membership.health, candidates, elsewhere)
 
     def missing(self, namespace: str, component: str) -> dict[str, str]:
@@ -92,6 +92,13 @@ class SourceDiscovery:
         """
         shared = self._shared.get(component_key(namespace, component))
         return {} if shared is None else shared.missing()
+
+    def without_document(self, namespace: str, component: str) -> dict[str, str]:
+        """Who is listed, and told by a watch with metadata that is open now though it gave no sound document, and why, by
+        id. A worker that answers that there is none (404, 405, 501) is not among them.
+        """
+        shared = self._shared.get(component_key(namespace, component))
+        return {} if shared is None else shared.without_document()
 
     async def aclose(self) -> None:
         """End what is under way: streams end, whoever waits for a set gets RuntimeError."""
@@ -114,8 +121,8 @@ class SourceDiscovery:
 
     @asynccontextmanager
     async def _membership(self, key: ComponentKey) -> AsyncIterator[Truth]:
-        async with self._attached(key, self._sync_timeout) as shared:
-            yield shared.membership
+        async with self._attached(key, self._sync_timeout) as shared, shared.watched() as truth:
+            yield truth
 
     @asynccontextmanager
     async def _documents(self, key: ComponentKey) -> AsyncIterator[Truth]:

@@ -1,15 +1,18 @@
 """One run of a source for one key, and at most one set of held GETs, shared by all who watch that key."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
+from discovery.copy_on_write import FrozenDict
 from discovery.errors import DiscoveryTimeoutError, MetadataUnavailableError
-from discovery.follow import DocumentFollower
+from discovery.follow import DocumentFollower, Rules
 from discovery.instance import Instance, MetadataReader
 from discovery.metadata import MetadataClient
-from discovery.source import Candidate, ComponentKey, PersistentSnapshot, Snapshot, Source
+from discovery.remedy import in_full
+from discovery.source import Candidate, ComponentKey, PersistentSnapshot, Snapshot, Source, needs_documents
 from discovery.watch import Truth
 
 
@@ -20,6 +23,7 @@ class SharedWatch:
         self.membership = Truth()
         self.users = 0
         self._heard = Snapshot(())
+        self._members: Mapping[str, Instance] = FrozenDict()
         self._key = key
         self._client = client
         self._source = source
@@ -43,7 +47,8 @@ class SharedWatch:
         instances = snapshot.instances
         if not isinstance(snapshot, PersistentSnapshot):
             instances = {i: self._readable(instance) for i, instance in instances.items()}
-        self.membership.replace(instances, snapshot.known)
+        self._members = instances
+        self.membership.replace(self._with_silence(), snapshot.known)
 
     def degraded(self, reason: str) -> None:
         """Report: contact to the source is lost."""
@@ -75,21 +80,38 @@ class SharedWatch:
             raise truth.error
 
     @asynccontextmanager
+    async def watched(self) -> AsyncIterator[Truth]:
+        """The membership; whoever falls silent is unreachable in it for as long as somebody watches."""
+        if not self._client.silence.in_every_watch:
+            yield self.membership
+            return
+        async with self._following_all():
+            yield self.membership
+
+    @asynccontextmanager
     async def followed(self) -> AsyncIterator[Truth]:
-        """The truth with documents; the held GETs end with the last one who wants it."""
+        """The truth with documents."""
+        async with self._following_all() as follower:
+            yield follower.truth
+
+    @asynccontextmanager
+    async def _following_all(self) -> AsyncIterator[DocumentFollower]:
+        """One for all who watch: the held GETs end with the last of them."""
         self._followers += 1
         if self._follower is None:
-            suspect = self._source.suspect
-            self._follower = DocumentFollower(self.membership, self._client, lambda i: suspect(self._key, i))
+            suspect = partial(self._source.suspect, self._key)
+            rules = Rules(needs_documents(self._source), suspect, self._tell_silence)
+            self._follower = DocumentFollower(self.membership, self._client, rules)
             self._follower.publish()
             self._following = asyncio.create_task(self._follower.run(), name=f"documents {self._key}")
         try:
-            yield self._follower.truth
+            yield self._follower
         finally:
             self._followers -= 1
             if self._followers == 0 and self._following is not None:
                 task, self._following, self._follower = self._following, None, None
                 await _join(task)
+                self._tell_silence()
 
     def missing(self) -> dict[str, str]:
         """Why candidates are not told to those who want documents, by id. Asks nobody."""
@@ -100,6 +122,10 @@ class SharedWatch:
             reasons |= self._follower.problems()
         return {i: reason for i, reason in reasons.items() if i not in told}
 
+    def without_document(self) -> dict[str, str]:
+        """Why some are told to those who want documents without any, by id. Asks nobody."""
+        return {} if self._follower is None else dict(self._follower.without_document())
+
     async def problem(self, instance: Instance) -> str | None:
         """Why this member's metadata cannot be had, from the follower if there is one, else by asking the worker."""
         if self._follower is not None:
@@ -107,7 +133,7 @@ class SharedWatch:
         try:
             await self._client.fetch(instance)
         except MetadataUnavailableError as error:
-            return error.reason
+            return in_full(error, self._client.scheme)
         return None
 
     async def standing(self, instance: Instance) -> str:
@@ -127,8 +153,26 @@ class SharedWatch:
         else:
             self.membership.fail(RuntimeError(f"the source of {self._key} ended, which it never should"))
 
+    def _tell_silence(self) -> None:
+        if self.membership.error is None:
+            self.membership.replace(self._with_silence(), self._heard.known, self.membership.health)
+
+    def _with_silence(self) -> Mapping[str, Instance]:
+        """The members, those that fell silent marked."""
+        silent = {} if self._follower is None else self._follower.silent
+        marked = {
+            i: replace(member, reachable=False)
+            for i, incarnation in silent.items()
+            if (member := self._members.get(i)) is not None and member.incarnation == incarnation
+        }
+        if not marked:
+            return self._members
+        if isinstance(self._members, FrozenDict):
+            return self._members.overlaid(marked)
+        return {**self._members, **marked}
+
     def _readable(self, instance: Instance) -> Instance:
-        before = self.membership.instances.get(instance.id)
+        before = self._members.get(instance.id)
         return before if before is not None and before == instance else replace(instance, reader=self._client)
 
 

@@ -126,7 +126,11 @@ class Report(Protocol):
 
 
 class Source(Protocol):
-    """A source of truth. It retries for ever by itself; what it raises is final and reaches every reader."""
+    """A source of truth. It retries for ever by itself; what it raises is final and reaches every reader.
+
+    Its instances registered themselves, and are told in a watch with metadata once their documents are in. One whose
+    instances are listed or selected by somebody else says `needs_documents = False`: they are told whatever they answer.
+    """
 
     async def run(self, key: ComponentKey, report: Report) -> None:
         """Report the set of `key`, at once and whenever it changes, until cancelled."""
@@ -142,3 +146,8 @@ class Source(Protocol):
 
     async def aclose(self) -> None:
         """Give back what `run` does not own."""
+
+
+def needs_documents(source: Source) -> bool:
+    """What it says of itself; it says nothing where its instances registered themselves."""
+    return bool(getattr(source, "needs_documents", True))

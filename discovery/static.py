@@ -37,6 +37,8 @@ class StaticSource:
     log says why.
     """
 
+    needs_documents = False
+
     def __init__(self, read: Callable[[], list[FixedEndpoint]], *, watched: bool = True) -> None:
         self._read = read
         self._watched = watched

@@ -15,7 +15,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(given)
     except ModuleNotFoundError as missing:  # the dispatcher's libraries are an extra
-        sys.exit(f"error: the module {missing.name!r} is not installed; pip install 'adsum[dispatcher]'")
+        from discovery.command_line import not_installed
+
+        sys.exit(f"error: {not_installed(missing, 'dispatcher')}")
 
 
 def _run(given: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dispatcher.budget import allowed
+from dispatcher.budget import allowed, fits
 from dispatcher.ledger import Reading, Refusal, Reservation
 
 RAMP_END: Final = 1024
@@ -51,6 +51,7 @@ class TargetAccount:
     def __init__(self, lease_ms: int) -> None:
         self.lease_ms = lease_ms
         self._entries: dict[str, _Entry] = {}
+        self._units = 0
         self._rejected_ms = NEVER
         self._retry_ms = NEVER
         self._window: int | None = None
@@ -61,7 +62,7 @@ class TargetAccount:
     @property
     def in_flight(self) -> int:
         """Units, of all holders."""
-        return sum(entry.units for entry in self._entries.values())
+        return self._units
 
     def reserve(self, now: int, reading: Reading, units: int, id: str) -> Reservation | Refusal:
         """As `dispatcher.ledger.Ledger.reserve`."""
@@ -69,14 +70,20 @@ class TargetAccount:
             return Refusal(REASONS["future"])
         if (refusal := self._closed(now, reading)) is not None:
             return refusal
-        unseen = sum(entry.units for entry in self._entries.values() if entry.began_ms >= reading.at_ms)
-        if not allowed(reading.headroom, unseen, units, idle=not self._entries):
+        if not self._has_room(reading, units):
             return Refusal(REASONS["spent"])
         probe = self._window == 0
         if probe:
             self._probe, self._opened_ms = id, now
         self._entries[id] = _Entry(units, now, now + self.lease_ms)
+        self._units += units
         return Reservation(id, units, probe)
+
+    def _has_room(self, reading: Reading, units: int) -> bool:
+        if fits(reading.allotment, self._units, units):
+            return True
+        unseen = sum(entry.units for entry in self._entries.values() if entry.began_ms >= reading.at_ms)
+        return allowed(reading.headroom, unseen, units, idle=not self._entries)
 
     def _closed(self, now: int, reading: Reading) -> Refusal | None:
         """Why overload lets nobody pass, None where it does not."""
@@ -98,7 +105,10 @@ class TargetAccount:
 
     def heartbeat(self, now: int, reservation: Reservation, began_ms: int) -> None:
         """Its holder lives; one that was forgotten is counted again, since it runs."""
-        entry = self._entries.setdefault(reservation.id, _Entry(reservation.units, began_ms, 0))
+        entry = self._entries.get(reservation.id)
+        if entry is None:
+            entry = self._entries[reservation.id] = _Entry(reservation.units, began_ms, 0)
+            self._units += entry.units
         entry.leased_until_ms = now + self.lease_ms
 
     def release(self, id: str, *, accepted: bool) -> bool:
@@ -106,6 +116,7 @@ class TargetAccount:
         entry = self._entries.pop(id, None)
         if entry is None:
             return False
+        self._units -= entry.units
         if accepted and self._window is not None and entry.began_ms >= self._opened_ms:
             self._widen(id)
         return True
@@ -129,5 +140,5 @@ class TargetAccount:
             entry.leased_until_ms = min(entry.leased_until_ms, now + self.lease_ms)
         lapsed = [id for id, entry in self._entries.items() if entry.leased_until_ms <= now]
         for id in lapsed:
-            del self._entries[id]
+            self._units -= self._entries.pop(id).units
         return bool(lapsed)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from dispatcher.batchfile import BatchFileError, BatchLine, result_line
+from dispatcher.failures import Failures
 from dispatcher.message import Request, Result
 from dispatcher.progress import Progress
 from dispatcher.queue import ConflictError, Queue, QueueError, State
@@ -126,9 +127,9 @@ async def collect(
     out: BinaryIO,
     progress: Progress,
     looks: Looks = EACH_SECOND,
-) -> int:
-    """Write each result as soon as it is there; how many were errors. Where none comes, one hint. Raises QueueError."""
-    done = failed = 0
+) -> Failures:
+    """Write each result as soon as it is there; which were errors. Where none comes, one hint. Raises QueueError."""
+    done, failures = 0, Failures()
     latest = time.monotonic()
 
     async def watch() -> None:
@@ -141,13 +142,13 @@ async def collect(
                 progress.hint(HINT)
 
     async def wait(one: Submitted) -> None:
-        nonlocal done, failed, latest
+        nonlocal done, latest
         result = await _result(queue, one)
         out.write(result_line(one.line.custom_id, result, one.line.sha256))
         out.flush()
         latest = time.monotonic()
         done += 1
-        failed += result.error_code is not None or result.status_code >= 400
+        failures.see(one.line.custom_id, result)
         progress.at("answered", done, len(submitted))
 
     watching = asyncio.create_task(watch())
@@ -156,7 +157,7 @@ async def collect(
     finally:
         watching.cancel()
         await asyncio.wait([watching])
-    return failed
+    return failures
 
 
 async def _result(queue: Queue, one: Submitted) -> Result:

@@ -65,6 +65,11 @@ def closing_point(capacity: Fraction, baseline: Fraction) -> Fraction:
     return capacity * (ONE - baseline)
 
 
+def fits(allotment: Fraction, in_flight: int, units: int) -> bool:
+    """Whether one more request of `units` stays within what others leave to us, in all."""
+    return in_flight + units <= floor(allotment)
+
+
 def allowed(headroom: Fraction, unseen: int, units: int, *, idle: bool) -> bool:
     """Whether one more request of `units` may go.
 

@@ -24,6 +24,7 @@ from dispatcher.gates.catalogue import GateConfigError, GateSpec, parse_gate
 from dispatcher.known_fields import first_fault, only_known
 from dispatcher.outgoing import DEFAULT_PATHS, TIMEOUT, IllegalRequestError, Route, operator_headers
 from dispatcher.queue import Rules
+from dispatcher.result_lists import ResultLists
 from dispatcher.urls import broker_url, http_url
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -101,10 +102,14 @@ class TargetConfig(Section):
 
 
 class IntakeConfig(Section):
-    """A sorted set that producers of the Go processor fill. `tenant_attribute`: the metadata that names the tenant."""
+    """A sorted set that producers of the Go processor fill. `tenant_attribute`: the metadata that names the tenant.
+
+    `result_lists`: the only lists that a message may name for its result; empty: any that is not in use here.
+    """
 
     key: str = Field(default="request-sortedset", min_length=1)
     tenant_attribute: str = "userid"
+    result_lists: list[Annotated[str, Field(min_length=1)]] = []
 
 
 class QueueConfig(Section):
@@ -189,6 +194,11 @@ class Config(Section):
     queues: list[QueueConfig] = []
     front_door: FrontDoorConfig | None = None
 
+    @property
+    def intake_keys(self) -> frozenset[str]:
+        """All keys that are read; no result may go there."""
+        return frozenset(queue.intake.key for queue in self.queues if queue.intake is not None)
+
     def target(self, name: str) -> TargetConfig:
         """The target of that name, which is there once the file was read."""
         return next(target for target in self.targets if target.name == name)
@@ -251,6 +261,7 @@ def _consistent(config: Config) -> None:
         except IllegalRequestError as error:
             raise ConfigError(f"{place}.path", str(error)) from error
     _one_unit_a_target(config)
+    _no_result_among_requests(config)
     if config.front_door is not None:
         config.queue(config.front_door.queue)
 
@@ -266,6 +277,17 @@ def _one_unit_a_target(config: Config) -> None:
                     f"queues.{queue.name}.gate",
                     f"target {queue.target!r} is counted by {name!r} in {other} and by {queue.name!r} in {unit}; "
                     "expected one unit for all gates of a target",
+                )
+
+
+def _no_result_among_requests(config: Config) -> None:
+    for queue in config.queues:
+        listed = queue.intake.result_lists if queue.intake is not None else []
+        used = [("result_list", queue.rules.result_list), *(("intake.result_lists", name) for name in listed)]
+        for field, name in used:
+            if refusal := ResultLists(config.intake_keys).refusal(name):
+                raise ConfigError(
+                    f"queues.{queue.name}.{field}", refusal.replace("result_queue_name", "it", 1)
                 )
 
 

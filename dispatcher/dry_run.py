@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from typing import NamedTuple
 
 from dispatcher.config import Config, QueueConfig
 from dispatcher.gates.building import Surroundings, build_gate, meter_states
@@ -20,17 +21,25 @@ FIRST_READING = 10.0
 """Seconds that a gate has to read its metric."""
 
 
-async def dry_run(config: Config) -> None:
-    """Print it; raises ConfigError and QueueError."""
+async def dry_run(config: Config) -> list[str]:
+    """Print it; the metrics that cannot be read. Raises ConfigError and QueueError."""
+    unread = []
     async with open_broker(config.broker) as broker, broker.quotas() as quotas, Meters() as meters:
         for queue in config.queues:
-            for line in await _tried(config, queue, broker, quotas, meters):
-                print(line)
+            tried = await _tried(config, queue, broker, quotas, meters)
+            print("\n".join(tried.lines))
+            unread += tried.unread
+    return unread
+
+
+class _Tried(NamedTuple):
+    lines: list[str]
+    unread: list[str]
 
 
 async def _tried(
     config: Config, queue_config: QueueConfig, broker: Broker, quotas: Quotas, meters: Meters
-) -> list[str]:
+) -> _Tried:
     target = config.target(queue_config.target)
     trusted(target)
     async with AsyncExitStack() as stack:
@@ -42,7 +51,10 @@ async def _tried(
         totals = await queue.totals()
         head = f"queue {queue.name} → {target.name} ({target.url}{queue_config.route(target).target_path()})"
         about = f"  gate {queue_config.gate['type']}: budget {gate.budget():.4g}, {totals.pending} requests pending"
-        return [head, about, *_readings(gate), *await _would_send(queue, gate)]
+        lines = [head, about, *_readings(gate), *await _would_send(queue, gate)]
+        states = meter_states(gate)
+        unread = [f"queue {queue.name}: {one.name}: {one.reason}" for one in states if not one.available]
+        return _Tried(lines, unread)
 
 
 async def _first_reading(gate: DispatchGate) -> None:
@@ -59,7 +71,7 @@ def _readings(gate: DispatchGate) -> Iterator[str]:
         said = (
             f"reads {state.value:g}, the gate closes at {state.threshold:g}"
             if state.available and state.value is not None and state.threshold is not None
-            else f"closed: {state.reason}"
+            else f"cannot be read: {state.reason}"
         )
         yield f"  metric {state.name}: {said}"
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from dispatcher.duration import parse_duration
 
@@ -23,6 +23,18 @@ class Parser(argparse.ArgumentParser):
         from discovery.command_line import Parser as OurParser
 
         OurParser(prog=self.prog).error(_AUTHORITY.sub(_without_credentials, message))
+
+
+class _ShowVersion(argparse.Action):
+    """As `discovery.command_line.ShowVersion`, imported for who asks only."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="show adsum's version and exit")
+
+    def __call__(self, *_: Any) -> NoReturn:
+        from discovery.command_line import show_version
+
+        show_version()
 
 
 def complain(message: str) -> NoReturn:
@@ -53,6 +65,7 @@ def parse_serve(arguments: Sequence[str]) -> ServeFlags:
     parser.add_argument(
         "--dry-run", action="store_true", help="say what each gate would let go now, send nothing, and exit"
     )
+    parser.add_argument("--version", action=_ShowVersion)
     parser.add_argument("-v", action="count", default=0, help="more of what happens; twice: everything")
     given = parser.parse_args(arguments)
     return ServeFlags(given.config, given.dry_run, given.v)

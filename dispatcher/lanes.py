@@ -19,11 +19,12 @@ from dispatcher.gates.meter import Meters
 from dispatcher.gateway import Gateway
 from dispatcher.lane import Lane
 from dispatcher.observing import Observer
-from dispatcher.opening import open_intake
+from dispatcher.opening import Intake, open_intake
 from dispatcher.os_reason import os_reason
 from dispatcher.outage import Outage
 from dispatcher.queue import Broker
 from dispatcher.quota import Quotas
+from dispatcher.result_lists import ResultLists
 from dispatcher.sending import Sender
 from dispatcher.slots import Slots
 
@@ -36,6 +37,8 @@ class Wanted:
 
     queue: QueueConfig
     target: TargetConfig
+    intake_keys: frozenset[str] = frozenset()
+    """Of all queues, where this one has an intake: no message may have its result put there."""
 
 
 @dataclass(slots=True)
@@ -46,14 +49,18 @@ class Running:
     lane: Lane
     opened: AsyncExitStack = field(repr=False)
     intake: AsyncExitStack = field(default_factory=AsyncExitStack, repr=False)
+    taking_in: Intake | None = None
 
     async def start(self, broker: Broker) -> None:
         """Begin to take in and to pump; raises QueueError."""
         config = self.wanted.queue
         if config.intake is not None:
             key, attribute = config.intake.key, config.intake.tenant_attribute
-            intake = open_intake(broker, config.name, config.rules, key=key, tenant_attribute=attribute)
-            await self.intake.enter_async_context(intake)
+            lists = ResultLists(self.wanted.intake_keys, config.intake.result_lists)
+            intake = open_intake(
+                broker, config.name, config.rules, key=key, tenant_attribute=attribute, lists=lists
+            )
+            self.taking_in = await self.intake.enter_async_context(intake)
         await self.opened.enter_async_context(self.lane)
 
     async def retire(self) -> None:
@@ -109,7 +116,7 @@ class Lanes:
 
     async def apply(self, config: Config) -> None:
         """Make it so; raises ConfigError, before anything that runs is touched, and QueueError."""
-        wanted = {queue.name: Wanted(queue, config.target(queue.target)) for queue in config.queues}
+        wanted = {queue.name: _wanted(queue, config) for queue in config.queues}
         changed = [want for name, want in wanted.items() if not self._runs(name, want)]
         fresh: list[Running] = []
         try:
@@ -130,6 +137,11 @@ class Lanes:
                 raise
             running = fresh.pop(0)
             self._running[running.wanted.queue.name] = running
+
+    def why_not(self) -> str:
+        """Why nothing comes in to one of the queues; empty where something does."""
+        intakes = (running.taking_in for running in self._running.values())
+        return next((intake.why_not for intake in intakes if intake is not None and intake.why_not), "")
 
     async def drain(self, timeout: float) -> None:
         """Claim nothing more, and give what is on its way `timeout` seconds to end."""
@@ -183,6 +195,11 @@ class Lanes:
         await running.lane.landed()
         self._retired.remove(running)
         await running.close()
+
+
+def _wanted(queue: QueueConfig, config: Config) -> Wanted:
+    keys = config.intake_keys if queue.intake is not None else frozenset()
+    return Wanted(queue, config.target(queue.target), keys)
 
 
 def _gate(queue: QueueConfig, around: Surroundings) -> DispatchGate:

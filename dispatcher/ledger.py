@@ -6,18 +6,29 @@ Shared where the broker is: `dispatcher.memory` and `dispatcher.redis` implement
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from dispatcher.budget import ZERO
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """The state of a target at one instant; `at_ms` on the broker's clock, never later than the sample itself.
 
-    `headroom`: N of seed 003, in units of capacity, at that instant; 0 where the metric could not be read.
+    `headroom`: N, in units of capacity, at that instant; 0 where the metric could not be read. `allotment`: what others
+    leave of the target to us, in all (`dispatcher.room`); 0 where that is not known.
     """
 
     headroom: Fraction
     at_ms: int
+    allotment: Fraction = ZERO
+
+
+class Look(NamedTuple):
+    """The broker's clock, and how many units of ours are on their way."""
+
+    now_ms: int
+    in_flight: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +62,12 @@ class Ledger(Protocol):
     async def now_ms(self) -> int:
         """The broker's clock."""
 
+    async def look(self) -> Look:
+        """What a reading of the target is put beside."""
+
     async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:
-        """Count `units` if reading.headroom - what began since reading.at_ms and still runs leaves room for them.
+        """Count `units` if reading.headroom - what began since reading.at_ms and still runs leaves room for them, or
+        reading.allotment - all that runs does.
 
         One request larger than all room is let in when nothing of ours is in flight and headroom > 0.
         Refused while the target is closed by `overloaded`, but for one probe and then a ramp.

@@ -1,10 +1,20 @@
 """From a URL to a broker, and to what only one kind of broker can do."""
 
 from contextlib import AbstractAsyncContextManager
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from dispatcher.queue import Broker, Rules
+from dispatcher.result_lists import ResultLists
 from dispatcher.urls import broker_files
+
+
+class Intake(Protocol):
+    """What moves foreign messages into a queue."""
+
+    @property
+    def why_not(self) -> str:
+        """Why nothing comes in; empty while it does."""
 
 
 def open_broker(url: str) -> AbstractAsyncContextManager[Broker]:
@@ -37,12 +47,12 @@ async def what_may_be_lost(broker: Broker) -> str:
 
 
 def open_intake(
-    broker: Broker, queue: str, rules: Rules, *, key: str, tenant_attribute: str
-) -> AbstractAsyncContextManager[object]:
+    broker: Broker, queue: str, rules: Rules, *, key: str, tenant_attribute: str, lists: ResultLists
+) -> AbstractAsyncContextManager[Intake]:
     """Moves what Go producers put into the sorted set `key`; entering raises QueueError."""
     from dispatcher.redis.broker import RedisBroker
     from dispatcher.redis.intake import GoSource
 
     if not isinstance(broker, RedisBroker):
         raise TypeError(f"queue {queue!r} has an intake, which needs a Redis broker")
-    return broker.go_intake(queue, rules, GoSource(key, tenant_attribute))
+    return broker.go_intake(queue, rules, GoSource(key, tenant_attribute, lists))

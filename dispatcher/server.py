@@ -143,7 +143,7 @@ class DispatcherServer:
         self._address = f"{host}:{runner.addresses[0][1]}"
 
     def _why_not_ready(self) -> str:
-        return self._not_ready or self._broker_away
+        return self._not_ready or self._broker_away or self._lanes.why_not()
 
     async def _ping(self, broker: Broker) -> None:
         while True:

@@ -4,6 +4,8 @@ import asyncio
 import gc
 import logging
 import signal
+import sys
+from collections.abc import Sequence
 
 from dispatcher.config_error import ConfigError
 from dispatcher.dry_run import dry_run
@@ -17,21 +19,32 @@ YOUNG = 20_000
 
 
 async def serve(flags: ServeFlags) -> int:
-    """The exit code; raises ConfigError, QueueError and OSError."""
-    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(2, flags.verbosity)]
+    """The exit code, 1 where a dry run cannot read a metric; raises ConfigError, QueueError and OSError."""
+    least = logging.ERROR if flags.dry_run else logging.WARNING  # a dry run prints what a meter would log
+    level = (least, logging.INFO, logging.DEBUG)[min(2, flags.verbosity)]
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for chatty in ("watchfiles", "asyncio"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     config = load(flags.config)
     try:
         if flags.dry_run:
-            await dry_run(config)
-            return 0
+            return _told_unread(await dry_run(config))
         async with DispatcherServer(config) as server:
             await serve_until_told(server, Reloading(flags.config, config, server))
     except (ConfigError, GateConfigError) as error:
         raise ConfigError(str(flags.config), str(error)) from error
     return 0
+
+
+def _told_unread(unread: Sequence[str]) -> int:
+    """The exit code."""
+    if not unread:
+        return 0
+    said = f"{len(unread)} metrics cannot be read" if len(unread) > 1 else "a metric cannot be read"
+    print(
+        f"error: {said}, so the gate is closed or goes by its fallback; {'; '.join(unread)}", file=sys.stderr
+    )
+    return 1
 
 
 async def serve_until_told(server: DispatcherServer, reloading: Reloading) -> None:

@@ -40,12 +40,11 @@ async def submit(flags: SubmitFlags) -> int:
             )
             if out is None:
                 return 0
-            failed = await batch.collect(queue, submitted, out, bar)
+            failures = await batch.collect(queue, submitted, out, bar)
     _say(
-        f"{len(everything)} answers in {flags.results}, {len(everything) - len(lines)} of them from before, "
-        f"{failed} errors among the rest"
+        f"{len(everything)} answers in {flags.results}, {answered} of them from before; of the others {failures}"
     )
-    return 3 if failed else 0
+    return 3 if failures.total else 0
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""`python -m epp`: the endpoint picker. `python -m epp envoy-config`: the Envoy configuration that goes with it."""
+"""`python -m epp`: the endpoint picker. `envoy-config`: the Envoy configuration that goes with it. `validate FILE`."""
 
 import asyncio
 import contextlib
@@ -8,17 +8,13 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from discovery import AdsumError
-from discovery.command_line import FAILED, WRONG_INPUT, complain
+from discovery.command_line import FAILED, WRONG_INPUT, complain, not_installed
 
-try:
-    from epp import envoy_flags, flags
-    from epp.envoy_config import render
+if TYPE_CHECKING:
     from epp.settings import Settings
-except ModuleNotFoundError as missing:  # the picker's libraries are an extra
-    sys.exit(f"error: the module {missing.name!r} is not installed; pip install 'adsum[epp]'")
 
 log = logging.getLogger("epp")
 
@@ -29,26 +25,46 @@ _COLLECT_AFTER = 10_000
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 after SIGTERM or SIGINT, 1 when something failed, 2 for bad input."""
     given = sys.argv[1:] if arguments is None else arguments
+    try:
+        return _run(given)
+    except ModuleNotFoundError as missing:  # the picker's libraries are an extra
+        sys.exit(f"error: {not_installed(missing, 'epp')}")
+
+
+def _run(given: Sequence[str]) -> int:
     if given[:1] == ["envoy-config"]:
-        sys.stdout.write(render(envoy_flags.parse(given[1:])))
-        return 0
+        return _envoy_config(given[1:])
+    if given[:1] == ["validate"]:
+        from epp.config_file import validate
+
+        return validate(given[1:])
     if given and not given[0].startswith("-"):
-        said = f"there is no command {given[0]!r}; the only one is envoy-config"
+        said = f"there is no command {given[0]!r}; there are envoy-config and validate"
         return complain(f"{said}, without a command the picker starts; see python -m epp --help", WRONG_INPUT)
+    from epp import flags, go_flags
+
     settings, verbosity, ignored = flags.parse(given)
     level = logging.WARNING if verbosity <= 0 else logging.INFO if verbosity < 4 else logging.DEBUG
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for chatty in ("grpc", "watchfiles", "asyncio", "hpack"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     if ignored:
-        log.warning("flags without effect here: %s", ", ".join(f"--{name}" for name in ignored))
+        log.warning("flags without effect here: %s", ", ".join(go_flags.said(name) for name in ignored))
     try:
-        return asyncio.run(_run(settings))
+        return asyncio.run(_pick(settings))
     except KeyboardInterrupt:
         return 0
 
 
-async def _run(settings: Settings) -> int:
+def _envoy_config(given: Sequence[str]) -> int:
+    from epp import envoy_flags
+    from epp.envoy_config import render
+
+    sys.stdout.write(render(envoy_flags.parse(given)))
+    return 0
+
+
+async def _pick(settings: "Settings") -> int:
     os.environ.setdefault(
         "GRPC_VERBOSITY", "NONE"
     )  # what fails is said once, by us; read when grpc is imported

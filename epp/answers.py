@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 from epp import delimited, protocol
 from epp.body import LARGEST, SMALL, Buffer
+from epp.control_headers import USUAL
 from epp.director import Pick
 from epp.protocol import ProtocolVersion, Rejection
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
@@ -22,30 +23,30 @@ RoutedKind: TypeAlias = Literal["request_headers", "request_body"]
 BodyKind: TypeAlias = Literal["request_body", "response_body"]
 
 
-def picked(pick: Pick, version: ProtocolVersion, headers: Mapping[str, str], kind: RoutedKind) -> bytes:
-    """Where a pick sends the request that has these headers, and how the candidates were scored where it tells that."""
+def picked(pick: Pick, version: ProtocolVersion, controls: tuple[str, ...], kind: RoutedKind) -> bytes:
+    """Where a pick sends a request that came with these control headers, and how the candidates were scored where it tells that."""
     destinations = tuple([endpoint.destination for endpoint in pick.endpoints])
-    sent = tuple([name for name in protocol.CONTROL_HEADERS if name in headers])
-    answer = routing(destinations, version, sent, kind)
+    usual = not controls or USUAL.issuperset(controls)
+    answer = (routing if usual else route)(destinations, version, controls, kind)
     scores = pick.request.scores
     return answer if scores is None else scored(answer, scores)
 
 
-@lru_cache(maxsize=8192)
-def routing(
+def route(
     destinations: tuple[str, ...],
     version: ProtocolVersion,
-    sent: tuple[str, ...],
+    controls: tuple[str, ...],
     kind: RoutedKind,
 ) -> bytes:
-    """Where the request goes: `protocol.routing`, as the answer to the headers or to a buffered body.
-
-    `sent`: those of `protocol.CONTROL_HEADERS` that the client sent.
-    """
-    common, metadata = protocol.routing(destinations, version, sent)
+    """Where the request goes: `protocol.routing`, as the answer to the headers or to a buffered body."""
+    common, metadata = protocol.routing(destinations, version, controls)
     answer = ProcessingResponse(dynamic_metadata=metadata)
     getattr(answer, kind).response.CopyFrom(common)
     return answer.SerializeToString()
+
+
+routing: Final = lru_cache(maxsize=8192)(route)
+"""The same, remembered: for names that no client can invent."""
 
 
 def scored(routed: bytes, scores: Mapping[str, float]) -> bytes:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 LOOK_EVERY = 1.0
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class CertificateError(Exception):
-    """The files under --cert-path cannot be used; the message says which and why."""
+    """Files of a certificate cannot be used; the message says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Certificate:
         self.pair = pair
         self.on_change: list[Callable[[], None]] = []
 
-    async def follow(self, folder: Path, look_every: float = LOOK_EVERY) -> None:
+    async def follow(self, folder: Path, look_every: float = LOOK_EVERY, flag: str = "--cert-path") -> None:
         """Read `folder` again whenever its files change, for ever; a pair that cannot be used is logged, the old stays."""
         seen = _stamp(folder)
         while True:
@@ -53,7 +53,7 @@ class Certificate:
                 continue
             seen = stamp
             try:
-                pair = read(folder)
+                pair = read(folder, flag)
             except CertificateError as error:
                 log.warning("the certificate stays as it was: %s", error)
                 continue
@@ -82,41 +82,46 @@ def _shown(pair: KeyPair) -> str:
     return f"{certificate.subject.rfc4514_string() or 'no subject'}, serial {certificate.serial_number:x}, until {until}"
 
 
-def read_ca(path: Path) -> bytes:
+def read_ca(path: Path, flag: str = "--client-ca-file") -> bytes:
     """PEM certificates that sign clients' certificates; raises CertificateError."""
     try:
         pem = path.read_bytes()
         x509.load_pem_x509_certificates(pem)
     except OSError as error:
-        raise CertificateError(f"--client-ca-file: cannot read {path}: {error.strerror}") from error
+        raise CertificateError(f"{flag}: cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise CertificateError(f"--client-ca-file: no PEM certificates in {path}; expected {_PEM}") from error
+        raise CertificateError(f"{flag}: no PEM certificates in {path}; expected {_PEM}") from error
     return pem
 
 
-def read(folder: Path) -> KeyPair:
+def read(folder: Path, flag: str = "--cert-path") -> KeyPair:
     """Read `tls.key` and `tls.crt`, the names of a Kubernetes TLS secret; raises CertificateError."""
     try:
         pair = KeyPair((folder / "tls.key").read_bytes(), (folder / "tls.crt").read_bytes())
     except OSError as error:
         raise CertificateError(
-            f"--cert-path: cannot read {error.filename}: {error.strerror}; expected a folder with tls.crt and tls.key"
+            f"{flag}: cannot read {error.filename}: {error.strerror}; expected a folder with tls.crt and tls.key"
         ) from error
     try:
         key = serialization.load_pem_private_key(pair.key, password=None)
         certificate = x509.load_pem_x509_certificate(pair.certificate)
     except (ValueError, TypeError) as error:
         raise CertificateError(
-            f"--cert-path: no PEM key and certificate in {folder}; expected {_PEM}, and a key without a password"
+            f"{flag}: no PEM key and certificate in {folder}; expected {_PEM}, and a key without a password"
         ) from error
     if key.public_key() != certificate.public_key():
-        raise CertificateError(f"--cert-path: tls.key is not the key of tls.crt in {folder}")
+        raise CertificateError(f"{flag}: tls.key is not the key of tls.crt in {folder}")
     try:
         load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair)
     except ssl.SSLError as error:
         reason = error.reason or error.strerror
-        raise CertificateError(f"--cert-path: OpenSSL does not take tls.crt in {folder}: {reason}") from error
+        raise CertificateError(f"{flag}: OpenSSL does not take tls.crt in {folder}: {reason}") from error
     return pair
+
+
+def has_rsa_key(pair: KeyPair) -> bool:
+    """Whether TLS 1.2 needs cipher suites for RSA keys with it."""
+    return isinstance(x509.load_pem_x509_certificate(pair.certificate).public_key(), rsa.RSAPublicKey)
 
 
 def load(context: ssl.SSLContext, pair: KeyPair, client_ca: bytes | None = None) -> None:

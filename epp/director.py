@@ -23,15 +23,16 @@ SATURATED: Final = "rejected-saturated"
 class Pick:
     """What became of a request: `endpoints[0]` is the choice, the rest are its fallbacks in order.
 
-    `observed`: what who observes it keeps with it.
+    `observed`: what who observes it keeps with it. `settled`: the data producers know how it ended.
     """
 
-    __slots__ = ("endpoints", "observed", "request")
+    __slots__ = ("endpoints", "observed", "request", "settled")
 
     def __init__(self, request: InferenceRequest, endpoints: tuple[Endpoint, ...]) -> None:
         self.request = request
         self.endpoints = endpoints
         self.observed: object = None
+        self.settled = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,8 @@ class Director:
         self._admit(request, candidates)
         pick = Pick(request, self._profile.run(request, candidates))
         request.prompt = None
+        for producer in self._profile.producers:
+            producer.picked(request, pick.endpoints[0])
         self._datastore.reserve(pick.endpoints[0])
         self._reserved[pick] = pick.endpoints[0]
         return pick
@@ -100,31 +103,49 @@ class Director:
         producer.retain(self._datastore.endpoints)
 
     def served(self, pick: Pick, destination: str, now: float) -> None:
-        """The data plane says who served: the request counts as in flight there, if that is an endpoint of ours."""
+        """The data plane says who served: the request counts as in flight there, if that is an endpoint of ours.
+
+        If it is none, no endpoint of ours has the prompt in its cache.
+        """
         before = self._reserved.get(pick)
         named = Subset.of([destination])
         ours = (*pick.endpoints, *self._datastore.endpoints)
         after = next((endpoint for endpoint in ours if named.allows(endpoint.address, endpoint.port)), None)
-        if before is None or after is None or after.key == before.key:
+        if before is None:
+            return
+        if after is None:
+            self._settle(pick, None)
+            return
+        if after.key == before.key:
             return
         self._datastore.release(before)
         self._datastore.reserve(after)
         self._reserved[pick] = after
 
     def responded(self, pick: Pick, status: int, now: float) -> None:
-        """The worker answered: what it served with success, the data producers learn."""
+        """The worker answered: whether with success, the data producers learn."""
         endpoint = self._reserved.get(pick)
-        if endpoint is None or not 200 <= status < 300:
-            return
-        for producer in self._profile.producers:
-            producer.served(pick.request, endpoint)
-        pick.request.prefixes.clear()
+        if endpoint is not None:
+            self._settle(pick, endpoint if 200 <= status < 300 else None)
 
     def release(self, pick: Pick, now: float) -> None:
         """The request is over, for whatever reason; does nothing the second time."""
         endpoint = self._reserved.pop(pick, None)
         if endpoint is not None:
             self._datastore.release(endpoint)
+            self._settle(pick, None)
+
+    def _settle(self, pick: Pick, endpoint: Endpoint | None) -> None:
+        """Tell the data producers once, who served the request; None: nobody they know."""
+        if pick.settled:
+            return
+        pick.settled = True
+        for producer in self._profile.producers:
+            if endpoint is None:
+                producer.failed(pick.request)
+            else:
+                producer.served(pick.request, endpoint)
+        pick.request.prefixes.clear()
 
     def saturation(self, now: float) -> float:
         """The load of all endpoints, 1.0 = full."""

@@ -1,6 +1,6 @@
 """Which series of a worker's metrics page hold the numbers that matter, for each kind of model server.
 
-Names as in the Go picker, plus the ones that older vLLM versions use (seed 004).
+Names as in the Go picker, plus the ones that older vLLM versions use; of the others from their own pages.
 """
 
 import re
@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+_LONGEST: Final = 1000
+"""Characters of one series: more than anybody writes."""
 _PREFIX: Final = re.compile(r"\s*+([A-Za-z_:][A-Za-z0-9_:]*+)\s*+(?:\{(.*)\}\s*+)?", re.DOTALL)
 _PAIR: Final = re.compile(r'\s*+([A-Za-z_][A-Za-z0-9_]*+)\s*+=\s*+(?:"([^"]*+)"|([^",{}\s]++))\s*+')
 
@@ -33,6 +35,8 @@ class Series:
     @classmethod
     def parse(cls, text: str) -> "Series":
         """`name` or `name{label=value,label="value"}`; ValueError when it is neither."""
+        if len(text) > _LONGEST:
+            raise ValueError(f"{text[:40]!r}... is longer than {_LONGEST} characters: not a metric")
         found = _PREFIX.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} is not a metric: expected name or name{{label=value,...}}")
@@ -110,4 +114,19 @@ ENGINES: Final = (
         num_blocks="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}",
     ),
     Engine.of("triton", waiting="nv_inference_pending_request_count", running="nv_inference_exec_count"),
+    Engine.of(  # llama-server --metrics, tools/server/README.md; newer ones say nothing of the cache
+        "llama.cpp",
+        waiting="llamacpp:requests_deferred",
+        running="llamacpp:requests_processing",
+        kv_usage="llamacpp:kv_cache_usage_ratio",
+    ),
+    Engine.of(  # huggingface.co/docs/text-generation-inference/reference/metrics
+        "tgi", waiting="tgi_queue_size", running="tgi_batch_current_size"
+    ),
+    Engine.of(  # lmdeploy serve api_server --enable-metrics, lmdeploy/metrics/loggers.py
+        "lmdeploy",
+        waiting="lmdeploy:num_requests_waiting",
+        running="lmdeploy:num_requests_running",
+        kv_usage="lmdeploy:gpu_cache_usage_perc",
+    ),
 )

@@ -1,76 +1,47 @@
 """The Envoy configuration that goes with the picker; demo, tests and charts have no other source.
 
-`original-dst` sends a request to whatever address the picker names: nothing has to be known beforehand, one address
-per request. `override-host` picks among the hosts of a cluster and walks an ordered list when one does not answer; it
-reports who served. A picked host that the cluster does not know falls back to another one, so it must list them all.
+`original-dst` sends a request to whatever address the picker names: nothing has to be known beforehand. It takes one
+address, and with `fallback` a second one where the first cannot be reached. `override-host` picks among the hosts of a
+cluster and walks an ordered list when one does not answer; it reports who served. A picked host that the cluster does
+not know falls back to another one, so it must list them all.
 """
 
-import ipaddress
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import yaml
 
+from epp.control_headers import DESTINATION, SUBSET, UNSEEN
 from epp.duration import write_duration
-from epp.protocol import (
-    CONTROL_HEADERS,
-    DESTINATION,
-    EXT_PROC,
-    METADATA_NAMESPACE,
-    SERVED,
-    SUBSET,
-    SUBSET_NAMESPACE,
-)
+from epp.envoy_access_log import access_log, served_header
+from epp.envoy_json import Address, Json, hosts, no_breakers, socket, typed
+from epp.envoy_replies import local_replies
+from epp.envoy_workers import WORKERS, original_dst, override_host, retry_policy
+from epp.protocol import EXT_PROC, METADATA_NAMESPACE, SUBSET_NAMESPACE
 from epp.settings import HEALTH_FAILURES, HEALTH_INTERVAL
 
-Json = dict[str, Any]
-
-_TYPES = "type.googleapis.com/envoy.extensions."
-_NO_LIMIT = (
-    100_000  # Envoy's default circuit breaker lets 1,024 requests through, fewer than one picker serves
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where something listens; `host` is an IP or a name, IPv6 without brackets."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> "Address":
-        """Read `host:port` or `[ip6]:port`; raises ValueError."""
-        host, _, port = text.rpartition(":")
-        if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
-            raise ValueError(f"{text!r} is not HOST:PORT")
-        if ":" in host and not host.startswith("["):
-            raise ValueError(f"{text!r} is not HOST:PORT; write an IPv6 address as [address]:port")
-        return cls(host.strip("[]"), int(port))
-
-    @property
-    def is_ip(self) -> bool:
-        """Whether `host` needs no resolver."""
-        try:
-            ipaddress.ip_address(self.host)
-        except ValueError:
-            return False
-        return True
+_KEEPALIVE = "2s"
+"""Between two PINGs to a picker, and for their answer. Its ext_proc streams have no other bound: Envoy does not apply
+message_timeout where the body is FULL_DUPLEX_STREAMED."""
+_PICKER_ATTEMPTS = 3
+_LISTEN = Address("127.0.0.1", 8080)
+_ADMIN = Address("127.0.0.1", 9901)
+_PICKER = Address("127.0.0.1", 9002)
 
 
 @dataclass(frozen=True, slots=True)
 class EnvoySettings:
     """`endpoints` are the hosts that override-host may use; `subset` puts the subset hint on every request.
 
+    `fallback`: original-dst goes to the picker's second choice where the first cannot be reached. `request_timeout` is
+    what a client has for its whole request, the body included. `access_log` is a file on Envoy's machine, "" is none.
     `client_cert`, `client_key`: PEM files on Envoy's machine, what it shows to a picker that asks for a certificate.
     """
 
     mode: str = "original-dst"
-    listen: Address = Address("127.0.0.1", 8080)
-    admin: Address = Address("127.0.0.1", 9901)
-    pickers: Sequence[Address] = (Address("127.0.0.1", 9002),)
+    listen: Address = _LISTEN
+    admin: Address = _ADMIN
+    pickers: Sequence[Address] = (_PICKER,)
     endpoints: Sequence[Address] = ()
     subset: Sequence[str] | None = None
     request_body: str = "FULL_DUPLEX_STREAMED"
@@ -82,12 +53,18 @@ class EnvoySettings:
     client_key: str | None = None
     message_timeout: str = "10s"
     route_timeout: str = "0s"
+    request_timeout: str = "60s"
+    fallback: bool = False
+    access_log: str = "/dev/stdout"
+    served_header: bool = True
 
     def __post_init__(self) -> None:
         if self.mode == "override-host" and not self.endpoints:
             raise ValueError("override-host needs the workers' addresses: give --endpoint HOST:PORT for each")
         if self.mode == "original-dst" and self.endpoints:
             raise ValueError("original-dst takes no --endpoint: Envoy goes wherever the picker says")
+        if self.mode == "override-host" and self.fallback:
+            raise ValueError("override-host takes no --fallback: it follows the picker's list as it is")
         if (self.client_cert is None) != (self.client_key is None):
             raise ValueError("a client certificate is two files: give --client-cert and --client-key")
         if self.client_cert is not None and not self.secure:
@@ -105,20 +82,28 @@ def render(settings: EnvoySettings) -> str:
 
 def bootstrap(settings: EnvoySettings) -> Json:
     """The same as nested dicts."""
-    workers = _override_host(settings) if settings.mode == "override-host" else _original_dst()
+    if settings.mode == "override-host":
+        workers = override_host(settings.endpoints)
+    else:
+        workers = original_dst(with_fallback=settings.fallback)
     return {
-        "admin": {"address": _socket(settings.admin)},
-        "static_resources": {"listeners": [_listener(settings)], "clusters": [workers, _picker(settings)]},
+        "admin": {"address": socket(settings.admin)},
+        "static_resources": {"listeners": [_listener(settings)], "clusters": [*workers, _picker(settings)]},
     }
 
 
 def _listener(settings: EnvoySettings) -> Json:
-    manager = _typed(
+    manager = typed(
         "filters.network.http_connection_manager.v3.HttpConnectionManager",
         stat_prefix="inference",
         stream_idle_timeout="3600s",  # a long answer that is not streamed says nothing for minutes
+        request_headers_timeout="10s",
+        request_timeout=settings.request_timeout,  # a body that never ends would be held by the picker
+        common_http_protocol_options={"idle_timeout": "900s"},  # longer than the load balancers of the clouds
+        access_log=access_log(settings.access_log),
+        local_reply_config=local_replies(),
         # what a client sends under these names must steer nothing, not even while the picker is away
-        early_header_mutation_extensions=[_remove((DESTINATION, *CONTROL_HEADERS))],
+        early_header_mutation_extensions=[_remove((DESTINATION, *UNSEEN))],
         route_config={
             "virtual_hosts": [{"name": "inference", "domains": ["*"], "routes": [_route(settings)]}]
         },
@@ -127,25 +112,24 @@ def _listener(settings: EnvoySettings) -> Json:
     chain = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
     return {
         "name": "inference",
-        "address": _socket(settings.listen),
+        "address": socket(settings.listen),
         "enable_reuse_port": False,  # else a second Envoy on this port takes half of the connections, without a word
         "filter_chains": [chain],
     }
 
 
 def _route(settings: EnvoySettings) -> Json:
-    route: Json = {"cluster": "workers", "timeout": settings.route_timeout}
+    route: Json = {"cluster": WORKERS, "timeout": settings.route_timeout}
     if settings.mode == "override-host":
-        route["retry_policy"] = {
-            "retry_on": "connect-failure,refused-stream,reset-before-request,gateway-error",
-            "num_retries": 2,
-            "host_selection_retry_max_attempts": 3,
-        }
-    return {"match": {"prefix": "/"}, "route": route}
+        route["retry_policy"] = retry_policy(attempts=3)
+    elif settings.fallback:
+        route["retry_policy"] = retry_policy(attempts=2)
+    added = {"response_headers_to_add": served_header()} if settings.served_header else {}
+    return {"match": {"prefix": "/"}, "route": route, **added}
 
 
 def _remove(headers: Sequence[str]) -> Json:
-    config = _typed(
+    config = typed(
         "http.early_header_mutation.header_mutation.v3.HeaderMutation",
         mutations=[{"remove": name} for name in headers],
     )
@@ -160,14 +144,18 @@ def _subset_filter(settings: EnvoySettings) -> list[Json]:
         "allow_overwrite": True,
         "value": {SUBSET: list(settings.subset)},
     }
-    config = _typed("filters.http.set_metadata.v3.Config", metadata=[hint])
+    config = typed("filters.http.set_metadata.v3.Config", metadata=[hint])
     return [{"name": "envoy.filters.http.set_metadata", "typed_config": config}]
 
 
 def _ext_proc(settings: EnvoySettings) -> Json:
-    config = _typed(
+    config = typed(
         "filters.http.ext_proc.v3.ExternalProcessor",
-        grpc_service={"envoy_grpc": {"cluster_name": "picker"}, "timeout": settings.message_timeout},
+        grpc_service={
+            "envoy_grpc": {"cluster_name": "picker"},
+            "timeout": settings.message_timeout,
+            "retry_policy": _another_picker(),
+        },
         message_timeout=settings.message_timeout,
         failure_mode_allow=settings.failure_mode_allow,
         processing_mode={
@@ -187,62 +175,44 @@ def _ext_proc(settings: EnvoySettings) -> Json:
 
 
 def _router() -> Json:
-    return {"name": "envoy.filters.http.router", "typed_config": _typed("filters.http.router.v3.Router")}
+    return {"name": "envoy.filters.http.router", "typed_config": typed("filters.http.router.v3.Router")}
 
 
-def _original_dst() -> Json:
+def _another_picker() -> Json:
+    """A pick may be asked for twice: what the picker that failed had reserved is given back when its stream ends."""
     return {
-        "name": "workers",
-        "type": "ORIGINAL_DST",
-        "lb_policy": "CLUSTER_PROVIDED",
-        "connect_timeout": "1s",
-        "circuit_breakers": _breakers(),
-        "original_dst_lb_config": {"use_http_header": True, "http_header_name": DESTINATION},
+        "retry_on": "connect-failure,refused-stream,reset",
+        "num_retries": _PICKER_ATTEMPTS - 1,
+        "retry_back_off": {"base_interval": "0.005s", "max_interval": "0.05s"},
+        "retry_host_predicate": [
+            {
+                "name": "envoy.retry_host_predicates.previous_hosts",
+                "typed_config": typed("retry.host.previous_hosts.v3.PreviousHostsPredicate"),
+            }
+        ],
+        "host_selection_retry_max_attempts": 3,
     }
-
-
-def _override_host(settings: EnvoySettings) -> Json:
-    fallback = _policy("round_robin", "round_robin.v3.RoundRobin")
-    override = _policy(
-        "override_host",
-        "override_host.v3.OverrideHost",
-        selected_host_key={"key": METADATA_NAMESPACE, "path": [{"key": SERVED}]},
-        override_host_sources=[{"metadata": {"key": METADATA_NAMESPACE, "path": [{"key": DESTINATION}]}}],
-        fallback_policy=fallback,
-    )
-    return {
-        "name": "workers",
-        **_hosts("workers", settings.endpoints),
-        "connect_timeout": "1s",
-        "circuit_breakers": _breakers(),
-        "load_balancing_policy": override,
-    }
-
-
-def _policy(name: str, kind: str, **fields: object) -> Json:
-    config = {
-        "name": f"envoy.load_balancing_policies.{name}",
-        "typed_config": _typed(f"load_balancing_policies.{kind}", **fields),
-    }
-    return {"policies": [{"typed_extension_config": config}]}
 
 
 def _picker(settings: EnvoySettings) -> Json:
+    http2 = {"connection_keepalive": {"interval": _KEEPALIVE, "timeout": _KEEPALIVE}}
     cluster: Json = {
         "name": "picker",
-        **_hosts("picker", settings.pickers),
+        **hosts("picker", settings.pickers),
         "connect_timeout": "1s",
-        "circuit_breakers": _breakers(),
+        "circuit_breakers": no_breakers(),
         "health_checks": [_health_check()],
         "typed_extension_protocol_options": {
-            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": _typed(
-                "upstreams.http.v3.HttpProtocolOptions", explicit_http_config={"http2_protocol_options": {}}
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": typed(
+                "upstreams.http.v3.HttpProtocolOptions",
+                explicit_http_config={"http2_protocol_options": http2},
             )
         },
     }
     if settings.secure:  # no validation context: the picker's own certificate is self-signed
-        tls = {"alpn_protocols": ["h2"], **_client_certificate(settings)}
-        context = _typed("transport_sockets.tls.v3.UpstreamTlsContext", common_tls_context=tls)
+        newest = {"tls_maximum_protocol_version": "TLSv1_3"}  # without it an Envoy asks with TLS 1.2 at most
+        tls = {"alpn_protocols": ["h2"], "tls_params": newest, **_client_certificate(settings)}
+        context = typed("transport_sockets.tls.v3.UpstreamTlsContext", common_tls_context=tls)
         cluster["transport_socket"] = {"name": "envoy.transport_sockets.tls", "typed_config": context}
     return cluster
 
@@ -263,24 +233,3 @@ def _health_check() -> Json:
         "healthy_threshold": 1,
         "grpc_health_check": {"service_name": EXT_PROC},
     }
-
-
-def _hosts(cluster: str, addresses: Sequence[Address]) -> Json:
-    hosts = [{"endpoint": {"address": _socket(address)}} for address in addresses]
-    return {
-        "type": "STATIC" if all(address.is_ip for address in addresses) else "STRICT_DNS",
-        "load_assignment": {"cluster_name": cluster, "endpoints": [{"lb_endpoints": hosts}]},
-    }
-
-
-def _breakers() -> Json:
-    limits = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
-    return {"thresholds": [dict.fromkeys(limits, _NO_LIMIT)]}
-
-
-def _socket(address: Address) -> Json:
-    return {"socket_address": {"address": address.host, "port_value": address.port}}
-
-
-def _typed(kind: str, **fields: object) -> Json:
-    return {"@type": _TYPES + kind, **fields}

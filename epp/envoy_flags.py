@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from discovery.command_line import Parser
 from epp.duration import parse_duration, write_duration
-from epp.envoy_config import Address, EnvoySettings
-from epp.flags import boolean, port
+from epp.envoy_config import EnvoySettings
+from epp.envoy_json import Address
+from epp.flag_values import boolean, port
 
 BODY_MODES = ("FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "NONE")
 
@@ -33,6 +34,10 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
             client_key=given.client_key,
             message_timeout=given.message_timeout,
             route_timeout=given.route_timeout,
+            request_timeout=given.request_timeout,
+            fallback=given.fallback,
+            access_log=given.access_log,
+            served_header=given.served_header,
         )
     except ValueError as error:
         parser.error(str(error))
@@ -83,11 +88,15 @@ def _routing(parser: argparse.ArgumentParser) -> None:
         default=modes[0],
         help="how Envoy follows a pick; fallbacks need override-host",
     )
+    second = "original-dst: the picker's second choice where the first cannot be reached"
+    _boolean(parser, "--fallback", default=False, effect=second)
     worker = "override-host: a worker"
     add("--endpoint", type=_address, action="append", default=[], metavar="HOST:PORT", help=worker)
     add("--subset", metavar="HOST:PORT,...", help="only these may be picked; an empty one allows none")
     whole = "of a whole answer; 0s is none"
     add("--route-timeout", type=_duration, default="0s", metavar="DURATION", help=whole)
+    sent = "of a whole request as its client sends it; 0s is none"
+    add("--request-timeout", type=_duration, default="60s", metavar="DURATION", help=sent)
 
 
 def _processing(parser: argparse.ArgumentParser) -> None:
@@ -99,6 +108,8 @@ def _processing(parser: argparse.ArgumentParser) -> None:
     add("--response-trailer", choices=("SKIP", "SEND"), default="SKIP", help=exact)
     _boolean(parser, "--failure-mode-allow", default=False, effect="go on without a picker")
     one = "how long one answer of the picker may take"
+    _boolean(parser, "--served-header", default=True, effect="a response header names the worker")
+    add("--access-log", default="/dev/stdout", metavar="FILE", help="on Envoy's machine; '' is none")
     add("--message-timeout", type=_message_timeout, default="10s", metavar="DURATION", help=one)
 
 

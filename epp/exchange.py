@@ -47,6 +47,7 @@ class Exchange:
     __slots__ = (
         "_answer",
         "_body",
+        "_controls",
         "_deferral",
         "_director",
         "_fail",
@@ -82,6 +83,7 @@ class Exchange:
         self._mode = _FULL_DUPLEX
         self._response_mode = _FULL_DUPLEX
         self._headers: dict[str, str] = {}
+        self._controls: tuple[str, ...] = ()
         self._headers_only = False
         self._passing = False  # body pieces go on as they come, the pick does not see them
         self._held = False  # pieces that pass came before there was a pick
@@ -176,7 +178,7 @@ class Exchange:
         self._phase = _Phase.BODY
         self._started = now
         request = message.request_headers
-        self._headers = protocol.read_headers(request.headers)
+        self._headers, self._controls = protocol.read_headers(request.headers)
         if message.HasField("protocol_config"):
             config = message.protocol_config
             self._mode = config.request_body_mode
@@ -188,6 +190,7 @@ class Exchange:
         if self._headers_only:
             return self._direct(b"" if ended else None, now)
         self._body.expect(self._headers.get("content-length"))
+        self._body.begin(now, self._expelled)
         return [] if self._mode in _DUPLEX else [answers.unchanged("request_headers")]
 
     def _request_body(self, body: Buffer, end_of_stream: bool, now: float) -> list[Answer]:
@@ -218,6 +221,7 @@ class Exchange:
         return [answers.unchanged("request_trailers")]
 
     def _direct(self, body: Buffer | None, now: float) -> list[Answer]:
+        self._body.end()
         try:
             outcome = self._director.direct(self._headers, body, self._subset, now)
         except Rejection:
@@ -253,8 +257,8 @@ class Exchange:
         if self._observer is not None:
             self._observer.picked(pick, now)
         if not self._headers_only and self._mode not in _DUPLEX:
-            return [answers.picked(pick, self._rules.version, self._headers, "request_body")]
-        answer = answers.picked(pick, self._rules.version, self._headers, "request_headers")
+            return [answers.picked(pick, self._rules.version, self._controls, "request_body")]
+        answer = answers.picked(pick, self._rules.version, self._controls, "request_headers")
         if self._headers_only and not self._held:
             return [answer]
         pieces = self._body.forget()
@@ -263,6 +267,12 @@ class Exchange:
         # trailers close the stream, and Envoy 1.40 fails a request that is answered a body it never had
         body = answers.streamed("request_body", pieces, end_of_stream=False) if pieces else []
         return [answer, *body, answers.unchanged("request_trailers")]
+
+    def _expelled(self, rejection: Rejection) -> None:
+        """The body is refused while nothing of it comes."""
+        answer = self._reject(rejection, self._started)
+        if self._answer is not None:
+            self._answer([answer])
 
     def _reject(self, rejection: Rejection, now: float) -> bytes:
         self._phase = _Phase.OVER

@@ -1,86 +1,111 @@
 """The command line: flags under the Go picker's names, and a few of our own."""
 
 import argparse
-import re
+import difflib
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from discovery.command_line import Parser
-from epp.duration import parse_duration
+from discovery.command_line import Parser, ShowVersion
+from epp import go_flags
+from epp.flag_values import boolean, duration, int32, metric, metrics_auth, objective, port, quantity, size
+from epp.metric_flags import METRIC_FLAGS
 from epp.protocol import ProtocolVersion
 from epp.settings import Settings, TransportKind
-
-IGNORED = (
-    "allow-experimental-plugins",
-    "cache-info-metric",
-    "enable-grpc-stream-metrics",
-    "enable-pprof",
-    "endpoint-selector",
-    "endpoint-target-ports",
-    "grpc-max-send-msg-size",
-    "ha-enable-leader-election",
-    "health-checking",
-    "kv-cache-usage-percentage-metric",
-    "lora-info-metric",
-    "metrics-cert-dir",
-    "metrics-client-ca-file",
-    "metrics-endpoint-auth",
-    "pool-group",
-    "pool-namespace",
-    "refresh-prometheus-metrics-interval",
-    "tls-cipher-suites",
-    "tls-min-version",
-    "total-queued-requests-metric",
-    "tracing",
-    "zap-devel",
-    "zap-encoder",
-    "zap-log-level",
-    "zap-stacktrace-level",
-    "zap-time-encoding",
-)
-"""Flags that a deployment may carry, most of them the Go picker's, and that change nothing here."""
+from epp.tls_rules import TlsRules
 
 
 def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
     """Settings, verbosity, and the names of flags that were given but change nothing. Exits with 2 on bad input."""
     parser = _parser()
-    given = parser.parse_args(arguments)
-    ignored = [name for name in IGNORED if getattr(given, name.replace("-", "_")) is not None]
-    if given.discovery is not None and given.endpoint:
-        parser.error("--discovery and --endpoint exclude each other: both say where the workers are")
-    if given.config_file is not None and given.config_text is not None:
-        parser.error("--config-file and --config-text exclude each other")
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(_unknown(parser, unknown[0]))
+    if fault := _exclusion(given):
+        parser.error(fault)
     values = {name: value for name, value in vars(given).items() if name in _FIELDS and value is not None}
     values["models"] = frozenset(given.model)
     values["objectives"] = dict(given.objective)
-    settings = Settings()
-    if values.get("client_ca_file") is not None and values.get("secure_serving") is False:
-        parser.error("--client-ca-file needs --secure-serving: without TLS clients show no certificates")
-    body = values.get("max_body_bytes", settings.max_body_bytes)
-    if body > values.get("max_buffered_bytes", settings.max_buffered_bytes):
-        parser.error("--max-buffered-bytes, of all bodies together, is less than --max-body-bytes, of one")
+    values["metric_names"] = {
+        name: series
+        for name in METRIC_FLAGS
+        if (series := getattr(given, name.replace("-", "_"))) is not None
+    }
     if given.endpoint:
         values["discovery"] = "static://" + ",".join(given.endpoint)
-    return Settings(**values), given.v, ignored
+    try:
+        values["tls"] = TlsRules.of(given.tls_min_version, given.tls_cipher_suites)
+    except ValueError as error:
+        parser.error(f"--tls-min-version, --tls-cipher-suites: {error}")
+    settings = Settings(**values)
+    if fault := _misfit(settings):
+        parser.error(fault)
+    return settings, given.v, _ignored(given)
 
 
-_FIELDS = frozenset(field.name for field in fields(Settings))
+def _exclusion(given: argparse.Namespace) -> str | None:
+    """Flags that say the same thing twice."""
+    if given.discovery is not None and given.endpoint:
+        return "--discovery and --endpoint exclude each other: both say where the workers are"
+    if given.config_file is not None and given.config_text is not None:
+        return "--config-file and --config-text exclude each other"
+    return None
+
+
+def _misfit(settings: Settings) -> str | None:
+    """Flags that do not go together."""
+    if not settings.secure_serving:
+        if settings.client_ca_file is not None:
+            return "--client-ca-file needs --secure-serving: without TLS clients show no certificates"
+        if settings.tls != TlsRules():
+            return (
+                "--tls-min-version and --tls-cipher-suites need --secure-serving: without it there is no TLS"
+            )
+    if settings.transport is TransportKind.GRPC and settings.tls != TlsRules():
+        return "--tls-min-version and --tls-cipher-suites need --transport http2: grpc.aio cannot be told"
+    if settings.metrics_client_ca_file is not None and settings.metrics_cert_dir is None:
+        return "--metrics-client-ca-file needs --metrics-cert-dir: without TLS clients show no certificates"
+    if settings.max_body_bytes > settings.max_buffered_bytes:
+        return "--max-buffered-bytes, of all bodies together, is less than --max-body-bytes, of one"
+    return None
+
+
+def _ignored(given: argparse.Namespace) -> list[str]:
+    """Of the flags without effect those that ask for something; a switch that is off asks for nothing."""
+    names = (*go_flags.SWITCHES, *go_flags.VALUES)
+    values = {name: getattr(given, name.replace("-", "_")) for name in names}
+    return sorted(name for name, value in values.items() if value not in (None, False))
+
+
+def _unknown(parser: argparse.ArgumentParser, argument: str) -> str:
+    name = argument.partition("=")[0][:60]
+    known = [option for action in parser._actions for option in action.option_strings]
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"unknown argument {name}" + (f", did you mean {near[0]}?" if near else "")
+
+
+_FIELDS: Final = frozenset(field.name for field in fields(Settings))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m epp",
-        description="Endpoint picker for Envoy (ext_proc). `python -m epp envoy-config` prints the Envoy side.",
+        description="Endpoint picker for Envoy (ext_proc). `python -m epp envoy-config` prints the Envoy side, `python -m epp validate FILE` checks a configuration.",
         allow_abbrev=False,
     )
     _workers(parser.add_argument_group("workers"))
     _serving(parser.add_argument_group("serving"))
+    _security(parser.add_argument_group("security"))
+    _metrics(parser.add_argument_group("numbers on the workers' pages"))
     _limits(parser.add_argument_group("limits"))
     _picking(parser.add_argument_group("picking"))
-    for name in IGNORED:
-        parser.add_argument(f"--{name}", nargs="?", const="true", help=argparse.SUPPRESS)
+    parser.add_argument("--version", action=ShowVersion)
+    for name in go_flags.SWITCHES:
+        _switch(parser, name, argparse.SUPPRESS)
+    for name in go_flags.VALUES:
+        kind = quantity if name.endswith("-size") else str
+        parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     return parser
 
 
@@ -98,16 +123,61 @@ def _workers(group: Any) -> None:
         metavar="NAME",
         help="the Service's port that serves, where the metadata do not say (default: the one of the metadata)",
     )
-    group.add_argument("--pool-name", help="the pool's name on the metrics page")
+    _pool(group)
     group.add_argument(
         "--refresh-metrics-interval",
-        type=_duration,
+        type=duration,
         metavar="DURATION",
         help="the same for all endpoints, at least 50ms (default: 50ms where requests are, seldom elsewhere)",
     )
+    group.add_argument("--metrics-staleness-threshold", type=duration, metavar="DURATION", help="default: 2s")
+
+
+def _pool(group: Any) -> None:
+    """Of the Go picker, whose workers are Pods of a pool; see `worker_source.py`."""
+    group.add_argument("--pool-name", help="the pool's name on the metrics page (default: --component)")
     group.add_argument(
-        "--metrics-staleness-threshold", type=_duration, metavar="DURATION", help="default: 2s"
+        "--pool-namespace", metavar="NAME", help="the namespace of --discovery kubernetes:// that names none"
     )
+    for name in ("pool-group", "endpoint-selector", "endpoint-target-ports"):
+        group.add_argument(f"--{name}", help=argparse.SUPPRESS)
+
+
+def _metrics(group: Any) -> None:
+    for name in METRIC_FLAGS:
+        group.add_argument(
+            f"--{name}", type=metric, metavar="SERIES", help="its name on a worker's page (default: vLLM's)"
+        )
+
+
+def _security(group: Any) -> None:
+    group.add_argument(
+        "--tls-min-version", metavar="VERSION", help="VersionTLS12 or VersionTLS13 (default: VersionTLS12)"
+    )
+    group.add_argument(
+        "--tls-cipher-suites",
+        metavar="NAME,...",
+        help="for TLS 1.2, by Go's names (default: OpenSSL's choice)",
+    )
+    group.add_argument(
+        "--metrics-cert-dir",
+        type=Path,
+        metavar="FOLDER",
+        help="tls.crt and tls.key: the metrics page has TLS",
+    )
+    group.add_argument(
+        "--metrics-client-ca-file",
+        type=Path,
+        metavar="FILE",
+        help="show the metrics page only to clients with a certificate of these",
+    )
+    group.add_argument(
+        "--metrics-endpoint-auth", nargs="?", const="true", type=metrics_auth, help=argparse.SUPPRESS
+    )
+
+
+def _switch(group: Any, name: str, effect: str) -> None:
+    group.add_argument(f"--{name}", nargs="?", const=True, type=boolean, metavar="BOOL", help=effect)
 
 
 def _serving(group: Any) -> None:
@@ -118,20 +188,11 @@ def _serving(group: Any) -> None:
         "--metrics-address", help="address that the metrics page listens on (default: as --host)"
     )
     group.add_argument("--metrics-port", type=port, metavar="PORT", help="default: 9090")
-    group.add_argument(
-        "--secure-serving", nargs="?", const=True, type=boolean, metavar="BOOL", help="default: true"
-    )
+    _switch(group, "secure-serving", "default: true")
     group.add_argument(
         "--cert-path", type=Path, metavar="FOLDER", help="tls.crt and tls.key (default: self-signed)"
     )
-    group.add_argument(
-        "--enable-cert-reload",
-        nargs="?",
-        const=True,
-        type=boolean,
-        metavar="BOOL",
-        help="read them again when they change (default: false)",
-    )
+    _switch(group, "enable-cert-reload", "read them again when they change (default: false)")
     group.add_argument(
         "--client-ca-file", type=Path, metavar="FILE", help="serve only clients with a certificate of these"
     )
@@ -153,17 +214,21 @@ def _serving(group: Any) -> None:
 
 def _limits(group: Any) -> None:
     group.add_argument(
-        "--drain-timeout", type=_duration, metavar="DURATION", help="after SIGTERM (default: 30s)"
+        "--drain-timeout", type=duration, metavar="DURATION", help="after SIGTERM (default: 30s)"
     )
-    group.add_argument("--grpc-max-recv-msg-size", type=_int32, metavar="BYTES", help="default: 4194304")
-    group.add_argument(
-        "--max-body-bytes", type=_size, metavar="BYTES", help="of one request (default: 67108864)"
-    )
+    group.add_argument("--grpc-max-recv-msg-size", type=int32, metavar="SIZE", help="default: 4Mi")
+    group.add_argument("--max-body-bytes", type=size, metavar="SIZE", help="of one request (default: 64Mi)")
     group.add_argument(
         "--max-buffered-bytes",
-        type=_size,
-        metavar="BYTES",
-        help="of all requests' unfinished bodies together (default: 1073741824)",
+        type=size,
+        metavar="SIZE",
+        help="of all requests' unfinished bodies together (default: 1Gi)",
+    )
+    group.add_argument(
+        "--body-timeout",
+        type=duration,
+        metavar="DURATION",
+        help="of one request's body, as it comes; 0s is none (default: 60s)",
     )
 
 
@@ -172,14 +237,7 @@ def _picking(group: Any) -> None:
         ("disable-endpoint-subset-filter", "pick among all endpoints, whatever the data plane's hint says"),
         ("emit-endpoint-scores", "tell the data plane how each candidate was scored"),
     ):
-        group.add_argument(
-            f"--{name}",
-            nargs="?",
-            const=True,
-            type=boolean,
-            metavar="BOOL",
-            help=f"{effect} (default: false)",
-        )
+        _switch(group, name, f"{effect} (default: false)")
     group.add_argument("--config-file", type=Path, metavar="FILE", help="EndpointPickerConfig YAML")
     group.add_argument("--config-text", metavar="YAML", help="the same, inline")
     group.add_argument(
@@ -193,69 +251,9 @@ def _picking(group: Any) -> None:
     )
     group.add_argument(
         "--objective",
-        type=_objective,
+        type=objective,
         action="append",
         default=[],
         metavar="NAME=PRIORITY",
         help="repeatable",
     )
-
-
-def _duration(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def port(text: str) -> int:
-    """A TCP port; 0 is any free one."""
-    number = _number(text, 65535)
-    if number is None:
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a port, 0 to 65535")
-    return number
-
-
-def _size(text: str, most: int = 2**63 - 1) -> int:
-    number = _number(text, most)
-    if not number:
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a number of bytes from 1 to {most}")
-    return number
-
-
-def _int32(text: str) -> int:
-    """A size that gRPC takes as an option."""
-    return _size(text, 2**31 - 1)
-
-
-def _number(text: str, most: int) -> int | None:
-    """None for what is no whole number from 0 to `most`."""
-    if not re.fullmatch("[0-9]{1,19}", text) or int(text) > most:
-        return None
-    return int(text)
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:40]}...")
-
-
-def boolean(text: str) -> bool:
-    """As Go's strconv.ParseBool reads it."""
-    if text in ("1", "t", "T", "true", "TRUE", "True"):
-        return True
-    if text in ("0", "f", "F", "false", "FALSE", "False"):
-        return False
-    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-
-
-def _objective(text: str) -> tuple[str, int]:
-    name, equals, priority = text.partition("=")
-    try:
-        number = int(priority)
-    except ValueError:
-        number, equals = 0, ""
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(
-            f"{_shown(text)} is not NAME=PRIORITY with a whole number, as batch=-1"
-        )
-    return name, number

@@ -35,8 +35,8 @@ def _told(event: InstanceEvent) -> str:
     match event:
         case InstanceRemovedEvent(_, reason):
             return f"{who} is gone: {reason}"
-        case InstanceAddedEvent():
-            return f"{who} is there"
+        case InstanceAddedEvent(instance):
+            return f"{who} is there{'' if instance.reachable else ', and avoided: it does not answer or is not ready'}"
         case InstanceUpdatedEvent(old, new) if old.reachable != new.reachable:
             return f"{who} {'answers again' if new.reachable else 'is avoided: it does not answer or is not ready'}"
     return f"{who} changed"

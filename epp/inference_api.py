@@ -65,6 +65,7 @@ class Chat(Content):
     tools: Raw = Raw(b"")
 
     def size(self) -> int:
+        _check_tools(self.tools)
         return sum([memoryview(message.content).nbytes for message in self.messages or ()])
 
     def head(self, limit: int | None) -> bytes:
@@ -88,14 +89,17 @@ class LongChat(Content):
     """A chat of so many messages that to take them apart would hold up all others: the worker reads them."""
 
     messages: Raw = Raw(b"null")
+    tools: Raw = Raw(b"")
 
     def size(self) -> int:
         return _list(self.messages, "$.messages")
 
     def head(self, limit: int | None) -> bytes:
-        return bytes(
-            memoryview(self.messages)[1:-1][:limit]
-        )  # as `_text_head`, for what the chat may go on with
+        view = memoryview(self.messages)[1:-1]  # its closing bracket is where a longer one goes on
+        return bytes(view[:limit])
+
+    def context(self) -> bytes:
+        return b"\0".join((self.name(), self.cache_salt, self.tools))
 
 
 class Input(Content):
@@ -108,19 +112,35 @@ class Input(Content):
         return _text_head(self.input, limit)
 
 
+class LongResponses(Input):
+    """A body with so many objects that its tools, too, are left to the worker."""
+
+    tools: Raw = Raw(b"")
+
+    def context(self) -> bytes:
+        return b"\0".join((self.name(), self.cache_salt, self.tools))
+
+
+class Responses(LongResponses):
+    def size(self) -> int:
+        _check_tools(self.tools)
+        return _text_or_list(self.input, "$.input")
+
+
 APIS: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
     "chat/completions": (msgspec.json.Decoder(Chat), "messages"),
     "chat/completions/render": (msgspec.json.Decoder(Chat), "messages"),
     "completions": (msgspec.json.Decoder(Completion), "prompt"),
     "completions/render": (msgspec.json.Decoder(Completion), "prompt"),
     "embeddings": (msgspec.json.Decoder(Input), "input"),
-    "responses": (msgspec.json.Decoder(Input), "input"),
+    "responses": (msgspec.json.Decoder(Responses), "input"),
 }
 """By the end of the path: how the body is decoded, and the field that must say what is asked."""
 LONG: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
     **APIS,
     "chat/completions": (msgspec.json.Decoder(LongChat), "messages"),
     "chat/completions/render": (msgspec.json.Decoder(LongChat), "messages"),
+    "responses": (msgspec.json.Decoder(LongResponses), "input"),
 }
 """The same for a body that `is_long`."""
 _LONG: Final = 2 * 1024 * 1024
@@ -187,6 +207,23 @@ def _list(raw: Raw, place: str) -> int:
 def _is_blank(view: memoryview) -> bool:
     """Whether a list has nothing in it."""
     return view.nbytes < _SHORT and not bytes(view[1:-1]).strip()
+
+
+class _Tool(Struct):
+    """An object; what is in it is the worker's business."""
+
+
+_TOOLS: Final = msgspec.json.Decoder(list[_Tool] | None)
+
+
+def _check_tools(raw: Raw) -> None:
+    """Raises msgspec.ValidationError where they are no list of objects."""
+    if memoryview(raw).nbytes:
+        try:
+            _TOOLS.decode(raw)
+        except msgspec.ValidationError as error:
+            said, at, place = str(error).partition(" - at `$")
+            raise msgspec.ValidationError(f"{said} - at `$.tools{place if at else '`'}") from None
 
 
 def _text_head(raw: Raw, limit: int | None) -> bytes:

@@ -1,8 +1,11 @@
-"""Says who is no endpoint because nothing can be learnt of it: a worker that does not answer, a name that does not resolve."""
+"""Says of whom nothing can be learnt: who is no endpoint for it (a worker that does not answer, a name that does not
+resolve), and who is one all the same, because it is listed.
+"""
 
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from enum import Enum
 from typing import Final
 
 logger = logging.getLogger(__name__)
@@ -13,11 +16,29 @@ _NAMED: Final = 10
 """Warnings of one look; a pool that is cut off must not fill the log."""
 
 
+class Consequence(Enum):
+    """What it means for requests: a line for one, a line for all the others."""
+
+    NO_REQUESTS = (
+        "%s gets no requests: %s",
+        "%d more get no requests; python -m discovery explain names them",
+    )
+    NO_DOCUMENT = (
+        "%s is listed and gets requests, without a metadata document: %s",
+        "%d more have no metadata document; python -m discovery explain names them",
+    )
+
+
 class LeftOut:
     """Warns of each of them once per reason. `missing` gives the reasons by instance id."""
 
-    def __init__(self, missing: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        missing: Callable[[], Mapping[str, str]],
+        consequence: Consequence = Consequence.NO_REQUESTS,
+    ) -> None:
         self._missing = missing
+        self._one, self._others = consequence.value
         self._waited_for: set[str] = set()
         self._told: dict[str, str] = {}
 
@@ -34,9 +55,7 @@ class LeftOut:
         late = {i: reason for i, reason in missing.items() if i in self._waited_for}
         new = [i for i in sorted(late) if self._told.get(i) != late[i]]
         for instance_id in new[:_NAMED]:
-            logger.warning("%s gets no requests: %s", instance_id, late[instance_id])
+            logger.warning(self._one, instance_id, late[instance_id])
         if len(new) > _NAMED:
-            logger.warning(
-                "%d more get no requests; python -m discovery explain names them", len(new) - _NAMED
-            )
+            logger.warning(self._others, len(new) - _NAMED)
         self._told, self._waited_for = late, set(missing)

@@ -4,7 +4,7 @@ import ipaddress
 import json
 import math
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -14,6 +14,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct, Value
 
+from epp.control_headers import DESTINATION, DROPPED_REASON, FALLBACK, SCORES, SERVED, SUBSET, is_control
 from epp.wire.messages.ext_proc_pb2 import (
     CommonResponse,
     HeaderMap,
@@ -28,15 +29,6 @@ EXT_PROC: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 METADATA_NAMESPACE: Final = "envoy.lb"
 SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
-DESTINATION: Final = "x-gateway-destination-endpoint"
-FALLBACK: Final = "x-gateway-destination-endpoint-fallback"
-SERVED: Final = "x-gateway-destination-endpoint-served"
-SUBSET: Final = "x-gateway-destination-endpoint-subset"
-SCORES: Final = "x-gateway-destination-endpoint-scores"
-DROPPED_REASON: Final = "x-llm-d-request-dropped-reason"
-
-CONTROL_HEADERS: Final = (FALLBACK, SERVED, SUBSET)
-"""What only the data plane and the picker say to each other: a client's are taken off the request."""
 
 
 class UnreadableError(Exception):
@@ -194,8 +186,10 @@ def _remembered(address: str) -> str:
     return str(mapped or ip)
 
 
-def read_headers(headers: HeaderMap) -> dict[str, str]:
-    """Lower-cased names; of repeated names the first. Raises UnreadableError, or `Rejection` where there are too many."""
+def read_headers(headers: HeaderMap) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Lower-cased names, of repeated names the first; beside them which are control headers. Raises UnreadableError,
+    or `Rejection` where there are too many.
+    """
     if len(headers.headers) > _MOST_FIELDS:
         code, message = (
             "request_header_fields_too_large",
@@ -203,19 +197,22 @@ def read_headers(headers: HeaderMap) -> dict[str, str]:
         )
         raise Rejection(431, code, message)
     seen: dict[str, str] = {}
+    controls: tuple[str, ...] = ()
     for header in headers.headers:
-        name, value = _known.get(header) or _header(header)
+        name, value, control = _known.get(header) or _header(header)
         if name not in seen:
             seen[name] = value
-    return seen
+            if control:
+                controls = (*controls, name)
+    return seen, controls
 
 
 _MOST_FIELDS: Final = 10_000
 """Header fields of a request. Envoy takes 100 unless it is told otherwise."""
 
 
-def _header(header: bytes) -> tuple[str, str]:
-    """Its name in lower case; `raw_value` if there is one, else `value`."""
+def _header(header: bytes) -> tuple[str, str, bool]:
+    """Its name in lower case; `raw_value` if there is one, else `value`; whether it is a control header."""
     try:
         read = HeaderValue.FromString(header)
     except DecodeError:
@@ -223,7 +220,8 @@ def _header(header: bytes) -> tuple[str, str]:
             "a header that cannot be read: the data plane speaks another ext_proc"
         ) from None
     raw = read.raw_value
-    found = read.key.lower(), raw.decode(errors="replace") if raw else read.value
+    name = read.key.lower()
+    found = name, raw.decode(errors="replace") if raw else read.value, is_control(name)
     if len(header) <= _REMEMBERED_SIZE:
         if len(_known) >= _REMEMBERED:
             _known.clear()
@@ -234,14 +232,14 @@ def _header(header: bytes) -> tuple[str, str]:
 _REMEMBERED: Final = 1024
 _REMEMBERED_SIZE: Final = 256
 """Bytes up to which a header is remembered."""
-_known: Final[dict[bytes, tuple[str, str]]] = {}
+_known: Final[dict[bytes, tuple[str, str, bool]]] = {}
 """Headers that were read: most are the same in request after request."""
 
 
 def read_status(headers: HeaderMap) -> int | None:
     """The status of a response; None where there is none, or one that is no status. Raises UnreadableError."""
     for header in islice(headers.headers, _MOST_FIELDS):
-        name, text = _known.get(header) or _header(header)  # the first one, as all that begin with a colon
+        name, text, _ = _known.get(header) or _header(header)  # the first one, as all that begin with a colon
         if name == ":status":
             return int(text) if _STATUS.fullmatch(text) else None
     return None
@@ -256,12 +254,12 @@ def is_upgrade(headers: Mapping[str, str]) -> bool:
 
 
 def routing(
-    destinations: Sequence[str], version: ProtocolVersion, sent: Container[str]
+    destinations: Sequence[str], version: ProtocolVersion, controls: Sequence[str]
 ) -> tuple[CommonResponse, Struct]:
     """The header mutation and the dynamic metadata that say where a request goes.
 
-    `destinations` is the choice and its ordered fallbacks, `sent` the names of the client's headers. Only the destination header
-    is set, so that every other one reaches the worker as it came; header and metadata are always equal (seed 000).
+    `destinations` is the choice and its ordered fallbacks, `controls` the client's headers that must reach no worker. Only the
+    destination header is set, so that every other one reaches it as it came; header and metadata are always equal (seed 000).
     """
     value = ",".join(destinations) if version is ProtocolVersion.V1_0 else destinations[0]
     common = CommonResponse(clear_route_cache=True)
@@ -270,7 +268,7 @@ def routing(
     )
     option.header.key = DESTINATION
     option.header.raw_value = value.encode()
-    common.header_mutation.remove_headers.extend(name for name in CONTROL_HEADERS if name in sent)
+    common.header_mutation.remove_headers.extend(controls)
     metadata = Struct()
     fields = metadata.fields[METADATA_NAMESPACE].struct_value.fields
     fields[DESTINATION].string_value = value

@@ -2,23 +2,23 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Raw
 
+from epp.control_headers import FAIRNESS_ID, OBJECTIVE
 from epp.inference_api import APIS, CONTENT, LONG, ONLY_MODEL, Prompt, api_of, is_long
+from epp.lone_surrogates import replaced
 from epp.protocol import Rejection
 
 Body: TypeAlias = bytes | bytearray | memoryview
+Decoded = TypeVar("Decoded")
 _JSON: Final = "application/json"
 _FORM: Final = "application/x-www-form-urlencoded"
 """What curl says of any body that it is not told the kind of."""
 
 DEFAULT_FAIRNESS_ID: Final = "default-flow"
-OBJECTIVE_HEADERS: Final = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
-FAIRNESS_HEADERS: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
-"""The name in use and its older alias, which counts where the first is absent."""
 _PATH_HEADERS: Final = (":path", "x-original-path", "x-forwarded-path")
 _DEFAULT_PATH: Final = "/v1/completions"
 _MULTIPART_SCAN: Final = 64
@@ -31,10 +31,11 @@ class PrefixChain:
     """A prompt as blocks, each named by a hash of all up to its end.
 
     `unit`: tokens in the shortest block. `units`: length of the prompt. `ends`, `lengths`: of each block, the last one
-    as if it were whole. All in units; `ends` and `lengths` may go on behind the last block.
+    as if it were whole. All in units; `ends` and `lengths` may go on behind the last block. `claim`: the endpoint that
+    is believed to hold it since the pick, and the number of that belief in the index.
     """
 
-    __slots__ = ("blocks", "ends", "lengths", "unit", "units")
+    __slots__ = ("blocks", "claim", "ends", "lengths", "unit", "units")
 
     def __init__(
         self, blocks: Sequence[int], unit: int, units: int, ends: Sequence[int], lengths: Sequence[int]
@@ -44,6 +45,7 @@ class PrefixChain:
         self.units = units
         self.ends = ends
         self.lengths = lengths
+        self.claim: tuple[tuple[str, str], int] | None = None
 
     def held(self, count: int) -> int:
         """Units in the first `count` blocks."""
@@ -118,8 +120,8 @@ def passthrough_request(
 ) -> InferenceRequest:
     """The request without a look into its body: no model, routed by load only."""
     request = InferenceRequest(headers.get("x-request-id") or new_id(), _path(headers), headers)
-    request.objective = _first(headers, OBJECTIVE_HEADERS)
-    request.fairness_id = _first(headers, FAIRNESS_HEADERS) or DEFAULT_FAIRNESS_ID
+    request.objective = _first(headers, OBJECTIVE)
+    request.fairness_id = _first(headers, FAIRNESS_ID) or DEFAULT_FAIRNESS_ID
     request.body_size = len(body or b"")
     return request
 
@@ -137,6 +139,7 @@ def _first(headers: Mapping[str, str], names: tuple[str, ...]) -> str | None:
 
 
 _BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
 _NO_MODEL: Final = "the request body has no 'model': a string that names the model is required"
 
 
@@ -145,9 +148,21 @@ def _check_bodyless(request: InferenceRequest, method: str) -> None:
         raise _bad(_NO_MODEL)
 
 
+def _decode(decoder: msgspec.json.Decoder[Decoded], body: Body) -> Decoded:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        mended = replaced(body)
+        if mended is None:
+            raise
+        return decoder.decode(mended)
+
+
 def _is_object(body: Body) -> bool:
     try:
-        msgspec.json.decode(body, type=dict[str, Raw])
+        _decode(_OBJECT, body)
     except _BROKEN:
         return False
     return True
@@ -161,7 +176,7 @@ def _read_json(request: InferenceRequest, body: Body) -> None:
         return
     decoder, name = (LONG if is_long(body) else APIS)[end]
     try:
-        decoded = decoder.decode(body)
+        decoded = _decode(decoder, body)
         size = decoded.size()
     except msgspec.ValidationError as error:
         raise _bad(f"the request body has a field of the wrong type: {error}") from error
@@ -179,7 +194,7 @@ def _read_json(request: InferenceRequest, body: Body) -> None:
 
 def _read_loosely(request: InferenceRequest, body: Body) -> None:
     try:
-        decoded = CONTENT.decode(body)
+        decoded = _decode(CONTENT, body)
     except _BROKEN:
         return  # the worker says what is wrong with a body of an API that is not ours
     request.model = decoded.model or ""

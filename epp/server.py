@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import datetime
 import logging
+import os
 import random
+import ssl
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -12,32 +14,32 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from aiohttp import web
-
 import discovery
 from discovery.endpoints_file import EndpointsFile
 from discovery.opening import shown_url
 from discovery.static import StaticSource
-from epp import certificate, status
+from epp import certificate, metrics_port, status
 from epp.body import Budget
 from epp.cadence import Rhythm
 from epp.certificate import Certificate, CertificateError
 from epp.config import PickerConfig, load_config
-from epp.config_document import ConfigError
+from epp.config_file import read_config
+from epp.config_problems import ConfigError
 from epp.datastore import Datastore
 from epp.director import Director, Policy
 from epp.endpoint import EndpointPool
 from epp.exchange import Exchange
 from epp.following import follow
 from epp.health import Health
-from epp.left_out import LeftOut
-from epp.parameters import FileDiscoveryParameters
+from epp.left_out import Consequence, LeftOut
+from epp.metric_flags import with_metrics
 from epp.pool_gauges import PoolGauges
 from epp.rules import Rules
 from epp.scrape import Scraper, ScrapeRules
-from epp.settings import ALL_INTERFACES, LAME_DUCK, LEAST_INTERVAL, Settings
+from epp.settings import LAME_DUCK, LEAST_INTERVAL, Settings
 from epp.telemetry import Telemetry, TimedDirector
 from epp.wire.transport import Listener, ListenError, Place, Transport, open_transport
+from epp.worker_source import WorkerSource, choose
 
 INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
 """What a user can put right in the command line or a file that it names."""
@@ -46,6 +48,8 @@ FAILURES = (discovery.AdsumError, ListenError, OSError)
 
 LATELY = 5.0
 """Seconds in which a data plane that uses this picker has sent a stream, or a health check."""
+EXPIRE_EVERY = 1.0
+"""Seconds between two looks at how long request bodies are under way."""
 CATCH_UP = 1.0
 """Seconds that entering waits, at most, for the metadata of the workers that are there already."""
 
@@ -111,6 +115,11 @@ class PickerServer:
         settings = self._settings
         rng = random.Random()
         config = self._config(rng)
+        source = choose(settings, config.file_discovery, os.environ)
+        if source.idle_flags:
+            log.warning(
+                "flags without effect beside this source of workers: %s", ", ".join(source.idle_flags)
+            )
         place = self._place()
         self._datastore = Datastore(replace(config.defaults, serving_port_name=settings.serving_port_name))
         policy = Policy(
@@ -122,7 +131,7 @@ class PickerServer:
         self._transport = self._open_transport()
         health = Place(settings.host, settings.grpc_health_port)
         self._health_listener = await self._listen("--grpc-health-port", health, processing=False)
-        await self._open_discovery(config)
+        await self._open_discovery(source)
         self._open_scraper(config, rng)
         self._listener = await self._listen("--grpc-port", place, processing=True)
         self._stack.callback(self._health.close)
@@ -138,20 +147,27 @@ class PickerServer:
         def exchange() -> Exchange:
             return Exchange(director, rules, self._telemetry, budget)
 
+        if settings.body_timeout:
+            self._start(self._expire(budget))
         return open_transport(settings.transport, exchange, self._health, budget, self._clock)
+
+    async def _expire(self, budget: Budget) -> None:
+        allowed = self._settings.body_timeout
+        while True:
+            await asyncio.sleep(min(EXPIRE_EVERY, allowed))
+            budget.expire(self._clock() - allowed, allowed)
 
     def _config(self, rng: random.Random) -> PickerConfig:
         settings = self._settings
-        text = settings.config_text
+        staleness = settings.metrics_staleness_threshold
         if settings.config_file is not None:
+            config = read_config(settings.config_file, rng=rng, staleness=staleness)
+        else:
             try:
-                text = settings.config_file.read_text()
-            except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(str(settings.config_file), _why(error)) from error
-        try:
-            config = load_config(text, rng=rng, staleness=settings.metrics_staleness_threshold)
-        except ConfigError as error:
-            raise ConfigError(str(settings.config_file or "--config-text"), str(error)) from error
+                config = load_config(settings.config_text, rng=rng, staleness=staleness)
+            except ConfigError as error:
+                raise ConfigError("--config-text", str(error)) from error
+        config = with_metrics(config, settings.metric_names)
         for warning in config.warnings:
             log.warning("%s", warning)
         return config
@@ -159,8 +175,11 @@ class PickerServer:
     def _place(self) -> Place:
         settings = self._settings
         client_ca = certificate.read_ca(settings.client_ca_file) if settings.client_ca_file else None
+        served = self._certificate()
+        if served is not None:
+            settings.tls.check_key(certificate.has_rsa_key(served.pair))
         limit = settings.grpc_max_recv_msg_size
-        return Place(settings.host, settings.grpc_port, self._certificate(), client_ca, limit)
+        return Place(settings.host, settings.grpc_port, served, client_ca, limit, settings.tls)
 
     def _certificate(self) -> Certificate | None:
         settings = self._settings
@@ -184,37 +203,32 @@ class PickerServer:
     async def _open_status(self) -> None:
         settings = self._settings
         stale_after = settings.metrics_staleness_threshold
-        gauges = PoolGauges(settings.pool_name, self._pool, self._saturation, stale_after)
+        gauges = PoolGauges(
+            settings.pool_name or settings.component, self._pool, self._saturation, stale_after
+        )
         app = status.application(
             self._telemetry.registry, gauges, lambda: status.describe(self._pool(), self._saturation())
         )
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        host = settings.metrics_address or settings.host
-        place = Place(host, settings.metrics_port)
-        try:
-            await web.TCPSite(runner, None if host == ALL_INTERFACES else host, settings.metrics_port).start()
-        except OSError as error:
-            raise ListenError(f"{place.refused()} (--metrics-port)") from error
-        self._metrics_address = place.address(runner.addresses[0][1])
+        port = metrics_port.serving(app, settings, self._start)
+        self._metrics_address = await self._stack.enter_async_context(port)
 
-    async def _open_discovery(self, config: PickerConfig) -> None:
+    async def _open_discovery(self, source: WorkerSource) -> None:
         settings = self._settings
-        found = await self._stack.enter_async_context(_discovery(settings.discovery, config.file_discovery))
+        found = await self._stack.enter_async_context(_discovery(source))
         watch = found.watch(settings.namespace, settings.component, metadata=True)
         events = await self._stack.enter_async_context(watch)
         self._start(follow(events, self._datastore))
         members = await found.list_instances(settings.namespace, settings.component)
         if not members:
-            listed = config.file_discovery
-            where = listed.path if listed is not None else shown_url(settings.discovery)
+            where = source.file.path if source.file is not None else shown_url(source.url)
             log.warning(
                 "no worker of %s/%s is ready at %s yet; what is there says: python -m discovery explain %s %s",
                 settings.namespace, settings.component, where, settings.namespace, settings.component,
             )  # fmt: skip
         await self._caught_up({member.id for member in members})
-        self._start(LeftOut(lambda: found.missing(settings.namespace, settings.component)).run())
+        of = settings.namespace, settings.component
+        self._start(LeftOut(lambda: found.missing(*of)).run())
+        self._start(LeftOut(lambda: found.without_document(*of), Consequence.NO_DOCUMENT).run())
 
     async def _caught_up(self, members: set[str]) -> None:
         """A picker that says it is ready should not answer 503 because it has not looked yet."""
@@ -237,7 +251,13 @@ class PickerServer:
             interval = LEAST_INTERVAL
         rhythm = Rhythm() if interval is None else Rhythm.fixed(interval)
         rules = ScrapeRules(rhythm=rhythm, engines=config.engines)
-        self._start(Scraper(self._datastore, rules, rng, tls=source.tls()).run())
+        tls = source.tls()
+        if tls is not None and tls.verify_mode is ssl.CERT_NONE:  # the Go picker's default
+            log.warning(
+                "metrics pages are asked over https and no certificate is verified: whoever answers at a worker's address "
+                "is believed; insecureSkipVerify: false or caCertPath verifies them"
+            )
+        self._start(Scraper(self._datastore, rules, rng, tls=tls).run())
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -251,20 +271,11 @@ class PickerServer:
         return self._director.saturation(self._clock())
 
 
-def _discovery(url: str | None, listed: FileDiscoveryParameters | None) -> discovery.SourceDiscovery:
-    """Where the workers are: what the flags say or what the configuration does; the flags' default if neither."""
-    if listed is None:
-        return discovery.open(url)
-    if url is not None:
-        problem = f"{listed.path} and {url} both say where the workers are; give one of them"
-        raise ConfigError("dataLayer.discovery", problem)
-    path = Path(listed.path)
-    return discovery.SourceDiscovery(StaticSource(EndpointsFile(path), watched=listed.watch_file))
-
-
-def _why(error: OSError | UnicodeDecodeError) -> str:
-    said = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
-    return f"cannot be read: {said}; expected an EndpointPickerConfig in YAML"
+def _discovery(source: WorkerSource) -> discovery.SourceDiscovery:
+    if source.file is None:
+        return discovery.open(source.url)
+    path = Path(source.file.path)
+    return discovery.SourceDiscovery(StaticSource(EndpointsFile(path), watched=source.file.watch_file))
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

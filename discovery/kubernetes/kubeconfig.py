@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from discovery.command_line import how_to_install
 from discovery.endpoints_file import yaml_problem
 from discovery.errors import DiscoveryError, InputFileError
 from discovery.kubernetes.credentials import Identity, RenewedCredentials, TlsFiles
@@ -76,7 +77,7 @@ async def _load(paths: str, context: str | None, timings: Timings) -> _Loaded:
         config, configuration = await asyncio.to_thread(_import)
     except ImportError as error:
         raise DiscoveryError(
-            f"a kubeconfig needs kubernetes_asyncio ({error}): pip install 'adsum[kubernetes]'"
+            f"a kubeconfig needs kubernetes_asyncio ({error}): {how_to_install('kubernetes')}"
         ) from error
     try:
         async with asyncio.timeout(timings.credentials_deadline):

@@ -139,7 +139,7 @@ def _metered(make: Callable[[Any, aiohttp.ClientSession], Source]) -> BuildGauge
         )
 
         def meter() -> Meter:
-            return Meter(make(given, around.meters.session), around.ledger.now_ms, rules)
+            return Meter(make(given, around.meters.session), around.ledger.look, rules)
 
         def gauge() -> AbstractAsyncContextManager[Gauge]:
             return around.meters.shared((around.target, spec.type, repr(given)), meter)

@@ -28,7 +28,11 @@ class JointGauge:
     def reading(self) -> Reading:
         """As `dispatcher.gates.ledger_gate.Gauge`."""
         readings = [gauge.reading() for gauge in self._gauges]
-        return Reading(min(one.headroom for one in readings), min(one.at_ms for one in readings))
+        return Reading(
+            min(one.headroom for one in readings),
+            min(one.at_ms for one in readings),
+            min(one.allotment for one in readings),
+        )
 
     @property
     def states(self) -> Sequence[MeterState]:

@@ -15,8 +15,9 @@ import aiohttp
 from dispatcher.budget import ZERO
 from dispatcher.changes import Changes
 from dispatcher.gates.access import SourceError
-from dispatcher.ledger import Reading
+from dispatcher.ledger import Look, Reading
 from dispatcher.queue import QueueError
+from dispatcher.room import Room
 
 logger = logging.getLogger(__name__)
 
@@ -25,11 +26,13 @@ logger = logging.getLogger(__name__)
 class Measurement:
     """What a source found: `spare` = max(0, D - B), `capacity` = max_SYS, `age` of the oldest sample in seconds.
 
-    `value` is the number that was read, `threshold` the one at which the gate closes, for people.
+    `line`: the load at which D = B, in units of capacity. `value` is the number that was read, `threshold` the one at
+    which the gate closes, for people.
     """
 
     spare: Fraction
     capacity: Fraction
+    line: Fraction
     age: float
     value: Fraction
     threshold: Fraction
@@ -83,20 +86,21 @@ class _Held:
 
 
 class Meter:
-    """An async context manager: entered, the source is being read. `now_ms` is the broker's clock."""
+    """An async context manager: entered, the source is being read. `look` is the ledger's."""
 
     def __init__(
         self,
         source: Source,
-        now_ms: Callable[[], Awaitable[int]],
+        look: Callable[[], Awaitable[Look]],
         rules: MeterRules,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
-        self._now_ms = now_ms
+        self._ask_ledger = look
         self._rules = rules
         self._monotonic = monotonic
+        self._room = Room(round(rules.lag * 1000), round(rules.interval * 1000))
         self._held: _Held | None = None
         self._capacity: Fraction | None = None
         self._why = "not read yet"
@@ -181,14 +185,17 @@ class Meter:
     async def _look(self) -> _Held:
         # both clocks before the source is asked: the sample must not be older than the reading says
         started = self._monotonic()
-        now_ms = await self._now_ms()
+        ledger = await self._ask_ledger()
         try:
             async with asyncio.timeout(self._rules.timeout):
                 found = await self._source.measure()
         except TimeoutError as error:
             raise SourceError(f"no answer within {self._rules.timeout:g} s") from error
-        at_ms = now_ms - round((found.age + self._rules.lag) * 1000)
-        reading = Reading(found.capacity * found.spare, max(0, at_ms))
+        headroom, age_ms = found.capacity * found.spare, round(found.age * 1000)
+        left = self._room.looked(round(started * 1000), headroom, ledger.in_flight, age_ms=age_ms)
+        at_ms = ledger.now_ms - age_ms - round(self._rules.lag * 1000)
+        # more than all of the room is never ours, however late what we sent shows
+        reading = Reading(headroom, max(0, at_ms), min(left, found.line))
         return _Held(found, reading, started - found.age)
 
     def _failed(self, why: str) -> None:

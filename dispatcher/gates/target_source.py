@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Protocol
 
-from dispatcher.budget import ZERO, spare, system_capacity
+from dispatcher.budget import ZERO, closing_point, spare, system_capacity
 from dispatcher.gates.access import SourceError
 from dispatcher.gates.meter import Measurement
 
@@ -68,7 +68,8 @@ class TargetSource:
         capacity = system_capacity(ready.value, self.per_server)
         free = spare(self.meaning.estimate(value.value, capacity), self.baseline) if capacity > 0 else ZERO
         threshold = self.meaning.closes_at(capacity, self.baseline)
-        return Measurement(free, capacity, max(value.age, ready.age), value.value, threshold)
+        line = closing_point(capacity, self.baseline)
+        return Measurement(free, capacity, line, max(value.age, ready.age), value.value, threshold)
 
 
 _MOST_SERVERS: Final = 1_000_000

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from dispatcher.account import TargetAccount
 from dispatcher.changes import Changes
-from dispatcher.ledger import Reading, Refusal, Reservation
+from dispatcher.ledger import Look, Reading, Refusal, Reservation
 from dispatcher.message import new_token
 
 
@@ -25,6 +25,12 @@ class MemoryLedger:
     async def now_ms(self) -> int:
         """The broker's clock."""
         return self._clock_ms()
+
+    async def look(self) -> Look:
+        """As `dispatcher.ledger.Ledger`."""
+        now = self._clock_ms()
+        self._forget_lapsed(now)
+        return Look(now, self._account.in_flight)
 
     async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:
         """As `dispatcher.ledger.Ledger`."""

@@ -10,6 +10,7 @@ import msgspec
 from dispatcher.acceptance import LONGEST_ID, check, names_a_tenant
 from dispatcher.message import Request
 from dispatcher.queue import Rules
+from dispatcher.result_lists import ANY, ResultLists
 
 DEFAULT_LIST: Final = "result-list"
 """Where the Go processor puts results when nobody says otherwise."""
@@ -59,16 +60,18 @@ class Malformed:
     result_list: str
 
 
-def parse(member: bytes, rules: Rules, tenant_attribute: str) -> Incoming | Malformed:
+def parse(
+    member: bytes, rules: Rules, tenant_attribute: str, lists: ResultLists = ANY
+) -> Incoming | Malformed:
     """A member of the sorted set. The payload's bytes are those of the message; times there are whole seconds."""
     try:
         envelope = _decoder.decode(member)
         request = _request(envelope, member, tenant_attribute)
         check(request, rules)
+        result_list = _result_list(envelope, rules, lists)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        return _malformed(member, str(error), rules)
-    named = envelope.internal.result_queue_name or envelope.data.result_queue_name
-    return Incoming(request, _result_list(rules, named))
+        return _malformed(member, str(error), rules, lists)
+    return Incoming(request, result_list)
 
 
 def _request(envelope: _Envelope, member: bytes, tenant_attribute: str) -> Request:
@@ -100,14 +103,17 @@ def _token_of(member: bytes) -> str:
     return hashlib.sha256(member).hexdigest()[:32]
 
 
-def _result_list(rules: Rules, named: str) -> str:
-    """What the queue says, else the message, else the default; never a key of ours."""
-    if rules.result_list == DEFAULT_LIST and named and not named.startswith("adsum:"):
-        return named
-    return rules.result_list
+def _result_list(envelope: _Envelope, rules: Rules, lists: ResultLists) -> str:
+    """What the queue says, else the message, else the default; ValueError where the message may not say so."""
+    named = envelope.internal.result_queue_name or envelope.data.result_queue_name
+    if rules.result_list != DEFAULT_LIST or not named:
+        return rules.result_list
+    if refusal := lists.refusal(named):
+        raise ValueError(refusal)
+    return named
 
 
-def _malformed(member: bytes, reason: str, rules: Rules) -> Malformed:
+def _malformed(member: bytes, reason: str, rules: Rules, lists: ResultLists) -> Malformed:
     try:
         found = msgspec.json.decode(member)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -115,8 +121,9 @@ def _malformed(member: bytes, reason: str, rules: Rules) -> Malformed:
     id = _text(found, "data", "id")
     named = _text(found, "internal", "result_queue_name") or _text(found, "data", "result_queue_name")
     token = _text(found, "internal", "request_token") or _token_of(member)
+    may = rules.result_list == DEFAULT_LIST and named and not lists.refusal(named)
     readable = id is not None and 0 < len(id.encode(errors="replace")) <= LONGEST_ID
-    return Malformed(reason, id if readable else None, token, _result_list(rules, named or ""))
+    return Malformed(reason, id if readable else None, token, named if may and named else rules.result_list)
 
 
 def _text(found: object, *path: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from redis.asyncio import Redis
 
 from dispatcher.account import REASONS
-from dispatcher.ledger import Reading, Refusal, Reservation
+from dispatcher.ledger import Look, Reading, Refusal, Reservation
 from dispatcher.message import new_token
 from dispatcher.queue import QueueError
 from dispatcher.redis.connection import Script
@@ -68,11 +68,16 @@ class RedisLedger:
         now: int = (await self._call([]))[0]
         return now
 
+    async def look(self) -> Look:
+        """As `dispatcher.ledger.Ledger`."""
+        now, _, [in_flight] = await self._call([("L",)])
+        return Look(now, in_flight)
+
     async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:
         """As `dispatcher.ledger.Ledger`."""
         member = f"{units}:{self._opening}.{next(self._numbers)}"
-        room = min(floor(reading.headroom), WHOLE)
-        words: Words = ("R", member, units, reading.at_ms, room, int(reading.headroom > 0))
+        room, allotment = (min(floor(one), WHOLE) for one in (reading.headroom, reading.allotment))
+        words: Words = ("R", member, units, reading.at_ms, room, int(reading.headroom > 0), allotment)
         seen = self._changes.count
 
         def undo(answer: Answer) -> Words | None:

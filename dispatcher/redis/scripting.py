@@ -25,6 +25,7 @@ from dispatcher.redis.round_trips import RoundTrips, Words
 PARTS: Final = ("part_keys", "part_later", "part_order", "part_ending")
 ACCEPTING: Final = ("submit", "intake")
 """Scripts that take requests in, and begin with one part more."""
+READING: Final = ("totals",)
 MOST_BYTES: Final = 1024 * 1024
 """Of one call; a larger item goes alone."""
 
@@ -37,7 +38,8 @@ def script_text(name: str) -> str:
         f"local TEXTS, REMEMBERED, RAW_KEPT, DEAD_KEPT, LONGEST_LEASE = {{ {texts} }}, "
         f"{FINISH_REMEMBERED_MS}, {RAW_KEPT}, {DEAD_LETTERS_KEPT}, {LONGEST_LEASE_MS}\n"
     )
-    parts = (*PARTS, "part_accept") if name in ACCEPTING else PARTS
+    more = "part_accept" if name in ACCEPTING else "part_full"
+    parts = PARTS if name in READING else (*PARTS, more)
     shared, own = (
         "".join(folder.joinpath(f"{part}.lua").read_text() for part in some) for some in (parts, (name,))
     )

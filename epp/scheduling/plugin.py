@@ -34,13 +34,22 @@ class Scorer(Protocol):
 
 
 class DataProducer(Protocol):
-    """Prepares, once per request, what scorers read of it, and learns what became of it."""
+    """Prepares, once per request, what scorers read of it, and learns what became of it.
+
+    After `picked` comes `served` or `failed`, once.
+    """
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         """Called before the filters, with all endpoints that may serve the request."""
 
+    def picked(self, request: InferenceRequest, endpoint: Endpoint) -> None:
+        """The request is on its way to that endpoint."""
+
     def served(self, request: InferenceRequest, endpoint: Endpoint) -> None:
-        """That endpoint answered the request, with success."""
+        """That endpoint answered the request, with success; it need not be the one that was picked."""
+
+    def failed(self, request: InferenceRequest) -> None:
+        """No endpoint that is known served the request: it was answered with an error, or not at all."""
 
     def sized(self, endpoint: Endpoint, tokens: int) -> None:
         """Its metrics page says how many tokens its KV cache has room for."""

@@ -25,7 +25,10 @@ _TOKEN_BYTES: Final = 4
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PrefixCacheProducer:
-    """Writes down which endpoint served which prompt, and names the blocks of each new one.
+    """Writes down which endpoint was sent which prompt, and names the blocks of each new one.
+
+    Known at the pick, since the response headers of an answer that is not streamed come at its end; taken back where
+    the request was not served.
 
     `block_tokens`: tokens in the shortest block, from which `max_blocks` and `capacity` are counted too. `max_tokens`, or
     where that is 0 `max_blocks`: how much of a prompt is looked at, 0: all. `capacity`: blocks that one endpoint is
@@ -65,12 +68,34 @@ class PrefixCacheProducer:
             start = end * size
         request.prefixes[self] = PrefixChain(blocks, self.block_tokens, units, cuts.ends, cuts.lengths)
 
-    def served(self, request: InferenceRequest, endpoint: Endpoint) -> None:
-        """The worker has the prompt in its cache from now on."""
+    def picked(self, request: InferenceRequest, endpoint: Endpoint) -> None:
+        """The worker will have the prompt in its cache, unless the request fails."""
         prefix = request.prefixes.get(self)
         if prefix is not None:
             capacity = self._sizes.get(endpoint.key, self.capacity)
-            self.index.record(prefix.blocks, endpoint.key, capacity, prefix.lengths)
+            claim = self.index.claim(prefix.blocks, endpoint.key, capacity, prefix.lengths)
+            prefix.claim = (endpoint.key, claim)
+
+    def served(self, request: InferenceRequest, endpoint: Endpoint) -> None:
+        """The worker has the prompt in its cache from now on."""
+        prefix = request.prefixes.get(self)
+        if prefix is None:
+            return
+        if prefix.claim is not None:
+            key, claim = prefix.claim
+            if key != endpoint.key:
+                self.failed(request)
+            elif self.index.is_forgotten(key, claim):
+                return
+        capacity = self._sizes.get(endpoint.key, self.capacity)
+        self.index.record(prefix.blocks, endpoint.key, capacity, prefix.lengths)
+
+    def failed(self, request: InferenceRequest) -> None:
+        """What the pick had added goes; what was known before stays."""
+        prefix = request.prefixes.get(self)
+        if prefix is not None and prefix.claim is not None:
+            key, claim = prefix.claim
+            self.index.withdraw(prefix.blocks, key, claim)
 
     def sized(self, endpoint: Endpoint, tokens: int) -> None:
         """Believe no more of it than it has room for."""

@@ -4,6 +4,10 @@ A prompt is used from its beginning on, so of what it shares with others the beg
 of use the first block of a chain is therefore the youngest, and the oldest block of all never has a successor. A run is
 a stretch of a chain that was always used as a whole: it is found, moved and dropped at once, and cut in two when a
 prompt uses its beginning only. That gives the same order as if each block had a place of its own.
+
+A run is held for good once a request that used it was served there. Until then it is held for the requests that use it
+and have no end yet, and goes with the last of them. A block is used by whatever uses one behind it: a run that goes has
+no successor.
 """
 
 from collections import OrderedDict
@@ -17,12 +21,15 @@ _MANY: Final = 8
 
 class _Run:
     """`blocks` follow each other in a chain, the first is its block number `start`; `length` is that of all of them,
-    `lengths` those of the chain's blocks.
+    `lengths` those of the chain's blocks. `claims`: whose end it is held until; None: it is held for good.
     """
 
-    __slots__ = ("blocks", "length", "lengths", "start")
+    __slots__ = ("blocks", "claims", "length", "lengths", "start")
 
-    def __init__(self, blocks: list[int], start: int, lengths: Sequence[int]) -> None:
+    def __init__(
+        self, blocks: list[int], start: int, lengths: Sequence[int], claims: set[int] | None
+    ) -> None:
+        self.claims = claims
         self.blocks = blocks
         self.start = start
         self.lengths = lengths
@@ -65,12 +72,16 @@ class _Run:
 
 
 class Holdings:
-    """The blocks of one endpoint: `count` of them, `length` is that of all; `bit` stands for the endpoint in masks."""
+    """The blocks of one endpoint: `count` of them, `length` is that of all; `bit` stands for the endpoint in masks.
 
-    __slots__ = ("_order", "_runs", "bit", "count", "length", "slot")
+    `born`: a claim with a smaller number is one on what was forgotten.
+    """
 
-    def __init__(self, slot: int) -> None:
+    __slots__ = ("_order", "_runs", "bit", "born", "count", "length", "slot")
+
+    def __init__(self, slot: int, born: int = 0) -> None:
         self.slot = slot
+        self.born = born
         self.bit = 1 << slot
         self.count = 0
         self.length = 0
@@ -79,25 +90,51 @@ class Holdings:
         self._order: OrderedDict[_Run, None] = OrderedDict()
         """The one that goes next first."""
 
-    def use(self, chain: Sequence[int], lengths: Sequence[int]) -> Sequence[int]:
-        """It holds this chain from now on, whose blocks become the youngest; returns those that are new."""
+    def use(self, chain: Sequence[int], lengths: Sequence[int], claim: int | None = None) -> Sequence[int]:
+        """It holds this chain from now on, whose blocks become the youngest; returns those that are new.
+
+        `claim`: a number for the request, until `withdraw` takes it back or a use without one makes it good.
+        """
         used: list[_Run] = []
         known, size = 0, len(chain)
         while known < size and (run := self._runs.get(chain[known])) is not None:
             shared = run.shared(chain)
-            used.append(run if shared == len(run.blocks) else self._cut(run, shared))
+            if shared < len(run.blocks):
+                run = self._cut(run, shared)
+            used.append(run)
+            if run.claims is not None:
+                if claim is None:
+                    run.claims = None
+                else:
+                    run.claims.add(claim)
             known += shared
         new = list(chain[known:])
         if new:
-            run = self._runs[new[0]] = _Run(new, known, lengths)
+            run = self._runs[new[0]] = _Run(new, known, lengths, None if claim is None else {claim})
             self._order[run] = None
             self.count += size - known
             self.length += run.length
-        if len(used) > _MANY:
+        if len(used) > _MANY and used[-1].claims is None:  # those before it are held for good too
             used = [self._joined(used)]
         for run in reversed(used):
             self._order.move_to_end(run)
         return new
+
+    def withdraw(self, chain: Sequence[int], claim: int) -> Sequence[int]:
+        """The request that claimed this chain failed; returns the blocks that went, because nobody else uses them."""
+        gone: list[int] = []
+        known, size = 0, len(chain)
+        while known < size and (run := self._runs.get(chain[known])) is not None:
+            known += len(run.blocks)
+            if run.claims is None or claim not in run.claims:
+                continue
+            run.claims.remove(claim)
+            if not run.claims:
+                del self._order[run], self._runs[run.blocks[0]]
+                self.count -= len(run.blocks)
+                self.length -= run.length
+                gone += run.blocks
+        return gone
 
     def shrink(self, count: int, length: float = inf) -> Sequence[int]:
         """Until there are no more than `count`, and they are no longer than `length`; returns those that went."""
@@ -122,13 +159,14 @@ class Holdings:
             del self._order[run], self._runs[run.blocks[0]]
             blocks += run.blocks
             lengths += run.lengths[run.start : run.start + len(run.blocks)]
-        joined = self._runs[blocks[0]] = _Run(blocks, 0, lengths)
+        joined = self._runs[blocks[0]] = _Run(blocks, 0, lengths, None)
         self._order[joined] = None
         return joined
 
     def _cut(self, run: _Run, size: int) -> _Run:
         """Its first `size` blocks as a run of their own; the rest keeps its place in the order."""
-        head = _Run(run.blocks[:size], run.start, run.lengths)
+        claims = None if run.claims is None else set(run.claims)
+        head = _Run(run.blocks[:size], run.start, run.lengths, claims)
         run.blocks = run.blocks[size:]
         run.start += size
         run.length -= head.length

@@ -69,7 +69,7 @@ class _Rows:
 class PrefixIndex:
     """Chains by endpoint, at most `max_bytes` of memory for all of them."""
 
-    __slots__ = ("_free", "_holdings", "_known", "_masks", "_max_blocks", "_placed", "_slots")
+    __slots__ = ("_claims", "_free", "_holdings", "_known", "_masks", "_max_blocks", "_placed", "_slots")
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_blocks = max_bytes // BLOCK_BYTES
@@ -77,6 +77,7 @@ class PrefixIndex:
         """By block: the endpoints that hold it, as the bits of an integer."""
         self._holdings: OrderedDict[Key, Holdings] = OrderedDict()
         """Those that were written down last come last."""
+        self._claims = 0
         self._free: list[int] = []
         self._slots = 0
         self._known: tuple[Endpoint, ...] = ()
@@ -114,10 +115,41 @@ class PrefixIndex:
 
         `lengths`: of the blocks of the chain, and maybe more; None: 1 each.
         """
+        self._use(chain, key, capacity, lengths, None)
+
+    def claim(
+        self, chain: Sequence[int], key: Key, capacity: int, lengths: Sequence[int] | None = None
+    ) -> int:
+        """As `record`, for a request that was sent there; what only claims are on goes when they are withdrawn."""
+        if key not in self._holdings:
+            self._admit(key)
+        self._claims += 1
+        self._use(chain, key, capacity, lengths, self._claims)
+        return self._claims
+
+    def withdraw(self, chain: Sequence[int], key: Key, claim: int) -> None:
+        """The endpoint did not serve the request that claimed this chain."""
+        holdings = self._holdings.get(key)
+        if holdings is not None:
+            self._unmask(holdings, holdings.withdraw(chain, claim))
+
+    def is_forgotten(self, key: Key, claim: int) -> bool:
+        """Whether the endpoint lost its cache since."""
+        holdings = self._holdings.get(key)
+        return holdings is None or holdings.born > claim
+
+    def _use(
+        self,
+        chain: Sequence[int],
+        key: Key,
+        capacity: int,
+        lengths: Sequence[int] | None,
+        claim: int | None,
+    ) -> None:
         holdings = self._holdings.get(key) or self._admit(key)
         self._holdings.move_to_end(key)
         bit, masks = holdings.bit, self._masks
-        for block in holdings.use(chain, [1] * len(chain) if lengths is None else lengths):
+        for block in holdings.use(chain, [1] * len(chain) if lengths is None else lengths, claim):
             others = masks.get(block)
             # most have one holder: they share its integer
             masks[block] = bit if others is None else others | bit
@@ -169,7 +201,8 @@ class PrefixIndex:
         if not self._free:
             self._free.append(self._slots)
             self._slots += 1
-        holdings = self._holdings[key] = Holdings(self._free.pop())
+        self._claims += 1
+        holdings = self._holdings[key] = Holdings(self._free.pop(), self._claims)
         self._placed = None
         share = self._share()
         for other in self._holdings.values():
@@ -181,8 +214,12 @@ class PrefixIndex:
 
     def _shrink(self, holdings: Holdings, count: int, length: float = inf) -> None:
         """Until there are `count` blocks at most, and they are no longer than `length`."""
+        self._unmask(holdings, holdings.shrink(count, length))
+
+    def _unmask(self, holdings: Holdings, blocks: Sequence[int]) -> None:
+        """It does not hold these any more."""
         masks, bit = self._masks, holdings.bit
-        for block in holdings.shrink(count, length):
+        for block in blocks:
             holders = masks.pop(block)
             if holders is not bit and (others := holders & ~bit):
                 masks[block] = others

@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from epp.body import Budget
 from epp.protocol import Rejection
+from epp.wire.grpc_compression import ACCEPTED, GZIP, Inflating
 from epp.wire.grpc_messages import (
     Message,
     MessageReader,
@@ -23,11 +24,12 @@ log = logging.getLogger(__name__)
 
 _CONTENT_TYPE: Final = b"\x0f\x10\x10application/grpc"  # static table 31, not indexed
 _RESPONSE: Final = b"\x88" + _CONTENT_TYPE  # :status 200
+_ENCODINGS: Final = (b"identity", GZIP)
 _GRPC_ONLY: Final = b"this port speaks gRPC only\n"
 _PLAIN: Final = literal(b"content-type", b"text/plain") + literal(b"content-length", b"%d" % len(_GRPC_ONLY))
 _NOT_GRPC: Final = (literal(b":status", b"405") + _PLAIN, literal(b":status", b"415") + _PLAIN)
 """To what is no POST, and to a POST of something else."""
-_IDENTITY: Final = literal(b"grpc-accept-encoding", b"identity")
+_ACCEPTED: Final = literal(b"grpc-accept-encoding", ACCEPTED)
 
 
 class Handler(Protocol):
@@ -107,6 +109,10 @@ class Call:
         self.finished = False
         self.cause = "end of stream"
         self.timer: Timer | None = None
+
+    def expect_compressed(self, limit: int) -> None:
+        """The client says that it may compress its messages, of at most `limit` bytes each."""
+        self.handler = Inflating(self.handler, self._reader.expect_compressed(), limit)
 
     def send(self, messages: Sequence[Message]) -> None:
         """In this order; after `finish`, or when the stream is gone, nothing."""
@@ -237,7 +243,7 @@ class Methods:
             outgoing.send(stream, (_GRPC_ONLY,))
             outgoing.end(stream, b"")
             return NOBODY
-        if method is None or request.encoding != b"identity":
+        if method is None or request.encoding not in _ENCODINGS:
             outgoing.end(stream, _unimplemented(request, known=method is not None))
             return NOBODY
         call = Call(outgoing, stream, self._memory, self._limit)
@@ -247,6 +253,8 @@ class Methods:
             log.error("a stream cannot be opened: %s\n%s", type(error).__name__, frames(error))
             outgoing.end(stream, _RESPONSE + _trailers(Status.INTERNAL, "the picker failed"))
             return NOBODY
+        if request.encoding == GZIP:
+            call.expect_compressed(self._limit)
         if request.timeout is not None:
             call.timer = self._call_later(request.timeout, call.expire)
         return call
@@ -268,8 +276,8 @@ def _is_grpc(request: Request) -> bool:
 def _unimplemented(request: Request, *, known: bool) -> bytes:
     """Headers that are the whole answer."""
     if known:
-        text = "only identity is taken as grpc-encoding"
-        return _RESPONSE + _trailers(Status.UNIMPLEMENTED, text) + _IDENTITY
+        text = "only identity and gzip are taken as grpc-encoding"
+        return _RESPONSE + _trailers(Status.UNIMPLEMENTED, text) + _ACCEPTED
     path = request.path.decode("utf-8", "replace")[:100]
     return _RESPONSE + _trailers(Status.UNIMPLEMENTED, f"there is no method {path}")
 

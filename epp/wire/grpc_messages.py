@@ -5,6 +5,7 @@ The rules are those of grpc's PROTOCOL-HTTP2.md.
 
 import re
 import struct
+from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Final, TypeAlias
@@ -48,10 +49,11 @@ class MessageReader:
     `held` is how many bytes of an unfinished message it keeps.
     """
 
-    __slots__ = ("_limit", "_missing", "_pieces", "held")
+    __slots__ = ("_flags", "_limit", "_missing", "_pieces", "held")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self._flags: deque[bool] | None = None
         self._pieces: list[bytes | bytearray | memoryview] = []
         self._missing = 0  # bytes until the message is whole; 0 while even its prefix is not
         self.held = 0
@@ -60,6 +62,11 @@ class MessageReader:
     def unfinished(self) -> bool:
         """Whether the stream is within a message."""
         return bool(self.held or self._missing)
+
+    def expect_compressed(self) -> deque[bool]:
+        """Take compressed messages too; what is returned gets an entry for each message, whether it is one."""
+        self._flags = deque()
+        return self._flags
 
     def feed(self, chunk: bytes | memoryview) -> list[bytes]:
         """The messages that are whole with `chunk`."""
@@ -96,8 +103,8 @@ class MessageReader:
         size = len(chunk)
         while size - at >= 5:
             compressed, length = _PREFIX.unpack_from(chunk, at)
-            if compressed or length > self._limit:
-                raise self._refusal(compressed, length)
+            if compressed or length > self._limit or self._flags is not None:
+                self._judge(compressed, length)
             at += 5
             if length > size - at:
                 self._missing = length - (size - at)
@@ -125,12 +132,13 @@ class MessageReader:
         else:
             self._pieces.append(bytearray(piece))
 
-    def _refusal(self, compressed: int, length: int) -> StatusError:
-        if compressed:
-            return StatusError(Status.INTERNAL, "a compressed message on a stream without grpc-encoding")
-        return StatusError(
-            Status.RESOURCE_EXHAUSTED, f"a message of {length} bytes; at most {self._limit} are taken"
-        )
+    def _judge(self, compressed: int, length: int) -> None:
+        if length > self._limit:
+            text = f"a message of {length} bytes; at most {self._limit} are taken"
+            raise StatusError(Status.RESOURCE_EXHAUSTED, text)
+        if compressed > 1 or self._flags is None:
+            raise StatusError(Status.INTERNAL, "a compressed message on a stream without grpc-encoding")
+        self._flags.append(compressed == 1)
 
 
 def in_pieces(messages: Sequence[Message]) -> list[Buffer]:

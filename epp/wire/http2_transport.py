@@ -99,7 +99,11 @@ class Http2Listener:
 
     async def __aenter__(self) -> Self:
         place = self._place
-        tls = None if place.certificate is None else server_context(place.certificate, place.client_ca)
+        tls = (
+            None
+            if place.certificate is None
+            else server_context(place.certificate, place.client_ca, place.tls)
+        )
         loop = asyncio.get_running_loop()
         try:
             listening = listening_socket(place.host, place.port)

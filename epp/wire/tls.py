@@ -1,23 +1,27 @@
-"""A TLS context for HTTP/2 (RFC 9113 9.2) that serves another certificate as soon as there is one."""
+"""A TLS context of a server, for HTTP/2 by default (RFC 9113 9.2), that serves another certificate as soon as there is one."""
 
 import logging
 import ssl
+from functools import partial
 
 from epp import certificate
 from epp.certificate import Certificate
+from epp.tls_rules import TlsRules
 
 log = logging.getLogger(__name__)
 
 
-def server_context(served: Certificate, client_ca: bytes | None) -> ssl.SSLContext:
-    """ALPN h2, TLS 1.2 at least; `client_ca` is PEM: clients must show a certificate of it."""
-    current = _context(served, client_ca)
-    serving = _context(served, client_ca)
+def server_context(
+    served: Certificate, client_ca: bytes | None, rules: TlsRules, protocol: str = "h2"
+) -> ssl.SSLContext:
+    """`protocol` is what ALPN offers; `client_ca` is PEM: clients must show a certificate of it."""
+    make = partial(_context, served, client_ca, rules, protocol)
+    current, serving = make(), make()
 
     def renew() -> None:
         nonlocal current
         try:
-            current = _context(served, client_ca)
+            current = make()
         except OSError as error:  # ssl.SSLError is one; another is that this process has too many files open
             log.warning("the certificate stays as it was: %s", error.strerror)
 
@@ -29,9 +33,9 @@ def server_context(served: Certificate, client_ca: bytes | None) -> ssl.SSLConte
     return serving
 
 
-def _context(served: Certificate, client_ca: bytes | None) -> ssl.SSLContext:
+def _context(served: Certificate, client_ca: bytes | None, rules: TlsRules, protocol: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["h2"])
+    rules.apply(context)
+    context.set_alpn_protocols([protocol])
     certificate.load(context, served.pair, client_ca)
     return context

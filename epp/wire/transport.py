@@ -1,7 +1,7 @@
 """What serves the picker's gRPC: the two kinds of server that can, and what the rest of the picker sees of them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -10,6 +10,7 @@ from epp.certificate import Certificate
 from epp.exchange import Exchange
 from epp.health import Health
 from epp.settings import TransportKind
+from epp.tls_rules import TlsRules
 
 
 class ListenError(Exception):
@@ -28,6 +29,7 @@ class Place:
     certificate: Certificate | None = None
     client_ca: bytes | None = None
     max_message: int = 4 * 1024 * 1024
+    tls: TlsRules = field(default_factory=TlsRules)
 
     def address(self, port: int) -> str:
         """`host:port`, IPv6 in brackets."""

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from examples.demo.load import Load
 from examples.demo.processes import DemoError
-from examples.demo.screen import print_summary, show
+from examples.demo.screen import print_summary, show, show_kept
 from examples.demo.stage import COMPONENT, MODEL, NAMESPACE, Stage
 from examples.demo.story import Story
 from examples.demo.summary import Summary
@@ -45,11 +45,22 @@ async def _run(console: Console, port: int, *, keep: bool) -> int:
             summary = await _play(console, stage)
             held = print_summary(console, summary)
             if keep:
-                told = _told_to_stop()
-                _print_invitation(console, stage)
-                await told.wait()
+                await _keep(console, stage)
                 console.print("stopping; the picker takes leave of Envoy for 3 s ...")
     return 0 if held else 1
+
+
+async def _keep(console: Console, stage: Stage) -> None:
+    told = _told_to_stop()
+    _print_invitation(console, stage)
+    async with Load(stage.url, MODEL, remembered=10_000) as load:
+        screen = asyncio.create_task(show_kept(console, stage, load))
+        try:
+            await told.wait()
+        finally:
+            screen.cancel()
+            with suppress(asyncio.CancelledError):
+                await screen
 
 
 def _told_to_stop() -> asyncio.Event:
@@ -72,12 +83,16 @@ async def _play(console: Console, stage: Stage) -> Summary:
             screen.cancel()
             with suppress(asyncio.CancelledError):
                 await screen
-        return Summary(load.exchanges, story.happenings)
+        return Summary(list(load.exchanges), story.happenings)
 
 
 def _print_invitation(console: Console, stage: Stage) -> None:
     body = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "Who is there?"}}]}}'
-    console.print("\nIt goes on until Ctrl-C. Try:", style="bold")
+    console.print("\nIt goes on until Ctrl-C, with the same users. Try:", style="bold")
+    for name, worker in stage.workers.items():
+        if worker.alive:
+            console.print(f"  kill -9 {worker.pid}   # {name}", highlight=False)
+    console.print("  (kill PID: it drains; kill -USR1 PID: not ready, and ready again)", highlight=False)
     console.print(f"  curl {stage.metrics}/debug/endpoints", soft_wrap=True)
     console.print(
         f"  curl -i {stage.url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",

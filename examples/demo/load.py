@@ -5,6 +5,7 @@ import itertools
 import json
 import random
 import time
+from collections import deque
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -35,10 +36,13 @@ class Exchange:
 
 
 class Load:
-    """`users` users, each asking again when answered. Entering starts them; leaving lets them finish their sentence."""
+    """`users` users, each asking again when answered. Entering starts them; leaving lets them finish their sentence.
 
-    def __init__(self, url: str, model: str, users: int = 20) -> None:
-        self.exchanges: list[Exchange] = []
+    `remembered`: how many of their latest exchanges are kept; None: all.
+    """
+
+    def __init__(self, url: str, model: str, users: int = 20, *, remembered: int | None = None) -> None:
+        self.exchanges: deque[Exchange] = deque(maxlen=remembered)
         self._url = f"{url}/v1/chat/completions"
         self._model = model
         self._users = users

@@ -43,6 +43,23 @@ async def show(console: Console, stage: Stage, story: Story) -> None:
             await asyncio.sleep(_REFRESH)
 
 
+async def show_kept(console: Console, stage: Stage, load: Load) -> None:
+    """Until cancelled: the live table on a terminal, a line for each change of a worker elsewhere."""
+    if console.is_terminal:
+        await show(console, stage, Story(stage, load, line="it goes on until Ctrl-C"))
+        return
+    told: dict[str, str] = {}
+    while True:
+        with suppress(aiohttp.ClientError, TimeoutError):
+            known = {view.id: view for view in await stage.views()}
+            for name, worker in stage.workers.items():
+                status = _status(known.get(name), alive=worker.alive).partition("]")[2]
+                if told.setdefault(name, status) != status:
+                    told[name] = status
+                    console.print(f"{name} {status}")
+        await asyncio.sleep(_REFRESH)
+
+
 async def _print_lines(console: Console, story: Story) -> None:
     said = ""
     while True:

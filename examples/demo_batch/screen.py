@@ -30,12 +30,8 @@ def print_play(console: Console, play: Play) -> bool:
     """Print it; whether every claim held."""
     console.print()
     console.print(_first_tokens(play))
-    seconds = play.answered - play.submitted
-    console.print(
-        f"{play.requests} batch requests in {seconds:.1f} s, {play.requests / seconds:.0f} a second; the pool was on average "
-        f"filled to {play.used:.0%} of what the baseline leaves",
-        soft_wrap=True,
-    )
+    for figure in play.figures():
+        console.print(figure, highlight=False, soft_wrap=True)
     claims = list(play.claims())
     for claim in claims:
         sentence = f"[green]✓[/] {claim.sentence}" if claim.held else f"[red]✗ {claim.sentence}"

@@ -134,7 +134,7 @@ async def test_a_batch_file_in_and_a_results_file_out(
         assert "50 of 50 submitted" in said
         assert "50 of 50 answered" in said
         assert "50 answers in" in said
-        assert "1 errors" in said
+        assert "1 error: 1 x HTTP 400 Bad Request, as custom_id 'r7'\n" in said
         answered = lines_of(results)
         assert len(answered) == 50
         assert answered["r7"]["response"]["status_code"] == 400
@@ -253,7 +253,7 @@ async def test_who_waits_for_answers_is_told_how_many_there_are_and_where_to_loo
         assert said.hints == [batches.HINT], "said once"
         for claim in await queue.claim(3, owner="o"):
             await queue.finish(claim, Result(claim.request.id, claim.request.token, 200, b"{}"))
-        assert await collecting == 0
+        assert (await collecting).total == 0
     assert said.seen[-1] == ("answered", 3, 3)
 
 

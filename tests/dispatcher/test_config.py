@@ -105,6 +105,8 @@ def test_secrets_come_from_the_environment_and_are_not_shown() -> None:
         ({**SOUND, "front_door": {"queue": "batch", "tokens": {"a": ""}}}, "token of tenant 'a' is empty"),
         ({**SOUND, "front_door": {"queue": "batch", "tokens": {"a": "secret", "b": "secret"}}}, "'a' and 'b' have the same token"),
         ({**SOUND, "front_door": {"queue": "batch", "tokens": {"a\n": "secret"}}}, "tenant 'a\\n'"),
+        (queue(results="go-list", result_list="in", intake={"key": "in"}), "queues.batch.result_list: it is 'in', from which"),
+        (queue(intake={"result_lists": ["adsum:x"]}), "queues.batch.intake.result_lists: it is 'adsum:x', but keys"),
         (target(concurrency=0), "targets[0].concurrency: expected greater"),
         (target(concurrency="64"), "targets[0].concurrency: expected a valid integer"),
     ],

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from dispatcher.queue import Queue, QueueError, Rules, State
 from dispatcher.redis.broker import RedisBroker
 from dispatcher.redis.go_message import Incoming, Malformed, parse
 from dispatcher.redis.intake import GoSource
+from dispatcher.result_lists import ResultLists
 from tests.dispatcher.queued import answer, claimed, counts, submitted, until
 from tests.redis_server import RedisServer
 
@@ -141,7 +143,6 @@ async def test_requests_that_came_otherwise_answer_to_the_list_too(
     ("rules", "named", "goes_to"),
     [
         (GO_LIST, "mine", "mine"),
-        (GO_LIST, "adsum:{q}:dead", "result-list"),
         (Rules(result_list="configured"), "mine", "configured"),
     ],
 )
@@ -154,6 +155,90 @@ async def test_a_message_may_name_its_list_where_the_queue_does_not(
         claim = await claimed(queue)
         await queue.finish(claim, answer(claim))
         assert (await producer.result(goes_to))["id"] == "a"
+
+
+@pytest.mark.parametrize("named", ["request-sortedset", "other-intake", "adsum:{q}:x", "request-cancel:b"])
+async def test_a_list_that_no_message_may_name_is_refused(
+    broker: RedisBroker, producer: Producer, named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An intake that is empty does not exist: a result in its place would stop all its producers."""
+    source = replace(SOURCE, lists=ResultLists(frozenset({"other-intake"})))
+    async with broker.queue("q", GO_LIST) as queue, broker.go_intake("q", GO_LIST, source) as intake:
+        for number in range(3):
+            await producer.submit(f"a{number}", result_queue_name=named)
+        results = [await producer.result() for _ in range(3)]
+        assert {result["id"] for result in results} == {"a0", "a1", "a2"}
+        assert {result["error_code"] for result in results} == {"INVALID_REQUEST"}
+        assert all("result_queue_name" in result["error_message"] for result in results)
+        assert len(await queue.dead_letters(9)) == 3
+        assert await producer.client.exists(named) == 0
+        await producer.submit("b")
+        await waiting(queue, 1)
+        assert not intake.why_not
+    lines = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert len(lines) == 1, "whoever sends many fills no log"
+    assert "a0" in lines[0].getMessage()
+
+
+async def test_where_lists_are_named_no_other_is_taken(broker: RedisBroker, producer: Producer) -> None:
+    source = replace(SOURCE, lists=ResultLists(allowed=("mine",)))
+    async with broker.queue("q", GO_LIST) as queue, broker.go_intake("q", GO_LIST, source):
+        await producer.submit("a", result_queue_name="theirs")
+        assert (await producer.result())["error_code"] == "INVALID_REQUEST"
+        await producer.submit("b", result_queue_name="mine")
+        await waiting(queue, 1)
+        claim = await claimed(queue)
+        await queue.finish(claim, answer(claim))
+        assert (await producer.result("mine"))["id"] == "b"
+
+
+async def test_a_request_that_was_taken_in_before_puts_no_result_among_the_requests(
+    broker: RedisBroker, producer: Producer
+) -> None:
+    async with broker.queue("q", GO_LIST) as queue, broker.go_intake("q", GO_LIST, SOURCE):
+        await producer.submit("a")
+        await waiting(queue, 1)
+        [entry] = [key async for key in producer.client.scan_iter("adsum:{q}:e:*")]
+        await producer.client.hset(entry, "list", SOURCE.key)
+        claim = await claimed(queue)
+        await queue.finish(claim, answer(claim))
+        assert [leased.result.id for leased in await queue.lease_results(9)] == ["a"]
+        assert await producer.client.exists(SOURCE.key) == 0
+
+
+async def test_an_intake_that_is_no_sorted_set_is_said_until_it_is_one(
+    broker: RedisBroker, producer: Producer, caplog: pytest.LogCaptureFixture
+) -> None:
+    await producer.client.rpush(SOURCE.key, "a result")
+    async with broker.queue("q", GO_LIST) as queue, broker.go_intake("q", GO_LIST, SOURCE) as intake:
+
+        async def told() -> bool:
+            return "is no sorted set" in intake.why_not
+
+        await until(told)
+        await asyncio.sleep(2.5)
+        assert len([one for one in caplog.records if "is no sorted set" in one.getMessage()]) == 1
+        await producer.client.delete(SOURCE.key)
+        await producer.submit("a")
+        await waiting(queue, 1)
+        assert not intake.why_not
+
+
+@pytest.mark.parametrize("mark", ["request-cancel:a", "request-active:a"])
+async def test_a_cancel_key_of_another_kind_loses_no_request(
+    broker: RedisBroker, producer: Producer, mark: str
+) -> None:
+    """An error in the middle of a script leaves what it wrote: a request in no line, or one without its result."""
+    async with broker.queue("q", GO_LIST) as queue:
+        await producer.submit("a")
+        await producer.client.delete(mark)
+        await producer.client.rpush(mark, "no text")
+        async with broker.go_intake("q", GO_LIST, SOURCE):
+            await waiting(queue, 1)
+            claim = await claimed(queue)
+            assert await queue.finish(claim, answer(claim))
+            assert (await producer.result())["id"] == "a"
+        assert (await counts(queue))["submitted"] == (await counts(queue))["succeeded"] == 1
 
 
 async def test_a_list_that_is_none_costs_no_result(broker: RedisBroker, producer: Producer) -> None:
@@ -274,7 +359,7 @@ async def test_21_a_go_producer_cancels_what_waits_and_what_is_on_its_way(
             await waiting(queue, 1)
             claim = await claimed(queue)
             await producer.cancel("held")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 assert list(await queue.cancelled(30)) == [claim.fence]
             assert (await producer.result())["id"] == "held"
             assert not await queue.finish(claim, answer(claim))
@@ -292,7 +377,7 @@ async def test_21_a_backlog_delays_no_cancellation(broker: RedisBroker, producer
         await waiting(queue, 1)
         claim = await claimed(queue)
         await producer.cancel("held")
-        async with asyncio.timeout(10):  # the figure is 1 s
+        async with asyncio.timeout(20):  # the figure is 1 s
             assert list(await queue.cancelled(30)) == [claim.fence]
         await producer.submit("next", token="2")
         await waiting(queue, 1)
@@ -305,7 +390,7 @@ async def test_21_a_backlog_delays_no_cancellation(broker: RedisBroker, producer
         await waiting(queue, 1)
         claim = await claimed(queue)
         await producer.cancel("last")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             assert list(await queue.cancelled(30)) == [claim.fence]
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from dispatcher.gates.access import SourceError
 from dispatcher.gates.meter import Measurement, Meter, MeterRules, Meters
+from dispatcher.ledger import Look
 from dispatcher.queue import QueueError
 
 Eventually = Callable[..., Awaitable[float]]
@@ -18,9 +19,10 @@ class Clocks:
 
     def __init__(self) -> None:
         self.now = 100_000
+        self.in_flight = 0
 
-    async def broker_ms(self) -> int:
-        return self.now + 5_000_000
+    async def look(self) -> Look:
+        return Look(self.now + 5_000_000, self.in_flight)
 
     def monotonic(self) -> float:
         return self.now / 1000
@@ -42,7 +44,7 @@ class Source:
         self._clocks.now += self.takes_ms
         if self.error is not None:
             raise self.error
-        return Measurement(Fraction(1, 2), Fraction(20), self.age, Fraction(10), Fraction(18))
+        return Measurement(Fraction(1, 2), Fraction(20), Fraction(18), self.age, Fraction(10), Fraction(18))
 
 
 async def test_a_reading_is_never_later_than_its_sample() -> None:
@@ -50,11 +52,27 @@ async def test_a_reading_is_never_later_than_its_sample() -> None:
     source = Source(clocks)
     source.age, source.takes_ms = 2.0, 700
     async with Meter(
-        source, clocks.broker_ms, MeterRules(lag=1.5, interval=3600), monotonic=clocks.monotonic
+        source, clocks.look, MeterRules(lag=1.5, interval=3600), monotonic=clocks.monotonic
     ) as meter:
         await meter.wait(5, 0)
         assert meter.reading().headroom == 10
         assert meter.reading().at_ms == 5_100_000 - 2_000 - 1_500  # what it took is behind it
+
+
+@pytest.mark.parametrize(("in_flight", "allotment"), [(0, 10), (5, 15), (50, 18)])
+async def test_a_reading_allots_what_others_leave_and_never_more_than_the_line(
+    in_flight: int, allotment: int
+) -> None:
+    clocks = Clocks()
+    clocks.in_flight = in_flight
+    async with Meter(
+        Source(clocks), clocks.look, MeterRules(interval=3600), monotonic=clocks.monotonic
+    ) as meter:
+        assert meter.reading().allotment == 0
+        await meter.wait(5, 0)
+        assert meter.reading().allotment == allotment
+        clocks.now += 4 * 3_600_000
+        assert meter.reading().allotment == 0, "what is too old allots nothing"
 
 
 async def test_13_a_reading_that_nobody_renews_grows_too_old() -> None:
@@ -62,7 +80,7 @@ async def test_13_a_reading_that_nobody_renews_grows_too_old() -> None:
     source = Source(clocks)
     source.age = 1.0
     rules = MeterRules(interval=3600, lag=2.0, stale_after=3.0)
-    async with Meter(source, clocks.broker_ms, rules, monotonic=clocks.monotonic) as meter:
+    async with Meter(source, clocks.look, rules, monotonic=clocks.monotonic) as meter:
         await meter.wait(5, 0)
         clocks.now += 3 * 3_600_000 + 1_000  # with the second that it was old already: the last moment
         assert meter.budget() == Fraction(1, 2)
@@ -77,9 +95,7 @@ async def test_13_a_reading_that_nobody_renews_grows_too_old() -> None:
 async def test_13_one_failure_closes_it_at_once(error: Exception, eventually: Eventually) -> None:
     clocks = Clocks()
     source = Source(clocks)
-    async with Meter(
-        source, clocks.broker_ms, MeterRules(interval=0.01), monotonic=clocks.monotonic
-    ) as meter:
+    async with Meter(source, clocks.look, MeterRules(interval=0.01), monotonic=clocks.monotonic) as meter:
         await eventually(lambda: meter.state.available)
         source.error = error
         await eventually(lambda: not meter.state.available)
@@ -92,7 +108,7 @@ async def test_13_a_source_that_hangs_closes_it(eventually: Eventually) -> None:
     clocks = Clocks()
     source = Source(clocks)
     rules = MeterRules(interval=0.01, timeout=0.05)
-    async with Meter(source, clocks.broker_ms, rules, monotonic=clocks.monotonic) as meter:
+    async with Meter(source, clocks.look, rules, monotonic=clocks.monotonic) as meter:
         await eventually(lambda: meter.state.available)
         source.hangs.clear()
         await eventually(lambda: meter.state.reason == "no answer within 0.05 s")
@@ -104,7 +120,7 @@ async def test_the_fallback_is_of_the_last_capacity_known(eventually: Eventually
     source = Source(clocks)
     rules = MeterRules(interval=0.01, fallback=Fraction(1, 10), fallback_capacity=Fraction(1000))
     source.error = SourceError("broken")
-    async with Meter(source, clocks.broker_ms, rules, monotonic=clocks.monotonic) as meter:
+    async with Meter(source, clocks.look, rules, monotonic=clocks.monotonic) as meter:
         assert meter.reading().headroom == 100
         source.error = None
         await eventually(lambda: meter.state.available)
@@ -116,7 +132,7 @@ async def test_the_fallback_is_of_the_last_capacity_known(eventually: Eventually
 
 async def test_a_meter_that_was_left_says_nothing() -> None:
     clocks = Clocks()
-    async with Meter(Source(clocks), clocks.broker_ms, MeterRules(), monotonic=clocks.monotonic) as meter:
+    async with Meter(Source(clocks), clocks.look, MeterRules(), monotonic=clocks.monotonic) as meter:
         await meter.wait(5, 0)
         assert meter.budget() > 0
     assert meter.budget() == 0

@@ -1,10 +1,13 @@
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from epp import answers, protocol
 from epp.body import LARGEST
-from epp.protocol import CONTROL_HEADERS, ProtocolVersion
+from epp.control_headers import UNSEEN
+from epp.protocol import ProtocolVersion
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 from tests.data_plane import read
 
@@ -62,7 +65,7 @@ def test_a_large_piece_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize("version", ProtocolVersion)
-@pytest.mark.parametrize("sent", [(), CONTROL_HEADERS])
+@pytest.mark.parametrize("sent", [(), UNSEEN])
 def test_routing_is_that_of_the_protocol(version: ProtocolVersion, sent: tuple[str, ...]) -> None:
     common, metadata = protocol.routing(["a:1", "b:2"], version, sent)
     for kind in ("request_headers", "request_body"):
@@ -70,6 +73,18 @@ def test_routing_is_that_of_the_protocol(version: ProtocolVersion, sent: tuple[s
         assert answer.WhichOneof("response") == kind
         assert getattr(answer, kind).response == common
         assert answer.dynamic_metadata == metadata
+
+
+def test_names_that_a_client_invents_are_not_remembered(picking: Any) -> None:
+    answers.routing.cache_clear()
+    for number in range(100):
+        pick, controls = picking("10.0.0.1:80"), (f"x-llm-d-{number}", "x-gateway-inference-objective")
+        (answer,) = read([answers.picked(pick, ProtocolVersion.V1_0, controls, "request_headers")])
+        removed = answer.request_headers.response.header_mutation.remove_headers
+        assert tuple(removed) == controls
+    assert answers.routing.cache_info().currsize == 0
+    answers.picked(pick, ProtocolVersion.V1_0, ("x-gateway-inference-objective",), "request_headers")
+    assert answers.routing.cache_info().currsize == 1
 
 
 @pytest.mark.parametrize("kind", ["request_headers", "request_body", "request_trailers", "response_headers"])

@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 import random
@@ -19,6 +20,7 @@ from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.standing import Weighted
 
 NOW = 100.0
+PROMPTS = itertools.count()
 
 
 def store_of(*models: str, unreachable: frozenset[int] = frozenset()) -> Datastore:
@@ -50,7 +52,8 @@ def director(store: Datastore, max_endpoints: int = 1, **policy: Any) -> Directo
 
 def direct(it: Director, model: str = "m", subset: Subset | None = None, **headers: str) -> Pick:
     sent = {":path": "/v1/completions"} | {name.replace("_", "-"): value for name, value in headers.items()}
-    return it.direct(sent, json.dumps({"model": model, "prompt": "p"}).encode(), subset, NOW)
+    prompt = f"prompt {next(PROMPTS)}"  # they share no beginning: load decides
+    return it.direct(sent, json.dumps({"model": model, "prompt": prompt}).encode(), subset, NOW)
 
 
 def rejection(it: Director, model: str = "m", subset: Subset | None = None, **headers: str) -> Rejection:
@@ -271,23 +274,33 @@ def ask(it: Director, prompt: str = LONG) -> Pick:
 
 
 def cached(it: Director, prompt: str = LONG) -> Counter[str]:
-    """Where the prompt goes, ten times: the two idle workers by turns unless a cache decides."""
-    picks = [ask(it, prompt) for _ in range(10)]
+    """Where the prompt goes, ten times, each refused: to the two idle workers by turns unless a cache decides."""
+    picks = []
+    for _ in range(10):
+        picks.append(ask(it, prompt))
+        it.responded(picks[-1], 503, NOW)
     for pick in picks:
         it.release(pick, NOW)
     return Counter(pick.endpoints[0].id for pick in picks)
 
 
+def test_a_prompt_goes_where_its_beginning_was_sent() -> None:
+    """Response headers of an answer that is not streamed come at its end: too late for those who ask meanwhile."""
+    it = director(store_of("", ""))
+    first = ask(it)
+    assert {ask(it, LONG + str(number)).endpoints[0].id for number in range(3)} == {first.endpoints[0].id}
+    assert set(cached(it, "Something else. " + LONG)) == {"w0", "w1"}
+
+
 def test_a_prompt_goes_where_its_beginning_was_served() -> None:
     it = director(store_of("", ""))
     first = ask(it)
-    assert set(cached(it)) == {"w0", "w1"}, "nobody has answered yet"
     it.responded(first, 200, NOW)
     assert cached(it, LONG + "And the sky?") == {first.endpoints[0].id: 10}
-    assert set(cached(it, "Something else. " + LONG)) == {"w0", "w1"}
     it.responded(first, 200, NOW)
     it.release(first, NOW)
-    it.responded(first, 200, NOW)
+    it.responded(first, 500, NOW)
+    assert cached(it) == {first.endpoints[0].id: 10}
 
 
 @pytest.mark.parametrize("status", [100, 199, 300, 404, 429, 500, 503])
@@ -297,12 +310,50 @@ def test_what_was_not_served_is_not_cached(status: int) -> None:
     assert set(cached(it)) == {"w0", "w1"}
 
 
+def test_what_nobody_answered_is_not_cached() -> None:
+    it = director(store_of("", ""))
+    it.release(ask(it), NOW)
+    assert set(cached(it)) == {"w0", "w1"}
+
+
+def test_of_a_request_that_failed_others_keep_what_is_theirs() -> None:
+    it = director(store_of("", ""))
+    proven = ask(it)
+    it.responded(proven, 200, NOW)
+    failed, under_way = ask(it, LONG * 2), ask(it, LONG * 2)
+    it.responded(failed, 503, NOW)
+    assert cached(it, LONG * 2) == {proven.endpoints[0].id: 10}, "another one is on its way there"
+    it.release(under_way, NOW)
+    assert cached(it) == {proven.endpoints[0].id: 10}, "it was known before"
+
+
 def test_the_one_who_served_has_the_cache() -> None:
     it = director(store_of("", ""), max_endpoints=2)
     pick = ask(it)
     it.served(pick, pick.endpoints[1].destination, NOW)
     it.responded(pick, 200, NOW)
     assert cached(it) == {pick.endpoints[1].id: 10}
+
+
+def test_where_a_stranger_served_nobody_has_the_cache() -> None:
+    it = director(store_of("", ""))
+    pick = ask(it)
+    it.served(pick, "10.0.0.9:8000", NOW)
+    it.responded(pick, 200, NOW)
+    assert set(cached(it)) == {"w0", "w1"}
+
+
+def test_a_late_answer_of_a_worker_that_is_gone_is_no_cache() -> None:
+    store = store_of("", "")
+    it = director(store)
+    pick = ask(it)
+    instance = Instance(pick.endpoints[0].id, "ns", "c", pick.endpoints[0].address, 8000, "a")
+    store.apply(InstanceRemovedEvent(instance, "deleted"))
+    store.apply(InstanceAddedEvent(instance), {})
+    for row in range(2):
+        load(store, row)
+    it.responded(pick, 200, NOW)
+    assert set(cached(it)) == {"w0", "w1"}
 
 
 def revised(store: Datastore, name: str, revision: str) -> Instance:

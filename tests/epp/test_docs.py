@@ -1,5 +1,6 @@
 """docs/picker.md shows configurations that are sound, and names every plugin, flag and metric as they are."""
 
+import contextlib
 import random
 import re
 from itertools import chain
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from epp import go_flags
 from epp.catalogue import PLUGINS
 from epp.config import DEFAULT_CONFIG, load_config
 from epp.endpoint import NO_NUMBERS, EndpointPool
@@ -29,20 +31,22 @@ def test_the_configurations_shown_are_sound(text: str) -> None:
 
 def test_every_plugin_is_explained() -> None:
     rows = re.findall(r"^\| (`.*?`) \|", PAGE, re.MULTILINE)
-    explained = set(chain.from_iterable(re.findall(r"`([a-z-]+)`", row) for row in rows))
+    explained = set(chain.from_iterable(re.findall(r"`([a-z][a-z-]+)`", row) for row in rows))
     assert explained >= PLUGINS.keys()
     headers = {"x-llm-d-inference-objective", "x-llm-d-inference-fairness-id"}
     assert explained - PLUGINS.keys() == headers
 
 
 def test_every_flag_that_is_named_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse(["--help"])
-    known = capsys.readouterr().out
-    named = set(re.findall(r"--[a-z][a-z-]+", PAGE)) - {"--epp", "--help"}
-    assert named
-    for flag in named:
-        assert flag in known
+    for flag in sorted(set(re.findall(r"--[a-z][a-z-]+", PAGE)) - {"--epp", "--help", "--mode", "--version"}):
+        with contextlib.suppress(SystemExit):
+            parse([f"{flag}=1"])
+        assert "unknown" not in capsys.readouterr().err, flag
+
+
+def test_every_flag_without_effect_is_said_to_have_none() -> None:
+    (row,) = re.findall(r"^\| (`.*`) \| without effect \|$", PAGE, re.MULTILINE)
+    assert set(re.findall(r"--([a-z-]+)", row)) == {*go_flags.SWITCHES, *go_flags.VALUES}
 
 
 def test_every_metric_is_named() -> None:

@@ -5,17 +5,10 @@ from google.protobuf.json_format import MessageToDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from epp.control_headers import DESTINATION, SERVED, SUBSET
 from epp.director import Pick
 from epp.exchange import ExchangeError
-from epp.protocol import (
-    DESTINATION,
-    SERVED,
-    SUBSET,
-    SUBSET_NAMESPACE,
-    ProtocolVersion,
-    Rejection,
-    UnreadableError,
-)
+from epp.protocol import SUBSET_NAMESPACE, ProtocolVersion, Rejection, UnreadableError
 from epp.rules import Rules
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest, ProcessingResponse
 from tests.data_plane import ReadExchange, read
@@ -339,7 +332,9 @@ def test_observability_mode_wants_no_answers(exchange: ReadExchange, director: A
     assert director.directed == []
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)  # both hold no state
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=50
+)  # both hold no state
 @given(st.lists(st.integers(0, 70_000).map(bytes) | st.binary(), max_size=4), st.booleans())
 def test_any_cut_of_a_body_comes_out_byte_for_byte(
     director: Any, messages: Any, pieces: list[bytes], trailers: bool
@@ -357,7 +352,9 @@ def test_any_cut_of_a_body_comes_out_byte_for_byte(
     assert closing[-1:] == ([True] if not trailers else [False] if any(pieces) else [])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # both hold no state
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)  # both hold no state
 @given(
     st.sampled_from(ProcessingMode.BodySendMode.keys()),
     st.sampled_from([{}, {"upgrade": "x"}, {"content-length": "100"}]),

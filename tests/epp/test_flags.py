@@ -1,10 +1,61 @@
+import contextlib
+import ssl
 from pathlib import Path
 
 import pytest
 
-from epp import flags
+from epp import flags, go_flags
+from epp.engines import Series
 from epp.protocol import ProtocolVersion
 from epp.settings import Settings, TransportKind
+from epp.tls_rules import TlsRules
+
+GO_FLAGS = [
+    "grpc-port",
+    "ha-enable-leader-election",
+    "drain-timeout",
+    "grpc-max-recv-msg-size",
+    "grpc-max-send-msg-size",
+    "pool-group",
+    "pool-namespace",
+    "pool-name",
+    "endpoint-selector",
+    "endpoint-target-ports",
+    "disable-endpoint-subset-filter",
+    "emit-endpoint-scores",
+    "refresh-metrics-interval",
+    "refresh-prometheus-metrics-interval",
+    "metrics-staleness-threshold",
+    "total-queued-requests-metric",
+    "total-running-requests-metric",
+    "kv-cache-usage-percentage-metric",
+    "lora-info-metric",
+    "cache-info-metric",
+    "v",
+    "zap-devel",
+    "zap-encoder",
+    "zap-log-level",
+    "zap-stacktrace-level",
+    "zap-time-encoding",
+    "tracing",
+    "health-checking",
+    "metrics-port",
+    "grpc-health-port",
+    "enable-pprof",
+    "cert-path",
+    "enable-cert-reload",
+    "enable-grpc-stream-metrics",
+    "secure-serving",
+    "tls-min-version",
+    "tls-cipher-suites",
+    "metrics-endpoint-auth",
+    "metrics-client-ca-file",
+    "metrics-cert-dir",
+    "config-file",
+    "config-text",
+    "allow-experimental-plugins",
+]
+"""llm-d-router, pkg/epp/server/options.go and pkg/common/observability/logging/options.go, August 2026."""
 
 
 def test_no_flags_are_the_go_pickers_defaults() -> None:
@@ -70,23 +121,53 @@ def test_booleans_are_written_as_in_go(text: list[str], value: bool) -> None:
 
 
 def test_go_flags_without_effect_are_accepted_and_named() -> None:
-    _, _, ignored = flags.parse(
-        ["--enable-pprof", "--tracing=false", "--pool-group", "g", "--zap-encoder=json"]
-    )
-    assert ignored == ["enable-pprof", "pool-group", "tracing", "zap-encoder"]
+    _, _, ignored = flags.parse(["--enable-pprof", "--tracing=1", "--zap-encoder=json"])
+    assert ignored == ["enable-pprof", "tracing", "zap-encoder"]
+    assert go_flags.said("tracing") == "--tracing (no traces are written)"
+    _, _, ignored = flags.parse(["--enable-pprof=false", "--tracing=0", "--metrics-endpoint-auth=false"])
+    assert ignored == [], "what is not wanted is not missed"
 
 
-@pytest.mark.parametrize(
-    "flag",
-    [
-        "total-queued-requests-metric",
-        "kv-cache-usage-percentage-metric",
-        "lora-info-metric",
-        "cache-info-metric",
-    ],
-)
-def test_flags_that_the_go_picker_only_parses_any_more_are_accepted(flag: str) -> None:
-    assert flags.parse([f"--{flag}=x"])[2] == [flag]
+@pytest.mark.parametrize("name", GO_FLAGS)
+def test_no_flag_of_the_go_picker_is_unknown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):
+        flags.parse([f"--{name}=1"])
+    assert "unknown argument" not in capsys.readouterr().err
+
+
+def test_flags_name_the_series_of_a_workers_page() -> None:
+    arguments = [
+        "--total-queued-requests-metric=mine_waiting",
+        "--total-running-requests-metric=mine_requests{kind=running}",
+        "--kv-cache-usage-percentage-metric=vllm:gpu_cache_usage_perc",
+        "--lora-info-metric=",
+    ]
+    settings, _, ignored = flags.parse(arguments)
+    assert settings.metric_names == {
+        "total-queued-requests-metric": (Series("mine_waiting", {}),),
+        "total-running-requests-metric": (Series("mine_requests", {"kind": "running"}),),
+        "kv-cache-usage-percentage-metric": (Series("vllm:gpu_cache_usage_perc", {}),),
+        "lora-info-metric": (),
+    }
+    assert ignored == []
+
+
+def test_sizes_have_units() -> None:
+    arguments = ["--grpc-max-recv-msg-size", "10MiB", "--max-body-bytes=1Mi", "--max-buffered-bytes", "1.5G"]
+    settings, _, _ = flags.parse(arguments)
+    assert settings.grpc_max_recv_msg_size == 10 * 2**20
+    assert settings.max_body_bytes == 2**20
+    assert settings.max_buffered_bytes == 1_500_000_000
+
+
+def test_flags_of_security_reach_the_settings() -> None:
+    suites = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
+    arguments = ["--tls-min-version=VersionTLS12", f"--tls-cipher-suites={suites}", "--metrics-cert-dir=/m"]
+    settings, _, ignored = flags.parse([*arguments, "--metrics-client-ca-file", "/ca"])
+    ciphers = ("ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES256-GCM-SHA384")
+    assert settings.tls == TlsRules(ssl.TLSVersion.TLSv1_2, ciphers)
+    assert (settings.metrics_cert_dir, settings.metrics_client_ca_file) == (Path("/m"), Path("/ca"))
+    assert ignored == []
 
 
 @pytest.mark.parametrize(
@@ -105,7 +186,7 @@ def test_flags_that_the_go_picker_only_parses_any_more_are_accepted(flag: str) -
         ("--grpc-max-recv-msg-size 2147483648", "from 1 to 2147483647"),
         ("--drain-timeout " + "9" * 30 + "s", "is not a duration"),
         pytest.param("--grpc-port " + "9" * 5000, "0 to 65535", id="a long port"),
-        pytest.param("--max-body-bytes " + "9" * 5000, "from 1 to", id="a long size"),
+        pytest.param("--max-body-bytes " + "9" * 5000, "is not a size", id="a long size"),
         pytest.param("--objective a=" + "9" * 5000, "NAME=PRIORITY", id="a long priority"),
         pytest.param("--drain-timeout " + "9" * 5000, "is not a duration", id="a long duration"),
         ("--protocol-version 9", "protocol-version"),
@@ -114,6 +195,21 @@ def test_flags_that_the_go_picker_only_parses_any_more_are_accepted(flag: str) -
         ("--discovery file:///x --endpoint 10.0.0.1:1", "exclude each other"),
         ("--config-file f --config-text x", "exclude each other"),
         ("--no-such-flag", "no-such-flag"),
+        ("--grpc-prot 1", "did you mean --grpc-port?"),
+        ("--max-body-bytes 10mi", "is not a size; write a number with or without a unit"),
+        ("--grpc-max-send-msg-size x", "is not a size"),
+        ("--tracing=maybe", "neither true nor false"),
+        ("--metrics-endpoint-auth=true", "write --metrics-endpoint-auth=false"),
+        ("--metrics-endpoint-auth", "write --metrics-endpoint-auth=false"),
+        ("--tls-min-version VersionTLS11", "HTTP/2 needs TLS 1.2"),
+        ("--tls-min-version 1.3", "expected VersionTLS12 or VersionTLS13"),
+        ("--tls-cipher-suites TLS_RSA_WITH_AES_128_CBC_SHA", "not a suite that HTTP/2 allows"),
+        ("--tls-cipher-suites=,", "names no cipher suite"),
+        ("--tls-cipher-suites TLS_AES_128_GCM_SHA256", "name all three or none of them"),
+        ("--tls-min-version VersionTLS13 --secure-serving=false", "need --secure-serving"),
+        ("--tls-min-version VersionTLS13 --transport grpc", "need --transport http2"),
+        ("--metrics-client-ca-file f", "needs --metrics-cert-dir"),
+        ("--total-queued-requests-metric a{b", "is not a metric"),
         ("--grpc-por 1", "--grpc-por"),
     ],
 )
@@ -126,4 +222,4 @@ def test_bad_input_is_one_line_and_exit_2(
     line = capsys.readouterr().err
     assert complaint in line
     assert line.count("\n") == 1
-    assert len(line) < 300
+    assert len(line) < 500

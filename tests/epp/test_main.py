@@ -75,7 +75,7 @@ async def test_a_request_through_envoy_and_an_end_by_sigterm(running_envoy: Any)
                 assert answer.status == 400
                 assert (await answer.json())["error"]["type"] == "invalid_request_error"
         running.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             assert await running.wait() == 0
     await runner.cleanup()
 
@@ -86,7 +86,7 @@ async def test_a_request_through_envoy_and_an_end_by_sigterm(running_envoy: Any)
         (["--grpc-port", "x"], "is not a port"),
         (["--discovery", "nowhere://x"], "not a discovery URL"),
         (["--endpoint", "10.0.0.1"], "10.0.0.1"),
-        (["--config-text", "kind: Nothing"], "apiVersion"),
+        (["--config-text", "kind: EndpointPickerConfig"], "apiVersion"),
         (["--grpc-max-recv-msg-size", "2147483648"], "from 1 to 2147483647"),
         (["--config-text", "plugins: &a [*a]"], "contains itself"),
         (["--cert-path", "/nonexistent", "--endpoint", "127.0.0.1:9"], "tls.key"),
@@ -118,7 +118,7 @@ async def test_a_command_that_is_none_is_said_to_be_none() -> None:
     code, stderr = await ended("envoy-confg", "--listen-port", "0")
     assert code == 2
     assert "'envoy-confg'" in stderr
-    assert "the only one is envoy-config" in stderr
+    assert "there are envoy-config and validate" in stderr
 
 
 class Failing:
@@ -243,3 +243,13 @@ async def test_envoy_config_prints_what_envoy_reads() -> None:
         stdout, stderr = await running.communicate()
         assert running.returncode == 0, stderr
         assert stdout.decode() == render(EnvoySettings(listen=Address("127.0.0.1", 0)))
+
+
+async def test_without_a_name_the_pool_is_called_as_its_component() -> None:
+    arguments = ("--endpoint", "127.0.0.1:9", "--component", "decode")
+    async with process(*LOCAL, *arguments) as running, aiohttp.ClientSession() as client:
+        where = await ready(running)
+        async with client.get(f"http://{where['metrics']}/metrics") as answer:
+            page = await answer.text()
+    assert 'llm_d_epp_ready_endpoints{name="decode"}' in page
+    assert 'flow_control_pool_saturation{inference_pool="decode"' in page

@@ -139,6 +139,49 @@ def test_many_hold_the_same(count: int) -> None:
     assert matched(index, [1], few) == [1] * (count // 2) + [0], "holders that are not asked about"
 
 
+def test_what_a_request_added_goes_with_it_and_nothing_else() -> None:
+    index = PrefixIndex()
+    index.record([1, 2], A, 100)
+    first = index.claim([1, 2, 3, 4], A, 100)
+    other = index.claim([1, 2, 3, 40], A, 100)
+    index.withdraw([1, 2, 3, 4], A, first)
+    assert (matched(index, [1, 2, 3, 4]), matched(index, [1, 2, 3, 40])) == ([3, 0, 0], [4, 0, 0])
+    index.withdraw([1, 2, 3, 4], A, first)
+    assert matched(index, [1, 2, 3, 40]) == [4, 0, 0], "the second time nothing happens"
+    index.withdraw([1, 2, 3, 40], A, other)
+    assert (matched(index, [1, 2, 3, 40]), len(index)) == ([2, 0, 0], 2)
+
+
+def test_what_was_served_stays_whoever_fails() -> None:
+    index = PrefixIndex()
+    claims = [index.claim([1, 2, 3], A, 100) for _ in range(3)]
+    index.record([1, 2], A, 100)
+    for claim in claims:
+        index.withdraw([1, 2, 3], A, claim)
+    assert (matched(index, [1, 2, 3]), len(index)) == ([2, 0, 0], 2)
+
+
+def test_a_claim_on_a_cache_that_was_lost_is_none_on_the_next() -> None:
+    index = PrefixIndex()
+    lost = index.claim([1, 2], A, 100)
+    index.forget(A)
+    assert index.is_forgotten(A, lost)
+    new = index.claim([1, 2], A, 100)
+    assert (index.is_forgotten(A, lost), index.is_forgotten(A, new)) == (True, False)
+    index.withdraw([1, 2], A, lost)
+    assert matched(index, [1, 2]) == [2, 0, 0]
+
+
+def test_claims_take_room_and_leave_none_behind() -> None:
+    index = PrefixIndex()
+    claims = [(chain, index.claim(chain, A, 50)) for chain in ([n, n + 1, n + 2] for n in range(0, 300, 3))]
+    assert len(index) == 50
+    for chain, claim in reversed(claims):
+        index.withdraw(chain, A, claim)
+    assert len(index) == 0
+    assert index.match([297], POOL) == {}
+
+
 class Model:
     """What the index should hold, written down the slow way."""
 
@@ -147,19 +190,47 @@ class Model:
         self.lengths = lengths
         self.held: dict[tuple[str, str], list[tuple[int, ...]]] = {}
         """By endpoint its blocks, each as the chain up to it, the one that was not used for longest first."""
+        self.claims: dict[tuple[str, str], dict[tuple[int, ...], set[int]]] = {}
+        """By endpoint the blocks that are not held for good."""
 
-    def record(self, chain: tuple[int, ...], key: tuple[str, str], capacity: int) -> None:
+    def record(
+        self, chain: tuple[int, ...], key: tuple[str, str], capacity: int, claim: int | None = None
+    ) -> None:
         blocks = self.held.setdefault(key, [])
+        claims = self.claims.setdefault(key, {})
         for end in range(len(chain), 0, -1):
             block = chain[:end]
             if block in blocks:
                 blocks.remove(block)
+                if block in claims and claim is not None:
+                    claims[block].add(claim)
+            elif claim is not None:
+                claims[block] = {claim}
             blocks.append(block)
+            if claim is None:
+                claims.pop(block, None)
         share = self.max_blocks // len(self.held)
         for other in self.held.values():
             del other[: max(0, len(other) - share)]
         while sum(self.lengths[len(block) - 1] for block in blocks) > capacity:
             del blocks[0]
+        for one, held in self.held.items():
+            for block in self.claims[one].keys() - set(held):
+                del self.claims[one][block]
+
+    def withdraw(self, chain: tuple[int, ...], key: tuple[str, str], claim: int) -> None:
+        claims = self.claims.get(key, {})
+        for end in range(1, len(chain) + 1):
+            claimed = claims.get(chain[:end], set())
+            if claim in claimed:
+                claimed.remove(claim)
+                if not claimed:
+                    del claims[chain[:end]]
+                    self.held[key].remove(chain[:end])
+
+    def forget(self, key: tuple[str, str]) -> None:
+        self.held.pop(key, None)
+        self.claims.pop(key, None)
 
     def match(self, chain: tuple[int, ...], key: tuple[str, str]) -> int:
         blocks = self.held.get(key, [])
@@ -168,8 +239,9 @@ class Model:
 
 
 CHAINS = st.lists(st.integers(0, 1), min_size=1, max_size=12).map(tuple)
+WHAT = ["record"] * 3 + ["claim"] * 4 + ["withdraw"] * 3 + ["confirm"] * 2 + ["forget"]
 STEPS = st.lists(
-    st.tuples(st.integers(0, 4), CHAINS, st.sampled_from(["record"] * 5 + ["forget"]), st.integers(1, 24)),
+    st.tuples(st.integers(0, 4), CHAINS, st.sampled_from(WHAT), st.integers(1, 24)),
     max_size=40,
 )
 
@@ -187,11 +259,23 @@ def test_as_the_model(
     asked: list[tuple[int, ...]],
 ) -> None:
     index, model, pool = PrefixIndex(max_blocks * BLOCK_BYTES), Model(max_blocks, lengths), POOL[:5]
+    open_claims: list[tuple[tuple[int, ...], tuple[str, str], int]] = []
     for who, chain, what, capacity in steps:
         key = pool[who].key
         if what == "forget":
             index.forget(key)
-            model.held.pop(key, None)
+            model.forget(key)
+        elif what == "claim":
+            open_claims.append((chain, key, index.claim(names(chain), key, capacity, lengths)))
+            model.record(chain, key, capacity, open_claims[-1][2])
+        elif open_claims and what != "record":
+            claimed, key, claim = open_claims.pop(capacity % len(open_claims))
+            if what == "withdraw":
+                index.withdraw(names(claimed), key, claim)
+                model.withdraw(claimed, key, claim)
+            elif not index.is_forgotten(key, claim):
+                index.record(names(claimed), key, capacity, lengths)
+                model.record(claimed, key, capacity)
         else:
             index.record(names(chain), key, capacity, lengths)
             model.record(chain, key, capacity)

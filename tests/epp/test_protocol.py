@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from benchmarks.processor import resident_megabytes
 from epp import protocol
+from epp.control_headers import DESTINATION, SUBSET
 from epp.protocol import ProtocolVersion, Rejection, Subset
 from epp.wire.messages.ext_proc_pb2 import HeaderMap, HeaderValue, HeaderValueOption, Metadata
 
@@ -35,7 +36,7 @@ HINT = protocol.SUBSET_NAMESPACE
     ],
 )
 def test_subset_of_an_ipv4_endpoint(context: Any, value: Any, allowed: bool) -> None:
-    subset = protocol.parse_subset(context(HINT, {protocol.SUBSET: value}))
+    subset = protocol.parse_subset(context(HINT, {SUBSET: value}))
     assert subset is not None
     assert subset.allows("10.0.0.1", 8000) is allowed
 
@@ -96,7 +97,7 @@ def test_a_host_that_is_longer_than_any_name_is_nowhere(host: str) -> None:
 def test_no_hint_is_no_subset(context: Any) -> None:
     assert protocol.parse_subset(Metadata()) is None
     assert protocol.parse_subset(context(HINT, {"other": "x"})) is None
-    assert protocol.parse_subset(context("envoy.lb", {protocol.SUBSET: "10.0.0.1"})) is None
+    assert protocol.parse_subset(context("envoy.lb", {SUBSET: "10.0.0.1"})) is None
 
 
 @given(
@@ -104,7 +105,7 @@ def test_no_hint_is_no_subset(context: Any) -> None:
 )
 def test_no_hint_breaks_the_parser(value: Any) -> None:
     metadata = Metadata()
-    metadata.filter_metadata[HINT].update({protocol.SUBSET: value})
+    metadata.filter_metadata[HINT].update({SUBSET: value})
     subset = protocol.parse_subset(metadata)
     assert subset is not None
     subset.allows("10.0.0.1", 1)
@@ -120,7 +121,7 @@ def test_a_written_destination_allows_itself_only(ip: Any, port: int, other: int
 
 def test_header_fields_without_end_are_refused() -> None:
     field = HeaderValue(key="a", raw_value=b"b").SerializeToString()
-    assert protocol.read_headers(HeaderMap(headers=[field] * 10_000)) == {"a": "b"}
+    assert protocol.read_headers(HeaderMap(headers=[field] * 10_000))[0] == {"a": "b"}
     with pytest.raises(Rejection, match="the request has more than 10000 header fields") as caught:
         protocol.read_headers(HeaderMap(headers=[field] * 10_001))
     assert (caught.value.status, caught.value.code) == (431, "request_header_fields_too_large")
@@ -137,7 +138,7 @@ def test_headers_prefer_the_raw_value_and_the_first_of_a_name() -> None:
         HeaderValue(key="x-c", raw_value=b"\xff"),
     ]
     sent = HeaderMap(headers=[header.SerializeToString() for header in headers])
-    assert protocol.read_headers(sent) == {"x-a": "text", "x-b": "raw", "x-c": "\ufffd"}
+    assert protocol.read_headers(sent) == ({"x-a": "text", "x-b": "raw", "x-c": "\ufffd"}, ())
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_headers_prefer_the_raw_value_and_the_first_of_a_name() -> None:
     ],
 )
 def test_header_and_metadata_say_the_same(version: ProtocolVersion, value: str, fallback: str | None) -> None:
-    common, metadata = protocol.routing(["a:1", "b:2", "c:3"], version, {})
+    common, metadata = protocol.routing(["a:1", "b:2", "c:3"], version, ())
     (option,) = common.header_mutation.set_headers
     assert option.header.key == "x-gateway-destination-endpoint"
     assert option.header.raw_value.decode() == value
@@ -163,10 +164,13 @@ def test_header_and_metadata_say_the_same(version: ProtocolVersion, value: str, 
 
 
 def test_what_a_client_sent_under_control_names_is_removed() -> None:
-    sent = {protocol.SERVED: "x", protocol.SUBSET: "x", "x-other": "x", protocol.DESTINATION: "6.6.6.6:1"}
-    common, _ = protocol.routing(["a:1"], ProtocolVersion.V1_0, sent)
-    assert set(common.header_mutation.remove_headers) == {protocol.SERVED, protocol.SUBSET}
-    assert [option.header.key for option in common.header_mutation.set_headers] == [protocol.DESTINATION]
+    names = ["X-LLM-D-Any", "x-gateway-any", "x-llm-d-any", "x-slo-ttft-ms", "x-other", DESTINATION]
+    headers = HeaderMap(headers=[HeaderValue(key=name, value="x").SerializeToString() for name in names])
+    seen, controls = protocol.read_headers(headers)
+    assert seen.keys() == {name.lower() for name in names}
+    common, _ = protocol.routing(["a:1"], ProtocolVersion.V1_0, controls)
+    assert list(common.header_mutation.remove_headers) == ["x-llm-d-any", "x-gateway-any", "x-slo-ttft-ms"]
+    assert [option.header.key for option in common.header_mutation.set_headers] == [DESTINATION]
 
 
 def test_a_rejection_is_an_openai_error() -> None:

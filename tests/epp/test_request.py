@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.lone_surrogates import LARGEST, replaced
 from epp.protocol import Rejection
 from epp.request import InferenceRequest, parse_request
 
@@ -132,6 +133,102 @@ def test_what_is_wrong_with_a_body_is_said(path: str, body: object, expected: st
         parse(body, path)
     assert (caught.value.status, caught.value.code) == (400, "invalid_request_error")
     assert expected in caught.value.message
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+
+
+@pytest.mark.parametrize(
+    ("tools", "expected"),
+    [
+        ("all", "$.tools"),
+        ("", "$.tools"),
+        (7, "$.tools"),
+        (0.5, "$.tools"),
+        (-1, "$.tools"),
+        (True, "$.tools"),
+        (False, "$.tools"),
+        ({}, "$.tools"),
+        (TOOL, "$.tools"),
+        ({"0": TOOL}, "$.tools"),
+        (["f"], "$.tools[0]"),
+        ([TOOL, 1], "$.tools[1]"),
+        ([None], "$.tools[0]"),
+        ([[TOOL]], "$.tools[0]"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_tools_of_the_wrong_type_are_said(path: str, tools: object, expected: str) -> None:
+    with pytest.raises(Rejection) as caught:
+        parse(CHAT | INPUT | {"tools": tools}, path)
+    assert (caught.value.status, caught.value.code) == (400, "invalid_request_error")
+    assert caught.value.message.endswith(f"at `{expected}`")
+
+
+@pytest.mark.parametrize("tools", [None, [], [TOOL], [TOOL, {}], [{"type": "web_search", "later": [1, "x"]}]])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_tools_pass(path: str, tools: object) -> None:
+    assert parse(CHAT | INPUT | {"tools": tools}, path).model == "m"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "model"),
+    [
+        ("/v1/completions", rb'{"model": "m", "prompt": "\ud800"}', "m"),
+        ("/v1/completions", rb'{"model": "m", "prompt": "\udc00\ud83d\ude00\uD83D"}', "m"),
+        ("/v1/completions", rb'{"model": "a\ud83d\ude00\\\ud800\ud800\udc00", "prompt": "p"}', "a😀\\�𐀀"),
+        ("/v1/completions", rb'{"model": "m", "prompt": "p", "\uDBFF": "\udfff"}', "m"),
+        ("/v1/chat/completions", rb'{"model": "m", "messages": [{"role": "u", "content": "\ud800"}]}', "m"),
+        ("/v1/chat/completions", rb'{"model": "m", "messages": [{"role": "\ud800"}], "tools": null}', "m"),
+        ("/v1/responses", rb'{"model": "m", "input": ["\ud83d\u0041"]}', "m"),
+        ("/v1/messages", rb'{"model": "m", "system": "\\\\\ud800"}', "m"),
+    ],
+)
+def test_a_lone_surrogate_is_legal(path: str, body: bytes, model: str) -> None:
+    """RFC 8259 8.2; what cuts text at so many UTF-16 units, as JavaScript does, sends them."""
+    json.loads(body)
+    assert parse(body, path).model == model
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        rb'{"model": "m", "prompt": "\ud8"}',
+        rb'{"model": "m", "prompt": "\ud8zz"}',
+        rb'{"model": "m", "prompt": "\ud800}',
+        rb'{"model": "m", "prompt": "\\ud800}',
+        rb'{"model": "m", "prompt": "\ud800" "x"}',
+        rb"\ud800",
+        rb"\ud800\udc00\ud800",
+    ],
+)
+def test_what_is_wrong_beside_a_lone_surrogate_is_said(body: bytes) -> None:
+    with pytest.raises(Rejection) as caught:
+        parse(body)
+    assert caught.value.status == 400
+
+
+def test_lone_surrogates_by_the_hundred_thousand() -> None:
+    """Looked at one by one, or twice, they would outlast the test's time."""
+    body = rb'{"model": "m", "prompt": "' + rb"\\\ud800\n" * 600_000 + rb'"}'
+    assert parse(body).model == "m"
+
+
+def test_a_large_body_with_a_lone_surrogate_is_not_searched() -> None:
+    body = rb'{"model": "m", "prompt": "\ud800' + b"a" * LARGEST + b'"}'
+    with pytest.raises(Rejection, match="not valid JSON"):
+        parse(body)
+
+
+@given(st.lists(st.integers(0, 0x10FFFF) | st.integers(0xD7F0, 0xE010), max_size=30))
+def test_only_lone_surrogates_are_replaced(points: list[int]) -> None:
+    text = "".join(map(chr, points))
+    written = json.dumps(text).encode()
+    mended = replaced(written)
+    read = json.loads(written)  # two escapes in a row may have become one character
+    sound = "".join("\ufffd" if 0xD800 <= ord(one) < 0xE000 else one for one in read)
+    assert json.loads(written if mended is None else mended) == sound
+    assert (mended is None) == (sound == read)
 
 
 def test_a_streamed_answer_and_the_sizes() -> None:

@@ -17,8 +17,9 @@ from grpc import aio
 from discovery import DiscoveryError
 from epp import certificate
 from epp.certificate import CertificateError
-from epp.config_document import ConfigError
-from epp.protocol import SCORES, SUBSET, SUBSET_NAMESPACE
+from epp.config_problems import ConfigError
+from epp.control_headers import SCORES, SUBSET
+from epp.protocol import SUBSET_NAMESPACE
 from epp.server import PickerServer
 from epp.settings import HEALTH_FAILURES, HEALTH_INTERVAL, Settings, TransportKind
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
@@ -180,7 +181,7 @@ async def test_instances_come_and_go(messages: Any, eventually: Any, tmp_path: P
         line = f"endpoints: [{{name: w, address: 127.0.0.1, port: {worker.port}}}]\n"
         for text, expected in ((line, [worker.destination]), ("endpoints: []\n", [])):
             listed.write_text(text)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(20):
                 while await known() != expected:
                     await asyncio.sleep(0.02)
         assert await pick(where["grpc"], messages) == 503
@@ -275,7 +276,7 @@ async def test_whoever_has_not_heard_that_a_picker_leaves_is_served(
             assert await check(address, "") == HealthCheckResponse.NOT_SERVING
             assert await pick(address, messages) == 503
             await asyncio.sleep(0.05)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await draining
         with pytest.raises(aio.AioRpcError):
             await check(address, "")
@@ -322,7 +323,7 @@ async def test_all_unfinished_bodies_together_are_bounded(nobody: str, messages:
         assert (await refused())[1] == 503
         held.cancel()
         del first
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while (await refused())[1] == 503:
                 await asyncio.sleep(0.02)
 
@@ -333,7 +334,7 @@ async def test_the_metrics_page_has_series_for_each_endpoint() -> None:
     async with (
         Worker(waiting=3).serving() as worker,
         PickerServer(local(discovery=f"static://{worker.destination}", pool_name="p")) as server,
-        asyncio.timeout(10),
+        asyncio.timeout(20),
     ):
         while not queue_size.search(page):
             page = await fetch(ports(server)["metrics"], "/metrics")
@@ -377,7 +378,7 @@ async def test_metrics_are_not_refreshed_more_often_than_the_go_picker_would(
 async def test_what_is_wrong_in_a_file_names_the_file(nobody: str, tmp_path: Path) -> None:
     path = tmp_path / "epp.yaml"
     path.write_text("apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: nothing}]\n")
-    with pytest.raises(ConfigError, match=r"epp\.yaml: plugins\[0\]\.type: 'nothing'"):
+    with pytest.raises(ConfigError, match=r"epp\.yaml: line 3: plugins\[0\]\.type: 'nothing'"):
         async with PickerServer(local(discovery=nobody, config_file=path)):
             pass
 

@@ -23,7 +23,7 @@ ENDPOINTS = [
     ),
     Endpoint(id="b", incarnation="1", address="fd00::1", port=8000, metrics_port=8000, reachable=False),
 ]
-KNOWN = np.array([[2.0], [3.0], [0.5], [1.0], [0.0], [9.0], [1.0], [0.0]])
+KNOWN = np.array([[2.0], [3.0], [0.5], [1.0], [0.0], [9.0], [1.0], [0.0], [0.0]])
 
 
 def pool() -> EndpointPool:

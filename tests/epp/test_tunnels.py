@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from epp.protocol import DESTINATION
+from epp.control_headers import DESTINATION
 from epp.rules import Rules
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 from tests.data_plane import ReadExchange

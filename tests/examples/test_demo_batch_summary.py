@@ -74,7 +74,7 @@ def test_a_broker_that_counted_otherwise(counted: dict[str, int]) -> None:
 
 
 def test_a_load_above_the_line_that_no_interactive_request_explains() -> None:
-    samples = [sample(11, 70), sample(12, 80, 14), sample(20, 20)]
+    samples = [sample(11, 70), sample(12, 83, 14), sample(20, 20)]
     assert failing(replace(PLAY, samples=samples)) == ["the batch kept its distance"]
     long_ago = [sample(1, 20, 0), sample(11, 70), sample(12, 80), sample(20, 20)]
     assert failing(replace(PLAY, samples=long_ago)) == ["the batch kept its distance"]
@@ -98,10 +98,25 @@ def test_an_interactive_request_that_failed() -> None:
     assert failing(replace(PLAY, exchanges=exchanges)) == ["no interactive request failed"]
 
 
-def test_users_who_notice() -> None:
+def test_users_who_wait_too_long() -> None:
     exchanges = [asked(1, 0.1), asked(12, 0.41)]
-    assert failing(replace(PLAY, exchanges=exchanges)) == ["interactive users hardly notice"]
+    expected = "interactive users waited less than 4 x as long for their first token"
+    assert failing(replace(PLAY, exchanges=exchanges)) == [expected]
     assert len(failing(replace(PLAY, exchanges=[asked(1, 0.1)]))) == 1, "nobody was there to notice"
+
+
+def test_figures_come_without_judgement() -> None:
+    """Each sentence says what was seen; the two of first tokens have both figures of each side."""
+    samples = [sample(0, 10), sample(10, 60), sample(11, 75), sample(12, 78), sample(20, 20)]
+    play = replace(PLAY, samples=samples, requests=13)
+    assert list(play.figures()) == [
+        "13 batch requests in 10.0 s, 1 a second",
+        "while requests waited the load was 95% of the line on average, within 5% of it at 67% of 3 looks, 104% at most",
+    ]
+    *_, first_tokens = PLAY.claims()
+    assert first_tokens.sentence.endswith(
+        "median 2.5 x, 100 ms without batch and 250 ms with it; longest 100 ms and 300 ms"
+    )
 
 
 def test_the_picture_shows_the_line_and_the_moments() -> None:

@@ -85,6 +85,17 @@ class TestController:
             "[]",
         ]
 
+    def test_slices_beside_a_placeholder_go_with_their_pods(self) -> None:
+        """A pod without the named port gives a slice without ports, as the placeholder has none (reconciler.go)."""
+        world = World(ports={"http": "web"})
+        (placeholder,) = world.slices()
+        world.pod("a", ports={})
+        assert [len(s["endpoints"]) for s in world.slices()] == [1]
+        world.put({**placeholder, "metadata": {**placeholder["metadata"], "name": "beside"}})
+        world.delete("a")
+        (only,) = world.slices()
+        assert (only["endpoints"], only["ports"]) == (None, None)
+
     def test_dual_stack_is_a_slice_for_each_family(self) -> None:
         world = World(families=("IPv4", "IPv6"))
         world.pod("a", "10.244.0.1", "2001:db8::1")

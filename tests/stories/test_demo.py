@@ -1,17 +1,27 @@
 """`make demo`, as a stranger runs it: its own claims are the assertions."""
 
 import asyncio
+import os
+import re
 import signal
 import socket
 import sys
 
+import pytest
 
+
+@pytest.mark.timeout(200)
 async def test_the_demo_claims_nothing_that_did_not_hold_and_is_kept_until_ctrl_c() -> None:
-    code, output = await run("--port", "0", "--keep", until="It goes on until Ctrl-C")
+    """And what is killed meanwhile, by the command that it prints, is seen."""
+    code, output = await run("--port", "0", "--keep", until="worker-4 gone", kills="worker-4")
     assert code == 0, output
     assert "Traceback" not in output
     assert "✗" not in output
     assert output.count("✓") == 8
+    assert set(re.findall(r"kill -9 \d+ +# (\S+)", output)) in (
+        {"worker-3", "worker-4"},
+        {"worker-1", "worker-4"},
+    )
 
 
 async def test_a_taken_port_is_said_and_nothing_is_started() -> None:
@@ -25,8 +35,11 @@ async def test_a_taken_port_is_said_and_nothing_is_started() -> None:
     assert "Traceback" not in output
 
 
-async def run(*options: str, until: str | None = None) -> tuple[int, str]:
-    """The exit code and all that it said; Ctrl-C comes after the line that has `until` in it."""
+async def run(*options: str, until: str | None = None, kills: str | None = None) -> tuple[int, str]:
+    """The exit code and all that it said; Ctrl-C comes after the line that has `until` in it.
+
+    `kills`: the worker that is killed as soon as a line says how.
+    """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "examples.demo", *options),
         stdout=asyncio.subprocess.PIPE,
@@ -35,9 +48,11 @@ async def run(*options: str, until: str | None = None) -> tuple[int, str]:
     assert process.stdout is not None
     lines = []
     try:
-        async with asyncio.timeout(55):
+        async with asyncio.timeout(180):
             while line := (await process.stdout.readline()).decode():
                 lines.append(line)
+                if kills is not None and (told := re.search(rf"kill -9 (\d+) +# {kills}$", line.rstrip())):
+                    os.kill(int(told[1]), signal.SIGKILL)
                 if until is not None and until in line:
                     process.send_signal(signal.SIGINT)
             await process.wait()

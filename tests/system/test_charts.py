@@ -134,7 +134,9 @@ def test_an_image_is_required_and_lint_needs_none(chart: str) -> None:
         ),
         ("worker", {**IMAGE, "serviceAccount": {"create": False}}, "serviceAccount.name is required"),
         ("worker", {**IMAGE, "service": {"template": "{pod}"}}, "/service/template"),
+        ("worker", {**IMAGE, "engine": "llama"}, "/engine"),
         ("frontend", {"image": "x"}, "'image' not allowed"),
+        ("epp", {**IMAGE, "secureServing": False, "tlsSecret": "tls"}, "tlsSecret needs secureServing"),
         ("epp", {**IMAGE, "inferencePool": {"failureMode": "Open"}}, "/inferencePool/failureMode"),
         (
             "epp",
@@ -311,3 +313,87 @@ def test_the_monitor_finds_the_picker() -> None:
     assert monitor["spec"]["selector"] == workload(objects)["spec"]["selector"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert endpoint["port"] in {port["name"] for port in container(objects, "epp")["ports"]}
+
+
+EXAMPLE = CHARTS / "worker" / "examples" / "vllm.yaml"
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3])
+def test_a_picker_survives_the_drain_of_its_node(replicas: int) -> None:
+    objects = render("epp", {**IMAGE, "replicas": replicas})
+    budgets = [found for found in objects if found["kind"] == "PodDisruptionBudget"]
+    assert len(budgets) == (replicas > 1), "a budget over one pod either does nothing or holds up the drain"
+    for budget in budgets:
+        assert budget["spec"]["maxUnavailable"] == 1
+        assert budget["spec"]["selector"] == workload(objects)["spec"]["selector"]
+    (spread,) = pod_spec(objects)["topologySpreadConstraints"]
+    assert spread["labelSelector"] == workload(objects)["spec"]["selector"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == (
+        "kubernetes.io/hostname",
+        "ScheduleAnyway",
+    )
+
+
+def test_by_default_there_are_two_pickers_with_a_memory_limit() -> None:
+    objects = render("epp", IMAGE)
+    assert workload(objects)["spec"]["replicas"] == 2
+    assert "memory" in container(objects, "epp")["resources"]["limits"]
+    settings, _, _ = parse_epp_flags(container(objects, "epp")["args"])
+    limit = int(container(objects, "epp")["resources"]["limits"]["memory"].removesuffix("Gi")) * 2**30
+    assert limit >= 2 * settings.max_buffered_bytes
+
+
+def test_one_picker_is_warned_of() -> None:
+    for replicas, warned in ((1, True), (2, False)):
+        done = helm(
+            "install", "r", str(CHARTS / "epp"), "--dry-run=client", values={**IMAGE, "replicas": replicas}
+        )
+        assert done.returncode == 0, done.stderr
+        assert ("one replica" in done.stdout) is warned
+
+
+@pytest.mark.parametrize(
+    ("values", "holders"),
+    [
+        ({}, {"registry"}),
+        ({"watchesOthers": True}, {"registry", "worker"}),
+        ({"registry": {"assertService": False}}, set()),
+    ],
+)
+def test_only_who_asks_the_api_has_its_token(values: Mapping[str, Any], holders: set[str]) -> None:
+    objects = render("worker", {**IMAGE, "sidecar": {"enabled": True, "image": "a"}, **values})
+    assert pod_spec(objects)["automountServiceAccountToken"] is False
+    place = "/var/run/secrets/kubernetes.io/serviceaccount"
+    mounting = {
+        holder["name"]: mount["name"]
+        for holder in pod_spec(objects)["containers"]
+        for mount in holder.get("volumeMounts", [])
+        if mount["mountPath"] == place
+    }
+    assert mounting.keys() == holders
+    volumes = {volume["name"]: volume for volume in pod_spec(objects)["volumes"]}
+    for name in mounting.values():
+        sources = [next(iter(source)) for source in volumes[name]["projected"]["sources"]]
+        assert sources == ["serviceAccountToken", "configMap", "downwardAPI"]
+
+
+def test_a_worker_may_not_gain_privileges() -> None:
+    said = container(render("worker", IMAGE), "worker")["securityContext"]
+    assert (said["allowPrivilegeEscalation"], said["capabilities"]) == (False, {"drop": ["ALL"]})
+    assert said["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_the_vllm_example_is_a_whole_worker() -> None:
+    values = yaml.safe_load(EXAMPLE.read_text())
+    assert helm("lint", str(CHARTS / "worker"), "--strict", values=values).returncode == 0
+    objects = render("worker", values)
+    server = container(objects, "worker")
+    assert server["resources"]["limits"]["nvidia.com/gpu"] == 1
+    mounts = {mount["mountPath"]: mount["name"] for mount in server["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod_spec(objects)["volumes"]}
+    assert volumes[mounts["/dev/shm"]]["emptyDir"]["medium"] == "Memory"
+    cache = {variable["name"]: variable for variable in server["env"]}
+    assert "persistentVolumeClaim" in volumes[mounts[cache["HF_HOME"]["value"]]]
+    assert "secretKeyRef" in cache["HF_TOKEN"]["valueFrom"]
+    assert workload(objects)["spec"]["template"]["metadata"]["labels"]["llm-d.ai/engine-type"] == "vllm"
+    assert "livenessProbe" in server

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 import grpc
 import grpc.aio
 
-from epp.protocol import DESTINATION, EXT_PROC
+from epp.control_headers import DESTINATION
+from epp.protocol import EXT_PROC
 from epp.wire.messages.ext_proc_pb2 import (
     HeaderValue,
     Metadata,

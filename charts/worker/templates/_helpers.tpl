@@ -49,6 +49,25 @@ kubernetes://{{ with $query }}?{{ join "&" . }}{{ end }}
 {{- if or .Values.registry.assertService .Values.watchesOthers }}true{{ end }}
 {{- end }}
 
+{{/* Beside a model server the token is mounted by hand: automounting would give it to every container. */}}
+{{- define "worker.ownToken" -}}
+{{- if and .Values.sidecar.enabled (include "worker.needsApi" .) }}true{{ end }}
+{{- end }}
+
+{{- define "worker.tokenMount" -}}
+- {name: api-token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
+{{- end }}
+
+{{/* As kubelet's admission writes it. */}}
+{{- define "worker.tokenVolume" -}}
+- name: api-token
+  projected:
+    sources:
+      - serviceAccountToken: {path: token, expirationSeconds: 3607}
+      - configMap: {name: kube-root-ca.crt, items: [{key: ca.crt, path: ca.crt}]}
+      - downwardAPI: {items: [{path: namespace, fieldRef: {fieldPath: metadata.namespace}}]}
+{{- end }}
+
 {{/* What the registry needs to know of its pod, wherever it runs. */}}
 {{- define "worker.registryEnv" -}}
 - name: ADSUM_DISCOVERY

@@ -21,7 +21,7 @@ metadata:
   {{- end }}
 spec:
   serviceAccountName: {{ include "worker.serviceAccountName" . }}
-  automountServiceAccountToken: {{ include "worker.needsApi" . | eq "true" }}
+  automountServiceAccountToken: {{ and (eq (include "worker.needsApi" .) "true") (not (include "worker.ownToken" .)) }}
   # preStop, drain, and a little to end in
   terminationGracePeriodSeconds: {{ add .Values.drain.preStopSeconds .Values.drain.timeoutSeconds 10 }}
   {{- with .Values.imagePullSecrets }}
@@ -51,6 +51,9 @@ spec:
           - {path: uid, fieldRef: {fieldPath: metadata.uid}}
           - {path: namespace, fieldRef: {fieldPath: metadata.namespace}}
           - {path: labels, fieldRef: {fieldPath: metadata.labels}}
+    {{- if include "worker.ownToken" . }}
+    {{- include "worker.tokenVolume" . | nindent 4 }}
+    {{- end }}
     {{- if and .Values.sidecar.enabled .Values.sidecar.metadata }}
     - name: metadata
       configMap: {name: {{ include "worker.name" . }}}
@@ -129,10 +132,14 @@ spec:
   securityContext:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- if or (not .Values.sidecar.enabled) .Values.volumeMounts }}
+  {{- $watches := and (include "worker.ownToken" .) .Values.watchesOthers }}
+  {{- if or (not .Values.sidecar.enabled) $watches .Values.volumeMounts }}
   volumeMounts:
     {{- if not .Values.sidecar.enabled }}
     {{- include "worker.podinfoMount" . | nindent 4 }}
+    {{- end }}
+    {{- if $watches }}
+    {{- include "worker.tokenMount" . | nindent 4 }}
     {{- end }}
     {{- with .Values.volumeMounts }}
     {{- toYaml . | nindent 4 }}
@@ -182,6 +189,9 @@ spec:
     seccompProfile: {type: RuntimeDefault}
   volumeMounts:
     {{- include "worker.podinfoMount" . | nindent 4 }}
+    {{- if include "worker.ownToken" . }}
+    {{- include "worker.tokenMount" . | nindent 4 }}
+    {{- end }}
     {{- if .Values.sidecar.metadata }}
     - {name: metadata, mountPath: /etc/adsum, readOnly: true}
     {{- end }}

@@ -1,20 +1,25 @@
 -- The book of dispatcher/account.py, kept in the broker: several operations of one holder, in their order.
 -- KEYS: began (zset: member by time), leases (zset: member by end of lease), state (hash); all of one hash tag.
 -- ARGV: the channel for wake-ups, the lease in ms, the life that the asker knows or '', then operations:
---   R member units at floor(headroom) headroom>0   reserve
+--   R member units at floor(headroom) headroom>0 floor(allotment)   reserve
 --   H member began                                 heartbeat
 --   F member accepted                              release
 --   O retry_after_ms                               overloaded
+--   L                                              look
 -- A member is "units:token". The answer: the time, the life of this book, then for each operation a list: of R {1, is a probe, began} or
--- {0, why not, until}.
+-- {0, why not, until}, of L {the units of all that is on its way}.
 local began, leases, state = KEYS[1], KEYS[2], KEYS[3]
 local channel, lease, known = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local RAMP_END, ENDLESS, LONGEST_RETRY_AFTER = 1024, 2 ^ 53, 3600000
-local FIELDS = { 'life', 'recounted', 'rejected', 'retry', 'window', 'probe', 'opened', 'wanted' }
+local FIELDS = { 'life', 'recounted', 'rejected', 'retry', 'window', 'probe', 'opened', 'wanted', 'units' }
 local call = redis.call
 local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local freed = false
+
+-- Where no memory is left a script may write once it has written: Redis refuses its first command that needs memory, not
+-- the later ones. The book is small, and without it nothing is sent that would free memory. No member is ''.
+call('ZREM', leases, '')
 
 -- Read once and written once: a command costs as much as many lines of this. `lease_of`: false for one to be removed.
 local book, changed, lease_of = {}, {}, {}
@@ -97,6 +102,29 @@ local function closed(at, room)
   return nil
 end
 
+local function units_of(member)
+  return tonumber(string.match(member, '^%d+'))
+end
+
+-- The sum is kept beside the members, since to add them up costs as much as many requests. It is added up at each look,
+-- because processes of an earlier version leave it as it is.
+local function add_up()
+  local sum = 0
+  for _, member in ipairs(call('ZRANGE', began, 0, -1)) do
+    sum = sum + units_of(member)
+  end
+  set('units', sum)
+end
+
+local function in_flight()
+  if not book.units then add_up() end
+  return tonumber(book.units)
+end
+
+local function add(units)
+  if book.units then set('units', tonumber(book.units) + units) end
+end
+
 -- Units that began at `at` or later; many that ask in a row have the same reading.
 local counted_at, counted
 local function unseen(at)
@@ -104,20 +132,21 @@ local function unseen(at)
   if counted_at ~= at then
     counted_at, counted = at, 0
     for _, member in ipairs(call('ZRANGEBYSCORE', began, at, '+inf')) do
-      counted = counted + tonumber(string.match(member, '^%d+'))
+      counted = counted + units_of(member)
     end
   end
   return counted
 end
 
-local function spent(at, units, room, positive)
+local function spent(at, units, room, positive, allotment)
+  if allotment > 0 and in_flight() + units <= allotment then return false end
   if unseen(at) + units <= room then return false end
   return not (positive and call('ZCARD', began) == 0)
 end
 
-local function reserve(member, units, at, room, positive)
+local function reserve(member, units, at, room, positive, allotment)
   local refusal = at > now and at < ENDLESS and {0, 'future', -1} or closed(at, room)
-  if not refusal and spent(at, units, room, positive) then refusal = {0, 'spent', -1} end
+  if not refusal and spent(at, units, room, positive, allotment) then refusal = {0, 'spent', -1} end
   -- one that is there already is sent again, by a client that lost the first answer
   local again
   if refusal then
@@ -131,6 +160,7 @@ local function reserve(member, units, at, room, positive)
     return refusal
   end
   if counted_at then counted = counted + units end
+  add(units)
   lease_of[member] = now + lease
   local probe = get('window') == 0
   if probe then
@@ -142,7 +172,7 @@ end
 
 local function heartbeat(member, since)
   counted_at = nil
-  call('ZADD', began, 'NX', since, member)
+  if call('ZADD', began, 'NX', since, member) == 1 then add(units_of(member)) end
   lease_of[member] = now + lease
   return {1}
 end
@@ -153,6 +183,7 @@ local function release(member, accepted)
   lease_of[member] = false
   if call('ZREM', began, member) == 0 then return {0} end
   freed, counted_at = true, nil
+  add(-units_of(member))
   if time and time >= get('opened') then
     if window >= RAMP_END then
       set('window', nil)
@@ -178,7 +209,7 @@ for _, member in ipairs(call('ZRANGEBYSCORE', leases, '(' .. string.format('%d',
 end
 for _, member in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now)) do
   lease_of[member] = false
-  call('ZREM', began, member)
+  if call('ZREM', began, member) == 1 then add(-units_of(member)) end
   freed = true
 end
 
@@ -187,14 +218,18 @@ while ARGV[at] do
   local what = ARGV[at]
   if what == 'R' then
     answers[#answers + 1] = reserve(ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]),
-      tonumber(ARGV[at + 4]), ARGV[at + 5] == '1')
-    at = at + 6
+      tonumber(ARGV[at + 4]), ARGV[at + 5] == '1', tonumber(ARGV[at + 6]))
+    at = at + 7
   elseif what == 'H' then
     answers[#answers + 1] = heartbeat(ARGV[at + 1], ARGV[at + 2])
     at = at + 3
   elseif what == 'F' then
     answers[#answers + 1] = release(ARGV[at + 1], ARGV[at + 2] == '1')
     at = at + 3
+  elseif what == 'L' then
+    add_up()
+    answers[#answers + 1] = {in_flight()}
+    at = at + 1
   else
     answers[#answers + 1] = overloaded(tonumber(ARGV[at + 1]))
     at = at + 2

@@ -6,6 +6,10 @@ local limit, lasts = tonumber(ARGV[4]), tonumber(ARGV[5])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
+-- Where no memory is left a script may write once it has written: Redis refuses its first command that needs memory, not
+-- the later ones. Without a place nothing is sent that would free memory. No member is ''.
+redis.call('ZREM', places, '')
+
 if what == 'give' then
   local given = redis.call('ZREM', places, id)
   if given == 1 then redis.call('PUBLISH', channel, places) end

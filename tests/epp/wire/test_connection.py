@@ -1,5 +1,7 @@
 """The connection against the h2 library as its client, without sockets."""
 
+import gzip
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -72,7 +74,11 @@ def test_a_conversation_cut_at_every_byte(wired: Wire, messages: Any) -> None:
             assert pair.status(stream) == "0", cut
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=40,
+    deadline=None,
+)
 @given(
     shape=st.tuples(st.binary(max_size=300), st.lists(st.integers(1, 100), min_size=1, max_size=8))
     | st.tuples(
@@ -249,7 +255,8 @@ def test_what_cannot_be_read_ends_its_stream(wired: Wire, messages: Any, data: b
         (_replaced("content-type", "application/grpc+proto"), "200", "0"),
         (_replaced(":method", "GET"), "405", None),
         (_replaced(":path", "/nothing/There"), "200", "12"),
-        ([*USUAL, ("grpc-encoding", "gzip")], "200", "12"),
+        ([*USUAL, ("grpc-encoding", "snappy")], "200", "12"),
+        ([*USUAL, ("grpc-encoding", "gzip")], "200", "0"),
         ([*USUAL, ("grpc-encoding", "identity")], "200", "0"),
     ],
 )
@@ -263,6 +270,37 @@ def test_what_is_no_call_of_ours(
     assert dict(answer.headers)[":status"] == http
     assert pair.status(1) == grpc
     assert pair.connection.streams.open == {}
+
+
+def test_another_encoding_is_refused_with_those_that_are_read(wired: Wire) -> None:
+    pair = wired()
+    pair.client.send_headers(1, [*USUAL, ("grpc-encoding", "snappy")], end_stream=True)
+    pair.pump()
+    (answer,) = [e for e in pair.events if isinstance(e, h2.events.ResponseReceived)]
+    said = dict(answer.headers)
+    assert (said["grpc-status"], said["grpc-accept-encoding"]) == ("12", "identity,gzip")
+
+
+def test_many_small_messages_become_large_one_after_the_other(
+    wired: Wire, messages: Any, director: Any
+) -> None:
+    """What one read inflates to is not held together: each piece counts before the next one is looked at."""
+    pair = wired(memory=8 * 1024 * 1024)
+    stream = pair.open([("grpc-encoding", "gzip")])
+    pieces = [messages.headers(), *[messages.body(bytes(4_000_000), end_of_stream=False)] * 10]
+    packed = [gzip.compress(piece.SerializeToString()) for piece in pieces]
+    data = b"".join(b"\1" + len(one).to_bytes(4, "big") + one for one in packed)
+    tracemalloc.start()
+    try:
+        for start in range(0, len(data), 16_000):
+            pair.client.send_data(stream, data[start : start + 16_000])
+        pair.pump()
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 20 * 1024 * 1024
+    assert [answer.immediate_response.status.code for answer in pair.answers(stream)] == [503]
+    assert director.directed == []
 
 
 def test_a_deadline_ends_a_call_that_is_not_answered(wired: Wire, messages: Any, director: Any) -> None:

@@ -1,7 +1,10 @@
+import gzip
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epp.wire.grpc_compression import inflate
 from epp.wire.grpc_messages import (
     MessageReader,
     Status,
@@ -108,3 +111,37 @@ def test_messages_for_people_are_ascii_and_short() -> None:
     assert percent_encoded("a b~") == b"a b~"
     assert percent_encoded("100%\n\u00fc") == b"100%25%0A%C3%BC"
     assert len(percent_encoded("\n" * 5000)) <= 1000
+
+
+def test_on_a_compressed_stream_each_message_says_whether_it_is() -> None:
+    reader = MessageReader(100)
+    flags = reader.expect_compressed()
+    packed = gzip.compress(b"c" * 500)
+    data = prefixed([b"a" * 70]) + b"\1" + len(packed).to_bytes(4, "big") + packed + prefixed([b""])
+    found = [message for byte in data for message in reader.feed(bytes((byte,)))]
+    assert (found, list(flags)) == ([b"a" * 70, packed, b""], [False, True, False])
+    with pytest.raises(StatusError):
+        reader.feed(b"\2\0\0\0\1a")
+
+
+@pytest.mark.parametrize(
+    ("packed", "status"),
+    [
+        (gzip.compress(bytes(101), mtime=0), Status.RESOURCE_EXHAUSTED),
+        (gzip.compress(bytes(10**7), mtime=0), Status.RESOURCE_EXHAUSTED),
+        (b"", Status.INTERNAL),
+        (b"no gzip", Status.INTERNAL),
+        (gzip.compress(b"abc", mtime=0)[:-1], Status.INTERNAL),
+        (gzip.compress(b"abc", mtime=0) + b"x", Status.INTERNAL),
+        (gzip.compress(b"abc", mtime=0)[:-8] + bytes(8), Status.INTERNAL),
+    ],
+)
+def test_what_is_refused_by_its_compression(packed: bytes, status: Status) -> None:
+    with pytest.raises(StatusError) as caught:
+        inflate(packed, 100)
+    assert caught.value.status is status
+
+
+def test_a_compressed_message_of_the_largest_size() -> None:
+    assert inflate(gzip.compress(b"a" * 100), 100) == b"a" * 100
+    assert inflate(gzip.compress(b"", mtime=0), 100) == b""

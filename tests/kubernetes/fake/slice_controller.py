@@ -75,16 +75,12 @@ class SliceController:
         for ports, endpoints in wanted.values():
             same = [s for s in existing if (s["ports"] or []) == ports and s["endpoints"]]
             self._place(service, family, ports, endpoints, same, part)
-        kept = {_name(s) for s in existing if _name(s) not in part.updates and _name(s) not in part.deletes}
-        unused = [s for s in existing if _name(s) in kept and repr(s["ports"] or []) not in wanted]
-        placeholder = self._slice(service, family, None, [])
-        if not wanted and not unused:
-            part.creates.append(placeholder)
-        elif not wanted and all(s["endpoints"] for s in unused):
-            part.creates.append(placeholder)
+        unused = [s for s in existing if not s["endpoints"] or repr(s["ports"] or []) not in wanted]
+        only_placeholder = len(unused) == 1 and not unused[0]["endpoints"]
+        if wanted or not only_placeholder:
             part.deletes |= {_name(s): s for s in unused}
-        elif wanted:
-            part.deletes |= {_name(s): s for s in unused}
+        if not wanted and not only_placeholder:
+            part.creates.append(self._slice(service, family, None, []))
         self._relabel(service, existing, part)
         self._reuse(part)
         plan.creates += part.creates

@@ -10,7 +10,7 @@ local function take_in(member, item)
     item[6] = NOW
   end
   local e = accept(item, KEYS[2])
-  if call('GET', 'request-cancel:' .. e.id) == e.token then
+  if marked(e) then
     fail(e, 'cancelled', 'CANCELLED', CANCELLED)
     return 'cancelled'
   elseif e.deadline <= NOW then

@@ -38,11 +38,18 @@ local function go_result(e, r)
   return cjson.encode(result)
 end
 
+-- What a Go producer's key says. One of another kind says nothing: an error here would end a script that has written
+-- already, and Redis takes nothing back.
+local function told(key)
+  local value = redis.pcall('GET', key)
+  return type(value) == 'string' and value
+end
+
 -- What a Go producer left for us to clear away, unless its id was used again since.
 local function clear_source(e)
   call('HDEL', P .. 'go', e.n)
   for _, key in ipairs({ 'request-active:' .. e.id, 'request-cancel:' .. e.id }) do
-    if call('GET', key) == e.token then
+    if told(key) == e.token then
       call('DEL', key)
     end
   end
@@ -58,7 +65,8 @@ local function publish(e, r)
   if e.source and e.source ~= '' then
     clear_source(e)
   end
-  if e.list ~= '' and is_list(e.list) then
+  -- An intake that is empty does not exist, and a result would make a list of it.
+  if e.list ~= '' and e.list ~= e.source and is_list(e.list) then
     call('LPUSH', e.list, go_result(e, r))
     call('ZREM', P .. 'i:' .. e.id, e.token)
     if e.fence ~= '' then
@@ -106,7 +114,7 @@ end
 
 -- Whether the Go producer that it came from cancelled it since.
 local function marked(e)
-  return e.source and e.source ~= '' and call('GET', 'request-cancel:' .. e.id) == e.token
+  return e.source and e.source ~= '' and told('request-cancel:' .. e.id) == e.token
 end
 
 -- Answered CANCELLED; whoever holds it hears of it.

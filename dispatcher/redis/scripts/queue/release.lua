@@ -5,7 +5,7 @@ for i = FIRST + 1, #ARGV do
   local e, ours = held(ARGV[i])
   if ours then
     local key = P .. 'e:' .. e.n
-    call('ZREM', P .. 'leases', e.n) -- first: what frees memory is allowed where none is left
+    call('ZREM', P .. 'leases', e.n)
     call('HINCRBY', key, 'delivery', -1)
     if unsent then
       call('HINCRBY', key, 'attempt', -1)

@@ -1,6 +1,6 @@
 -- Items of 2: fence, delay. Answers 1 or 0 for each; said again, 1 again.
 local function park(e, delay)
-  call('ZREM', P .. 'leases', e.n) -- first: what frees memory is allowed where none is left
+  call('ZREM', P .. 'leases', e.n)
   count('retries')
   if delay <= 0 then
     let_in(e)

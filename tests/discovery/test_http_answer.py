@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.http_answer import Answer, AnswerError, AnswerReader
+from discovery.http_answer import Answer, AnswerError, AnswerReader
 
 OK = b"HTTP/1.1 200 OK\r\n"
 

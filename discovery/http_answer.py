@@ -23,23 +23,47 @@ class AnswerError(Exception):
     """What came is not an answer that can be read; the text says why."""
 
 
+class AnswerCutError(AnswerError):
+    """The connection ended before an answer was whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer. `reusable`: the connection may be asked again."""
+    """A whole answer. `head`: its header fields as they came. `reusable`: the connection may be asked again."""
 
     status: int
+    head: bytes
     body: bytearray
     reusable: bool
+
+    def fields(self) -> "HeaderFields":
+        return HeaderFields(self.head)
+
+
+class HeaderFields(dict[str, str]):
+    """The header fields of one answer, asked for in any case (RFC 9110 §5.1); of several of one name, all of them."""
+
+    def __init__(self, head: bytes) -> None:
+        values: dict[str, list[str]] = {}
+        for line in head.decode("utf-8", "surrogateescape").split("\r\n"):
+            name, colon, value = line.partition(":")
+            if colon:
+                values.setdefault(name.lower(), []).append(value.strip(" \t"))
+        super().__init__((name, ", ".join(found)) for name, found in values.items())
+
+    def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]  # of text only
+        return super().get(name.lower(), default)
 
 
 class AnswerReader:
     """Feed it what comes; it gives the answer once that is whole. `limit`: bytes that the body may have."""
 
-    __slots__ = ("_body", "_buffer", "_chunked", "_chunks", "_keeps", "_length", "_limit", "_status")
+    __slots__ = ("_body", "_buffer", "_chunked", "_chunks", "_head", "_keeps", "_length", "_limit", "_status")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._buffer = bytearray()
+        self._head = b""
         self._body = bytearray()
         self._status = 0
         self._keeps = True
@@ -61,13 +85,13 @@ class AnswerReader:
             return None
         reusable = self._keeps and len(self._buffer) == self._length
         del self._buffer[self._length :]
-        return Answer(self._status, self._buffer, reusable)
+        return Answer(self._status, self._head, self._buffer, reusable)
 
     def end(self) -> Answer:
         """The connection is closed: that ends a body that did not say how long it is; raises AnswerError."""
         if self._status and not self._chunked and self._length is None:
-            return Answer(self._status, self._buffer, reusable=False)
-        raise AnswerError("the connection was closed before the answer was whole")
+            return Answer(self._status, self._head, self._buffer, reusable=False)
+        raise AnswerCutError("the connection was closed before the answer was whole")
 
     def _read_head(self) -> bool:
         """Whether there is a whole head, taken off the buffer; one that only says "go on" (1xx) is no answer yet."""
@@ -84,7 +108,8 @@ class AnswerReader:
         status = int(found[2])
         if status >= 200:
             self._status = status
-            self._read_fields(head[found.end() :].lower(), newer=found[1] == b"1")
+            self._head = head[found.end() :]
+            self._read_fields(self._head.lower(), newer=found[1] == b"1")
         elif status == 101:
             raise AnswerError("status 101, expected 200")
         return True
@@ -150,7 +175,7 @@ class AnswerReader:
             if len(self._buffer) - line > _HEAD:
                 raise AnswerError(f"its trailer fields take more than {_HEAD} bytes")
             return None
-        return Answer(self._status, self._body, self._keeps and end + 4 == len(self._buffer))
+        return Answer(self._status, self._head, self._body, self._keeps and end + 4 == len(self._buffer))
 
     def _chunk_size(self, line: bytes) -> int:
         if self._chunks >= _CHUNKS:
