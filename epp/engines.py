@@ -10,8 +10,8 @@ from typing import Any, Final
 
 _LONGEST: Final = 1000
 """Characters of one series: more than anybody writes."""
-_PREFIX: Final = re.compile(r"\s*+([A-Za-z_:][A-Za-z0-9_:]*+)\s*+(?:\{(.*)\})?\s*+", re.DOTALL)
-_PAIR: Final = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"([^"]*)"|([^",{}\s]+))\s*')
+_PREFIX: Final = re.compile(r"\s*+([A-Za-z_:][A-Za-z0-9_:]*+)\s*+(?:\{(.*)\}\s*+)?", re.DOTALL)
+_PAIR: Final = re.compile(r'\s*+([A-Za-z_][A-Za-z0-9_]*+)\s*+=\s*+(?:"([^"]*+)"|([^",{}\s]++))\s*+')
 
 
 @dataclass(frozen=True, slots=True)
