@@ -132,9 +132,7 @@ PLUGINS: Final[Mapping[str, PluginType]] = {
         ActiveRequestParameters,
         scraped=False,
     ),
-    "in-flight-scorer": _scorer(
-        lambda given: InFlightScorer(given.requests), InFlightParameters, scraped=False
-    ),
+    "in-flight-scorer": _scorer(lambda given: InFlightScorer(given.requests), InFlightParameters),
     "prefix-cache-scorer": PluginType(  # built where its producer is known: epp.config
         frozenset({Role.SCORER}), PrefixScorerParameters, lambda given, rng: given
     ),

@@ -154,8 +154,9 @@ class Datastore:
         """One more request in flight there. The count belongs to the incarnation, whatever its metadata say."""
         self._count(endpoint, 1)
         row = self._rows.get(endpoint.key)
-        if row is not None and self._numbers[_SCRAPED_AT, row] != NEVER:  # else no page would end the count
-            self._numbers[_UNSEEN, row] += 1.0
+        numbers = self._numbers
+        if row is not None and numbers.item(_SCRAPED_AT, row) != NEVER:  # else no page would end the count
+            numbers[_UNSEEN, row] = numbers.item(_UNSEEN, row) + 1.0
         used = self.on_use.pop(endpoint.key, None)
         if used is not None:
             used()

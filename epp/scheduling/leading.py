@@ -49,12 +49,12 @@ class Leading:
         return self._picker.one_of([row for row, total in totals.items() if total == best])
 
     def _by_load(self, score: float, pool: EndpointPool, row: int) -> float:
-        numbers = pool.numbers
-        inflight: float = numbers[_INFLIGHT].item(row)
+        number = pool.numbers.item
+        inflight: float = number(_INFLIGHT, row)
         if self._falling:
-            beyond = inflight - numbers[_WAITING].item(row) - numbers[_RUNNING].item(row)
-            unseen = numbers[_UNSEEN].item(row)
-            sent = max(unseen, beyond)  # NaN is not: EndpointPool.sent
+            sent: float = number(_UNSEEN, row)  # as EndpointPool.sent
+            if inflight > sent:
+                sent = max(sent, inflight - number(_WAITING, row) - number(_RUNNING, row))
             for weight, scorer in self._falling:
                 score += weight * scorer.worth(sent)
         return score - inflight * TIE

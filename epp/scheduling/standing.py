@@ -12,8 +12,10 @@ from epp.scheduling.plugin import Scorer, Scores
 
 TIE: Final = 1e-9
 """What one request in flight costs: it decides between equal scores and between nothing else."""
-_FEW: Final = 16
+_FEW: Final = 32
 """Endpoints up to which it is faster to take them one by one."""
+_MANY: Final = 256
+"""Endpoints from which on it is faster to find the best before they are sorted."""
 _KEPT: Final = 16
 """States that are kept at once: one for each set of candidates that requests of the same moment have."""
 
@@ -109,8 +111,10 @@ class Standings:
 
 def _best_first(scores: Floats) -> tuple[Sequence[int], float]:
     """Few rows, and the highest score of the others."""
-    if len(scores) <= _FEW:
-        return np.argsort(-scores).tolist(), -np.inf
-    best = np.argpartition(-scores, _FEW)[: _FEW + 1]
-    order = best[np.argsort(-scores[best])].tolist()
-    return order[:_FEW], scores.item(order[_FEW])
+    count = len(scores)
+    if count > _MANY:
+        best = scores.argpartition(count - _FEW - 1)[count - _FEW - 1 :]
+        order = best[scores[best].argsort()[::-1]].tolist()
+    else:
+        order = scores.argsort()[: -_FEW - 2 : -1].tolist()
+    return order[:_FEW], scores.item(order[_FEW]) if count > _FEW else -np.inf

@@ -7,7 +7,7 @@ import pytest
 
 from discovery import Instance, InstanceAddedEvent
 from epp.config import load_config
-from epp.config_document import ConfigError
+from epp.config_problems import ConfigError
 from epp.datastore import Datastore
 from epp.endpoint import EndpointPool
 from epp.scheduling.in_flight import InFlightScorer

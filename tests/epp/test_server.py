@@ -258,7 +258,7 @@ async def test_a_client_ca_and_a_certificate_that_is_read_again(
 
 
 async def test_drain_waits_for_nobody_where_nobody_came(nobody: str) -> None:
-    async with PickerServer(local(discovery=nobody)) as server, asyncio.timeout(1):
+    async with PickerServer(local(discovery=nobody)) as server, asyncio.timeout(2.5):
         await server.drain()
 
 
@@ -287,7 +287,7 @@ async def test_a_drain_takes_no_longer_than_it_may(
     nobody: str, messages: Any, transport: TransportKind
 ) -> None:
     settings = local(discovery=nobody, drain_timeout=0.2, transport=transport)
-    async with PickerServer(settings) as server, asyncio.timeout(2):
+    async with PickerServer(settings) as server, asyncio.timeout(2.5):
         assert await pick(ports(server)["grpc"], messages) == 503
         await server.drain()
 
