@@ -19,6 +19,7 @@ from discovery.explanation import Explanation
 from discovery.instance import Instance
 from discovery.located import Located, locate, locate_all
 from discovery.same_address import sharing
+from discovery.serving.descriptors import raise_limit
 
 _SHOWN = 400
 """Characters of a document in a line for people."""
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{given[0]} stands before the command; expected the command first, its options behind it"
         )
     options = parser.parse_args(given)
+    raise_limit()  # a watch holds a GET for each worker
     try:
         return int(asyncio.run(options.run(options)))
     except KeyboardInterrupt:
