@@ -18,6 +18,7 @@ from discovery.events import InstanceEvent
 from discovery.explanation import Explanation
 from discovery.instance import Instance
 from discovery.located import Located, locate, locate_all
+from discovery.same_address import sharing
 
 _SHOWN = 400
 """Characters of a document in a line for people."""
@@ -95,7 +96,18 @@ async def _list(options: argparse.Namespace) -> int:
         wide = zip(shown, documents, strict=True)
         _print_table([(*row, document) if options.metadata else row for row, document in wide])
     _say_unlocated(located, options)
+    _say_shared([one.instance for one in located])
     return 0
+
+
+def _say_shared(instances: Sequence[Instance]) -> None:
+    """Who is one server to whoever asks."""
+    others = sharing(instances)
+    for instance in instances:
+        if instance.id in others and instance.id < min(others[instance.id]):
+            beside = ", ".join(others[instance.id])
+            said = f"{instance.id} serves the same address as {beside} ({instance.url}): one server, counted twice or more"
+            print(said, file=sys.stderr, flush=True)
 
 
 def _say_unlocated(located: Sequence[Located], options: argparse.Namespace) -> None:

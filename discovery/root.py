@@ -1,7 +1,8 @@
 """The directories of the filesystem truth: where the root is, and whether only those whom its owner means can write there.
 
 Whoever can write to the root, or to a directory below it, can announce workers. So each level is looked at for itself:
-a root is its owner's alone (0700, 0755), or its owner shares it with a group on purpose (the setgid bit: 2775, 2770).
+a root is its owner's alone (0700, 0755), or its owner shares it with a group on purpose (the setgid bit: 2775, 2770). A
+group that has no member but the owner counts as the owner.
 Nothing is made here: readers write nothing.
 """
 
@@ -152,7 +153,20 @@ def _directory(path: Path, found: os.stat_result) -> Level:
             f"the directory {path} can be written by everyone on this machine, so anyone could announce a worker: "
             f"chmod o-w {path}, or name another root in $ADSUM_ROOT"
         )
-    return Level(path, found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode))
+    mode = stat.S_IMODE(found.st_mode)
+    if not mode & stat.S_ISGID and _is_private_group(found.st_uid, found.st_gid):
+        mode &= ~stat.S_IWGRP  # where the umask is 002 all that this user makes is so
+    return Level(path, found.st_uid, found.st_gid, mode)
+
+
+def _is_private_group(uid: int, gid: int) -> bool:
+    """Whether the group is the owner's own and has no other member, as each user has one on many systems."""
+    try:
+        user, group = pwd.getpwuid(uid), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    own = (user.pw_gid, user.pw_name) == (group.gr_gid, group.gr_name)
+    return own and set(group.gr_mem) <= {user.pw_name}
 
 
 def _is_member(gid: int) -> bool:

@@ -22,7 +22,8 @@ def sharing(instances: Iterable[Instance]) -> Mapping[str, list[str]]:
 
 def _place(instance: Instance) -> tuple[str, int, str | None]:
     """A loopback address means another server on each machine."""
-    return instance.address, instance.port, instance.node if is_loopback(instance.address) else None
+    port = instance.serving_port or instance.port
+    return instance.address, port, instance.node if is_loopback(instance.address) else None
 
 
 def is_loopback(address: str) -> bool:

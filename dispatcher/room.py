@@ -9,6 +9,8 @@ from collections import deque
 from fractions import Fraction
 from typing import TypeVar
 
+from dispatcher.budget import ZERO
+
 Number = TypeVar("Number", int, Fraction)
 
 
@@ -18,19 +20,31 @@ class Room:
     def __init__(self, lag_ms: int, interval_ms: int) -> None:
         self._lag_ms = lag_ms
         self._interval_ms = interval_ms
+        self._since_ms = 0
         self._in_flight: deque[tuple[int, int]] = deque()
         self._left: deque[tuple[int, Fraction]] = deque()
 
     def looked(self, at_ms: int, headroom: Fraction, in_flight: int, *, age_ms: int = 0) -> Fraction:
         """At `at_ms`, with `in_flight` of ours, a sample of that age left room for `headroom` more: what we may have in all.
 
-        The stretch is longer than a wave of ours can stay unseen, so that a look from before it is among them.
+        The stretch is longer than a wave of ours can stay unseen, so that a look from before it is among them. Nothing is
+        told before there were looks for as long: other replicas may have sent a wave just before the first.
         """
         late_ms = self._lag_ms + age_ms
+        stretch_ms = late_ms * 3 // 2 + 2 * self._interval_ms
+        if not self._left or at_ms - self._left[-1][0] > stretch_ms:
+            self._begin(at_ms)
         _push(self._in_flight, at_ms, in_flight, late_ms)
         most = max(units for _, units in self._in_flight)
-        _push(self._left, at_ms, headroom + most, late_ms * 3 // 2 + 2 * self._interval_ms)
+        _push(self._left, at_ms, headroom + most, stretch_ms)
+        if at_ms - self._since_ms < stretch_ms:
+            return ZERO
         return min(headroom + in_flight, *(left for _, left in self._left))
+
+    def _begin(self, at_ms: int) -> None:
+        self._since_ms = at_ms
+        self._in_flight.clear()
+        self._left.clear()
 
 
 def _push(looks: deque[tuple[int, Number]], at_ms: int, number: Number, kept_ms: int) -> None:

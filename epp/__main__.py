@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from discovery import AdsumError
 from discovery.command_line import FAILED, WRONG_INPUT, complain, not_installed
+from discovery.serving.descriptors import raise_limit
 
 if TYPE_CHECKING:
     from epp.settings import Settings
@@ -44,6 +45,7 @@ def _run(given: Sequence[str]) -> int:
     from epp import flags, go_flags
 
     settings, verbosity, ignored = flags.parse(given)
+    raise_limit()
     level = logging.WARNING if verbosity <= 0 else logging.INFO if verbosity < 4 else logging.DEBUG
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for chatty in ("grpc", "watchfiles", "asyncio", "hpack"):

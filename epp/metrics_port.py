@@ -9,9 +9,11 @@ from typing import Any
 
 from aiohttp import web
 
+from discovery.serving.pages import PageServer
+from discovery.serving.sockets import listening_sockets
 from epp import certificate
 from epp.certificate import Certificate
-from epp.settings import ALL_INTERFACES, Settings
+from epp.settings import Settings
 from epp.tls_rules import TlsRules
 from epp.wire.tls import server_context
 from epp.wire.transport import ListenError, Place
@@ -28,15 +30,14 @@ async def serving(app: web.Application, settings: Settings, start: Start) -> Asy
     host = settings.metrics_address or settings.host
     place = Place(host, settings.metrics_port)
     tls = _tls(settings, start)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
     try:
-        listened = None if host == ALL_INTERFACES else host
-        try:
-            await web.TCPSite(runner, listened, settings.metrics_port, ssl_context=tls).start()
-        except OSError as error:
-            raise ListenError(f"{place.refused()} (--metrics-port)") from error
-        address = place.address(runner.addresses[0][1])
+        listening = listening_sockets(host, settings.metrics_port)
+    except OSError as error:
+        raise ListenError(f"{place.refused()} (--metrics-port)") from error
+    pages = PageServer(app, listening, "the metrics port", tls=tls)
+    try:
+        await pages.start()
+        address = place.address(pages.port)
         if settings.metrics_client_ca_file is None and not _is_loopback(host):
             log.info(
                 "the metrics page is open to whoever reaches %s; --metrics-client-ca-file or a NetworkPolicy keeps "
@@ -45,7 +46,7 @@ async def serving(app: web.Application, settings: Settings, start: Start) -> Asy
             )
         yield address
     finally:
-        await runner.cleanup()
+        await pages.stop()
 
 
 def _tls(settings: Settings, start: Start) -> ssl.SSLContext | None:

@@ -21,7 +21,7 @@ from discovery.static import StaticSource
 from epp import certificate, metrics_port, status
 from epp.body import Budget
 from epp.cadence import Rhythm
-from epp.certificate import Certificate, CertificateError
+from epp.certificate import Certificate, CertificateError, KeyPair
 from epp.config import PickerConfig, load_config
 from epp.config_file import read_config
 from epp.config_problems import ConfigError
@@ -175,19 +175,20 @@ class PickerServer:
     def _place(self) -> Place:
         settings = self._settings
         client_ca = certificate.read_ca(settings.client_ca_file) if settings.client_ca_file else None
-        served = self._certificate()
-        if served is not None:
-            settings.tls.check_key(certificate.has_rsa_key(served.pair))
         limit = settings.grpc_max_recv_msg_size
-        return Place(settings.host, settings.grpc_port, served, client_ca, limit, settings.tls)
+        return Place(settings.host, settings.grpc_port, self._certificate(), client_ca, limit, settings.tls)
 
     def _certificate(self) -> Certificate | None:
         settings = self._settings
         if not settings.secure_serving:
             return None
+
+        def check(pair: KeyPair) -> None:
+            settings.tls.check_key(certificate.has_rsa_key(pair))
+
         if settings.cert_path is None:
-            return Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC)))
-        served = Certificate(certificate.read(settings.cert_path))
+            return Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC)), check)
+        served = Certificate(certificate.read(settings.cert_path), check)
         if settings.enable_cert_reload:
             self._start(served.follow(settings.cert_path))
         return served

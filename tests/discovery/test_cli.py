@@ -18,7 +18,7 @@ from tests.owner_process import owner
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "discovery", *arguments]
     env = os.environ | environment
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, env=env)
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, env=env)
 
 
 def test_list_shows_a_table_and_json_lines(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_a_file_that_is_no_yaml_is_said_in_one_line_without_what_stands_in_it(tm
     broken = tmp_path / "broken.yaml"
     broken.write_text("endpoints: [{name: s3cret\n")
     for url in (f"static://{broken}", f"kubernetes://?kubeconfig={broken}"):
-        done = run("list", "prod", "decode", "--discovery", url)
+        done = run("list", "prod", "decode", "--discovery", url, "--timeout", "60")
         assert done.stderr.startswith("error: ")
         assert f"{broken} " in done.stderr
         assert " in line 2, column 1" in done.stderr
@@ -278,7 +278,7 @@ async def test_where_nobody_is_ready_says_who_could_be_asked_about(tmp_path: Pat
 def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     with owner(tmp_path, "w-0"):
         command = f"{sys.executable} -m discovery list prod decode --discovery file://{tmp_path} | true"
-        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=30)
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=90)
     assert done.stderr == ""
 
 
@@ -286,5 +286,5 @@ def test_importing_the_words_brings_no_source() -> None:
     script = (
         "import discovery, sys; print([m for m in sys.modules if 'filesystem' in m or 'kubernetes' in m])"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=90)
     assert done.stdout == "[]\n"

@@ -32,11 +32,23 @@ def test_an_owners_own_root_and_one_shared_with_a_group_are_taken(root: Path, mo
     assert (level.path, level.mode) == (root / "prod" / "decode", 0o755)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="needs another group, which only root can give")
 @pytest.mark.parametrize("mode", [0o770, 0o775, 0o720, 0o1770])
 def test_a_group_that_writes_by_accident_is_refused(root: Path, mode: int) -> None:
+    os.chown(root, -1, 12345)
     root.chmod(mode)
     with pytest.raises(RootError, match=f"can be written by group .*chmod g-w {root} .*chmod g.s {root}"):
         check_root(root)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="whether a user has a group of its own is the system's choice")
+def test_a_group_of_the_owner_alone_is_the_owner(root: Path) -> None:
+    """As on systems whose umask is 002."""
+    for level in (root, root / "prod", root / "prod/decode"):
+        level.chmod(0o775)
+    level = found(root)
+    assert level is not None
+    assert not level.is_shared
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o2777, 0o702])

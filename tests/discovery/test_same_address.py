@@ -1,5 +1,7 @@
 """Which registrations are one server."""
 
+from dataclasses import replace
+
 from discovery import Instance
 from discovery.same_address import sharing
 
@@ -11,6 +13,12 @@ def at(instance_id: str, address: str, port: int = 8000, node: str | None = None
 def test_one_address_and_port_is_one_server() -> None:
     several = [at("a", "10.0.0.1"), at("b", "10.0.0.1"), at("c", "10.0.0.1"), at("d", "10.0.0.1", 8001)]
     assert sharing(several) == {"a": ["b", "c"], "b": ["a", "c"], "c": ["a", "b"]}
+
+
+def test_what_is_served_elsewhere_than_the_contract_counts_where_it_is_known() -> None:
+    one, other = (replace(at(i, "10.0.0.1", port), serving_port=8000) for i, port in (("a", 1), ("b", 2)))
+    assert sharing([one, other]) == {"a": ["b"], "b": ["a"]}
+    assert sharing([one, replace(other, serving_port=8001)]) == {}
 
 
 def test_containers_with_addresses_of_their_own_are_several() -> None:

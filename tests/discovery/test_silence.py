@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 import discovery
-from discovery import InstanceAddedEvent, InstanceEventStream, InstanceRemovedEvent, InstanceUpdatedEvent
+from discovery import (
+    Instance,
+    InstanceAddedEvent,
+    InstanceEventStream,
+    InstanceRemovedEvent,
+    InstanceUpdatedEvent,
+    SourceDiscovery,
+)
+from discovery.memory import MemorySource, MemoryStore
 from discovery.silence import VARIABLE, Silence, given
 
 WORKER = """
@@ -136,6 +144,22 @@ async def test_watchers_of_one_key_share_one_look(tmp_path: Path) -> None:
         worker.send_signal(signal.SIGSTOP)
         for stream in (first, second):
             assert not (await next_event(stream)).instance.reachable
+
+
+async def test_what_a_watch_without_metadata_looks_at_is_bounded(eventually: Any) -> None:
+    store = MemoryStore()
+    for number in range(2100):
+        where = f"127.3.{number // 200}.{number % 200 + 1}"
+        store.put(Instance(f"w-{number}", "prod", "decode", where, 9, "one"))  # nobody listens there
+
+    def followed() -> int:
+        return sum(task.get_name().startswith("follow ") for task in asyncio.all_tasks())
+
+    async with SourceDiscovery(MemorySource(store)) as found, found.watch("prod", "decode") as stream:
+        assert len(stream.instances) == 2100
+        await eventually(lambda: followed() == 2048, within=30)
+        async with found.watch("prod", "decode", metadata=True):
+            await eventually(lambda: followed() == 2100, within=30)
 
 
 def connections(pid: int) -> int:

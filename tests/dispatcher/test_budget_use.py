@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -101,21 +101,37 @@ async def send_all_day(gate: LedgerGate, pool: Pool) -> None:
                 group.create_task(one(entered.pop_all()))
 
 
-async def flooded(pool: Pool, rules: MeterRules, seconds: float) -> list[float]:
-    """The load, as a share of the line, from the time on when the first wave of requests has ended."""
+async def dispatch(pool: Pool, rules: MeterRules, ledger: MemoryLedger, starts: float) -> None:
+    """One replica, from `starts` seconds on."""
+    loop = asyncio.get_running_loop()
+    source = TargetSource("load", pool, Fixed(Fraction(1)), Fraction(CAPACITY), BASELINE, BY_LOAD)
+    await asyncio.sleep(starts)
+    async with LedgerGate(lambda: Meter(source, ledger.look, rules, monotonic=loop.time), ledger) as gate:
+        await send_all_day(gate, pool)
+
+
+async def flooded(
+    pool: Pool,
+    rules: MeterRules,
+    seconds: float,
+    *,
+    starts: Sequence[float] = (0.0,),
+    warm: float | None = None,
+) -> list[float]:
+    """The load, as a share of the line, from `warm` on: else from when the first wave of requests has ended."""
     loop = asyncio.get_running_loop()
     ledger = MemoryLedger(lambda: round(loop.time() * 1000))
-    source = TargetSource("load", pool, Fixed(Fraction(1)), Fraction(CAPACITY), BASELINE, BY_LOAD)
-    gate = LedgerGate(lambda: Meter(source, ledger.look, rules, monotonic=loop.time), ledger)
     begun = loop.time()
-    async with gate:
-        working = [asyncio.create_task(send_all_day(gate, pool)), asyncio.create_task(pool.watch())]
+    working = [asyncio.create_task(dispatch(pool, rules, ledger, start)) for start in starts]
+    working.append(asyncio.create_task(pool.watch()))
+    try:
         await asyncio.wait(working, timeout=seconds)
+    finally:
         for task in working:
             task.cancel()
         await asyncio.wait(working)
-    warm = begun + rules.lag + 2 * pool.lasts[1]
-    return [float(load / LINE) for at, load in pool.looks if at > warm]
+    warm = 2 * rules.lag + 2 * pool.lasts[1] if warm is None else warm
+    return [float(load / LINE) for at, load in pool.looks if at > begun + warm]
 
 
 RULES = MeterRules(interval=0.2, lag=1.5)
@@ -139,6 +155,12 @@ async def test_09_the_line_is_used_and_kept(pool: Pool, rules: MeterRules, least
     loads = await flooded(pool, rules, 40 * rules.lag)
     assert mean(loads) > least
     assert max(loads) < 1.06
+
+
+async def test_09_replicas_that_start_later_send_nothing_twice() -> None:
+    """The second sees a page on which nothing of the first shows yet."""
+    loads = await flooded(Pool(late=1.0), RULES, 12, starts=(0.0, 0.9, 1.2), warm=0)
+    assert max(loads) < 1.03
 
 
 async def test_09_whoever_else_comes_and_goes_the_line_is_used_and_soon_kept() -> None:

@@ -66,12 +66,17 @@ async def test_a_reading_allots_what_others_leave_and_never_more_than_the_line(
     clocks = Clocks()
     clocks.in_flight = in_flight
     async with Meter(
-        Source(clocks), clocks.look, MeterRules(interval=3600), monotonic=clocks.monotonic
+        Source(clocks), clocks.look, MeterRules(interval=0.01), monotonic=clocks.monotonic
     ) as meter:
         assert meter.reading().allotment == 0
-        await meter.wait(5, 0)
+        for _ in range(3):
+            await meter.wait(5, looks := meter.looks)
+            await meter.wait(5, looks + 1)
+            clocks.now += 15
+        await meter.wait(5, looks := meter.looks)
+        await meter.wait(5, looks + 1)
         assert meter.reading().allotment == allotment
-        clocks.now += 4 * 3_600_000
+        clocks.now += 60_000
         assert meter.reading().allotment == 0, "what is too old allots nothing"
 
 

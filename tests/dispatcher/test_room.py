@@ -18,7 +18,15 @@ def test_ours_that_all_show_are_not_counted_twice() -> None:
 def test_a_wave_that_does_not_show_yet_allots_no_second_one() -> None:
     """65 are sent after the first look, and show 1.4 s later: no look in between leaves more than there is."""
     waits = ((at, 65 if at < 1400 else 0, 65 if at else 0) for at in range(0, 6000, 200))
-    assert set(allotted(Room(1500, 200), *waits)) == {65}
+    assert set(allotted(Room(1500, 200), *waits)) == {0, 65}
+
+
+def test_nothing_is_told_of_too_few_looks() -> None:
+    """Another replica may have sent 65 just before the first look."""
+    looks = [(at, 65 if at < 1400 else 0, 65) for at in range(0, 6000, 200)]
+    told = allotted(Room(1500, 200), *looks)
+    assert set(told[:14]) == {0}
+    assert set(told[14:]) == {65}
 
 
 def test_ours_that_ended_and_still_show_are_not_given_to_others() -> None:
@@ -38,16 +46,22 @@ def test_others_that_come_are_minded_at_once_and_those_that_go_after_a_stretch()
     assert gone[-1] == 85
 
 
-def test_looks_far_apart_are_each_put_beside_the_one_before() -> None:
-    """The process stood still: a wave that was sent just before the second look does not show."""
-    assert allotted(Room(1500, 200), (0, 65, 0), (60_000, 65, 65)) == [65, 65]
+def test_a_process_that_stood_still_begins_anew() -> None:
+    room = Room(1500, 200)
+    assert allotted(room, *((at, 35, 30) for at in range(0, 4000, 200)))[-1] == 65
+    assert allotted(room, (60_000, 65, 65)) == [0]
+    assert allotted(room, *((at, 0, 65) for at in range(60_200, 64_000, 200)))[-1] == 65
+
+
+def test_looks_farther_apart_than_the_lag() -> None:
+    assert allotted(Room(100, 5000), *((at, 35, 30) for at in range(0, 30_000, 5000)))[-1] == 65
 
 
 def test_an_older_sample_may_show_ours_as_of_longer_ago() -> None:
     room = Room(0, 200)
-    for at in (0, 1000, 2000):
+    for at in range(0, 4000, 1000):
         room.looked(at, Fraction(0), 65, age_ms=1500)
-    assert room.looked(2200, Fraction(0), 30, age_ms=1500) == 30
+    assert room.looked(4000, Fraction(0), 30, age_ms=1500) == 30
     assert room.looked(5000, Fraction(35), 30, age_ms=1500) == 65
 
 

@@ -39,14 +39,14 @@ async def process(*arguments: str, **environment: str) -> AsyncIterator[asyncio.
 
 async def ended(*arguments: str) -> tuple[int | None, str]:
     """Exit code and standard error."""
-    async with process(*arguments) as running, asyncio.timeout(30):
+    async with process(*arguments) as running, asyncio.timeout(90):
         _, stderr = await running.communicate()
         return running.returncode, stderr.decode()
 
 
 async def ready(running: asyncio.subprocess.Process) -> dict[str, str]:
     assert running.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         word, *pairs = (await running.stdout.readline()).decode().split()
     assert word == "ready"
     return dict(pair.split("=") for pair in pairs)
@@ -176,7 +176,7 @@ async def test_one_of_two_pickers_leaves_under_load_and_no_request_fails(running
                     await asyncio.sleep(0.02)
 
             loads = [asyncio.create_task(load()) for _ in range(8)]
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 while len(answers) < 200:
                     await asyncio.sleep(0.02)
                 first.send_signal(signal.SIGTERM)
@@ -206,7 +206,7 @@ async def test_a_taken_port_is_one_line_and_exit_1() -> None:
 async def said(running: asyncio.subprocess.Process, *parts: str) -> str:
     """The next line on standard error that has all of `parts`."""
     assert running.stderr is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while line := (await running.stderr.readline()).decode():
             if all(part in line for part in parts):
                 return line

@@ -126,6 +126,19 @@ async def test_suites_that_no_key_of_ours_fits_stop_the_start(tmp_path: Path) ->
         assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) == "ECDHE-RSA-AES128-GCM-SHA256"
 
 
+async def test_a_replaced_certificate_that_no_suite_fits_stays_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(rsa_pair(), tmp_path)
+    only_rsa = "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
+    async with picker(only_rsa, f"--cert-path={tmp_path}", "--enable-cert-reload") as where:
+        write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
+        async with asyncio.timeout(20):
+            while "the certificate stays as it was: --tls-cipher-suites" not in caplog.text:
+                await asyncio.sleep(0.1)
+        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) == "ECDHE-RSA-AES128-GCM-SHA256"
+
+
 async def status(url: str, context: ssl.SSLContext | None = None) -> int | str:
     async with aiohttp.ClientSession() as session:
         try:

@@ -63,6 +63,12 @@ async def test_two_processes_of_one_uvicorn_are_seen_and_said(tmp_path: Path, ev
         reasons = {candidate.id: candidate.reason or "" for candidate in explanation.candidates}
         assert f"{SAID} {other.id} (127.0.0.1:{port})" in reasons[one.id]
         assert f"{SAID} {one.id} (127.0.0.1:{port})" in reasons[other.id]
+        command = ["-m", "discovery", "list", "dynamo", "decode", "--discovery", f"file://{root}"]
+        listing = await asyncio.create_subprocess_exec(
+            sys.executable, *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        _, said = await listing.communicate()
+        assert f"{one.id} {SAID} {other.id} (http://127.0.0.1:{port})" in said.decode()
 
 
 async def test_one_process_and_neighbours_at_other_ports_are_not_warned_of(tmp_path: Path) -> None:

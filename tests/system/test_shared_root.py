@@ -20,6 +20,8 @@ from tests.held_records import hold
 PROGRAM = Path(__file__).with_name("user_process.py")
 GROUP = 30000
 
+pytestmark = pytest.mark.timeout(300)  # each look is a process that rehearses first
+
 
 @dataclass(frozen=True)
 class User:
@@ -33,7 +35,11 @@ class User:
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(*arguments), capture_output=True, text=True, timeout=30, env=os.environ | environment
+            self.command(*arguments),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=os.environ | environment,
         )
 
     def list(self, root: Path) -> list[str]:
@@ -248,7 +254,7 @@ def test_only_workers_remove_what_the_dead_left_also_another_users(shared: Path)
     assert BOB.list(shared) == []
     assert record.exists(), "a reader removes nothing"
     with BOB.working(shared, "bob"):
-        until = time.monotonic() + 20
+        until = time.monotonic() + 45
         while record.exists():
             assert time.monotonic() < until
             time.sleep(0.05)

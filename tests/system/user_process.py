@@ -27,7 +27,7 @@ async def register(root: str, instance_id: str) -> None:
     except discovery.RegistrationError as error:
         sys.exit(f"refused: {error}")
     print("joined", flush=True)
-    await asyncio.sleep(60)
+    await asyncio.sleep(600)
 
 
 async def rehearse(root: str) -> None:

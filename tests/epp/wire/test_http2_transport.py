@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from grpc import aio
 
+from discovery.serving.sockets import tune
 from epp import certificate
 from epp.body import Budget
 from epp.certificate import Certificate, KeyPair
@@ -37,7 +38,6 @@ from epp.wire.grpc_messages import prefixed
 from epp.wire.http2_transport import Http2Transport
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from epp.wire.sockets import tune
 from epp.wire.transport import Listener, Place, open_transport
 from tests.epp.wire.conftest import HEADERS, PATH
 
