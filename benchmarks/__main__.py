@@ -12,8 +12,9 @@ from typing import Any
 from benchmarks import discovery_scale, dispatching, kubernetes_events, scraping
 from benchmarks.attacks.stage import run as attacks
 from benchmarks.picking import run as picking
+from benchmarks.routing import run as routing
 
-_FIGURES = ("discovery", "kubernetes", "scraping", "picking", "dispatching")
+_FIGURES = ("discovery", "kubernetes", "scraping", "picking", "routing", "dispatching")
 _NAMES = (*_FIGURES, "attacks")
 
 
@@ -55,6 +56,7 @@ def main() -> int:
         "kubernetes": kubernetes_events.main,
         "scraping": scraping.main,
         "picking": functools.partial(picking.main, plan),
+        "routing": routing.main,
         "dispatching": functools.partial(dispatching.main, binary=given.go_processor),
         "attacks": functools.partial(attacks.main, given.attack),
     }

@@ -18,8 +18,9 @@ from typing import Any
 from benchmarks.processor import percentile
 from benchmarks.recorded_api import ENDPOINTS, NAMESPACE, SLICES
 from benchmarks.stalls import Stalls
-from discovery import InstanceEventStream, SourceDiscovery
+from discovery import InstanceEventStream, MetadataClient, SourceDiscovery
 from discovery.kubernetes import Cluster, ClusterTransport, KubernetesSource, ServiceSelection
+from discovery.silence import Silence
 
 _ROUNDS = 10
 _EVENTS = 42
@@ -107,7 +108,8 @@ async def watching(server: Recorded, component: str) -> AsyncIterator[InstanceEv
 
 def discovery_of(server: Recorded) -> SourceDiscovery:
     transport = ClusterTransport(Cluster(server.url, NAMESPACE))
-    return SourceDiscovery(KubernetesSource(transport, NAMESPACE, ServiceSelection()))
+    nobody_is_asked = MetadataClient(silence=Silence.told_within(0))  # the pods of the recording are nowhere
+    return SourceDiscovery(KubernetesSource(transport, NAMESPACE, ServiceSelection()), client=nobody_is_asked)
 
 
 async def read(stream: AsyncIterator[object], count: int) -> None:

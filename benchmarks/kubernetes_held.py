@@ -23,11 +23,16 @@ async def main(who: str, url: str) -> None:
 
 @asynccontextmanager
 async def _ours(url: str, component: str) -> AsyncIterator[object]:
-    from discovery import SourceDiscovery
+    from discovery import MetadataClient, SourceDiscovery
     from discovery.kubernetes import Cluster, ClusterTransport, KubernetesSource, ServiceSelection
+    from discovery.silence import Silence
 
     source = KubernetesSource(ClusterTransport(Cluster(url, NAMESPACE)), NAMESPACE, ServiceSelection())
-    async with SourceDiscovery(source) as service, service.watch(NAMESPACE, component) as stream:
+    nobody_is_asked = MetadataClient(silence=Silence.told_within(0))  # the pods of the recording are nowhere
+    async with (
+        SourceDiscovery(source, client=nobody_is_asked) as service,
+        service.watch(NAMESPACE, component) as stream,
+    ):
         for _ in range(len(stream.instances)):
             await anext(stream)
         yield stream

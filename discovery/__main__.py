@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import discovery
@@ -16,10 +17,13 @@ from discovery.command_line import Parser, ShowVersion, complain
 from discovery.events import InstanceEvent
 from discovery.explanation import Explanation
 from discovery.instance import Instance
+from discovery.located import Located, locate, locate_all
+from discovery.same_address import sharing
+from discovery.serving.descriptors import raise_limit
 
 _SHOWN = 400
 """Characters of a document in a line for people."""
-_COLUMNS = ("ID", "ADDRESS", "STATUS", "REACHABLE", "REVISION")
+_COLUMNS = ("ID", "URL", "STATUS")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{given[0]} stands before the command; expected the command first, its options behind it"
         )
     options = parser.parse_args(given)
+    raise_limit()  # a watch holds a GET for each worker
     try:
         return int(asyncio.run(options.run(options)))
     except KeyboardInterrupt:
@@ -58,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     shared.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
     listing = commands.add_parser("list", parents=[shared], help="the ready instances now")
     listing.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS")
+    listing.add_argument("--metadata", action="store_true", help="their metadata too")
     listing.set_defaults(run=_list)
     watching = commands.add_parser(
         "watch", parents=[shared], help="the ready instances and their changes, until Ctrl-C"
@@ -77,16 +83,46 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _list(options: argparse.Namespace) -> int:
-    async with discovery.open(options.discovery) as service:
+    async with discovery.open(options.discovery, token=_token()) as service:
         found = await service.list_instances(options.namespace, options.component, timeout=options.timeout)
         if not found:
             await _say_nobody(service, options)
+        located = await locate_all(found)
     if options.json:
-        for instance in found:
-            _print_json(_as_dict(instance))
+        for one in located:
+            document = {"metadata": one.metadata} if options.metadata else {}
+            _print_json(_as_dict(one.instance) | document)
     else:
-        _print_table([_COLUMNS[:3], *(_row(instance)[:3] for instance in found)])
+        shown = (_COLUMNS, *(_row(one.instance) for one in located))
+        documents = ("METADATA", *(_document(one.metadata) for one in located))
+        wide = zip(shown, documents, strict=True)
+        _print_table([(*row, document) if options.metadata else row for row, document in wide])
+    _say_unlocated(located, options)
+    _say_shared([one.instance for one in located])
     return 0
+
+
+def _say_shared(instances: Sequence[Instance]) -> None:
+    """Who is one server to whoever asks."""
+    others = sharing(instances)
+    for instance in instances:
+        if instance.id in others and instance.id < min(others[instance.id]):
+            beside = ", ".join(others[instance.id])
+            said = f"{instance.id} serves the same address as {beside} ({instance.url}): one server, counted twice or more"
+            print(said, file=sys.stderr, flush=True)
+
+
+def _say_unlocated(located: Sequence[Located], options: argparse.Namespace) -> None:
+    """Whose URL is what was registered, because they could not be asked where they serve."""
+    unknown = [one for one in located if one.metadata is None]
+    if unknown:
+        others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        print(
+            f"{unknown[0].instance.id}{others}: the URL is the registered one, the metadata cannot be had "
+            f"({unknown[0].problem}); python -m discovery explain {options.namespace} {options.component} says more",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 async def _say_nobody(service: discovery.ServiceDiscovery, options: argparse.Namespace) -> None:
@@ -110,20 +146,25 @@ async def _watch(options: argparse.Namespace) -> int:
         discovery.open(options.discovery, token=_token()) as service,
         service.watch(options.namespace, options.component, metadata=options.metadata) as stream,
     ):
+        last: dict[str, Located] = {}
         async for event in stream:
-            document = await _metadata(event) if options.metadata else {}
-            _print_event(event, document, as_json=options.json)
+            located = await _of_event(event, last)
+            document = {"metadata": located.metadata} if options.metadata else {}
+            _print_event(event, located.instance, document, as_json=options.json)
     return 0
 
 
-async def _metadata(event: InstanceEvent) -> dict[str, Any]:
-    """`{"metadata": ...}`, null where there is none to be had any more."""
-    if isinstance(event, discovery.InstanceRemovedEvent):
-        return {"metadata": None}
-    try:
-        return {"metadata": await event.instance.metadata()}
-    except discovery.MetadataUnavailableError:  # it went, or became another one, since the event
-        return {"metadata": None}
+async def _of_event(event: InstanceEvent, last: dict[str, Located]) -> Located:
+    """Where it serves, or did before it was removed; what is not to be had is as it was `last`."""
+    instance = event.instance
+    before = last.pop(instance.id, Located(instance, None))
+    asked = not isinstance(event, discovery.InstanceRemovedEvent) and instance.reachable
+    located = await locate(instance) if asked else Located(instance, None)
+    if located.metadata is None:
+        located = Located(replace(instance, serving_port=before.instance.serving_port), None)
+    if not isinstance(event, discovery.InstanceRemovedEvent):
+        last[instance.id] = located
+    return located
 
 
 async def _explain(options: argparse.Namespace) -> int:
@@ -166,39 +207,37 @@ def _is_well(explanation: Explanation) -> bool:
     return bool(explanation.candidates) and not any(candidate.reason for candidate in explanation.candidates)
 
 
-def _print_event(event: InstanceEvent, document: dict[str, Any], *, as_json: bool) -> None:
+def _print_event(
+    event: InstanceEvent, instance: Instance, document: dict[str, Any], *, as_json: bool
+) -> None:
     kind = type(event).__name__.removeprefix("Instance").removesuffix("Event").lower()
     reason = {"reason": event.reason} if isinstance(event, discovery.InstanceRemovedEvent) else {}
     if as_json:
-        _print_json({"event": kind, **reason, "instance": _as_dict(event.instance) | document})
+        _print_json({"event": kind, **reason, "instance": _as_dict(instance) | document})
         return
-    detail = " ".join((*_row(event.instance)[:3], *(f"({value})" for value in reason.values())))
-    unreachable = "" if event.instance.reachable else " unreachable"
+    detail = " ".join((*_row(instance), *(f"({value})" for value in reason.values())))
+    unreachable = "" if instance.reachable else " unreachable"
     metadata = document.get("metadata")
-    shown = "" if metadata is None else f" {_cut(json.dumps(metadata))}"
+    shown = "" if metadata is None else f" {_document(metadata)}"
     print(f"{kind:8}{detail}{unreachable}{shown}", flush=True)
 
 
-def _cut(text: str) -> str:
+def _document(metadata: dict[str, Any] | None) -> str:
+    text = "-" if metadata is None else json.dumps(metadata)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... (--json has all of it)"
 
 
 def _as_dict(instance: Instance) -> dict[str, Any]:
     names = ("id", "namespace", "component", "address", "port", "incarnation", "status", "zone", "node")
-    return {name: getattr(instance, name) for name in (*names, "revision", "reachable")} | {
+    found = ("revision", "serving_port", "url", "reachable")
+    return {name: getattr(instance, name) for name in (*names, *found)} | {
         "labels": dict(instance.labels),
         "ports": dict(instance.ports),
     }
 
 
 def _row(instance: Instance) -> tuple[str, ...]:
-    return (
-        instance.id,
-        instance.authority,
-        instance.status,
-        "yes" if instance.reachable else "no",
-        instance.revision or "-",
-    )
+    return instance.id, instance.url, instance.status
 
 
 def _print_json(document: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""One component's directory as a set of candidates: who lives, who is dead and must be reaped, what is foreign.
+"""One component's directory as a set of candidates: who lives, who is dead, what is foreign. It is only read.
 
 Blocking: called from a worker thread, by one caller at a time. Times are seconds of a monotonic clock.
 """
@@ -6,21 +6,20 @@ Blocking: called from a worker thread, by one caller at a time. Times are second
 import errno
 import os
 import resource
+import stat
+import time
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from discovery.flock import component_locked, is_held, is_same_file, open_lock
-from discovery.litter import sweep
-from discovery.record import LOCK_SUFFIX, RECORD_SUFFIX, Record, file_system_now, read_record
+from discovery.flock import is_held, is_same_file, open_lock
+from discovery.record import LOCK_SUFFIX, RECORD_SUFFIX, Record, read_record
+from discovery.root import Level, user_name
 from discovery.source import Candidate, Snapshot
 
 SILENT_AFTER: Final = 6.0
 """Seconds without a new counter after which another host's instance is none (three heartbeats)."""
-REAP_AFTER: Final = 60.0
-"""Seconds without a new counter after which another host's record is removed."""
 
 _OF_ONE_FILE: Final = frozenset(
     [
@@ -50,6 +49,8 @@ class Entry:
     signature: tuple[int, int, int] | None = None
     descriptor: int = -1
     silent_at: float = 0.0
+    is_dead: bool = False
+    """Nobody held its lock: another life has another record, so until then only looks at everything probe it."""
     candidate: Candidate | None = None
 
     def close(self) -> None:
@@ -79,6 +80,7 @@ class ComponentDirectory:
         self.path = path
         self._host = host
         self._descriptor = -1
+        self._level = Level(path, 0, 0, 0)
         self._entries: dict[str, Entry] = {}
 
     def scan(self, now: float, changed: Collection[str] | None = None, *, probe: bool = True) -> Snapshot:
@@ -95,13 +97,13 @@ class ComponentDirectory:
         if changed is None:
             for gone in self._entries.keys() - {_id_of(name) for name in names}:
                 self._forget(gone)
-            sweep(self.path, found)
         for name in names:
             self._read(name, now)
         doubtful = list(self._entries) if probe or changed is None else {_id_of(name) for name in names}
         for entry in [self._entries[i] for i in doubtful if i in self._entries]:
-            entry.candidate = self._judge(entry, now)
-        return Snapshot(tuple(e.candidate for e in self._entries.values() if e.candidate is not None))
+            if changed is None or not entry.is_dead:
+                entry.candidate = self._judge(entry, now)
+        return Snapshot(e.candidate for e in self._entries.values() if e.candidate is not None)
 
     def close(self) -> None:
         for entry in self._entries.values():
@@ -114,9 +116,11 @@ class ComponentDirectory:
     def _check_same(self) -> None:
         """Kept open, the directory's number is not given to another one."""
         if self._descriptor < 0:
-            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         if not is_same_file(self._descriptor, self.path):
             raise FileNotFoundError(f"{self.path} was removed, or replaced by another directory")
+        found = os.fstat(self._descriptor)
+        self._level = Level(self.path, found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode))
 
     def _forget(self, instance_id: str) -> None:
         self._entries.pop(instance_id).close()
@@ -126,10 +130,11 @@ class ComponentDirectory:
         entry = self._entries.setdefault(instance_id, Entry(instance_id))
         path = self.path / name
         try:
-            signature = _signature(path)
-            if signature == entry.signature:
+            found = path.lstat()
+            if (signature := _signature(found)) == entry.signature:
                 return
-            self._accept(entry, read_record(path), signature[0] / 1e9, now)
+            self._check_owner(found.st_uid)
+            self._accept(entry, read_record(path), found.st_mtime, now)
             entry.signature = signature
         except FileNotFoundError:
             self._forget(instance_id)
@@ -140,8 +145,13 @@ class ComponentDirectory:
         except ValueError as error:
             entry.record, entry.signature, entry.problem = None, None, str(error)
 
+    def _check_owner(self, uid: int) -> None:
+        """ValueError: it was put here when the directory was open to others, or by a mistake."""
+        if not self._level.may_hold(uid):
+            raise ValueError(f"it belongs to {user_name(uid)}, who may not write to {self.path}")
+
     def _accept(self, entry: Entry, record: Record, written: float, now: float) -> None:
-        before, entry.record, entry.problem = entry.record, record, None
+        before, entry.record, entry.problem, entry.is_dead = entry.record, record, None, False
         if before is None or before.incarnation != record.incarnation:
             entry.close()
         if before is None:
@@ -150,22 +160,23 @@ class ComponentDirectory:
             entry.silent_at = now + SILENT_AFTER
 
     def _is_old(self, record: Record, written: float) -> bool:
-        """Whether another host's record, seen for the first time, was not rewritten when it had to be."""
-        return record.host != self._host and file_system_now(self.path) - written > SILENT_AFTER
+        """Whether another host's record, seen for the first time, was not rewritten when it had to be.
 
-    def _judge(self, entry: Entry, now: float) -> Candidate | None:
-        """The candidate, or None when the entry turned out dead and was reaped."""
+        By our clock: to ask for the file system's would be to write. Where ours is ahead, the others' workers are
+        believed when they speak next, HEARTBEAT later.
+        """
+        return record.host != self._host and time.time() - written > SILENT_AFTER
+
+    def _judge(self, entry: Entry, now: float) -> Candidate:
         if entry.record is None:
             return entry.rejected(f"its record cannot be used: {entry.problem}")
         if entry.record.host == self._host:
             return self._judge_by_lock(entry, entry.record)
         if now < entry.silent_at:
             return entry.alive(entry.record)
-        if now >= entry.silent_at + REAP_AFTER - SILENT_AFTER and self._reap(entry):
-            return None
         return entry.rejected(f"another host's worker, silent for more than {SILENT_AFTER:g} s")
 
-    def _judge_by_lock(self, entry: Entry, record: Record) -> Candidate | None:
+    def _judge_by_lock(self, entry: Entry, record: Record) -> Candidate:
         try:
             held = self._is_owned(entry)
         except OSError as error:
@@ -174,9 +185,9 @@ class ComponentDirectory:
             return entry.rejected(f"its lock cannot be probed: {error.strerror}")
         if held:
             return entry.alive(record)
-        return (
-            None if self._reap(entry) else entry.rejected("its owner is dead; the record is not removed yet")
-        )
+        entry.is_dead = True
+        entry.close()
+        return entry.rejected("its owner is dead; the next worker that registers here removes the record")
 
     def _is_owned(self, entry: Entry) -> bool:
         """Whether somebody holds the entry's lock; a kept lock file that is free may have been replaced meanwhile."""
@@ -194,30 +205,6 @@ class ComponentDirectory:
             if not _may_keep(entry.descriptor):
                 entry.close()
 
-    def _reap(self, entry: Entry) -> bool:
-        """Remove a dead worker's files, unless somebody registers right now: then the next scan sees who it is."""
-        try:
-            with component_locked(self.path, patience=0):
-                if self._has_successor(entry):
-                    entry.signature = None
-                    return False
-                self._record_path(entry).unlink(missing_ok=True)
-                self._lock_path(entry).unlink(missing_ok=True)
-        except OSError:
-            return False
-        self._forget(entry.id)
-        return True
-
-    def _has_successor(self, entry: Entry) -> bool:
-        """Whether somebody took the id since: the record is another one, or the lock is held."""
-        with suppress(FileNotFoundError):
-            if _signature(self._record_path(entry)) != entry.signature:
-                return True
-        return self._is_owned(entry)
-
-    def _record_path(self, entry: Entry) -> Path:
-        return self.path / f"{entry.id}{RECORD_SUFFIX}"
-
     def _lock_path(self, entry: Entry) -> Path:
         return self.path / f"{entry.id}{LOCK_SUFFIX}"
 
@@ -228,9 +215,8 @@ def _may_keep(descriptor: int) -> bool:
     return limit == resource.RLIM_INFINITY or descriptor < limit // 2
 
 
-def _signature(path: Path) -> tuple[int, int, int]:
+def _signature(found: os.stat_result) -> tuple[int, int, int]:
     """What is not the same any more after the file was written or replaced."""
-    found = path.stat()
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 

@@ -39,9 +39,10 @@ class MetadataUnavailableError(DiscoveryError):
     `connected`: somebody listens at its address.
     """
 
-    def __init__(self, instance_id: str, url: str, reason: str, *, connected: bool = False) -> None:
-        super().__init__(f"metadata of {instance_id} at {url} is unavailable: {reason}")
+    def __init__(self, instance_id: str, authority: str, reason: str, *, connected: bool = False) -> None:
+        super().__init__(f"metadata of {instance_id} at {authority} is unavailable: {reason}")
         self.instance_id = instance_id
+        self.authority = authority
         self.reason = reason
         self.connected = connected
 
@@ -53,9 +54,15 @@ class WorkerUnreachableError(MetadataUnavailableError):
     """
 
     def __init__(
-        self, instance_id: str, url: str, reason: str, *, connected: bool = False, silent: bool = False
+        self,
+        instance_id: str,
+        authority: str,
+        reason: str,
+        *,
+        connected: bool = False,
+        silent: bool = False,
     ) -> None:
-        super().__init__(instance_id, url, reason, connected=connected)
+        super().__init__(instance_id, authority, reason, connected=connected)
         self.silent = silent
 
 

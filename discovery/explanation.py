@@ -1,9 +1,10 @@
 """Why something is, or is not, an instance: what `explain` answers and `wait_for_instances` says when it gives up."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from discovery.instance import Instance
+from discovery.same_address import sharing
 from discovery.source import ComponentKey
 from discovery.watch import WatchHealth, WatchState
 
@@ -44,3 +45,19 @@ class Explanation:
         for candidate in self.candidates:
             verdict = "is an instance" if candidate.is_instance else "is not an instance"
             yield f"{candidate.id} {verdict}{f': {candidate.reason}' if candidate.reason else ''}"
+
+
+def with_neighbours(candidates: Iterable[ExplainedCandidate]) -> Iterator[ExplainedCandidate]:
+    """The candidates; those instances that are one server to whoever asks say so, beside what else is wrong."""
+    candidates = list(candidates)
+    others = sharing(c.instance for c in candidates if c.is_instance and c.instance is not None)
+    for candidate in candidates:
+        if candidate.instance is None or not candidate.is_instance or candidate.id not in others:
+            yield candidate
+            continue
+        beside = (
+            f"serves the same address as {', '.join(others[candidate.id])} ({candidate.instance.authority})"
+        )
+        yield replace(
+            candidate, reason=f"{candidate.reason}; it {beside}" if candidate.reason else f"it {beside}"
+        )

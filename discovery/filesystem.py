@@ -4,7 +4,7 @@ import asyncio
 import errno
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -13,19 +13,23 @@ import anyio
 
 from discovery.directory import ComponentDirectory
 from discovery.file_events import FileEvents, is_network_filesystem
-from discovery.record import RECORD_SUFFIX, RootError, component_path, open_root, this_host
+from discovery.record import RECORD_SUFFIX, this_host
+from discovery.root import RootError, find_component, find_root
 from discovery.source import Candidate, ComponentKey, Report, Snapshot
 from discovery.threads import in_thread
 
 _PROBE: Final = 0.25
 """Seconds between two probes of the owners' locks: a death raises no file event."""
 _NETWORK_PROBE: Final = 1.0
+_PAUSE: Final = 0.02
+"""Seconds after which a directory is looked for that went away, or came and went."""
 _THREADS: Final = 8
 
 
 class FilesystemSource:
-    """The truth is a directory. `root` None: the default one, which is made if it is missing; a root that was named
-    must exist (`RootError`): a missing one means that a disk is not mounted or a word is misspelt.
+    """The truth is a directory, which is only read. `root` None: the default one. A root that was named must exist
+    (`RootError`): a missing one means that a disk is not mounted or a word is misspelt. What is missing below the root,
+    and a default root, is what nobody has made yet: an empty set.
     """
 
     def __init__(self, root: Path | None = None, *, host: str | None = None) -> None:
@@ -39,8 +43,9 @@ class FilesystemSource:
         self._looks[look] = key
         try:
             while True:
-                report.degraded(await self._report_until_lost(key, report, look))
-                await asyncio.sleep(_PROBE)
+                path, is_remote = await self._until_made(key, report, look)
+                await self._report_until_gone(key, path, report, look, is_remote=is_remote)
+                await asyncio.sleep(_PAUSE)
         finally:
             del self._looks[look]
 
@@ -56,58 +61,87 @@ class FilesystemSource:
         return []
 
     async def components(self) -> list[ComponentKey]:
-        records = await in_thread(
-            self._threads, lambda: list(open_root(self._root).glob(f"*/*/[!.]*{RECORD_SUFFIX}"))
-        )
+        def look() -> list[Path]:
+            root = find_root(self._root)
+            return [] if root is None else list(root.path.glob(f"*/*/[!.]*{RECORD_SUFFIX}"))
+
+        records = await in_thread(self._threads, look)
         return list({ComponentKey(path.parent.parent.name, path.parent.name) for path in records})
 
     async def aclose(self) -> None:
         """Nothing is held between runs."""
 
-    async def _report_until_lost(self, key: ComponentKey, report: Report, look: "Look") -> str:
-        """Returns why the directory cannot be followed just now. RootError if it never could."""
+    async def _until_made(self, key: ComponentKey, report: Report, look: "Look") -> tuple[Path, bool]:
+        """Where the directory is and whether other hosts' file events do not reach us; empty sets are reported until
+        it is there. RootError if it could never be looked for.
+        """
+        told: str | None = None
+        while True:
+            look.now.clear()
+            found = await self._seek(key, look)
+            if isinstance(found, Path):
+                return found, await in_thread(self._threads, is_network_filesystem, found)
+            if found:
+                report.degraded(found)
+            elif found != told:
+                report(Snapshot(()))
+                look.succeeded = True
+            told = found
+            look.probe_at = time.monotonic() + _PROBE
+            await look.wait()
+
+    async def _seek(self, key: ComponentKey, look: "Look") -> Path | str:
+        """Where the directory is, why that cannot be known just now, or "" where nobody has made it yet."""
         try:
-            path, is_remote = await in_thread(self._threads, self._prepare, key)
+            return await in_thread(self._threads, self._find, key) or ""
         except RootError as error:
             if not look.succeeded:
                 raise
             return str(error)
         except OSError as error:
             return _why(error, self._root)
+
+    def _find(self, key: ComponentKey) -> Path | None:
+        root = find_root(self._root)
+        component = None if root is None else find_component(root, key)
+        return None if component is None else component.path
+
+    async def _report_until_gone(
+        self, key: ComponentKey, path: Path, report: Report, look: "Look", *, is_remote: bool
+    ) -> None:
         directory = ComponentDirectory(path, self._host)
+        look.probe_at = 0.0
         try:
             if is_remote:
-                return await self._report(directory, report, look, lambda: None, pause=_NETWORK_PROBE)
+                scan = partial(self._scan, key, directory, lambda: None)
+                await self._report(scan, directory.path, report, look, pause=_NETWORK_PROBE)
+                return
             async with FileEvents(path, look.now) as events:
-                return await self._report(directory, report, look, events.take, pause=_PROBE)
+                scan = partial(self._scan, key, directory, events.take)
+                await self._report(scan, directory.path, report, look, pause=_PROBE)
         finally:
             directory.close()
 
-    def _prepare(self, key: ComponentKey) -> tuple[Path, bool]:
-        path = component_path(open_root(self._root), key)
-        return path, is_network_filesystem(path)
-
     async def _report(
         self,
-        directory: ComponentDirectory,
+        scan: Callable[[bool, bool], Awaitable[Snapshot]],
+        path: Path,
         report: Report,
         look: "Look",
-        take_changes: Callable[[], frozenset[str] | None],
         pause: float,
-    ) -> str:
+    ) -> None:
         """Scan when told, and every `pause` seconds; returns when the directory is gone."""
         last: Snapshot | None = None
         failed = False
         while True:
             look.now.clear()
-            changed, probe = take_changes(), look.take_probe(pause)
             try:
-                snapshot = await self._scan(directory, None if failed else changed, probe=probe)
+                snapshot = await scan(failed, look.take_probe(pause))
             except FileNotFoundError:
-                return f"the directory {directory.path} was removed; it is made again"
-            except OSError as error:
+                return
+            except (OSError, RootError) as error:
                 failed = True
-                report.degraded(_why(error, directory.path))
+                report.degraded(_why(error, path) if isinstance(error, OSError) else str(error))
             else:
                 if snapshot != last or failed:
                     report(snapshot)
@@ -115,9 +149,21 @@ class FilesystemSource:
             await look.wait()
 
     async def _scan(
-        self, directory: ComponentDirectory, changed: frozenset[str] | None, *, probe: bool
+        self,
+        key: ComponentKey,
+        directory: ComponentDirectory,
+        take_changes: Callable[[], frozenset[str] | None],
+        everything: bool,
+        probe: bool,
     ) -> Snapshot:
-        scan = partial(directory.scan, time.monotonic(), changed, probe=probe)
+        """FileNotFoundError when the directory is gone; a look at everything looks at who may write there too."""
+        changed = None if everything else take_changes()
+
+        def scan() -> Snapshot:
+            if changed is None and self._find(key) is None:
+                raise FileNotFoundError
+            return directory.scan(time.monotonic(), changed, probe=probe)
+
         return await in_thread(self._threads, scan)
 
 

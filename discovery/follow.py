@@ -14,7 +14,8 @@ from discovery.followed import Followed
 from discovery.instance import Instance
 from discovery.metadata import Answer, MetadataClient
 from discovery.pace import Pace
-from discovery.watch import Truth
+from discovery.remedy import in_full
+from discovery.watch import Subscription, Truth
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +23,9 @@ _GRACE: Final = 0.25
 """Seconds that a listed worker which listens has to send a document before it is told without one."""
 _LEAVING: Final = 1.0
 """Seconds in which the source may say that a worker left whose connection was closed: its port closes first."""
+_LOOKED_AT: Final = 2048
+"""Workers that a watch without metadata looks at, at most: what it costs must not grow with the cluster."""
+_IN_ONE_TURN: Final = 50
 _MANY: Final = 4096
 """Workers beyond which each is polled less often, so that all of them together are not polled more often."""
 
@@ -57,6 +61,8 @@ class DocumentFollower:
         """What readers are told: those whose document is in."""
         self._publishing = False
         self._ended = False
+        self._wanted = False
+        self._ear = Subscription(())
 
     async def run(self) -> None:
         """Follow the membership until cancelled, or until its source fails; owns one task per instance."""
@@ -92,25 +98,45 @@ class DocumentFollower:
         listed = (f for f in self._followed.values() if f.document is NO_DOCUMENT)
         return {f.instance.id: f.problem for f in listed if f.problem is not None}
 
+    def want_documents(self) -> None:
+        """From now on all are followed and `truth` is told; before, as many as are looked at in a watch without
+        metadata."""
+        if not self._wanted:
+            self._wanted = True
+            self._ear.dirty.update(self._membership.instances)
+            self._ear.wake.set()
+        self.publish()
+
+    def follows(self, instance_id: str) -> bool:
+        return instance_id in self._followed
+
     async def _follow_membership(self, tasks: asyncio.TaskGroup) -> None:
         with self._membership.subscribed() as ear:
+            self._ear = ear
             while self._membership.error is None:
                 ear.wake.clear()
                 changed, ear.dirty = ear.dirty, set()
-                self._adopt(tasks, changed)
+                await self._adopt(tasks, changed)
                 await ear.wake.wait()
         raise self._membership.error
 
-    def _adopt(self, tasks: asyncio.TaskGroup, changed: Collection[str]) -> None:
-        for instance_id in changed:
+    async def _adopt(self, tasks: asyncio.TaskGroup, changed: Collection[str]) -> None:
+        """Drop at once who is gone; of thousands who are new, a few in each turn of the loop."""
+        members = self._membership.instances
+        for instance_id in (i for i in changed if i not in members):
+            self._followed.pop(instance_id, None)
+            self._stop(instance_id)
+            self._seen.pop(instance_id, None)
+        for number, instance_id in enumerate(changed):
             instance = self._membership.instances.get(instance_id)
-            if instance is None:
-                self._followed.pop(instance_id, None)
-                self._stop(instance_id)
-                self._seen.pop(instance_id, None)
-            else:
+            if instance is not None and (self._wanted or self._is_looked_at(instance_id)):
                 self._keep(tasks, instance)
+            if number % _IN_ONE_TURN == _IN_ONE_TURN - 1:
+                await asyncio.sleep(0)
         self.publish()
+
+    def _is_looked_at(self, instance_id: str) -> bool:
+        return instance_id in self._followed or len(self._followed) < _LOOKED_AT
 
     def _keep(self, tasks: asyncio.TaskGroup, instance: Instance) -> None:
         followed = self._followed.get(instance.id)
@@ -208,7 +234,7 @@ class DocumentFollower:
         unreachable = isinstance(error, WorkerUnreachableError)
         if unreachable and followed.pace.failures == 0:
             self._rules.suspect(followed.instance.id)
-        if followed.failed(error):
+        if followed.failed(error, in_full(error, self._client.scheme)):
             self._tell(followed)
         self._heard(followed)
         if isinstance(error, WorkerUnreachableError) and followed.silent:
@@ -265,5 +291,5 @@ class DocumentFollower:
     def publish(self) -> None:
         """Tell what is known now; until the first document is in, that is an empty set and the source's health."""
         self._publishing = False
-        if self._membership.error is None and self._membership.synced:
+        if self._wanted and self._membership.error is None and self._membership.synced:
             self.truth.replace(self._seen.frozen(), self._membership.known, self._membership.health)

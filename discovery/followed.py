@@ -6,6 +6,7 @@ from discovery.document import NO_DOCUMENT, Document
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
 from discovery.instance import Instance, MetadataReader
 from discovery.pace import Pace
+from discovery.served_at import serving_port
 
 UNASKED = "it has not answered yet"
 
@@ -38,8 +39,19 @@ class Followed:
         """The instance as those who want documents are told it."""
         if self.document is None:
             return None
-        revision = self.document.revision
-        return replace(self.instance, revision=revision, reachable=self.reachable, reader=reader)
+        return replace(
+            self.instance,
+            revision=self.document.revision,
+            serving_port=self._serving_port(self.document),
+            reachable=self.reachable,
+            reader=reader,
+        )
+
+    def _serving_port(self, document: Document) -> int | None:
+        try:
+            return serving_port(self.instance, document.metadata())
+        except RecursionError:  # it nests as deeply as it may where the stack is less deep
+            return None
 
     def listens(self) -> bool:
         """Somebody listens there: that is all it takes where it is listed. Whether anything changed for those who want
@@ -62,9 +74,9 @@ class Followed:
         self.document, self.reachable = document, document.ready
         return True
 
-    def failed(self, error: MetadataUnavailableError) -> bool:
-        """No document came; whether anything changed for those who want documents."""
-        self.problem = error.reason
+    def failed(self, error: MetadataUnavailableError, problem: str) -> bool:
+        """No document came, `problem` says why; whether anything changed for those who want documents."""
+        self.problem = problem
         if isinstance(error, WorkerUnreachableError):
             return self._missed(error)
         if not error.connected:

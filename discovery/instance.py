@@ -20,7 +20,16 @@ INSTANCE_STATUS_HEADER: Final = "Instance-Status"
 METADATA_LIMIT: Final = 1024 * 1024
 """Largest metadata document in encoded bytes, on both ends."""
 
-ENGINES: Final = ("vllm", "sglang", "trtllm-serve", "triton-tensorrt-llm", "triton")
+ENGINES: Final = (
+    "vllm",
+    "sglang",
+    "trtllm-serve",
+    "triton-tensorrt-llm",
+    "triton",
+    "llama.cpp",
+    "tgi",
+    "lmdeploy",
+)
 """Whose metrics page the picker can read, as `transport.http.engine` names them; its configuration may add more."""
 
 NAMESPACE_LABEL: Final = "nvidia.com/dynamo-namespace"
@@ -60,7 +69,8 @@ class Instance:
 
     `incarnation` is "" where the source knows addresses only. `ports`: those that the source knows by name (the TCP
     ports of an EndpointSlice), `port` among them.
-    `revision` (the metadata's ETag) and `reachable` are known in `watch(..., metadata=True)` only.
+    `revision` (the metadata's ETag) and `serving_port` (its `transport.http.port`) are known in
+    `watch(..., metadata=True)` only, `reachable` in every watch.
     """
 
     id: str
@@ -75,6 +85,7 @@ class Instance:
     node: str | None = None
     ports: Mapping[str, int] = field(default_factory=dict, hash=False)
     revision: str | None = None
+    serving_port: int | None = None
     reachable: bool = True
     reader: MetadataReader | None = field(default=None, compare=False, repr=False)
 
@@ -82,6 +93,11 @@ class Instance:
     def authority(self) -> str:
         """`address:port`, IPv6 in brackets (RFC 3986 §3.2.2)."""
         return authority(self.address, self.port)
+
+    @property
+    def url(self) -> str:
+        """Where its requests go, as far as that is known: `serving_port`, else `port`."""
+        return f"http://{authority(self.address, self.serving_port or self.port)}"
 
     async def metadata(self) -> dict[str, Any]:
         """The worker's document, asked of the worker itself (a conditional GET) or taken from the pushed copy.

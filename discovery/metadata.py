@@ -21,12 +21,11 @@ from discovery.document import (
 )
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
 from discovery.instance import HEALTH_PATH, METADATA_PATH, Instance
-from discovery.silence import Silence
+from discovery.silence import Silence, given
 from discovery.turns import Turns
 
 _WITHOUT_DOCUMENT: Final = (404, 405, 501)
 _REMEMBERED: Final = 4096
-_PROMPT: Final = Silence()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +40,8 @@ class MetadataClient:
     """GETs of `/metadata`, many at once; must be closed. Redirects are not followed, proxies not asked.
 
     At most `concurrency` fetches begin at once, of which a quarter may be retries. At most `held` GETs are held, which
-    do not count as fetches. `timeout`: seconds for an answer of a worker that was not heard yet.
+    do not count as fetches. `timeout`: seconds for an answer of a worker that was not heard yet. `silence` None: what
+    the environment says.
     """
 
     def __init__(
@@ -50,12 +50,13 @@ class MetadataClient:
         ssl_context: ssl.SSLContext | None = None,
         token: str | None = None,
         timeout: float = 5.0,
-        silence: Silence = _PROMPT,
+        silence: Silence | None = None,
         concurrency: int = 128,
         held: int = 2048,
     ) -> None:
-        self.silence = silence
+        self.silence = silence or given(None)
         self.timeout = timeout
+        self.scheme = "https" if ssl_context else "http"
         self._asker = Asker(ssl_context=ssl_context, token=token)
         self._turns = Turns(concurrency)
         self._free_holds = held

@@ -30,7 +30,7 @@ def shown_url(url: str | None) -> str:
     parts = urlsplit(url) if url.startswith("file:") else None
     if parts is None or file_path(parts, url) is not None:
         return url
-    from discovery.record import default_root
+    from discovery.root import default_root
 
     return f"file://{default_root()}"
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Protocol, Self
 from weakref import WeakSet
 
-from discovery.explanation import ExplainedCandidate, Explanation
+from discovery.explanation import ExplainedCandidate, Explanation, with_neighbours
 from discovery.instance import Instance, InstanceStatus
 from discovery.metadata import MetadataClient
 from discovery.shared import SharedWatch
@@ -83,7 +83,7 @@ class SourceDiscovery:
             explained = await asyncio.gather(*(_explain(shared, candidate) for candidate in found))
             self._check_open()
             elsewhere = () if explained else tuple(sorted(await self._source.components()))
-            candidates = tuple(sorted(explained, key=lambda e: e.id))
+            candidates = tuple(with_neighbours(sorted(explained, key=lambda e: e.id)))
             return Explanation(key, shared.membership.health, candidates, elsewhere)
 
     def missing(self, namespace: str, component: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from discovery.errors import DiscoveryTimeoutError, MetadataUnavailableError
 from discovery.follow import DocumentFollower, Rules
 from discovery.instance import Instance, MetadataReader
 from discovery.metadata import MetadataClient
+from discovery.remedy import in_full
 from discovery.source import Candidate, ComponentKey, PersistentSnapshot, Snapshot, Source, needs_documents
 from discovery.watch import Truth
 
@@ -30,6 +31,7 @@ class SharedWatch:
         self._follower: DocumentFollower | None = None
         self._following: asyncio.Task[None] | None = None
         self._followers = 0
+        self._wanted = 0
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -91,7 +93,12 @@ class SharedWatch:
     async def followed(self) -> AsyncIterator[Truth]:
         """The truth with documents."""
         async with self._following_all() as follower:
-            yield follower.truth
+            follower.want_documents()
+            self._wanted += 1
+            try:
+                yield follower.truth
+            finally:
+                self._wanted -= 1
 
     @asynccontextmanager
     async def _following_all(self) -> AsyncIterator[DocumentFollower]:
@@ -101,7 +108,6 @@ class SharedWatch:
             suspect = partial(self._source.suspect, self._key)
             rules = Rules(needs_documents(self._source), suspect, self._tell_silence)
             self._follower = DocumentFollower(self.membership, self._client, rules)
-            self._follower.publish()
             self._following = asyncio.create_task(self._follower.run(), name=f"documents {self._key}")
         try:
             yield self._follower
@@ -116,7 +122,7 @@ class SharedWatch:
         """Why candidates are not told to those who want documents, by id. Asks nobody."""
         reasons = {c.id: c.reason for c in self._heard.others if c.reason is not None}
         told = self.membership.instances
-        if self._follower is not None:
+        if self._follower is not None and self._wanted:
             told = self._follower.truth.instances
             reasons |= self._follower.problems()
         return {i: reason for i, reason in reasons.items() if i not in told}
@@ -127,12 +133,12 @@ class SharedWatch:
 
     async def problem(self, instance: Instance) -> str | None:
         """Why this member's metadata cannot be had, from the follower if there is one, else by asking the worker."""
-        if self._follower is not None:
+        if self._follower is not None and self._follower.follows(instance.id):
             return self._follower.problems().get(instance.id)
         try:
             await self._client.fetch(instance)
         except MetadataUnavailableError as error:
-            return error.reason
+            return in_full(error, self._client.scheme)
         return None
 
     async def standing(self, instance: Instance) -> str:

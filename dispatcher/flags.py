@@ -12,7 +12,7 @@ from dispatcher.duration import parse_duration
 COMMANDS = ("submit", "status", "cancel", "dead-letters")
 
 
-_CREDENTIALS = re.compile(r"://[^\s'\"]*@")
+_AUTHORITY = re.compile(r"://([^\s'\"]++)")
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,7 +22,7 @@ class Parser(argparse.ArgumentParser):
         """Say it in one line; exit code 2."""
         from discovery.command_line import Parser as OurParser
 
-        OurParser(prog=self.prog).error(_CREDENTIALS.sub("://...@", message))
+        OurParser(prog=self.prog).error(_AUTHORITY.sub(_without_credentials, message))
 
 
 class _ShowVersion(argparse.Action):
@@ -177,3 +177,7 @@ def _duration(text: str) -> float:
     if seconds <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no time at all")
     return seconds
+
+
+def _without_credentials(found: re.Match[str]) -> str:
+    return f"://...@{found[1].rpartition('@')[2]}" if "@" in found[1] else found[0]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
+from dispatcher.bodies import Bodies, NoRoomError, TooLargeError, TooSlowError
 from dispatcher.described import described
 from dispatcher.duration import parse_duration
 from dispatcher.message import Request, Result, new_token
@@ -35,24 +36,18 @@ class Door:
     max_payload: int
 
 
-class TooLargeError(ValueError):
-    """The body has more bytes than the queue takes."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__(
-            f"the body is larger than {most} bytes, which is what the queue takes; send less at once"
-        )
-
-
 Handler = Callable[[web.Request, Door, str], Awaitable[web.StreamResponse]]
 
 
 class FrontDoor:
     """Its routes; `door` is asked at each request: None, nothing can be taken at this moment."""
 
-    def __init__(self, door: Callable[[], Door | None], now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, door: Callable[[], Door | None], now_ms: Callable[[], int], bodies: Bodies | None = None
+    ) -> None:
         self._door = door
         self._now_ms = now_ms
+        self._bodies = bodies or Bodies()
 
     def add_routes(self, app: web.Application) -> None:
         """Under the paths of the OpenAI API."""
@@ -69,7 +64,7 @@ class FrontDoor:
                 return _refusal(401, "the bearer token is missing or not known")
             try:
                 return await handle(request, door, tenant)
-            except (QueueError, ValueError) as error:
+            except (QueueError, ValueError, TooSlowError, NoRoomError) as error:
                 return _refused(error)
 
         return guard
@@ -81,9 +76,12 @@ class FrontDoor:
             return _refusal(
                 400, f"the header {MODE} is {repr(mode) if mode else 'missing'}; expected {expected}"
             )
-        asked = self._asked(request, await _body(request, door), door, tenant)
         key = request.headers.get("Idempotency-Key") or None
-        accepted = await door.queue.submit(asked, idempotency_key=key)
+        async with self._bodies.read(request, door.max_payload) as body:
+            _check(body)
+            asked = self._asked(request, body, door, tenant)
+            accepted = await door.queue.submit(asked, idempotency_key=key)
+        del body, asked  # a client that waits holds no copy of what the queue has
         if mode == "wait":
             remaining = max(0.0, (accepted.deadline_ms - self._now_ms()) / 1000 + GRACE)
             result = await door.queue.wait_result(accepted.id, accepted.token, timeout=remaining)
@@ -148,19 +146,12 @@ def _is_of(id: str, tenant: str, door: Door) -> bool:
     return not door.tokens or (id.startswith("req-") and id.endswith(_mark(tenant)))
 
 
-async def _body(request: web.Request, door: Door) -> bytes:
-    """The body, a JSON object; raises TooLargeError and ValueError."""
-    try:
-        body = await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise TooLargeError(door.max_payload) from error
-    if len(body) > door.max_payload:
-        raise TooLargeError(door.max_payload)
+def _check(body: bytes) -> None:
+    """Raises ValueError for what is no JSON object."""
     try:
         msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"the body is not a JSON object: {error}") from error
-    return body
 
 
 def _as_answered(result: Result) -> web.Response:
@@ -189,7 +180,11 @@ def _refused(error: Exception) -> web.Response:
         return _refusal(409, str(error))
     if isinstance(error, TooLargeError):
         return _refusal(413, str(error))
-    if isinstance(error, QueueError):
+    if isinstance(error, TooSlowError):
+        refusal = _refusal(408, str(error))
+        refusal.force_close()  # what is left of the body is not read (RFC 9110 15.5.9)
+        return refusal
+    if isinstance(error, QueueError | NoRoomError):
         return _refusal(503, str(error), {"Retry-After": "1"})
     return _refusal(400, str(error))  # an illegal header, a deadline that is none, what the queue refuses
 

@@ -13,6 +13,8 @@ from typing import Any, Self
 from aiohttp import web
 from prometheus_client.registry import Collector
 
+from discovery.serving.pages import Bounds, PageServer
+from discovery.serving.sockets import listening_sockets
 from dispatcher import status
 from dispatcher.clock import BrokerClock
 from dispatcher.config import Config
@@ -28,6 +30,8 @@ from dispatcher.queue import Broker, QueueError
 from dispatcher.readings import QueueReading, Readings
 from dispatcher.telemetry import Telemetry
 
+CONNECTIONS = 2048
+"""Open at once; whoever waits for a result holds one."""
 PING_EVERY = 1.0
 """Seconds."""
 PING_TIMEOUT = 3.0
@@ -128,19 +132,19 @@ class DispatcherServer:
         app = web.Application(client_max_size=MAX_PAYLOAD)
         status.add_routes(app, self._telemetry, self._look_up, self._why_not_ready)
         FrontDoor(self._door, self._clock.now_ms).add_routes(app)
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
         listen = self._config.http
         try:
-            await web.TCPSite(runner, listen.host, listen.port).start()
+            listening = listening_sockets(listen.host, listen.port)
         except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
             why = os_reason(error) if isinstance(error, OSError) else "no name of a host"
             raise ListenError(
                 f"cannot listen on {listen.host} port {listen.port}: {why}; {_LISTEN}"
             ) from error
+        pages = PageServer(app, listening, "the front door", Bounds(CONNECTIONS))
+        self._stack.push_async_callback(pages.stop)
+        await pages.start()
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
-        self._address = f"{host}:{runner.addresses[0][1]}"
+        self._address = f"{host}:{pages.port}"
 
     def _why_not_ready(self) -> str:
         return self._not_ready or self._broker_away or self._lanes.why_not()

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from discovery.serving.descriptors import raise_limit
 from dispatcher.config_error import ConfigError
 from dispatcher.dry_run import dry_run
 from dispatcher.flags import ServeFlags
@@ -25,6 +26,7 @@ async def serve(flags: ServeFlags) -> int:
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for chatty in ("watchfiles", "asyncio"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    raise_limit()
     config = load(flags.config)
     try:
         if flags.dry_run:

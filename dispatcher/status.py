@@ -26,7 +26,7 @@ def add_routes(
         return web.Response(status=503 if why else 200, text=f"{why or 'ready'}\n")
 
     async def metrics(request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        encode, content_type = _encoder(request.headers.get("Accept", ""))
         collectors = [*await look_up(), counted]
         page = _Page([metric for collector in collectors for metric in collector.collect()])
         body = await anyio.to_thread.run_sync(encode, page)
@@ -35,6 +35,13 @@ def add_routes(
     app.router.add_get("/healthz", health)
     app.router.add_get("/readyz", ready)
     app.router.add_get("/metrics", metrics)
+
+
+def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):  # it asks for a version that is no number
+        return choose_encoder("")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`python -m epp`: the endpoint picker. `python -m epp envoy-config`: the Envoy configuration that goes with it."""
+"""`python -m epp`: the endpoint picker. `envoy-config`: the Envoy configuration that goes with it. `validate FILE`."""
 
 import asyncio
 import contextlib
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from discovery import AdsumError
 from discovery.command_line import FAILED, WRONG_INPUT, complain, not_installed
+from discovery.serving.descriptors import raise_limit
 
 if TYPE_CHECKING:
     from epp.settings import Settings
@@ -34,12 +35,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: Sequence[str]) -> int:
     if given[:1] == ["envoy-config"]:
         return _envoy_config(given[1:])
+    if given[:1] == ["validate"]:
+        from epp.config_file import validate
+
+        return validate(given[1:])
     if given and not given[0].startswith("-"):
-        said = f"there is no command {given[0]!r}; the only one is envoy-config"
+        said = f"there is no command {given[0]!r}; there are envoy-config and validate"
         return complain(f"{said}, without a command the picker starts; see python -m epp --help", WRONG_INPUT)
     from epp import flags, go_flags
 
     settings, verbosity, ignored = flags.parse(given)
+    raise_limit()
     level = logging.WARNING if verbosity <= 0 else logging.INFO if verbosity < 4 else logging.DEBUG
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for chatty in ("grpc", "watchfiles", "asyncio", "hpack"):

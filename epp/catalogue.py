@@ -12,6 +12,7 @@ from epp.parameters import (
     DetectorParameters,
     ExtractorParameters,
     FileDiscoveryParameters,
+    InFlightParameters,
     InflightParameters,
     LoadAwareParameters,
     MetricsSourceParameters,
@@ -31,6 +32,7 @@ from epp.scheduling.filters import (
     Requirement,
     RoleFilter,
 )
+from epp.scheduling.in_flight import InFlightScorer
 from epp.scheduling.pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
 from epp.scheduling.prefix import LEAST_BLOCK, PRODUCER, PrefixCacheProducer
 from epp.scheduling.scorers import (
@@ -130,6 +132,7 @@ PLUGINS: Final[Mapping[str, PluginType]] = {
         ActiveRequestParameters,
         scraped=False,
     ),
+    "in-flight-scorer": _scorer(lambda given: InFlightScorer(given.requests), InFlightParameters),
     "prefix-cache-scorer": PluginType(  # built where its producer is known: epp.config
         frozenset({Role.SCORER}), PrefixScorerParameters, lambda given, rng: given
     ),
@@ -159,29 +162,3 @@ PLUGINS: Final[Mapping[str, PluginType]] = {
     PRODUCER: PluginType(frozenset({Role.PRODUCER}), PrefixProducerParameters, _prefix_producer),
     "inflight-load-producer": _structural(Role.PRODUCER, InflightParameters),
 }
-
-GO_ONLY: Final = frozenset(
-    {"precise-prefix-cache-scorer", "token-load-scorer"}
-    | {"precise-prefix-cache-producer", "burst-prefix-cache-producer", "token-producer", "no-hit-lru-scorer"}
-    | {"context-length-aware", "session-affinity-scorer", "session-affinity-filter", "session-id-producer"}
-    | {
-        "header-label-affinity-scorer",
-        "endpoint-attribute-scorer",
-        "endpoint-attribute-filter",
-        "latency-scorer",
-    }
-    | {"topology-affinity-scorer", "topology-affinity-filter", "topology-extractor", "utilization-filter"}
-    | {"prefix-cache-affinity-filter", "slo-headroom-tier-filter", "predicted-latency-producer"}
-    | {"latency-slo-admitter", "probabilistic-admitter", "disagg-profile-handler", "pd-profile-handler"}
-    | {
-        "data-parallel-profile-handler",
-        "header-profile-handler",
-        "concurrency-detector",
-        "edf-ordering-policy",
-    }
-    | {"round-robin-fairness-policy", "program-aware-fairness", "slo-deadline-ordering-policy"}
-    | {"priority-holdback-policy", "soft-reflective-ceiling-policy", "sglanghttp-parser", "vllmgrpc-parser"}
-    | {"vertexai-parser", "dcgm-data-source", "dcgm-extractor", "k8s-notification-source", "agent-identity"}
-    | {"endpoint-notification-source", "request-attribute-reporter", "mm-embeddings-cache-scorer"}
-)
-"""Types of the Go picker that are not built here: naming one is an error that says so."""

@@ -37,10 +37,15 @@ class KeyPair:
 
 
 class Certificate:
-    """The pair that is served now; after another one was read, everything in `on_change` is called."""
+    """The pair that is served now; after another one was read, everything in `on_change` is called.
 
-    def __init__(self, pair: KeyPair) -> None:
+    `check` raises ValueError for a pair that cannot be served.
+    """
+
+    def __init__(self, pair: KeyPair, check: Callable[[KeyPair], None] = lambda pair: None) -> None:
+        check(pair)
         self.pair = pair
+        self._check = check
         self.on_change: list[Callable[[], None]] = []
 
     async def follow(self, folder: Path, look_every: float = LOOK_EVERY, flag: str = "--cert-path") -> None:
@@ -54,7 +59,8 @@ class Certificate:
             seen = stamp
             try:
                 pair = read(folder, flag)
-            except CertificateError as error:
+                self._check(pair)
+            except (CertificateError, ValueError) as error:
                 log.warning("the certificate stays as it was: %s", error)
                 continue
             if pair != self.pair:

@@ -1,43 +1,38 @@
 """The Go picker's own configuration file, `EndpointPickerConfig`, read strictly and turned into the parts of a picker.
 
-Group llm-d.ai/v1alpha1, or the older inference.networking.x-k8s.io/v1alpha1. There is no other format.
+Versions llm-d.ai/v1 and v1alpha1, and the older inference.networking.x-k8s.io/v1alpha1. There is no other format.
 """
 
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from pydantic.alias_generators import to_camel
 
 from epp.catalogue import PLUGINS, Role
 from epp.config_document import (
-    ConfigError,
     DataLayer,
     DetectorRef,
     Document,
     FlowControl,
     PriorityBand,
-    ProfilePlugin,
-    ProfileSpec,
     read_document,
 )
+from epp.config_problems import ConfigError, Problems, did_you_mean
+from epp.config_profile import read_profile
+from epp.config_text import read_text
 from epp.endpoint_document import ENGINE_LABELS, EndpointDefaults
 from epp.engines import ENGINES, Engine
 from epp.parameters import (
     ExtractorParameters,
     FileDiscoveryParameters,
     MetricsSourceParameters,
-    PickerParameters,
-    PrefixProducerParameters,
-    PrefixScorerParameters,
 )
-from epp.plugins import Plugin, Plugins, listed
+from epp.plugins import Plugins
 from epp.saturation import SaturationDetector
-from epp.scheduling.plugin import Scorer
-from epp.scheduling.prefix import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
 from epp.scheduling.profile import SchedulerProfile
-from epp.scheduling.standing import Weighted
 
 DEFAULT_CONFIG: Final = """\
 apiVersion: llm-d.ai/v1alpha1
@@ -46,6 +41,7 @@ plugins:
 - type: queue-scorer
 - type: kv-cache-utilization-scorer
 - type: prefix-cache-scorer
+- type: in-flight-scorer
 - type: max-score-picker
 - type: single-profile-handler
 schedulingProfiles:
@@ -54,9 +50,10 @@ schedulingProfiles:
   - {pluginRef: queue-scorer, weight: 2}
   - {pluginRef: kv-cache-utilization-scorer, weight: 2}
   - {pluginRef: prefix-cache-scorer, weight: 3}
+  - {pluginRef: in-flight-scorer, weight: 2}
   - {pluginRef: max-score-picker}
 """
-"""What holds when no configuration is given."""
+"""What holds when no configuration is given: the Go picker's default profile, and what was sent since the pages were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +61,7 @@ class PickerConfig:
     """What a configuration file says, checked and built.
 
     `metrics` None: nothing is scraped. `file_discovery`: the endpoints come from that file. `passthrough`: bodies are
-    not looked into. `warnings`: what the file says that has no effect.
+    not looked into. `steps`: what happens to a request, in words. `warnings`: what the file says that has no effect.
     """
 
     profile: SchedulerProfile
@@ -74,6 +71,7 @@ class PickerConfig:
     engines: tuple[Engine, ...] = ENGINES
     file_discovery: FileDiscoveryParameters | None = None
     passthrough: bool = False
+    steps: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
@@ -82,38 +80,46 @@ def load_config(text: str | None, *, rng: random.Random, staleness: float = 2.0)
 
     `staleness`: seconds after which an endpoint's numbers are no longer compared with others'.
     """
-    document = read_document(text if text and text.strip() else DEFAULT_CONFIG)
-    _check_gates(document.feature_gates)
-    plugins = Plugins(document.plugins, rng)
-    _check_policies(document.flow_control, plugins)
+    written = read_text(text if text and text.strip() else DEFAULT_CONFIG)
+    problems = Problems()
+    document = read_document(written.given, problems)
+    for index, gate in enumerate(document.feature_gates):
+        problems.of(partial(_check_gate, gate, f"featureGates[{index}]"))
+    plugins = Plugins(document.plugins, rng, problems)
+    _check_policies(document.flow_control, plugins, problems)
     extractor = plugins.first(ExtractorParameters) or ExtractorParameters()
+    built = read_profile(document, plugins, staleness, problems)
+    detector = problems.of(partial(_detector, document, plugins))
+    metrics = _metrics(document.data_layer, plugins, problems)
+    engines = problems.of(partial(_engines, extractor))
+    file_discovery = problems.of(partial(_file_discovery, document.data_layer, plugins))
+    passthrough = _is_passthrough(document, plugins, problems)
+    if problems or built is None or detector is None or engines is None:
+        raise problems.error(written.line)
     return PickerConfig(
-        profile=_profile(document, plugins, staleness),
-        detector=_detector(document, plugins),
-        metrics=_metrics(document.data_layer, plugins),
+        profile=built.profile,
+        detector=detector,
+        metrics=metrics,
         defaults=_defaults(plugins, extractor),
-        engines=_engines(extractor),
-        file_discovery=_file_discovery(document.data_layer, plugins),
-        passthrough=_is_passthrough(document, plugins),
+        engines=engines,
+        file_discovery=file_discovery,
+        passthrough=passthrough,
+        steps=built.steps,
         warnings=tuple(_warnings(document)),
     )
 
 
-def _check_gates(gates: list[str]) -> None:
-    for index, gate in enumerate(gates):
-        place = f"featureGates[{index}]"
-        name, _, value = (part.strip() for part in gate.partition("="))
-        if name not in _GATES:
-            raise ConfigError(place, f"{name!r} is no feature gate; there are: {listed(_GATES)}")
-        if value.lower() not in ("", "true", "false"):
-            raise ConfigError(place, f"{value!r} is not true or false")
-        if name == "flowControl" and value.lower() != "false":
-            raise ConfigError(
-                place, "flow control is not built here yet; remove it or write flowControl=false"
-            )
+def _check_gate(gate: str, place: str) -> None:
+    name, _, value = (part.strip() for part in gate.partition("="))
+    if name not in _GATES:
+        raise ConfigError(place, f"{name[:60]!r} is no feature gate; {did_you_mean(name, _GATES)}")
+    if value.lower() not in ("", "true", "false"):
+        raise ConfigError(place, f"{value[:60]!r} is not true or false")
+    if name == "flowControl" and value.lower() != "false":
+        raise ConfigError(place, "flow control is not built here yet; remove it or write flowControl=false")
 
 
-def _check_policies(flow: FlowControl, plugins: Plugins) -> None:
+def _check_policies(flow: FlowControl, plugins: Plugins, problems: Problems) -> None:
     """Without the gate they have no effect, but a name that nothing has is a mistake all the same."""
     bands: list[tuple[str, PriorityBand | None]] = [
         ("defaultPriorityBand", flow.default_priority_band),
@@ -127,88 +133,11 @@ def _check_policies(flow: FlowControl, plugins: Plugins) -> None:
             named.append((f"{place}.orderingPolicyRef", band.ordering_policy_ref))
     for place, name in named:
         if name:
-            plugins.resolve(name, f"flowControl.{place}", Role.POLICY, default=True)
+            resolve = partial(plugins.resolve, name, f"flowControl.{place}", Role.POLICY, default=True)
+            problems.of(resolve)
 
 
 _GATES: Final = ("flowControl", "haPopulateNonLeaderDatastore")
-
-
-def _profile(document: Document, plugins: Plugins, staleness: float) -> SchedulerProfile:
-    profiles = document.scheduling_profiles
-    if len(profiles) > 1:
-        names = ", ".join(profile.name for profile in profiles)
-        raise ConfigError(
-            "schedulingProfiles", f"one profile is possible with single-profile-handler, found {names}"
-        )
-    if profiles:
-        return _build_profile(profiles[0], plugins, staleness)
-    all_of_them = [ProfilePlugin.model_validate({"pluginRef": name}) for name in plugins.names(*_SCHEDULING)]
-    return _build_profile(ProfileSpec(name="default", plugins=all_of_them), plugins, staleness)
-
-
-_SCHEDULING: Final = (Role.FILTER, Role.SCORER, Role.PICKER)
-
-
-def _build_profile(spec: ProfileSpec, plugins: Plugins, staleness: float) -> SchedulerProfile:
-    places = [f"schedulingProfiles[0].plugins[{index}].pluginRef" for index in range(len(spec.plugins))]
-    used = [
-        (plugins.resolve(one.plugin_ref, place, *_SCHEDULING), one.weight)
-        for one, place in zip(spec.plugins, places, strict=True)
-    ]
-    scorers = [(plugin, weight) for plugin, weight in used if plugin.has(Role.SCORER)]
-    producers = _Producers(plugins)
-    picker = _picker(spec, [plugin for plugin, _ in used if plugin.has(Role.PICKER)], plugins)
-    parameters = picker.parameters
-    return SchedulerProfile(
-        filters=tuple(plugin.built for plugin, _ in used if plugin.has(Role.FILTER)),
-        scorers=tuple(
-            Weighted(producers.scorer(plugin), 1.0 if weight is None else weight)
-            for plugin, weight in scorers
-        ),
-        producers=tuple(producers.used),
-        picker=picker.built,
-        max_endpoints=parameters.max_num_of_endpoints if isinstance(parameters, PickerParameters) else 1,
-        staleness=staleness if any(plugin.kind.scraped for plugin, _ in scorers) else None,
-    )
-
-
-class _Producers:
-    """The data producers that scorers need: those that are named or there, else the default one."""
-
-    def __init__(self, plugins: Plugins) -> None:
-        self._plugins = plugins
-        self.used: list[PrefixCacheProducer] = []
-
-    def scorer(self, plugin: Plugin) -> Scorer:
-        """The scorer of that plugin, beside its producer if it needs one."""
-        given = plugin.parameters
-        if not isinstance(given, PrefixScorerParameters):
-            scorer: Scorer = plugin.built
-            return scorer
-        producer = self._producer(given.prefix_match_info_producer_name)
-        return PrefixCacheScorer(producer, given.match_length_weight, given.match_length_scale_tokens)
-
-    def _producer(self, name: str | None) -> PrefixCacheProducer:
-        place = "plugins: prefix-cache-scorer: parameters.prefixMatchInfoProducerName"
-        name = name or self._plugins.first_name(PrefixProducerParameters)
-        if name is None and self.used:
-            return self.used[0]
-        found = self._plugins.resolve(name or PRODUCER, place, Role.PRODUCER, default=True).built
-        if not isinstance(found, PrefixCacheProducer):
-            raise ConfigError(place, f"{name!r} finds no prefixes, expected an {PRODUCER}")
-        if found not in self.used:
-            self.used.append(found)
-        return found
-
-
-def _picker(spec: ProfileSpec, pickers: list[Plugin], plugins: Plugins) -> Plugin:
-    """The picker of the profile, else any that the file has, else the default one: as in the Go picker."""
-    if len(pickers) > 1:
-        raise ConfigError("schedulingProfiles[0].plugins", f"profile {spec.name!r} has more than one picker")
-    if pickers:
-        return pickers[0]
-    name = next(plugins.names(Role.PICKER), "max-score-picker")
-    return plugins.resolve(name, "schedulingProfiles[0]", Role.PICKER, default=True)
 
 
 def _detector(document: Document, plugins: Plugins) -> SaturationDetector:
@@ -221,14 +150,19 @@ def _detector(document: Document, plugins: Plugins) -> SaturationDetector:
     return detector
 
 
-def _metrics(layer: DataLayer, plugins: Plugins) -> MetricsSourceParameters | None:
+def _metrics(layer: DataLayer, plugins: Plugins, problems: Problems) -> MetricsSourceParameters | None:
+    sources = []
     for index, source in enumerate(layer.sources):
         place = f"dataLayer.sources[{index}]"
-        found = plugins.resolve(source.plugin_ref, f"{place}.pluginRef", Role.SOURCE).parameters
+        resolve = partial(plugins.resolve, source.plugin_ref, f"{place}.pluginRef", Role.SOURCE)
+        if (found := problems.of(resolve)) is not None:
+            sources.append(found.parameters)
         for number, extractor in enumerate(source.extractors):
-            plugins.resolve(extractor.plugin_ref, f"{place}.extractors[{number}].pluginRef", Role.EXTRACTOR)
-        if isinstance(found, MetricsSourceParameters):
-            return found
+            where = f"{place}.extractors[{number}].pluginRef"
+            problems.of(partial(plugins.resolve, extractor.plugin_ref, where, Role.EXTRACTOR))
+    for parameters in sources:
+        if isinstance(parameters, MetricsSourceParameters):
+            return parameters
     if not layer.inject_defaults:
         return None
     return plugins.first(MetricsSourceParameters) or MetricsSourceParameters()
@@ -252,8 +186,10 @@ def _engines(extractor: ExtractorParameters) -> tuple[Engine, ...]:
     engines = (*own, *(engine for engine in ENGINES if engine.name not in replaced))
     names = [engine.name for engine in engines]
     if extractor.default_engine is not None and extractor.default_engine not in names:
-        problem = f"defaultEngine {extractor.default_engine!r} is not one of {', '.join(names)}"
-        raise ConfigError("plugins: core-metrics-extractor", problem)
+        problem = (
+            f"{extractor.default_engine!r} is no engine; {did_you_mean(extractor.default_engine, names)}"
+        )
+        raise ConfigError("plugins: core-metrics-extractor: parameters.defaultEngine", problem)
     return engines
 
 
@@ -264,19 +200,19 @@ def _file_discovery(layer: DataLayer, plugins: Plugins) -> FileDiscoveryParamete
     return found.parameters if isinstance(found.parameters, FileDiscoveryParameters) else None
 
 
-def _is_passthrough(document: Document, plugins: Plugins) -> bool:
+def _is_passthrough(document: Document, plugins: Plugins, problems: Problems) -> bool:
     listed = [(ref, f"requestHandler.parsers[{i}]") for i, ref in enumerate(document.request_handler.parsers)]
     if not listed and document.parser is not None:
         listed = [(document.parser, "parser")]
     found = [
-        plugins.resolve(ref.plugin_ref, f"{place}.pluginRef", Role.PARSER, default=True)
+        problems.of(partial(plugins.resolve, ref.plugin_ref, f"{place}.pluginRef", Role.PARSER, default=True))
         for ref, place in listed
     ]
-    return bool(found) and all(plugin.kind is PLUGINS["passthrough-parser"] for plugin in found)
+    return bool(found) and all(plugin and plugin.kind is PLUGINS["passthrough-parser"] for plugin in found)
 
 
 def _warnings(document: Document) -> Iterator[str]:
-    if document.api_version != "llm-d.ai/v1alpha1":
+    if not document.api_version.startswith("llm-d.ai/"):
         yield f"apiVersion {document.api_version} is the older name of llm-d.ai/v1alpha1"
     if document.flow_control.model_fields_set - {"saturation_detector"}:
         yield "flowControl has no effect without the feature gate, except for its saturationDetector"

@@ -1,23 +1,16 @@
 """The sections of an `EndpointPickerConfig` as they stand in the file, with the strictness of the Go picker."""
 
-import re
-from collections import Counter
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails
 
-from discovery.endpoints_file import yaml_problem
+from epp.config_problems import Problem, Problems, config_error, did_you_mean
+from epp.config_text import without_nulls
 from epp.duration import parse_duration
-
-
-class ConfigError(ValueError):
-    """The configuration is not sound; the text names the place, what was found there and what could stand there."""
-
-    def __init__(self, place: str, problem: str) -> None:
-        super().__init__(f"{place}: {problem}" if place else problem)
-        self.place = place
+from epp.quantity import parse_quantity
 
 
 def _seconds(value: object) -> object:
@@ -28,25 +21,24 @@ Duration = Annotated[float, BeforeValidator(_seconds)]
 """A duration as Go writes it ("200ms"); in seconds."""
 
 
+def _number(value: object) -> object:
+    return parse_quantity(value) if isinstance(value, str) else value
+
+
+Quantity = Annotated[int, BeforeValidator(_number), Field(ge=0)]
+"""A number as Kubernetes writes it ("1Gi", 5000)."""
+
+
 class Section(BaseModel):
     """Part of a configuration: camelCase names, exact types, no field that is not known."""
 
-    model_config = ConfigDict(strict=True, frozen=True, alias_generator=to_camel)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_unknown_field(cls, given: object) -> object:
-        known = [field.alias or name for name, field in cls.model_fields.items()]
-        for name in given if isinstance(given, dict) else ():
-            if name not in known:
-                raise ValueError(f"unknown field {name!r}; known: {', '.join(known) or 'none'}")
-        return given
+    model_config = ConfigDict(strict=True, frozen=True, alias_generator=to_camel, extra="forbid")
 
 
 class PluginSpec(Section):
     """`name` is the type's where it is absent."""
 
-    type: str
+    type: str = Field(min_length=1)
     name: str = ""
     parameters: dict[str, Any] = {}
 
@@ -54,7 +46,7 @@ class PluginSpec(Section):
 class Ref(Section):
     """A plugin by its name."""
 
-    plugin_ref: str
+    plugin_ref: str = Field(min_length=1)
 
 
 class ProfilePlugin(Ref):
@@ -97,8 +89,8 @@ class PriorityBand(Section):
     """Limits of one priority."""
 
     priority: int = 0
-    max_bytes: str | int | None = None
-    max_requests: str | int | None = None
+    max_bytes: Quantity | None = None
+    max_requests: Quantity | None = None
     fairness_policy_ref: str | None = None
     ordering_policy_ref: str | None = None
 
@@ -106,8 +98,8 @@ class PriorityBand(Section):
 class FlowControl(Section):
     """Read for its saturation detector; the rest needs the gate flowControl."""
 
-    max_bytes: str | int | None = None
-    max_requests: str | int | None = None
+    max_bytes: Quantity | None = None
+    max_requests: Quantity | None = None
     default_request_ttl: Duration | None = Field(default=None, alias="defaultRequestTTL")
     no_endpoint_request_ttl: Duration | None = Field(default=None, alias="noEndpointRequestTTL")
     default_priority_band: PriorityBand | None = None
@@ -127,7 +119,7 @@ class RequestHandler(Section):
 class Document(Section):
     """The file as it stands."""
 
-    api_version: Literal["llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"]
+    api_version: Literal["llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"]
     kind: Literal["EndpointPickerConfig"]
     feature_gates: list[str] = []
     plugins: list[PluginSpec] = []
@@ -142,59 +134,99 @@ class Document(Section):
 S = TypeVar("S", bound=Section)
 
 
-def read_document(text: str) -> Document:
-    """The file, YAML or JSON; raises ConfigError."""
-    try:
-        given = yaml.load(text, Loader=_Loader)  # noqa: S506  # a SafeLoader
-        given = _without_nulls(given)
-    except RecursionError as error:
-        raise ConfigError("", "the configuration is nested too deeply, or contains itself") from error
-    except (yaml.YAMLError, ValueError, OverflowError) as error:
-        raise ConfigError("", f"the configuration is not YAML: {yaml_problem(error)}") from error
-    if not isinstance(given, dict):
-        raise ConfigError("", "the configuration is not a mapping; expected kind: EndpointPickerConfig")
-    return read_section(Document, given, "")
+def read_document(given: dict[str, Any], problems: Problems) -> Document:
+    """The file as far as it can be read; what cannot is told, and stands there as nothing that can be used."""
+    document = problems.of(lambda: read_section(Document, given, ""))
+    return document or Document.model_validate(_usable(given))
+
+
+def _usable(given: dict[str, Any]) -> dict[str, Any]:
+    """The sections that can be read. Of lists each element counts by itself: one that is broken keeps its place."""
+    fields = {field.alias or name: field for name, field in Document.model_fields.items()}
+    usable: dict[str, Any] = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}
+    for name in given.keys() & fields.keys() - usable.keys():
+        value = given[name]
+        if name == "plugins" and isinstance(value, list):
+            usable[name] = [_is_section(PluginSpec, one) or _broken_plugin(one) for one in value]
+        elif name == "schedulingProfiles" and isinstance(value, list):
+            usable[name] = [_is_section(ProfileSpec, one) or _broken_profile(one) for one in value]
+        else:
+            alone = usable | {name: value}
+            usable = alone if _is_section(Document, alone) else usable
+    return usable
+
+
+def _is_section(section: type[S], given: Any) -> S | None:
+    return Problems().of(lambda: read_section(section, given, ""))
+
+
+def _broken_plugin(given: Any) -> PluginSpec:
+    """One without a type; its name is known, so that who refers to it is not told that there is none."""
+    told = given if isinstance(given, dict) else {}
+    names = (told.get("name"), told.get("type"))
+    name = next((one for one in names if isinstance(one, str) and one), "")
+    return PluginSpec.model_construct(type="", name=name, parameters={})
+
+
+def _broken_profile(given: Any) -> ProfileSpec:
+    """One whose plugins can be looked at as far as they can be read; those that cannot have no name."""
+    told = given if isinstance(given, dict) else {}
+    plugins = told.get("plugins")
+    broken = ProfilePlugin.model_construct(plugin_ref="", weight=None)
+    used = [
+        _is_section(ProfilePlugin, one) or broken for one in (plugins if isinstance(plugins, list) else ())
+    ]
+    return ProfileSpec.model_construct(name=str(told.get("name", "")), plugins=used)
 
 
 def read_section(section: type[S], given: Any, place: str) -> S:
-    """`given` as that section; raises ConfigError with the place of the first fault."""
+    """`given` as that section; raises ConfigError with all that is wrong with it."""
     try:
-        return section.model_validate(_without_nulls(given))
+        return section.model_validate(without_nulls(given))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        problem = first["msg"].removeprefix("Value error, ")
-        found = first["input"]
-        if isinstance(found, str | int | float) and first["type"] != "value_error":
-            problem += f", found {found!r}"
-        raise ConfigError(_place(place, first["loc"]), problem) from error
+        raise config_error(
+            _problem(section, fault, place) for fault in error.errors(include_url=False)
+        ) from error
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML as Go reads it strictly: a key that stands twice is a fault, not the last one's victory; 1e1 is a number."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for key, count in Counter(keys).items():
-            if count > 1:
-                problem = f"the key {key!r} stands twice"
-                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-        return node
-
-
-# YAML 1.1, which yaml follows, wants a point and a sign of the exponent; YAML 1.2 and Go do not
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+\Z"),
-    list("-+.0123456789"),
-)
+def _problem(section: type[Section], fault: ErrorDetails, place: str) -> Problem:
+    path, found = fault["loc"], fault["input"]
+    if fault["type"] == "extra_forbidden":
+        known = _known_fields(section, path[:-1])
+        near = did_you_mean(str(path[-1]), known)
+        listed = f"known: {', '.join(known) or 'none'}"
+        said = near if near.startswith("did") else listed
+        return Problem(
+            _place(place, path[:-1]), f"unknown field {str(path[-1])[:60]!r}; {said}", key=str(path[-1])
+        )
+    said = (
+        "expected a mapping" if fault["type"] == "model_type" else fault["msg"].removeprefix("Value error, ")
+    )
+    if isinstance(found, str | int | float) and fault["type"] != "value_error":
+        said += f", found {_shown(found)}"
+    return Problem(_place(place, path), said)
 
 
-def _without_nulls(given: Any) -> Any:
-    """As Go decodes: null is absent."""
-    if isinstance(given, dict):
-        return {name: _without_nulls(value) for name, value in given.items() if value is not None}
-    return [_without_nulls(value) for value in given] if isinstance(given, list) else given
+def _shown(found: str | float) -> str:
+    text = repr(found)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _known_fields(section: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """Of the section that stands at that path."""
+    for part in path:
+        fields = {field.alias or name: field for name, field in section.model_fields.items()}
+        if (field := fields.get(str(part))) is not None:
+            section = next(_sections(field.annotation), section)
+    return [field.alias or name for name, field in section.model_fields.items()]
+
+
+def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Those that a field's type names: `X`, `X | None`, `list[X]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _sections(inner)
 
 
 def _place(start: str, path: tuple[int | str, ...]) -> str:

@@ -24,6 +24,8 @@ from epp.metrics_page import Load
 
 Key = tuple[str, str]
 _INFLIGHT: Final = int(Column.INFLIGHT)  # numpy takes an int faster than an enumeration's member
+_SCRAPED_AT: Final = int(Column.SCRAPED_AT)
+_UNSEEN: Final = int(Column.UNSEEN)
 
 
 class Datastore:
@@ -105,6 +107,7 @@ class Datastore:
             self._doubt(row)
             return
         numbers = self._numbers
+        numbers[Column.PAGELESS, row] = 0.0
         changed = _is_gap(numbers[Column.SCRAPED_AT, row], numbers[Column.PERIOD, row], now, period)
         values = (load.waiting, load.running, load.kv_usage, load.max_lora)
         columns = (Column.WAITING, Column.RUNNING, Column.KV_USAGE, Column.MAX_LORA)
@@ -118,8 +121,18 @@ class Datastore:
             changed = True
         numbers[Column.SCRAPED_AT, row] = now
         numbers[Column.PERIOD, row] = period
+        numbers[_UNSEEN, row] = 0.0
         if changed:
             self._state = object()
+
+    def miss_page(self, endpoint: Endpoint, *, has_one: bool) -> None:
+        """A look gave nothing: because there is no page, or (`has_one`) for another reason."""
+        row = self._rows.get(endpoint.key)
+        if row is None:
+            return
+        self._numbers[Column.PAGELESS, row] = not has_one
+        if not has_one:
+            self._doubt(row)
 
     def _doubt(self, row: int) -> None:
         if self._numbers[Column.SCRAPED_AT, row] != NEVER:
@@ -140,6 +153,10 @@ class Datastore:
     def reserve(self, endpoint: Endpoint) -> None:
         """One more request in flight there. The count belongs to the incarnation, whatever its metadata say."""
         self._count(endpoint, 1)
+        row = self._rows.get(endpoint.key)
+        numbers = self._numbers
+        if row is not None and numbers.item(_SCRAPED_AT, row) != NEVER:  # else no page would end the count
+            numbers[_UNSEEN, row] = numbers.item(_UNSEEN, row) + 1.0
         used = self.on_use.pop(endpoint.key, None)
         if used is not None:
             used()

@@ -58,6 +58,8 @@ class Column(IntEnum):
     SCRAPED_AT = 5
     REACHABLE = 6
     PERIOD = 7
+    PAGELESS = 8
+    UNSEEN = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ class Adapters:
 
 
 NO_ADAPTERS: Final = Adapters()
-NO_NUMBERS: Floats = np.array([[0.0], [0.0], [0.0], [0.0], [0.0], [NEVER], [1.0], [0.0]])
+NO_NUMBERS: Floats = np.array([[0.0], [0.0], [0.0], [0.0], [0.0], [NEVER], [1.0], [0.0], [0.0], [0.0]])
 """The matrix of one endpoint that nothing is known of yet."""
 
 
@@ -125,6 +127,14 @@ class EndpointPool:
         return self._column(Column.INFLIGHT)
 
     @property
+    def sent(self) -> Floats:
+        """Requests that this picker sent and that no page shows yet: those since the last scrape, though response headers
+        may have come; those in flight, beyond what the page says is waiting and running.
+        """
+        sent: Floats = np.fmax(self.inflight - self.waiting - self.running, self._column(Column.UNSEEN))
+        return sent
+
+    @property
     def max_lora(self) -> Floats:
         """Adapters that the worker can hold at once; 0 when it says nothing of adapters."""
         return self._column(Column.MAX_LORA)
@@ -133,6 +143,11 @@ class EndpointPool:
     def reachable(self) -> Mask:
         """False where discovery has a hint that the worker does not answer."""
         return self._column(Column.REACHABLE) > 0
+
+    @property
+    def pageless(self) -> Mask:
+        """Which workers have no metrics page: all that is known of their load is what is in flight."""
+        return self._column(Column.PAGELESS) > 0
 
     @property
     def age(self) -> Floats:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from discovery import Instance
+from discovery.served_at import may_name, read_port
 from epp.endpoint import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -72,11 +73,18 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
 
 def _port(instance: Instance, http: Mapping[str, Any], name: str) -> int | None:
     value = http.get(name)
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 5:
-        value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65535:
-        return value
-    if value is not None:
+    port = read_port(value)
+    if port is not None and may_name(instance, port):
+        return port
+    if port is not None:
+        logger.warning(
+            "%s: metadata transport.http.%s is %d, which is below 1024 and not what it registered; ignored: give a port "
+            "from 1024 on, or register with that one",
+            instance.id,
+            name,
+            port,
+        )
+    elif value is not None:
         logger.warning(
             "%s: metadata transport.http.%s is no port from 1 to 65535; ignored", instance.id, name
         )

@@ -1,6 +1,6 @@
 """Which series of a worker's metrics page hold the numbers that matter, for each kind of model server.
 
-Names as in the Go picker, plus the ones that older vLLM versions use (seed 004).
+Names as in the Go picker, plus the ones that older vLLM versions use; of the others from their own pages.
 """
 
 import re
@@ -10,8 +10,8 @@ from typing import Any, Final
 
 _LONGEST: Final = 1000
 """Characters of one series: more than anybody writes."""
-_PREFIX: Final = re.compile(r"\s*+([A-Za-z_:][A-Za-z0-9_:]*+)\s*+(?:\{(.*)\})?\s*+", re.DOTALL)
-_PAIR: Final = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:"([^"]*)"|([^",{}\s]+))\s*')
+_PREFIX: Final = re.compile(r"\s*+([A-Za-z_:][A-Za-z0-9_:]*+)\s*+(?:\{(.*)\}\s*+)?", re.DOTALL)
+_PAIR: Final = re.compile(r'\s*+([A-Za-z_][A-Za-z0-9_]*+)\s*+=\s*+(?:"([^"]*+)"|([^",{}\s]++))\s*+')
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,4 +114,19 @@ ENGINES: Final = (
         num_blocks="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}",
     ),
     Engine.of("triton", waiting="nv_inference_pending_request_count", running="nv_inference_exec_count"),
+    Engine.of(  # llama-server --metrics, tools/server/README.md; newer ones say nothing of the cache
+        "llama.cpp",
+        waiting="llamacpp:requests_deferred",
+        running="llamacpp:requests_processing",
+        kv_usage="llamacpp:kv_cache_usage_ratio",
+    ),
+    Engine.of(  # huggingface.co/docs/text-generation-inference/reference/metrics
+        "tgi", waiting="tgi_queue_size", running="tgi_batch_current_size"
+    ),
+    Engine.of(  # lmdeploy serve api_server --enable-metrics, lmdeploy/metrics/loggers.py
+        "lmdeploy",
+        waiting="lmdeploy:num_requests_waiting",
+        running="lmdeploy:num_requests_running",
+        kv_usage="lmdeploy:gpu_cache_usage_perc",
+    ),
 )

@@ -85,6 +85,23 @@ class Chat(Content):
         return b"\0".join((self.name(), self.cache_salt, self.tools))
 
 
+class LongChat(Content):
+    """A chat of so many messages that to take them apart would hold up all others: the worker reads them."""
+
+    messages: Raw = Raw(b"null")
+    tools: Raw = Raw(b"")
+
+    def size(self) -> int:
+        return _list(self.messages, "$.messages")
+
+    def head(self, limit: int | None) -> bytes:
+        view = memoryview(self.messages)[1:-1]  # its closing bracket is where a longer one goes on
+        return bytes(view[:limit])
+
+    def context(self) -> bytes:
+        return b"\0".join((self.name(), self.cache_salt, self.tools))
+
+
 class Input(Content):
     input: Raw = Raw(b"null")
 
@@ -95,15 +112,19 @@ class Input(Content):
         return _text_head(self.input, limit)
 
 
-class Responses(Input):
-    tools: Raw = Raw(b"")
+class LongResponses(Input):
+    """A body with so many objects that its tools, too, are left to the worker."""
 
-    def size(self) -> int:
-        _check_tools(self.tools)
-        return _text_or_list(self.input, "$.input")
+    tools: Raw = Raw(b"")
 
     def context(self) -> bytes:
         return b"\0".join((self.name(), self.cache_salt, self.tools))
+
+
+class Responses(LongResponses):
+    def size(self) -> int:
+        _check_tools(self.tools)
+        return _text_or_list(self.input, "$.input")
 
 
 APIS: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
@@ -115,6 +136,25 @@ APIS: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
     "responses": (msgspec.json.Decoder(Responses), "input"),
 }
 """By the end of the path: how the body is decoded, and the field that must say what is asked."""
+LONG: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
+    **APIS,
+    "chat/completions": (msgspec.json.Decoder(LongChat), "messages"),
+    "chat/completions/render": (msgspec.json.Decoder(LongChat), "messages"),
+    "responses": (msgspec.json.Decoder(LongResponses), "input"),
+}
+"""The same for a body that `is_long`."""
+_LONG: Final = 2 * 1024 * 1024
+_MANY: Final = 100_000
+"""JSON objects: half a microsecond and 60 bytes each."""
+
+
+def is_long(body: Buffer) -> bool:
+    """Whether it may have more than _MANY messages; a body that is smaller than _LONG has few enough."""
+    if len(body) < _LONG:
+        return False
+    return (bytes(body) if isinstance(body, memoryview) else body).count(b"{") > _MANY
+
+
 ONLY_MODEL: Final = frozenset(
     {"messages", "messages/count_tokens", "images/generations", "conversations", "audio/speech"}
     | {"rerank", "score", "classify", "pooling", "tokenize", "detokenize"}
@@ -148,12 +188,25 @@ def _text_or_list(raw: Raw, place: str) -> int:
         case b'"':
             return view.nbytes if view.nbytes > 2 else 0
         case b"[":
-            blank = view.nbytes < _SHORT and not bytes(view[1:-1]).strip()
-            return 0 if blank else view.nbytes
+            return 0 if _is_blank(view) else view.nbytes
         case b"n":
             return 0
         case _:
             raise msgspec.ValidationError(f"Expected `str | array` - at `{place}`")
+
+
+def _list(raw: Raw, place: str) -> int:
+    view = memoryview(raw)
+    if bytes(view[:1]) == b"n":
+        return 0
+    if bytes(view[:1]) != b"[":
+        raise msgspec.ValidationError(f"Expected `array | null` - at `{place}`")
+    return 0 if _is_blank(view) else view.nbytes
+
+
+def _is_blank(view: memoryview) -> bool:
+    """Whether a list has nothing in it."""
+    return view.nbytes < _SHORT and not bytes(view[1:-1]).strip()
 
 
 class _Tool(Struct):

@@ -15,9 +15,16 @@ from yarl import URL
 from discovery.http_answer import AnswerError, AnswerReader
 from discovery.kept_connection import KeptConnection
 
+_NO_PAGE: Final = frozenset([404, 405, 501])
+"""As for metadata; 501 is llama-server's without --metrics."""
+
 
 class PageError(Exception):
     """The page was not to be had; the text is the short cause."""
+
+
+class NoPageError(PageError):
+    """There is none: the worker is there, and says that this path is nothing it has (404, 405, 501)."""
 
 
 class PageClient:
@@ -45,6 +52,8 @@ class PageClient:
             raise PageError(f"no whole answer within {self._timeout:g} s") from error
         except (OSError, AnswerError) as error:
             raise PageError(_in_words(error)) from error
+        if answer.status in _NO_PAGE:
+            raise NoPageError(f"status {answer.status}")
         if answer.status != 200:
             raise PageError(f"status {answer.status}, expected 200")
         return answer.body

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from epp.config_document import Duration, Section
 from epp.engines import Engine
+from epp.scheduling.in_flight import REQUESTS
 
 
 class NoParameters(Section):
@@ -32,6 +33,12 @@ class ActiveRequestParameters(Section):
     max_busy_score: float = Field(default=1.0, ge=0.0, le=1.0)
     request_timeout: str | None = None
     in_flight_load_producer_name: str | None = None
+
+
+class InFlightParameters(Section):
+    """At how many requests a score is a half."""
+
+    requests: int = Field(default=REQUESTS, ge=1)
 
 
 class SelectorRequirement(Section):

@@ -1,12 +1,15 @@
 """The plugins of one configuration by name: each is built once, and a reference is checked against what it is for."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
-from epp.catalogue import GO_ONLY, PLUGINS, PluginType, Role
-from epp.config_document import ConfigError, PluginSpec, Section, read_section
+from epp.catalogue import PLUGINS, PluginType, Role
+from epp.config_document import PluginSpec, Section, read_section
+from epp.config_problems import ConfigError, Problems, config_error, did_you_mean
+from epp.go_plugins import GO_ONLY
 
 P = TypeVar("P", bound=Section)
 
@@ -15,6 +18,7 @@ P = TypeVar("P", bound=Section)
 class Plugin:
     """One plugin of the file; `built` is a filter, a scorer, ..., or the parameters of a structural one."""
 
+    type: str
     kind: PluginType
     parameters: Section
     built: Any
@@ -24,28 +28,36 @@ class Plugin:
 
 
 class Plugins:
-    """The plugins of a file by name; what is wrong with one of them, or with a reference to one, is a ConfigError."""
+    """The plugins of a file by name; what is wrong with one of them is told, a reference that leads nowhere raises ConfigError."""
 
-    def __init__(self, specs: list[PluginSpec], rng: random.Random) -> None:
+    def __init__(self, specs: list[PluginSpec], rng: random.Random, problems: Problems) -> None:
         self._rng = rng
         self._named: dict[str, Plugin] = {}
+        self._broken: set[str] = set()
         for index, spec in enumerate(specs):
             place = f"plugins[{index}]"
             name = spec.name or spec.type
-            plugin = self._build(spec, place)
-            if name in self._named:
-                raise ConfigError(f"{place}.name", f"{name!r} is already the name of another plugin")
-            self._named[name] = plugin
-        if len(handlers := [name for name, plugin in self._named.items() if plugin.has(Role.HANDLER)]) > 1:
-            raise ConfigError("plugins", f"only one profile handler is possible, found {', '.join(handlers)}")
+            if name in self._named or name in self._broken:
+                problems.add(f"{place}.name", f"{name!r} is already the name of another plugin")
+            plugin = problems.of(partial(self._build, spec, place))
+            if plugin is None:
+                self._broken.add(name)
+            else:
+                self._named.setdefault(name, plugin)
+        if len(handlers := list(self.names(Role.HANDLER))) > 1:
+            problems.add("plugins", f"only one profile handler is possible, found {', '.join(handlers)}")
 
     def resolve(self, name: str, place: str, *roles: Role, default: bool = False) -> Plugin:
         """The plugin that a reference names; with `default`, one that is not listed stands for its type."""
+        if not name or name in self._broken:
+            raise config_error(())  # told where it stands
         plugin = self._named.get(name)
         if plugin is None and default and name in PLUGINS:
             plugin = self._build(PluginSpec(type=name), place)
         if plugin is None:
-            raise ConfigError(place, f"no plugin is named {name!r}; named here: {listed(self._named)}")
+            types = [type_ for type_, kind in PLUGINS.items() if default and kind.roles.intersection(roles)]
+            said = did_you_mean(name, (*self._named, *types))
+            raise ConfigError(place, f"no plugin is named {name[:60]!r}; {said}")
         if not any(plugin.has(role) for role in roles):
             wanted = " or ".join(role.value for role in roles)
             raise ConfigError(place, f"{name!r} cannot be used here, expected a {wanted}")
@@ -66,15 +78,16 @@ class Plugins:
         return (name for name, plugin in self._named.items() if any(plugin.has(role) for role in roles))
 
     def _build(self, spec: PluginSpec, place: str) -> Plugin:
+        if not spec.type:
+            raise config_error(())  # told when it was read
         kind = PLUGINS.get(spec.type)
         if kind is None:
-            known = "a plugin of the Go picker that is not built here yet"
-            what = known if spec.type in GO_ONLY else "no known plugin type"
-            raise ConfigError(f"{place}.type", f"{spec.type!r} is {what}; there are: {listed(PLUGINS)}")
+            raise ConfigError(f"{place}.type", _unknown(spec.type))
         parameters = read_section(kind.parameters, spec.parameters, f"{place}.parameters")
-        return Plugin(kind, parameters, kind.build(parameters, self._rng))
+        return Plugin(spec.type, kind, parameters, kind.build(parameters, self._rng))
 
 
-def listed(names: Iterable[str]) -> str:
-    """For the text of an error."""
-    return ", ".join(sorted(names)) or "none"
+def _unknown(name: str) -> str:
+    if (instead := GO_ONLY.get(name)) is not None:
+        return f"{name!r} is a plugin of the Go picker that adsum does not have; {instead}"
+    return f"{name[:60]!r} is no known plugin type; {did_you_mean(name, (*PLUGINS, *GO_ONLY))}"

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from epp.control_headers import FAIRNESS_ID, OBJECTIVE
-from epp.inference_api import APIS, CONTENT, ONLY_MODEL, Prompt, api_of
+from epp.inference_api import APIS, CONTENT, LONG, ONLY_MODEL, Prompt, api_of, is_long
 from epp.lone_surrogates import replaced
 from epp.protocol import Rejection
 
@@ -174,7 +174,7 @@ def _read_json(request: InferenceRequest, body: Body) -> None:
         _read_loosely(request, body)
     if end is None or end in ONLY_MODEL:
         return
-    decoder, name = APIS[end]
+    decoder, name = (LONG if is_long(body) else APIS)[end]
     try:
         decoded = _decode(decoder, body)
         size = decoded.size()

@@ -24,8 +24,10 @@ _MOST: Final = 3.0
 class UtilizationDetector:
     """The mean over the endpoints of the larger of queue and KV cache use, each as a share of its threshold.
 
-    An endpoint whose numbers are older than `staleness` seconds (`EndpointPool.fresh`) counts as full, and none as more
-    than three full ones, whatever its page says. Values as in the Go picker's utilization-detector otherwise. Also a Filter: `headroom` is the share above the thresholds up to which an endpoint stays.
+    An endpoint whose numbers are older than `staleness` seconds (`EndpointPool.fresh`) counts as full, one that has no
+    metrics page as its requests in flight, as if they were its queue, and none as more than three full ones. Values
+    as in the Go picker's utilization-detector otherwise. Also a Filter: `headroom` is the share above the thresholds up
+    to which an endpoint stays.
     """
 
     queue_depth: float = 5.0
@@ -38,12 +40,14 @@ class UtilizationDetector:
         if not len(pool):
             return 1.0
         loads = np.maximum(pool.waiting / self.queue_depth, pool.kv_usage / self.kv_cache_utilization)
-        loads = np.minimum(loads, _MOST)
-        return float(np.where(pool.fresh(self.staleness), loads, 1.0).mean())
+        loads = np.where(pool.fresh(self.staleness), loads, 1.0)
+        loads = np.where(pool.pageless, pool.inflight / self.queue_depth, loads)
+        return float(np.minimum(loads, _MOST).mean())
 
     def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
         """Endpoints below the limits whose numbers are fresh; all of them when there is none such."""
         room = 1.0 + self.headroom
-        queue = pool.waiting < self.queue_depth * room
-        fit: Mask = queue & (pool.kv_usage < self.kv_cache_utilization * room) & pool.fresh(self.staleness)
+        known = (pool.waiting < self.queue_depth * room) & (pool.kv_usage < self.kv_cache_utilization * room)
+        known &= pool.fresh(self.staleness)
+        fit: Mask = np.where(pool.pageless, pool.inflight < self.queue_depth * room, known)
         return fit if fit.any() else np.ones(len(pool), dtype=np.bool_)

@@ -17,7 +17,7 @@ from epp.datastore import Datastore
 from epp.endpoint import Endpoint
 from epp.engines import ENGINES, Engine
 from epp.metrics_page import Load, Page, detect, read_cache_tokens, read_load
-from epp.page_client import PageClient, PageError
+from epp.page_client import NoPageError, PageClient, PageError
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Scraper:
                         looks += 1
                         self._size_cache(endpoint, read_cache_tokens(page, engine))
                 except Exception as error:  # noqa: BLE001  # whatever is on one page, the others are looked at
-                    self._missed(endpoint, _cause(error), beat)
+                    self._missed(endpoint, error, beat)
                 now = time.monotonic()
                 await self._rest(endpoint, beat, beat.next(now, min(now - started, rules.timeout)) - now)
         finally:
@@ -131,12 +131,22 @@ class Scraper:
         if tokens is not None:
             self._datastore.size_cache(endpoint, tokens)
 
-    def _missed(self, endpoint: Endpoint, reason: str, beat: Beat) -> None:
-        self._fail(endpoint, reason, first=not beat.failures)
+    def _missed(self, endpoint: Endpoint, error: Exception, beat: Beat) -> None:
+        has_page = not isinstance(error, NoPageError)
+        self._datastore.miss_page(endpoint, has_one=has_page)
+        self._fail(endpoint, _cause(error), first=not beat.failures, has_page=has_page)
         beat.missed(time.monotonic(), in_use=bool(self._datastore.inflight(endpoint)))
 
-    def _fail(self, endpoint: Endpoint, reason: str, *, first: bool) -> None:
-        if first:
+    def _fail(self, endpoint: Endpoint, reason: str, *, first: bool, has_page: bool = True) -> None:
+        if first and not has_page:
+            logger.warning(
+                "%s (%s) has no metrics page (%s): its requests in flight count as its queue, and it ranks behind those "
+                "whose load is known",
+                endpoint.id,
+                endpoint.destination,
+                reason,
+            )
+        elif first:
             logger.warning(
                 "no metrics of %s (%s): %s; without them it counts as full for saturation and ranks behind those that are "
                 "known",

@@ -14,18 +14,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from aiohttp import web
-
 import discovery
 from discovery.endpoints_file import EndpointsFile
 from discovery.opening import shown_url
 from discovery.static import StaticSource
-from epp import certificate, status
+from epp import certificate, metrics_port, status
 from epp.body import Budget
 from epp.cadence import Rhythm
-from epp.certificate import Certificate, CertificateError
+from epp.certificate import Certificate, CertificateError, KeyPair
 from epp.config import PickerConfig, load_config
-from epp.config_document import ConfigError
+from epp.config_file import read_config
+from epp.config_problems import ConfigError
 from epp.datastore import Datastore
 from epp.director import Director, Policy
 from epp.endpoint import EndpointPool
@@ -37,10 +36,8 @@ from epp.metric_flags import with_metrics
 from epp.pool_gauges import PoolGauges
 from epp.rules import Rules
 from epp.scrape import Scraper, ScrapeRules
-from epp.settings import ALL_INTERFACES, LAME_DUCK, LEAST_INTERVAL, Settings
+from epp.settings import LAME_DUCK, LEAST_INTERVAL, Settings
 from epp.telemetry import Telemetry, TimedDirector
-from epp.tls_rules import TlsRules
-from epp.wire.tls import server_context
 from epp.wire.transport import Listener, ListenError, Place, Transport, open_transport
 from epp.worker_source import WorkerSource, choose
 
@@ -162,16 +159,14 @@ class PickerServer:
 
     def _config(self, rng: random.Random) -> PickerConfig:
         settings = self._settings
-        text = settings.config_text
+        staleness = settings.metrics_staleness_threshold
         if settings.config_file is not None:
+            config = read_config(settings.config_file, rng=rng, staleness=staleness)
+        else:
             try:
-                text = settings.config_file.read_text()
-            except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(str(settings.config_file), _why(error)) from error
-        try:
-            config = load_config(text, rng=rng, staleness=settings.metrics_staleness_threshold)
-        except ConfigError as error:
-            raise ConfigError(str(settings.config_file or "--config-text"), str(error)) from error
+                config = load_config(settings.config_text, rng=rng, staleness=staleness)
+            except ConfigError as error:
+                raise ConfigError("--config-text", str(error)) from error
         config = with_metrics(config, settings.metric_names)
         for warning in config.warnings:
             log.warning("%s", warning)
@@ -180,19 +175,20 @@ class PickerServer:
     def _place(self) -> Place:
         settings = self._settings
         client_ca = certificate.read_ca(settings.client_ca_file) if settings.client_ca_file else None
-        served = self._certificate()
-        if served is not None:
-            settings.tls.check_key(certificate.has_rsa_key(served.pair))
         limit = settings.grpc_max_recv_msg_size
-        return Place(settings.host, settings.grpc_port, served, client_ca, limit, settings.tls)
+        return Place(settings.host, settings.grpc_port, self._certificate(), client_ca, limit, settings.tls)
 
     def _certificate(self) -> Certificate | None:
         settings = self._settings
         if not settings.secure_serving:
             return None
+
+        def check(pair: KeyPair) -> None:
+            settings.tls.check_key(certificate.has_rsa_key(pair))
+
         if settings.cert_path is None:
-            return Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC)))
-        served = Certificate(certificate.read(settings.cert_path))
+            return Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC)), check)
+        served = Certificate(certificate.read(settings.cert_path), check)
         if settings.enable_cert_reload:
             self._start(served.follow(settings.cert_path))
         return served
@@ -214,29 +210,8 @@ class PickerServer:
         app = status.application(
             self._telemetry.registry, gauges, lambda: status.describe(self._pool(), self._saturation())
         )
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        self._stack.push_async_callback(runner.cleanup)
-        host = settings.metrics_address or settings.host
-        place = Place(host, settings.metrics_port)
-        try:
-            listened = None if host == ALL_INTERFACES else host
-            await web.TCPSite(
-                runner, listened, settings.metrics_port, ssl_context=self._metrics_tls()
-            ).start()
-        except OSError as error:
-            raise ListenError(f"{place.refused()} (--metrics-port)") from error
-        self._metrics_address = place.address(runner.addresses[0][1])
-
-    def _metrics_tls(self) -> ssl.SSLContext | None:
-        settings = self._settings
-        if settings.metrics_cert_dir is None:
-            return None
-        ca, flag = settings.metrics_client_ca_file, "--metrics-cert-dir"
-        client_ca = certificate.read_ca(ca, "--metrics-client-ca-file") if ca is not None else None
-        served = Certificate(certificate.read(settings.metrics_cert_dir, flag))
-        self._start(served.follow(settings.metrics_cert_dir, flag=flag))
-        return server_context(served, client_ca, TlsRules(settings.tls.minimum), protocol="http/1.1")
+        port = metrics_port.serving(app, settings, self._start)
+        self._metrics_address = await self._stack.enter_async_context(port)
 
     async def _open_discovery(self, source: WorkerSource) -> None:
         settings = self._settings
@@ -277,7 +252,13 @@ class PickerServer:
             interval = LEAST_INTERVAL
         rhythm = Rhythm() if interval is None else Rhythm.fixed(interval)
         rules = ScrapeRules(rhythm=rhythm, engines=config.engines)
-        self._start(Scraper(self._datastore, rules, rng, tls=source.tls()).run())
+        tls = source.tls()
+        if tls is not None and tls.verify_mode is ssl.CERT_NONE:  # the Go picker's default
+            log.warning(
+                "metrics pages are asked over https and no certificate is verified: whoever answers at a worker's address "
+                "is believed; insecureSkipVerify: false or caCertPath verifies them"
+            )
+        self._start(Scraper(self._datastore, rules, rng, tls=tls).run())
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -296,11 +277,6 @@ def _discovery(source: WorkerSource) -> discovery.SourceDiscovery:
         return discovery.open(source.url)
     path = Path(source.file.path)
     return discovery.SourceDiscovery(StaticSource(EndpointsFile(path), watched=source.file.watch_file))
-
-
-def _why(error: OSError | UnicodeDecodeError) -> str:
-    said = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
-    return f"cannot be read: {said}; expected an EndpointPickerConfig in YAML"
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -1,18 +1,16 @@
 """The pages on the metrics port: /metrics, /healthz, /debug/endpoints."""
 
+import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-import anyio.to_thread
 import numpy as np
 from aiohttp import web
-from prometheus_client import Metric
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from epp.endpoint import EndpointPool
+from epp.exposition import Exposition, form_of
 
 
 def application(
@@ -20,11 +18,11 @@ def application(
 ) -> web.Application:
     """`counted` may be read in any thread, `looked_up` only here; `describe` is what /debug/endpoints shows."""
 
-    async def metrics(request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        page = _Page(counted, list(looked_up.collect()))
-        body = await anyio.to_thread.run_sync(encode, page)  # 42,000 lines take 0.7 s
-        return web.Response(body=body, headers={"Content-Type": content_type})
+    exposition = Exposition(counted, looked_up)
+
+    async def metrics(request: web.Request) -> web.StreamResponse:
+        form = form_of(request.headers.get("Accept", ""))
+        return await _sent(request, await exposition.page(form), form.content_type)
 
     async def health(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -43,14 +41,29 @@ def application(
     return app
 
 
-@dataclass(frozen=True, slots=True)
-class _Page(Collector):
-    counted: Collector
-    looked_up: Sequence[Metric]
+_SLICE: Final = 64 * 1024
+"""Bytes that are given to a connection at once: who does not read has no more of the page to itself."""
+PATIENCE: Final = 30.0
+"""Seconds in which a page must be taken."""
 
-    def collect(self) -> Iterator[Metric]:
-        yield from self.looked_up
-        yield from self.counted.collect()
+
+async def _sent(request: web.Request, body: bytes, content_type: str) -> web.StreamResponse:
+    headers = {"Content-Type": content_type}
+    if len(body) <= _SLICE or request.method == "HEAD":
+        return web.Response(body=body, headers=headers)
+    answer = web.StreamResponse(headers=headers)
+    answer.content_length = len(body)
+    view = memoryview(body)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await answer.prepare(request)
+            for at in range(0, len(body), _SLICE):
+                await answer.write(view[at : at + _SLICE])
+            await answer.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+    return answer
 
 
 def describe(pool: EndpointPool, saturation: float) -> dict[str, Any]:

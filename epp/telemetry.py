@@ -11,14 +11,18 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from epp.directing import Deferral, Directing
 from epp.director import Pick
+from epp.label_values import OTHER, shown
 from epp.protocol import Rejection, Subset
 
 PREFIX = "llm_d_epp_"
 REQUEST_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
-LABEL_SETS = 1000
+LABEL_SETS: Final = 1000
 """Distinct sets of labels that clients can make; what comes later is counted under "other"."""
-LABEL_LENGTH = 256
-"""Characters of a label's value; a longer one is "other"."""
+UNUSED: Final = 3600.0
+"""Seconds after which a set that no request had is shown no longer."""
+UNUSED_OF_MANY: Final = 300.0
+"""The same where there are LABEL_SETS, and others want to be told apart."""
+_BETWEEN_SWEEPS: Final = 10.0
 
 _DURATIONS = (
     0.005,
@@ -86,11 +90,13 @@ class _Durations:
 
 
 class _Tally:
-    """What happened to the requests of one set of labels."""
+    """What happened to the requests of one set of labels; `used_at`: when the last one came, in seconds."""
 
-    __slots__ = ("durations", "errors", "requests", "running")
+    __slots__ = ("durations", "errors", "labels", "requests", "running", "used_at")
 
-    def __init__(self) -> None:
+    def __init__(self, labels: Labels) -> None:
+        self.labels = labels
+        self.used_at = 0.0
         self.requests = 0
         self.running = 0
         self.errors: dict[str, int] = {}
@@ -112,18 +118,22 @@ class Telemetry:
         self._tallies: dict[Labels, _Tally] = {}
         self._found: dict[tuple[str, str, int], _Tally] = {}
         """By model, fairness id and priority: a shorter way to those whose labels are just these."""
+        self._swept_at = 0.0
         self._scheduler = _Durations(_SCHEDULER_BUCKETS)
         self.registry.register(self)
 
     def picked(self, pick: Pick, now: float) -> None:
         """Count it, and count it as running."""
+        if now - self._swept_at >= _BETWEEN_SWEEPS:
+            self._sweep(now)
         tally = self._tally(pick)
+        tally.used_at = now
         tally.requests += 1
         tally.running += 1
 
     def rejected(self, rejection: Rejection, now: float) -> None:
         """Count it as an error; whose request it was is not known to be sound, so the labels stay empty."""
-        tally = self._tallies.get(_NOBODY) or self._tallies.setdefault(_NOBODY, _Tally())
+        tally = self._tallies.get(_NOBODY) or self._tallies.setdefault(_NOBODY, _Tally(_NOBODY))
         tally.requests += 1
         tally.fail(_ERROR_CODES.get(rejection.status, "Internal"))
 
@@ -175,27 +185,41 @@ class Telemetry:
         yield from (requests, errors, running, durations, scheduler)
 
     def _tally(self, pick: Pick) -> _Tally:
-        request = pick.request
-        model, fairness_id, priority = request.model, request.fairness_id, request.priority
-        return self._found.get((model, fairness_id, priority)) or self._admit(model, fairness_id, priority)
+        """The one that it was counted under at first, also when there is room for one of its own by now."""
+        tally = pick.observed
+        if not isinstance(tally, _Tally):
+            request = pick.request
+            model, fairness_id, priority = request.model, request.fairness_id, request.priority
+            found = self._found.get((model, fairness_id, priority))
+            pick.observed = tally = found or self._admit(model, fairness_id, priority)
+        return tally
 
     def _admit(self, model: str, fairness_id: str, priority: int) -> _Tally:
         """Beyond the limit only the priority is told apart: clients do not choose that."""
-        short = len(model) <= LABEL_LENGTH and len(fairness_id) <= LABEL_LENGTH
-        labels = (_short(model), _short(model), _short(fairness_id), str(priority))
+        labels = (shown(model), shown(model), shown(fairness_id), str(priority))
+        as_said = labels[0] == model and labels[2] == fairness_id
         if labels not in self._tallies and len(self._tallies) >= self._limit:
-            short, labels = False, ("other", "other", "other", labels[-1])
-        tally = self._tallies.setdefault(labels, _Tally())
-        if short:
+            as_said, labels = False, (OTHER, OTHER, OTHER, labels[-1])
+        tally = self._tallies.get(labels) or self._tallies.setdefault(labels, _Tally(labels))
+        if as_said:
             self._found[model, fairness_id, priority] = tally
         return tally
 
+    def _sweep(self, now: float) -> None:
+        """Forget the sets that nobody uses. Here, on the loop: a page is read in another thread."""
+        self._swept_at = now
+        unused = now - (UNUSED_OF_MANY if len(self._tallies) >= self._limit else UNUSED)
+        kept = {
+            labels: tally
+            for labels, tally in self._tallies.items()
+            if tally.running > 0 or tally.used_at > unused or labels[1] == OTHER or labels == _NOBODY
+        }
+        if len(kept) < len(self._tallies):
+            self._tallies = kept
+            self._found = {key: tally for key, tally in self._found.items() if tally.labels in kept}
+
 
 _NOBODY: Final = ("", "", "", "")
-
-
-def _short(value: str) -> str:
-    return value if len(value) <= LABEL_LENGTH else "other"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from epp.config_document import ConfigError
+from epp.config_problems import ConfigError
 from epp.parameters import FileDiscoveryParameters
 from epp.settings import Settings
 

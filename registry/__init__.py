@@ -5,7 +5,7 @@ from discovery.instance import Instance, InstanceStatus
 from registry.contract import Contract
 from registry.handle import Membership
 from registry.opening import open
-from registry.service import InstanceHandle, Registration, ServiceRegistry
+from registry.service import InstanceHandle, Registration, ServiceRegistry, StatusWord
 
 __all__ = [
     "AdsumError",
@@ -17,5 +17,6 @@ __all__ = [
     "Registration",
     "RegistrationError",
     "ServiceRegistry",
+    "StatusWord",
     "open",
 ]

@@ -20,6 +20,7 @@ import registry
 from discovery.command_line import Parser, ShowVersion, complain
 from discovery.errors import AdsumError
 from discovery.instance import ENGINES, authority
+from discovery.serving.descriptors import raise_limit
 from registry.described import DocumentFile
 from registry.service import InstanceHandle
 from registry.sidecar import Followed, Sidecar
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s registry: %(message)s", stream=sys.stderr)
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
+    raise_limit()
     try:
         asyncio.run(_run(options))
     except KeyboardInterrupt:

@@ -18,6 +18,7 @@ from discovery.portal import Portal, PortalClosedError
 from registry import opening
 from registry.service import InstanceHandle as AsyncInstanceHandle
 from registry.service import ServiceRegistry as AsyncServiceRegistry
+from registry.service import StatusWord
 
 __all__ = ["InstanceHandle", "ServiceRegistry", "open"]
 
@@ -41,7 +42,7 @@ class InstanceHandle:
         self._portal.check_process()
         self._native.set_metadata(metadata)
 
-    def set_ready(self, status: InstanceStatus | str, reason: str | None = None) -> None:
+    def set_ready(self, status: InstanceStatus | StatusWord, reason: str | None = None) -> None:
         """One of "ready", "not_ready", "draining"; ValueError otherwise. `reason`: why not, for people."""
         self._portal.check_process()
         self._native.set_ready(status, reason)

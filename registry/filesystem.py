@@ -3,31 +3,26 @@
 import asyncio
 import logging
 import os
+import random
 import threading
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 
 import anyio
 
 from discovery import AdsumError, Instance, RegistrationError
-from discovery.directory import SILENT_AFTER
-from discovery.flock import HeldLock, component_locked, is_held, open_lock
-from discovery.record import (
-    HEARTBEAT,
-    LOCK_SUFFIX,
-    RECORD_SUFFIX,
-    Record,
-    aside_path,
-    component_path,
-    encode_record,
-    open_root,
-    read_record,
-    this_host,
-    write_record,
-)
+from discovery.directory import SILENT_AFTER, ComponentDirectory
+from discovery.flock import is_held, open_lock
+from discovery.record import HEARTBEAT, LOCK_SUFFIX, RECORD_SUFFIX, Record, read_record, this_host
+from discovery.root import Level
 from discovery.source import ComponentKey
 from discovery.threads import in_thread
+from registry.cleanup import Cleanup
+from registry.directories import file_mode, make_component
+from registry.locks import PATIENCE, HeldLock, component_locked
+from registry.neighbours import warn_of_neighbours
+from registry.record_file import aside_path, encode_record, write_record
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +36,9 @@ class FilesystemMembership:
         self._thread = anyio.CapacityLimiter(1)
         self._writing = threading.Lock()
         self._left = threading.Event()
-        self._directory = Path()
+        self._level = Level(Path(), 0, 0, 0o700)
+        self._cleanup: Cleanup | None = None
+        self._cleanup_at = 0.0
         self._record: Record | None = None
         self._lock: HeldLock | None = None
         self._heartbeat: asyncio.Task[None] | None = None
@@ -73,7 +70,7 @@ class FilesystemMembership:
                 raise RegistrationError(f"{instance.id} is not registered any more")
             record = self._record_of(instance, self._record.counter)
             try:
-                write_record(self._directory, record)
+                self._write(record)
             except OSError as error:
                 raise RegistrationError(
                     f"the record of {instance.id} cannot be written: {error.strerror}"
@@ -117,10 +114,10 @@ class FilesystemMembership:
     def _open(self, instance: Instance) -> None:
         encode_record(self._record_of(instance, 0))
         key = ComponentKey(instance.namespace, instance.component)
-        self._directory = component_path(open_root(self._root), key)
+        self._level = make_component(self._root, key)
 
     def _join(self, instance: Instance) -> None:
-        with component_locked(self._directory, given_up=self._left.is_set), self._writing:
+        with self._locked(), self._writing:
             if self._left.is_set():
                 raise RegistrationError(f"{instance.id} left before it was registered")
             self._refuse_if_held(instance.id)
@@ -143,13 +140,13 @@ class FilesystemMembership:
     def _claim(self, record: Record) -> None:
         """Lock a file aside, then put it in place: the lock is visible only when it is held."""
         aside, path = aside_path(self._directory, record.instance_id), self._lock_path(record.instance_id)
-        lock = HeldLock(aside)
+        lock = HeldLock(aside, mode=file_mode(self._level))
         try:
             self._record_path(record.instance_id).unlink(
                 missing_ok=True
             )  # a dead owner's, never under our lock
             aside.rename(path)
-            write_record(self._directory, record)
+            self._write(record)
         except BaseException:
             for name in (aside, path):
                 with suppress(OSError):
@@ -177,7 +174,11 @@ class FilesystemMembership:
     async def _beat(self, instance_id: str) -> None:
         """A full or absent disk, an id that somebody took: the next beat tries again; each is told once."""
         told: str | None = None
+        with suppress(OSError):
+            await in_thread(self._thread, self._look_around)
         while True:
+            with suppress(OSError):  # the heartbeat tells what is wrong with the directory
+                await in_thread(self._thread, self._clean)
             await asyncio.sleep(HEARTBEAT)
             try:
                 await in_thread(self._thread, self._count)
@@ -198,13 +199,39 @@ class FilesystemMembership:
                 return
             self._record = self._record.model_copy(update={"counter": self._record.counter + 1})
             if self._lock.is_at(self._lock_path(self._record.instance_id)):
-                write_record(self._directory, self._record)
+                self._write(self._record)
                 return
             key = ComponentKey(self._record.namespace, self._record.component)
-            self._directory = component_path(open_root(self._root), key)
-            with component_locked(self._directory, patience=0):
+            self._level = make_component(self._root, key)
+            with self._locked(patience=0):
                 self._refuse_if_held(self._record.instance_id)
                 self._claim(self._record)
+
+    def _look_around(self) -> None:
+        if (record := self._record) is None:
+            return
+        with closing(ComponentDirectory(self._directory, self._host)) as directory:
+            found = directory.scan(time.monotonic()).known.values()
+        warn_of_neighbours(record.instance(), found)
+
+    def _clean(self) -> None:
+        if self._left.is_set() or time.monotonic() < self._cleanup_at:
+            return
+        if self._cleanup is None:
+            self._cleanup = Cleanup(self._directory, self._host, self._left.is_set)
+        pause = self._cleanup.look(time.monotonic())
+        self._cleanup_at = time.monotonic() + random.uniform(0.5, 1.5) * pause
+
+    def _locked(self, *, patience: float = PATIENCE) -> AbstractContextManager[None]:
+        mode = file_mode(self._level, for_all_writers=True)
+        return component_locked(self._directory, mode=mode, patience=patience, given_up=self._left.is_set)
+
+    def _write(self, record: Record) -> None:
+        write_record(self._directory, record, mode=file_mode(self._level))
+
+    @property
+    def _directory(self) -> Path:
+        return self._level.path
 
     def _record_of(self, instance: Instance, counter: int) -> Record:
         return Record(

@@ -15,6 +15,7 @@ from discovery.errors import RegistrationError
 from discovery.instance import Instance, InstanceStatus
 from registry.contract import Contract
 from registry.document import Document
+from registry.service import StatusWord
 from registry.sigterm import on_sigterm
 
 log = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class RegisteredInstance:
         self._check_open()
         self._document.set_metadata(metadata)
 
-    def set_ready(self, status: InstanceStatus | str, reason: str | None = None) -> None:
+    def set_ready(self, status: InstanceStatus | StatusWord, reason: str | None = None) -> None:
         wanted = InstanceStatus(status)
         self._check_open()
         self._in_loop(lambda: self._tell(wanted, reason))

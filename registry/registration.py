@@ -5,12 +5,12 @@ import secrets
 import ssl
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from discovery.errors import RegistrationError
 from discovery.instance import Instance, InstanceStatus, check_address, check_instance_id
+from discovery.same_address import is_loopback
 from discovery.source import ComponentKey, component_key
 from registry.contract import Contract
 from registry.handle import Membership, RegisteredInstance, Serving
@@ -65,7 +65,7 @@ class Announcement:
         """The interface to listen on: only this machine's loopback, or every one (None)."""
         if self.address is None:
             return "127.0.0.1"
-        return self.address if _is_loopback(self.address) else None
+        return self.address if is_loopback(self.address) else None
 
 
 class MembershipRegistry:
@@ -192,10 +192,3 @@ def _check_mounted(announcement: Announcement) -> None:
             "`token` and `ssl_context` are for a port of its own; with a contract in your own application, "
             "give the token to `Contract` and TLS to the application"
         )
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"

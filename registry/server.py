@@ -10,9 +10,14 @@ from aiohttp import web
 
 from discovery.errors import RegistrationError
 from discovery.instance import authority
+from discovery.serving.pages import Bounds, PageServer
 from registry.contract import Contract, Header
 from registry.document import Answer
 
+CONNECTIONS = 4096
+"""Open at once: 2,048 held GETs, and those who ask now and then."""
+IDLE = 75.0
+"""Seconds; readers keep a connection for longer than the pause between two of their GETs."""
 _LINGER = 1.0
 """Seconds that answers under way get when the server stops."""
 
@@ -39,32 +44,30 @@ class ContractServer:
     def __init__(self, contract: Contract, *, ssl_context: ssl.SSLContext | None = None) -> None:
         self._contract = contract
         self._ssl = ssl_context
-        self._runner: web.AppRunner | None = None
+        self._server: PageServer | None = None
 
     async def start(self, host: str | None, port: int) -> int:
         """Listen on `host` (None: every interface, IPv6 and IPv4) and `port` (0: any free one).
 
         Raises `RegistrationError` when that cannot be had.
         """
-        listener = _listen(host, port)
-        self._runner = web.AppRunner(
+        self._server = PageServer(
             application(self._contract),
-            access_log=None,
-            handler_cancellation=True,  # a reader that went away gives its held GET back
-            shutdown_timeout=_LINGER,
+            [_listen(host, port)],
+            "the metadata's port",
+            Bounds(CONNECTIONS, IDLE, _LINGER),
+            self._ssl,
         )
         try:
-            await self._runner.setup()
-            await web.SockSite(self._runner, listener, ssl_context=self._ssl).start()
+            await self._server.start()
         except BaseException:
-            listener.close()
             await self.stop()
             raise
-        return int(listener.getsockname()[1])
+        return self._server.port
 
     async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._server is not None:
+            await self._server.stop()
 
 
 def _handler(

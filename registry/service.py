@@ -3,9 +3,12 @@
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self, TypeAlias
 
 from discovery.instance import Instance, InstanceStatus
+
+StatusWord: TypeAlias = Literal["ready", "not_ready", "draining"]
+"""The values of `InstanceStatus`, for a type checker to read."""
 
 
 class InstanceHandle(Protocol):
@@ -26,7 +29,7 @@ class InstanceHandle(Protocol):
         """
         ...
 
-    def set_ready(self, status: InstanceStatus | str, reason: str | None = None) -> None:
+    def set_ready(self, status: InstanceStatus | StatusWord, reason: str | None = None) -> None:
         """One of "ready", "not_ready", "draining" (ValueError otherwise). A drain that has begun is not taken back.
         `reason` says why it is not ready, for people: `explain` and `/health` show it.
 

@@ -5,10 +5,14 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("busy", deadline=None)  # a machine that does other work is slow, not wrong
-settings.load_profile("busy")
+# a machine that does other work is slow, not wrong; and what passes once passes again
+settings.register_profile(
+    "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("searching", settings.get_profile("same"), derandomize=False)
+settings.load_profile("same")
 
 _LONG = (
     *(
@@ -30,9 +34,12 @@ def anyio_backend() -> str:
 
 @pytest.fixture
 def eventually() -> Callable[..., Awaitable[float]]:
-    """`await eventually(predicate, within=5)`: poll until true; returns the seconds it took, fails after `within`."""
+    """`await eventually(predicate, within=20)`: poll until true; returns the seconds it took, fails after `within`.
 
-    async def wait(predicate: Callable[[], object], within: float = 5.0) -> float:
+    That is long enough for a machine that does much else: how fast something is stands in benchmarks/README.md.
+    """
+
+    async def wait(predicate: Callable[[], object], within: float = 20.0) -> float:
         started = time.monotonic()
         while not predicate():
             waited = time.monotonic() - started

@@ -5,10 +5,9 @@ import asyncio
 from benchmarks.attacks.stage.figures import Figures
 from benchmarks.attacks.stage.pulse import feel
 from benchmarks.attacks.stage.victim import picker
-from benchmarks.attacks.stage.worker import answer, worker
+from benchmarks.attacks.stage.worker import HONEST, answer, worker
 
 SECONDS = 5.0
-HONEST = b"vllm:num_requests_waiting 0\nvllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0.1\n"
 HOSTILE = HONEST + b"vllm:lora_requests_info{" + b"a" * 200_000 + b"} 1\n"
 
 

@@ -20,17 +20,17 @@ _CONFIG: Final = """
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 plugins:
-- {{type: file-discovery, parameters: {{path: {endpoints}}}}}
-- {{type: queue-scorer}}
-- {{type: kv-cache-utilization-scorer}}
-- {{type: prefix-cache-scorer}}
+- {type: file-discovery, parameters: {path: ENDPOINTS}}
+- {type: queue-scorer}
+- {type: kv-cache-utilization-scorer}
+- {type: prefix-cache-scorer}
 schedulingProfiles:
 - name: default
   plugins:
-  - {{pluginRef: queue-scorer, weight: 2}}
-  - {{pluginRef: kv-cache-utilization-scorer, weight: 2}}
-  - {{pluginRef: prefix-cache-scorer, weight: 3}}
-dataLayer: {{discovery: {{pluginRef: file-discovery}}}}
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+dataLayer: {discovery: {pluginRef: file-discovery}}
 """
 """The default profile, as both have it; a file of endpoints is all that both can read without Kubernetes."""
 _SELDOM: Final = ("--refresh-metrics-interval=10s", "--metrics-staleness-threshold=1h")
@@ -127,14 +127,21 @@ async def workers(count: int, *, alike: bool = False) -> AsyncIterator[list[int]
 
 @contextlib.asynccontextmanager
 async def picker(
-    kind: Kind, ports: Sequence[int], core: int, options: Sequence[str] = _SELDOM
+    kind: Kind,
+    ports: Sequence[int],
+    core: int,
+    options: Sequence[str] = _SELDOM,
+    config: str | None = None,
 ) -> AsyncIterator[Picker]:
-    """A picker of these workers that answers; raises TimeoutError when it does not come up."""
+    """A picker of these workers that answers; raises TimeoutError when it does not come up.
+
+    `config`: in place of the profile that both have, with ENDPOINTS for the file of endpoints.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        config = _configuration(Path(folder), ports)
+        written = _configuration(Path(folder), ports, config or _CONFIG)
         grpc, health, metrics = _free_ports(3)
         flags = [f"--grpc-port={grpc}", f"--grpc-health-port={health}", f"--metrics-port={metrics}"]
-        flags += ["--secure-serving=false", f"--config-file={config}", "-v=0", *options]
+        flags += ["--secure-serving=false", f"--config-file={written}", "-v=0", *options]
         if kind.binary is None:
             ours = ("-m", "epp", "--host=127.0.0.1", f"--transport={kind.transport}")
             program, env = [sys.executable, *ours, *flags], {}
@@ -161,12 +168,12 @@ async def _until_ready(metrics: int, endpoints: int, process: asyncio.subprocess
             await asyncio.sleep(0.1)
 
 
-def _configuration(folder: Path, ports: Sequence[int]) -> Path:
+def _configuration(folder: Path, ports: Sequence[int], text: str) -> Path:
     endpoints = folder / "endpoints.yaml"
     lines = (f'- {{name: w-{n}, address: 127.0.0.1, port: "{port}"}}' for n, port in enumerate(ports))
     endpoints.write_text("\n".join(("endpoints:", *lines, "")))
     config = folder / "config.yaml"
-    config.write_text(_CONFIG.format(endpoints=endpoints))
+    config.write_text(text.replace("ENDPOINTS", str(endpoints)))
     return config
 
 

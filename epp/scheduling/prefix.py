@@ -81,14 +81,13 @@ class PrefixCacheProducer:
         prefix = request.prefixes.get(self)
         if prefix is None:
             return
-        if prefix.claim is not None:
-            key, claim = prefix.claim
-            if key != endpoint.key:
-                self.failed(request)
-            elif self.index.is_forgotten(key, claim):
-                return
         capacity = self._sizes.get(endpoint.key, self.capacity)
-        self.index.record(prefix.blocks, endpoint.key, capacity, prefix.lengths)
+        if prefix.claim is not None and prefix.claim[0] == endpoint.key:
+            key, claim = prefix.claim
+            self.index.confirm(prefix.blocks, key, claim, capacity, prefix.lengths)
+        else:
+            self.failed(request)
+            self.index.record(prefix.blocks, endpoint.key, capacity, prefix.lengths)
 
     def failed(self, request: InferenceRequest) -> None:
         """What the pick had added goes; what was known before stays."""

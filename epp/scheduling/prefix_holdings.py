@@ -120,6 +120,18 @@ class Holdings:
             self._order.move_to_end(run)
         return new
 
+    def keep(self, chain: Sequence[int], claim: int) -> bool:
+        """The request that claimed this chain was served; False: part of it has gone since, and is to be used again."""
+        known, size, last = 0, len(chain), 0
+        while known < size and (run := self._runs.get(chain[known])) is not None:
+            if run.claims is not None:
+                if claim not in run.claims:
+                    return False
+                run.claims = None
+            known += len(run.blocks)
+            last = run.blocks[-1]
+        return known == size and (not size or last == chain[-1])
+
     def withdraw(self, chain: Sequence[int], claim: int) -> Sequence[int]:
         """The request that claimed this chain failed; returns the blocks that went, because nobody else uses them."""
         gone: list[int] = []

@@ -133,10 +133,18 @@ class PrefixIndex:
         if holdings is not None:
             self._unmask(holdings, holdings.withdraw(chain, claim))
 
-    def is_forgotten(self, key: Key, claim: int) -> bool:
-        """Whether the endpoint lost its cache since."""
+    def confirm(
+        self,
+        chain: Sequence[int],
+        key: Key,
+        claim: int,
+        capacity: int,
+        lengths: Sequence[int] | None = None,
+    ) -> None:
+        """The endpoint served the request that claimed this chain; nothing happens if it lost its cache since."""
         holdings = self._holdings.get(key)
-        return holdings is None or holdings.born > claim
+        if holdings is not None and holdings.born < claim and not holdings.keep(chain, claim):
+            self._use(chain, key, capacity, lengths, None)
 
     def _use(
         self,

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from epp.endpoint import Endpoint, EndpointPool, Floats
 from epp.protocol import Rejection
 from epp.request import InferenceRequest
-from epp.scheduling.leading import leader
+from epp.scheduling.in_flight import InFlightScorer
+from epp.scheduling.leading import Leading
 from epp.scheduling.pickers import MaxScorePicker
 from epp.scheduling.plugin import DataProducer, Filter, Picker
 from epp.scheduling.standing import TIE, Standing, Standings, Weighted, add_scores, ask
@@ -29,13 +30,17 @@ class SchedulerProfile:
     tells_scores: bool = False
     _standings: Standings = field(init=False, repr=False, compare=False)
     _asked: Sequence[Weighted] = field(init=False, repr=False, compare=False)
-    _only_best: MaxScorePicker | None = field(init=False, repr=False, compare=False)
+    _falling: Sequence[Weighted] = field(init=False, repr=False, compare=False)
+    _leading: Leading | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         published = [one for one in self.scorers if getattr(one.scorer, "published_only", False)]
         object.__setattr__(self, "_standings", Standings(published, self.staleness))
-        object.__setattr__(self, "_asked", [one for one in self.scorers if one not in published])
-        object.__setattr__(self, "_only_best", self._one_best())
+        falling = [one for one in self.scorers if isinstance(one.scorer, InFlightScorer)]
+        apart = [*published, *falling]
+        object.__setattr__(self, "_asked", [one for one in self.scorers if one not in apart])
+        object.__setattr__(self, "_falling", falling)
+        object.__setattr__(self, "_leading", self._only_best())
 
     def run(self, request: InferenceRequest, pool: EndpointPool) -> tuple[Endpoint, ...]:
         """The choice first, then the fallbacks; `Rejection` when the filters leave nothing."""
@@ -50,20 +55,24 @@ class SchedulerProfile:
         if standing.rows is not None:
             return self._picked(request, pool, self._among_stale(request, pool, standing))
         said = ask(self._asked, request, pool)
-        if self._only_best and (row := leader(standing, said, pool, self._only_best)) is not None:
+        if self._leading is not None and (row := self._leading.row(standing, said, pool)) is not None:
             return (pool.endpoints[row],)
+        said = [*said, *ask(self._falling, request, pool)]
         return self._picked(request, pool, add_scores(standing.scores.copy(), said))
 
-    def _one_best(self) -> MaxScorePicker | None:
-        """The picker, where nothing but the best of all scores is asked for, and no scorer takes from a score."""
+    def _only_best(self) -> Leading | None:
+        """Where nothing but the best of all scores is asked for, and no scorer takes from a score."""
         wanted = self.max_endpoints == 1 and not self.tells_scores
-        gains = all(one.weight >= 0 for one in self._asked)
-        return self.picker if wanted and gains and isinstance(self.picker, MaxScorePicker) else None
+        gains = all(one.weight >= 0 for one in [*self._asked, *self._falling])
+        if not (wanted and gains and isinstance(self.picker, MaxScorePicker)):
+            return None
+        falling = [(one.weight, one.scorer) for one in self._falling]
+        return Leading(self.picker, [(w, one) for w, one in falling if isinstance(one, InFlightScorer)])
 
     def _among_stale(self, request: InferenceRequest, pool: EndpointPool, standing: Standing) -> Floats:
         scores: Floats = 1.0 / (1.0 + pool.inflight)
         if standing.rows is not None and len(standing.rows):
-            said = ask(self._asked, request, standing.fresh_of(pool))
+            said = ask([*self._asked, *self._falling], request, standing.fresh_of(pool))
             known = add_scores(standing.scores.copy(), said)
             scores += min(known.min(), 0.0) - 2.0
             scores[standing.rows] = known

@@ -12,10 +12,10 @@ from epp.scheduling.plugin import Scorer, Scores
 
 TIE: Final = 1e-9
 """What one request in flight costs: it decides between equal scores and between nothing else."""
-CLOSE: Final = 1e-4
-"""Scores that are further apart are not turned round by what is in flight: that would take 100,000 requests."""
-_FEW: Final = 16
-"""Leaders up to which it is faster to take them one by one."""
+_FEW: Final = 32
+"""Endpoints up to which it is faster to take them one by one."""
+_MANY: Final = 256
+"""Endpoints from which on it is faster to find the best before they are sorted."""
 _KEPT: Final = 16
 """States that are kept at once: one for each set of candidates that requests of the same moment have."""
 
@@ -53,7 +53,7 @@ def add_scores(total: Floats, said: Said) -> Floats:
 class Standing:
     """The scores of those whose numbers are fresh. `rows`: which of the pool's they are, None: all of them.
 
-    `leaders`: where `rows` is None, those that in-flight counts can make the best; None where there are many.
+    `order`: where `rows` is None, the first of the pool, best score first; all others have `rest` at most.
     """
 
     fresh: EndpointPool
@@ -61,13 +61,15 @@ class Standing:
     scores: Floats
     since: float
     until: float
-    leaders: Sequence[int] | None
+    order: Sequence[int] | None
+    rest: float
 
     def fresh_of(self, pool: EndpointPool) -> EndpointPool:
         """Those of `pool` whose numbers are fresh, with what is in flight by now."""
         if self.rows is None:
             return pool
-        self.fresh.numbers[Column.INFLIGHT] = pool.inflight[self.rows]
+        for column in (Column.INFLIGHT, Column.UNSEEN):
+            self.fresh.numbers[column] = pool.numbers[column, self.rows]
         return self.fresh
 
 
@@ -103,10 +105,16 @@ class Standings:
             fresh, until = pool.take(mask), pool.fresh_until(self._staleness, mask)
             rows = None if fresh is pool else mask.nonzero()[0]
         scores = add_scores(np.zeros(len(fresh)), ask(self._scorers, request, fresh))
-        leaders = _leaders(scores) if rows is None else None
-        return Standing(fresh, rows, scores, pool.now, until, leaders)
+        order, rest = (None, np.inf) if rows is not None else _best_first(scores)
+        return Standing(fresh, rows, scores, pool.now, until, order, rest)
 
 
-def _leaders(scores: Floats) -> Sequence[int] | None:
-    rows = (scores >= scores.max(initial=-np.inf) - CLOSE).nonzero()[0]
-    return rows.tolist() if len(rows) <= _FEW else None
+def _best_first(scores: Floats) -> tuple[Sequence[int], float]:
+    """Few rows, and the highest score of the others."""
+    count = len(scores)
+    if count > _MANY:
+        best = scores.argpartition(count - _FEW - 1)[count - _FEW - 1 :]
+        order = best[scores[best].argsort()[::-1]].tolist()
+    else:
+        order = scores.argsort()[: -_FEW - 2 : -1].tolist()
+    return order[:_FEW], scores.item(order[_FEW]) if count > _FEW else -np.inf

@@ -7,6 +7,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from discovery.serving.acceptor import Acceptor
+from discovery.serving.connections import Connections
+from discovery.serving.descriptors import most_connections
+from discovery.serving.sockets import listening_socket, tune
 from epp.body import Budget
 from epp.exchange import Exchange
 from epp.health import Health
@@ -16,12 +20,16 @@ from epp.wire.grpc_call import Methods, frames
 from epp.wire.http2_health import health_methods
 from epp.wire.http2_processor import ExternalProcessor
 from epp.wire.limits import Limits
-from epp.wire.sockets import listening_socket, tune
 from epp.wire.tls import server_context
 from epp.wire.transport import Place
 
 log = logging.getLogger(__name__)
 
+CONNECTIONS: Final = 2048
+"""Open at once on the port that picks; a data plane has one or two for each of its threads."""
+HEALTH_CONNECTIONS: Final = 512
+IDLE: Final = 600.0
+"""Seconds without a stream. Whoever comes back opens another connection."""
 READ_SIZE: Final = 256 * 1024
 """Bytes that are read at once."""
 HIGH_WATER: Final = 512 * 1024
@@ -76,21 +84,24 @@ class Http2Transport:
         def connection(wake: Callable[[], None]) -> Connection:
             return Connection(calls.accept, self._limits, self._memory, wake, self._clock)
 
-        return Http2Listener(place, connection)
+        return Http2Listener(place, connection, CONNECTIONS if processing else HEALTH_CONNECTIONS)
 
 
 class Http2Listener:
     """See Listener; `open_connection` is given what to call when a connection has something to write."""
 
-    def __init__(self, place: Place, open_connection: Callable[[Callable[[], None]], Connection]) -> None:
+    def __init__(
+        self, place: Place, open_connection: Callable[[Callable[[], None]], Connection], most: int
+    ) -> None:
         self._place = place
+        self.connections = Connections(most_connections(most), IDLE)
         self.open_connection = open_connection
         self.port = place.port
         self.peers: set[_Peer] = set()
         self.buffer = memoryview(bytearray(READ_SIZE))
         self.stopping = False
         self._empty = asyncio.Event()
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
 
     @property
     def address(self) -> str:
@@ -104,15 +115,13 @@ class Http2Listener:
             if place.certificate is None
             else server_context(place.certificate, place.client_ca, place.tls)
         )
-        loop = asyncio.get_running_loop()
         try:
             listening = listening_socket(place.host, place.port)
         except OSError as error:
             raise place.refused() from error
-        handshake = None if tls is None else GREETING
-        self._server = await loop.create_server(
-            lambda: _Peer(self), sock=listening, ssl=tls, ssl_handshake_timeout=handshake
-        )
+        name = f"port {listening.getsockname()[1]}"
+        self._acceptor = Acceptor([listening], lambda: _Peer(self), self.connections, name=name, tls=tls)
+        self._acceptor.start()
         self.port = listening.getsockname()[1]
         return self
 
@@ -123,10 +132,10 @@ class Http2Listener:
 
     async def stop(self, grace: float | None) -> None:
         """See Listener."""
-        if self._server is None:
+        if self._acceptor is None:
             return
         self.stopping = True
-        self._server.close()
+        self._acceptor.stop()
         if grace:
             for peer in list(self.peers):
                 peer.leave()
@@ -142,6 +151,7 @@ class Http2Listener:
     def gone(self, peer: "_Peer") -> None:
         """Of a connection that was lost."""
         self.peers.discard(peer)
+        self.connections.open.discard(peer)
         if not self.peers:
             self._empty.set()
 
@@ -164,6 +174,7 @@ class _Peer(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._connection = listener.open_connection(self._soon)
         self._ahead = 0
+        self._read_at = self._loop.time()
         self._blocked = False
         self._scheduled = False
         self._expected_to_go = False
@@ -175,6 +186,7 @@ class _Peer(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  # what create_server gives
         self._transport = transport
         self._listener.peers.add(self)
+        self._listener.connections.open.add(self)
         tls: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             transport.abort()
@@ -198,6 +210,7 @@ class _Peer(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._connection.rest = b""
+        self._read_at = self._loop.time()
         if self._ended:
             return
         try:
@@ -236,6 +249,11 @@ class _Peer(asyncio.BufferedProtocol):
         self._connection.stop()
         self._write()
         self._close()
+
+    @property
+    def idle_since(self) -> float | None:
+        """See discovery.serving: without a stream, since something was read last."""
+        return None if self._connection.streams.open else self._read_at
 
     def abort(self) -> None:
         """At once, whatever is not written."""

@@ -182,7 +182,9 @@ class Stage:
         return int(listeners["listener_statuses"][0]["local_address"]["socket_address"]["port_value"])
 
     async def _envoy_config(self) -> str:
-        options = ("--listen-port", str(self.port), "--admin-port", "0", "--secure=false")
+        # nobody reads Envoy's standard output: a full pipe would stop it
+        log = ("--access-log", str(self._root / "access.log"))
+        options = ("--listen-port", str(self.port), "--admin-port", "0", "--secure=false", *log)
         pickers = (word for port in self._picker_ports for word in ("--epp", f"127.0.0.1:{port}"))
         command = python("epp", "envoy-config", *options, *pickers)
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)

@@ -87,3 +87,15 @@ def test_a_frozen_set_is_a_mapping_for_reading_only() -> None:
     with pytest.raises(TypeError):
         empty["a"] = 1
     assert repr(empty) == "FrozenDict({})"
+
+
+def test_an_overlay_shares_the_parts_that_it_leaves_alone() -> None:
+    written: CopyOnWriteDict[int] = CopyOnWriteDict()
+    for number in range(1000):
+        written[str(number)] = number
+    frozen = written.frozen()
+    overlaid = frozen.overlaid({"7": -7})
+    assert (frozen["7"], overlaid["7"], len(overlaid)) == (7, -7, 1000)
+    pairs = list(unshared(frozen, overlaid))
+    assert len(pairs) == 1
+    assert frozen.overlaid({}).parts == frozen.parts

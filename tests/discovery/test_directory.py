@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from discovery.directory import ComponentDirectory
-from discovery.flock import HeldLock
 from discovery.record import this_host
+from registry.locks import HeldLock
 from tests.held_records import descriptors_left, hold, open_descriptors, write
 
 
@@ -124,32 +124,41 @@ def test_a_fresh_record_of_another_host_is_believed_at_once(
 ) -> None:
     write(component, "a", host="another-host")
     assert ids(directory) == ["a"]
-    assert [p.name for p in component.iterdir()] == ["a.json"], "asking for the time leaves nothing"
 
 
-def test_another_hosts_record_that_was_replaced_is_not_reaped(
-    component: Path, directory: ComponentDirectory
+def test_what_was_dead_is_alive_with_its_next_record(component: Path, directory: ComponentDirectory) -> None:
+    write(component, "a")
+    assert ids(directory) == []
+    with closing_lock(hold(component, "a")):
+        assert sorted(directory.scan(1.0, {"a.json"}).instances) == ["a"]
+
+
+def test_the_dead_take_no_descriptors(component: Path, directory: ComponentDirectory) -> None:
+    for number in range(40):
+        write(component, f"w{number}")
+        (component / f"w{number}.lock").touch()
+    before = open_descriptors()
+    assert ids(directory) == []
+    assert open_descriptors() == before + 1, "the directory itself"
+
+
+def test_a_link_is_no_record_and_no_lock(
+    component: Path, directory: ComponentDirectory, tmp_path: Path
 ) -> None:
-    path = write(component, "a", host="another-host")
-    assert ids(directory) == ["a"]
-    write(component, "a", host="another-host", incarnation="two")
-    directory.scan(100.0, ())
-    assert path.exists()
-    assert ids(directory, 101.0) == ["a"]
-
-
-def test_litter_of_the_dead_is_removed_and_nothing_else(
-    component: Path, directory: ComponentDirectory
-) -> None:
-    old, young = (component / f".a.{digit * 32}.tmp" for digit in "01")
-    for path in (old, young, component / "dead.lock", component / "NOTES.lock", component / ".draft.tmp"):
-        path.touch()
-    for path in (old, component / ".draft.tmp"):
-        os.utime(path, (path.stat().st_mtime - 120,) * 2)
-    with closing_lock(HeldLock(component / "b.lock")), closing_lock(hold(component, "c")):
-        directory.scan(0.0)
-        left = {path.name for path in component.iterdir()}
-    assert left == {".lock", young.name, "NOTES.lock", ".draft.tmp", "b.lock", "c.lock", "c.json"}
+    elsewhere = tmp_path / "elsewhere"
+    with closing_lock(hold(component, "a")):
+        (component / "a.json").rename(elsewhere)
+        (component / "a.json").symlink_to(elsewhere)
+        [candidate] = directory.scan(0.0).candidates
+        assert candidate.reason is not None
+        assert candidate.reason.startswith("its record cannot be used")
+        (component / "a.json").unlink()
+        elsewhere.rename(component / "a.json")
+        (component / "a.lock").rename(elsewhere)
+        (component / "a.lock").symlink_to(elsewhere)
+        [candidate] = directory.scan(1.0).candidates
+        assert candidate.reason is not None
+        assert candidate.reason.startswith("its lock cannot be probed")
 
 
 def test_a_directory_that_took_the_place_of_another_is_noticed(

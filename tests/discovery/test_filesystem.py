@@ -1,17 +1,27 @@
 """The directory as truth: real locks, real processes, real deaths."""
 
+import asyncio
 import json
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent, RegistrationError, SourceDiscovery
+from discovery import (
+    Instance,
+    InstanceAddedEvent,
+    InstanceRemovedEvent,
+    RegistrationError,
+    SourceDiscovery,
+    WatchState,
+)
 from discovery.directory import ComponentDirectory
 from discovery.filesystem import FilesystemSource, is_network_filesystem
-from discovery.record import RootError, check_root, this_host
+from discovery.record import this_host
+from discovery.root import RootError, check_root
 from registry.filesystem import FilesystemMembership
 from tests.owner_process import owner
 
@@ -35,7 +45,7 @@ async def discovering(tmp_path: Path) -> AsyncIterator[SourceDiscovery]:
         yield service
 
 
-async def test_a_killed_owner_leaves_no_ghost_and_no_record(
+async def test_a_killed_owner_leaves_no_ghost_and_the_next_worker_removes_its_record(
     tmp_path: Path, component: Path, discovering: SourceDiscovery, eventually: Eventually
 ) -> None:
     async with discovering.watch("prod", "decode") as stream:
@@ -45,7 +55,11 @@ async def test_a_killed_owner_leaves_no_ghost_and_no_record(
             removed = await anext(stream)
             assert isinstance(removed, InstanceRemovedEvent)
             assert removed.reason == "deleted"
-            await eventually(lambda: not [p for p in component.iterdir() if p.name.startswith("a.")])
+            assert {p.name for p in component.iterdir()} == {".lock", "a.json", "a.lock"}, (
+                "a reader only reads"
+            )
+            with owner(tmp_path, "b"):
+                await eventually(lambda: not [p for p in component.iterdir() if p.name.startswith("a.")])
 
 
 async def test_a_forked_child_does_not_keep_a_dead_owner_alive(
@@ -169,9 +183,6 @@ def test_another_hosts_worker_is_judged_by_its_counter_and_our_clock(component: 
     [silent] = directory.scan(17.0).candidates
     assert silent.reason is not None
     assert "silent for more than 6 s" in silent.reason
-    assert record.exists(), "another host's record is reaped only after 60 s"
-    directory.scan(70.5)
-    assert not record.exists()
     directory.close()
 
 
@@ -196,13 +207,14 @@ def test_unknown_keys_are_tolerated_and_a_foreign_path_is_not(component: Path) -
     directory.close()
 
 
-def test_an_unlocked_record_of_this_host_is_dead_and_reaped(component: Path) -> None:
+def test_an_unlocked_record_of_this_host_is_dead(component: Path) -> None:
     directory = ComponentDirectory(component, this_host())
     (component / "a.json").write_text(a_record(this_host()))
     (component / "a.lock").touch()
-    assert directory.scan(0.0).candidates == ()
-    assert not (component / "a.json").exists()
-    assert not (component / "a.lock").exists()
+    [dead] = directory.scan(0.0).candidates
+    assert dead.instance is None
+    assert "its owner is dead" in (dead.reason or "")
+    directory.close()
 
 
 async def test_a_missing_root_that_was_named_is_a_clear_error(tmp_path: Path) -> None:
@@ -238,9 +250,45 @@ async def test_the_default_root_is_made_for_this_user_alone(
 ) -> None:
     monkeypatch.delenv("ADSUM_ROOT", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    async with SourceDiscovery(FilesystemSource()) as service:
-        assert await service.list_instances("prod", "decode") == []
-    assert (tmp_path / "adsum").stat().st_mode & 0o777 == 0o700
+    async with SourceDiscovery(FilesystemSource()) as service, service.watch("prod", "decode") as stream:
+        assert (await service.explain("prod", "decode")).candidates == ()
+        assert list(tmp_path.iterdir()) == [], "a reader makes nothing"
+        membership = FilesystemMembership()
+        await membership.join(an_instance())
+        assert isinstance(await anext(stream), InstanceAddedEvent)
+        assert (tmp_path / "adsum").stat().st_mode & 0o777 == 0o700
+        await membership.leave()
+
+
+async def test_a_reader_makes_nothing_and_sees_what_is_made(
+    tmp_path: Path, discovering: SourceDiscovery, eventually: Eventually
+) -> None:
+    assert await discovering.list_instances("typo", "nobody") == []
+    assert (await discovering.explain("typo", "nobody")).candidates == ()
+    async with discovering.watch("prod", "decode") as stream:
+        assert list(tmp_path.iterdir()) == []
+        with owner(tmp_path, "a"):
+            assert isinstance(await anext(stream), InstanceAddedEvent)
+        assert isinstance(await anext(stream), InstanceRemovedEvent)
+        shutil.rmtree(tmp_path / "prod")
+        await asyncio.sleep(0.6)
+        assert list(tmp_path.iterdir()) == []
+        assert stream.health.state is WatchState.SYNCED
+        with owner(tmp_path, "b"):
+            assert (await anext(stream)).instance_id == "b"
+
+
+async def test_a_directory_that_others_can_write_to_later_is_noticed(
+    tmp_path: Path, component: Path, discovering: SourceDiscovery, eventually: Eventually
+) -> None:
+    with owner(tmp_path, "a"):
+        async with discovering.watch("prod", "decode") as stream:
+            component.chmod(0o777)
+            await eventually(lambda: stream.health.state is WatchState.DEGRADED, within=20)
+            assert f"{component} can be written by everyone" in (stream.health.reason or "")
+            assert set(stream.instances) == {"a"}, "what was known goes on serving"
+            component.chmod(0o700)
+            await eventually(lambda: stream.health.state is WatchState.SYNCED, within=20)
 
 
 def test_the_kernels_own_filesystems_are_not_network_ones(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ async def test_closing_and_giving_up_at_any_moment_leak_no_descriptor(
             await asyncio.wait_for(discovering.list_instances("prod", "decode"), random.uniform(0.001, 0.008))
         async with discovering.watch("prod", "decode"):
             await asyncio.sleep(random.uniform(0, 0.01))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while open_descriptors() > before + 4:  # a loop's own few may come and go; one lost scan would be 150
             await asyncio.sleep(0.01)
     assert len(await discovering.list_instances("prod", "decode")) == 150
@@ -92,7 +92,7 @@ async def test_any_number_of_watched_components_starves_nobody(
         streams = [
             await watches.enter_async_context(discovering.watch("prod", f"c{number}")) for number in range(45)
         ]
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(20):
             handle = await registering.register_instance("prod", "c44")
             handle.set_ready("ready")
             assert isinstance(await anext(streams[-1]), InstanceAddedEvent)
@@ -115,7 +115,7 @@ async def test_a_directory_that_is_removed_at_any_moment_does_not_end_the_watch(
         membership = FilesystemMembership(tmp_path)
         await membership.join(Instance("a", "prod", "decode", "127.0.0.1", 80, "one"))
         membership.update(Instance("a", "prod", "decode", "127.0.0.1", 80, "one"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert isinstance(await event, InstanceAddedEvent)
         await membership.leave()
 
@@ -132,18 +132,25 @@ async def test_a_named_root_that_vanishes_is_not_made_again(tmp_path: Path, even
         await eventually(lambda: stream.health.state is WatchState.SYNCED)
 
 
-async def test_what_is_made_is_for_this_user_alone(tmp_path: Path, discovering: SourceDiscovery) -> None:
-    before = os.umask(0)
+@pytest.mark.parametrize("umask", [0, 0o077])
+@pytest.mark.parametrize("mode", [0o700, 0o750, 0o755])
+async def test_what_is_made_is_as_open_as_the_root(tmp_path: Path, mode: int, umask: int) -> None:
+    tmp_path.chmod(mode)
+    before = os.umask(umask)
+    membership = FilesystemMembership(tmp_path)
     try:
-        assert await discovering.list_instances("prod", "decode") == []
+        await membership.join(Instance("a", "prod", "decode", "127.0.0.1", 80, "one"))
     finally:
         os.umask(before)
     for made in ("prod", "prod/decode"):
-        assert (tmp_path / made).stat().st_mode & 0o777 == 0o700
+        assert (tmp_path / made).stat().st_mode & 0o7777 == mode
+    for made in (".lock", "a.lock", "a.json"):
+        assert (tmp_path / "prod/decode" / made).stat().st_mode & 0o7777 == mode & 0o644
+    await membership.leave()
 
 
 async def test_a_first_look_that_fails_is_tried_again_and_told(
-    tmp_path: Path, discovering: SourceDiscovery
+    component: Path, discovering: SourceDiscovery
 ) -> None:
     with descriptors_left(1), pytest.raises(DiscoveryTimeoutError, match="Too many open files"):
         await discovering.list_instances("prod", "decode", timeout=3.0)
@@ -186,7 +193,7 @@ async def test_file_events_come_from_a_thread_that_ends_with_them(tmp_path: Path
         assert events.take() == frozenset()
         (tmp_path / "a.json").touch()
         (tmp_path / "b.txt").touch()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await look.wait()
         assert events.take() == frozenset(["a.json"])
     assert threading.active_count() <= threads

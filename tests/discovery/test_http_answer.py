@@ -138,3 +138,11 @@ def test_a_body_in_very_many_pieces_is_refused() -> None:
     raw = OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 50_000
     with pytest.raises(AnswerError, match="chunks"):
         read(raw, limit=1_000_000)
+
+
+def test_its_fields_are_asked_for_in_any_case_and_keep_theirs() -> None:
+    answer = read(OK + b'ETag: "aB.c.1"\r\nX-A: 1\r\nx-a:2 \r\nX-B: \xff\r\nContent-Length: 0\r\n\r\n')
+    assert answer is not None
+    fields = answer.fields()
+    assert fields.get("etag") == fields.get("ETag") == '"aB.c.1"'
+    assert (fields.get("X-A"), fields.get("X-B"), fields.get("X-C")) == ("1, 2", "\udcff", None)

@@ -70,12 +70,12 @@ class Producer:
         """Several."""
         return [await self.submit(id, **fields) for id in ids]
 
-    async def result(self, request: Request, within: float = 30.0) -> Result:
+    async def result(self, request: Request, within: float = 60.0) -> Result:
         """Its one result; fails when there is none in time."""
         result = await self.queue.wait_result(request.id, request.token, timeout=within)
         assert result is not None, f"no result for {request.id} within {within} s"
         return result
 
-    async def results(self, requests: Sequence[Request], within: float = 30.0) -> list[Result]:
+    async def results(self, requests: Sequence[Request], within: float = 60.0) -> list[Result]:
         """Theirs, in order."""
         return [await self.result(request, within) for request in requests]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dispatcher.__main__ import main
 
-READY_WITHIN = 30.0
+READY_WITHIN = 90.0
 ROOT = Path(__file__).parents[2]
 
 
@@ -53,7 +53,7 @@ async def dispatcher(config: Path, *arguments: str, module: str = "dispatcher") 
         await process.wait()
 
 
-async def command(*arguments: str, within: float = 60.0) -> tuple[int, str, str]:
+async def command(*arguments: str, within: float = 90.0) -> tuple[int, str, str]:
     """`python -m dispatcher ARGUMENTS`: exit code, what it printed, what it complained of."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(

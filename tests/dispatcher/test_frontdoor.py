@@ -230,12 +230,12 @@ async def test_a_client_that_goes_away_is_not_waited_for(
             return len(await redis.pubsub_channels("*done:req-*"))
 
         waiting = asyncio.create_task(way_in.post({"X-Dispatch": "wait"}))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while not await listeners():
                 await asyncio.sleep(0.02)
         waiting.cancel()
         await asyncio.wait([waiting])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while await listeners():
                 await asyncio.sleep(0.02)
 

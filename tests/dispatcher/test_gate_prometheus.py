@@ -164,15 +164,15 @@ async def test_13_what_cannot_be_read_closes_the_gate(
         places = Places(gate)
         await eventually(lambda: gate.budget() == 0.5)
         fake.status, fake.answer = status, answer
-        await eventually(lambda: said in meter_states(gate)[0].reason, within=10)
+        await eventually(lambda: said in meter_states(gate)[0].reason, within=20)
         assert not meter_states(gate)[0].available
         assert gate.budget() == 0
         refusal = await places.ask()
         assert refusal is not None
         assert "free cannot be read" in str(refusal)
         fake.status, fake.answer, fake.data["free"] = 200, None, vector("0.4")
-        await asyncio.wait_for(refusal.changed(), 10)
-        await eventually(lambda: gate.budget() == 0.4, within=10)
+        await asyncio.wait_for(refusal.changed(), 20)
+        await eventually(lambda: gate.budget() == 0.4, within=20)
 
 
 @pytest.mark.parametrize("value", ["-0.1", "1.1"])

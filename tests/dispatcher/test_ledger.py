@@ -21,13 +21,13 @@ from dispatcher.memory.ledger import MemoryLedger
 from dispatcher.redis.ledger import SCRIPT, RedisLedger
 from tests.redis_server import RedisServer
 
-LEASE = 1000
+LEASE = 3000
 Eventually = Callable[..., Awaitable[float]]
 
 
 @pytest.fixture(params=["memory", "redis"])
 async def replicas(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Ledger, Ledger]]:
-    """Two that share a target, with a lease of 1 s."""
+    """Two that share a target, with a lease of 3 s."""
     async with AsyncExitStack() as stack:
         if request.param == "memory":
             shared = MemoryLedger(wall_clock_ms, lease_ms=LEASE)
@@ -77,7 +77,7 @@ async def test_what_one_gives_back_the_other_gets(replicas: tuple[Ledger, Ledger
     refusal = refused(await other.reserve(now, 1), "spent")
     waiting = asyncio.create_task(other.wait(30, seen=refusal.seen))
     await one.release(first, accepted=True)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 20)
     reserved(await other.reserve(now, 1))
 
 
@@ -87,13 +87,13 @@ async def test_a_wake_up_before_the_wait_is_not_missed(replicas: tuple[Ledger, L
     first = reserved(await one.reserve(now, 1))
     refusal = refused(await other.reserve(now, 1), "spent")
     await one.release(first, accepted=True)
-    await asyncio.wait_for(other.wait(30, seen=refusal.seen), 5)
+    await asyncio.wait_for(other.wait(30, seen=refusal.seen), 20)
 
 
 async def test_a_wait_ends_with_its_time(replicas: tuple[Ledger, Ledger]) -> None:
     started = time.monotonic()
     await replicas[0].wait(0.05)
-    assert 0.04 < time.monotonic() - started < 5
+    assert 0.04 < time.monotonic() - started < 20
 
 
 async def test_requests_seen_by_the_reading_are_not_counted_twice(replicas: tuple[Ledger, Ledger]) -> None:
@@ -256,7 +256,11 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(steps=STEPS)
 def test_the_script_keeps_the_same_book_as_the_account(redis_server: RedisServer, steps: list[Step]) -> None:
     """Each step is told to both, with the broker's own time; every answer must be the same."""

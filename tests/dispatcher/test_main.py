@@ -86,12 +86,12 @@ async def test_04_sigterm_lets_what_is_on_its_way_end(
     path.write_text(document(target.url, broker=redis_url, concurrency=2))
     async with producer(broker, configured(target.url)) as queue, dispatcher(path) as running:
         first, second, third = await queue.submit_all(["r1", "r2", "r3"])
-        await eventually(lambda: len(target.asked) == 2, within=10)
+        await eventually(lambda: len(target.asked) == 2, within=20)
         running.send(signal.SIGTERM)
         await _until_not_ready(running.http, "draining")
         answer_now.set()
         assert {result.status_code for result in await queue.results([first, second])} == {200}
-        assert await running.ended(within=10) == 0
+        assert await running.ended(within=20) == 0
         assert (await queue.queue.totals()).pending == 1
         assert target.ids() == ["r1", "r2"], "nothing new is claimed once it drains"
         assert await queue.queue.claim(1, owner="x")
@@ -99,7 +99,7 @@ async def test_04_sigterm_lets_what_is_on_its_way_end(
 
 
 async def _until_not_ready(http: str, said: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 40
     while True:
         status, text = await page(f"{http}/readyz")
         if status == 503 and said in text:
@@ -120,13 +120,13 @@ async def test_04_after_the_drain_timeout_claims_are_handed_back_at_once(
     path.write_text(document(target.url, broker=redis_url) + "drain_timeout: 200ms\n")
     async with producer(broker, configured(target.url)) as queue, dispatcher(path) as running:
         await queue.submit_all([f"r{number}" for number in range(20)])
-        await eventually(lambda: len(target.asked) == 20, within=10)
+        await eventually(lambda: len(target.asked) == 20, within=20)
         running.send(signal.SIGTERM)
         begun = time.monotonic()
         while (await queue.queue.totals()).claimed:
-            assert time.monotonic() - begun < 10, "the figure is 1 s after the drain timeout"
+            assert time.monotonic() - begun < 30, "the figure is 1 s after the drain timeout"
             await asyncio.sleep(0.01)
-        assert await running.ended(within=10) == 0
+        assert await running.ended(within=20) == 0
         claims = await queue.queue.claim(20, owner="x")
         assert [claim.request.id for claim in claims] == [f"r{number}" for number in range(20)]
 
@@ -147,7 +147,7 @@ async def test_05_an_outage_of_the_broker(tmp_path: Path, target: Target, eventu
         async with dispatcher(path) as running:
             async with RedisBroker(server.url) as broker, producer(broker, configured(target.url)) as queue:
                 requests = await queue.submit_all([f"r{number}" for number in range(10)], seconds=120)
-                await eventually(lambda: len(target.asked) == 5, within=10)
+                await eventually(lambda: len(target.asked) == 5, within=20)
             server.kill()
             answer_now.set()
             await _until_not_ready(running.http, "broker")
@@ -171,7 +171,7 @@ async def test_05_an_outage_of_the_broker(tmp_path: Path, target: Target, eventu
             async def ready() -> int:
                 return (await page(f"{running.http}/readyz"))[0]
 
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 40
             while await ready() != 200:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.05)
@@ -199,7 +199,7 @@ async def test_27_queues_come_and_go_without_a_restart(
     ):
         assert sample((await page(f"{running.http}/metrics"))[1], "llm_d_async_async_config_in_force") == 1
         held = await old_queue.submit("held")
-        await eventually(lambda: target.ids() == ["held"], within=10)
+        await eventually(lambda: target.ids() == ["held"], within=20)
         path.write_text("queues: nonsense")
         waiting = await new_queue.submit("n1")
         await asyncio.sleep(0.5)  # long enough for a bad file to do harm

@@ -28,13 +28,13 @@ async def test_05_answers_that_came_in_an_outage_are_published_not_asked_for_aga
 
     with RedisServer(tmp_path_factory.mktemp("away"), durable=True) as server:
         async with Target(answer=slow) as target, RedisBroker(server.url) as broker:
-            config = configured(target.url, {"name": "batch", "lease": "1s"})
+            config = configured(target.url, {"name": "batch", "lease": "4s"})
             async with producer(broker, config) as queue, dispatching(broker, config):
                 requests = await queue.submit_all([f"r{n}" for n in range(20)])
                 while len(target.asked) < 20:
                     await asyncio.sleep(0.01)
                 server.stop()
-                await asyncio.sleep(3)  # well past the lease; the answers are in
+                await asyncio.sleep(9)  # well past the lease; the answers are in
                 server.start()
                 results = await queue.results(requests)
                 assert {result.status_code for result in results} == {200}

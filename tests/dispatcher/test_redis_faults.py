@@ -252,7 +252,7 @@ async def test_who_stops_asking_leaves_the_connections_usable(redis_url: str) ->
             for _ in range(turns % 8):
                 await asyncio.sleep(0)
             asking.cancel()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 with pytest.raises(asyncio.CancelledError):
                     await asking
             assert (await queue.totals()).submitted == 0
@@ -307,8 +307,8 @@ async def test_results_that_nobody_fetched_leave_nothing_behind(redis_url: str) 
         assert await broker._client.exists("adsum:{q}:held", "adsum:{q}:i:leased") == 0
 
 
-async def test_30_claims_and_results_keep_up(redis_url: str) -> None:
-    """3,000 a second is the figure; a tenth of it is the bound."""
+async def test_30_thousands_of_claims_and_results_are_counted_once_each(redis_url: str) -> None:
+    """How many a second stands in benchmarks/README.md."""
     count = 3_000
     async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
         await asyncio.gather(*(submitted(broker, queue, f"r{n}", payload=b"x" * 2048) for n in range(count)))
@@ -316,10 +316,8 @@ async def test_30_claims_and_results_keep_up(redis_url: str) -> None:
         async def work(claim: Claim) -> None:
             assert await queue.finish(claim, answer(claim, b"y" * 500))
 
-        started = time.perf_counter()
         while claims := await queue.claim(64, owner="o"):
             await asyncio.gather(*map(work, claims))
-        assert count / (time.perf_counter() - started) > 300
         assert await counts(queue) == {"submitted": count, "succeeded": count}
 
 

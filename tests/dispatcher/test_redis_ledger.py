@@ -27,7 +27,7 @@ from tests.dispatcher.target_simulator import TargetSimulator
 from tests.redis_server import RedisServer
 
 Eventually = Callable[..., Awaitable[float]]
-LEASE = 2.0
+LEASE = 6.0
 
 
 async def shared_by_three(url: str, gate: dict[str, Any], limit: int, eventually: Eventually) -> None:
@@ -37,8 +37,8 @@ async def shared_by_three(url: str, gate: dict[str, Any], limit: int, eventually
         await eventually(lambda: all(one.ready for one in replicas), within=30)
         for one in replicas:
             one.go()
-        await eventually(lambda: all(one.held >= 0 for one in replicas), within=10)
-        await eventually(lambda: sum(one.held for one in replicas) == limit, within=10)
+        await eventually(lambda: all(one.held >= 0 for one in replicas), within=20)
+        await eventually(lambda: sum(one.held for one in replicas) == limit, within=20)
         dead = max(replicas, key=lambda one: one.held)
         assert all(one.held > 0 for one in replicas)
         living = [one for one in replicas if one is not dead]
@@ -108,7 +108,7 @@ async def test_11_64_who_wake_on_one_reading_are_n_in_all(redis_url: str, eventu
         await eventually(lambda: target.looks > 6)
         assert not admitted
         target.page = "saturation 0.285\n"  # 50 x (0.715 - 0.1) = 30.75
-        await eventually(lambda: len(admitted) >= 30, within=10)
+        await eventually(lambda: len(admitted) >= 30, within=20)
         looks = target.looks
         await eventually(lambda: target.looks > looks + 9)
         assert len(admitted) == 30
@@ -148,7 +148,7 @@ async def test_a_broker_that_is_away_lets_nobody_in_and_what_it_missed_is_told(
             with pytest.raises(QueueError):
                 await ledger.now_ms()
             server.start()
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 40
             while "asked to wait" not in (said := str(await places.ask())):
                 assert "does not answer" in said
                 assert time.monotonic() < deadline
@@ -163,7 +163,7 @@ async def test_what_was_reserved_when_the_answer_was_lost_comes_back_with_its_le
             with pytest.raises(QueueError):
                 await ledger.reserve(reading, 1)
             server.resume()  # and now the script runs
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 40
             while not isinstance(await ledger.reserve(reading, 1), Reservation):
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.02)
@@ -195,7 +195,7 @@ async def test_11_a_broker_that_lost_the_book_gives_no_place_twice(
             server.start()
             await stack.enter_async_context(beating(lambda: one.heartbeat(reserved), one.lease_ms))
             reasons = set()
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 40
             while REASONS["spent"] not in reasons:
                 answer = await asked()
                 assert not isinstance(answer, Reservation), "there is no fourth place"
@@ -212,7 +212,7 @@ async def test_a_listener_that_was_cut_off_listens_again(redis_url: str, eventua
     async with Redis.from_url(redis_url) as client, RedisLedger(client, "pool") as ledger:
         await client.client_kill_filter(_type="pubsub")
         listeners = 0
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 40
         while not listeners:
             assert time.monotonic() < deadline
             listeners = (await client.pubsub_numsub("adsum:{target:pool}:changed"))[0][1]
@@ -224,7 +224,7 @@ async def test_a_listener_that_was_cut_off_listens_again(redis_url: str, eventua
         assert isinstance(refusal, Refusal)
         waiting = asyncio.create_task(ledger.wait(30, seen=refusal.seen))
         await ledger.release(first, accepted=True)
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 20)
 
 
 async def test_every_key_of_a_script_has_one_hash_tag(tmp_path: Path) -> None:

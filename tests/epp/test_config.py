@@ -1,5 +1,6 @@
 import contextlib
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.catalogue import GO_ONLY, PLUGINS
+from epp.catalogue import PLUGINS
 from epp.config import PickerConfig, load_config
-from epp.config_document import ConfigError
+from epp.config_problems import ConfigError
+from epp.go_plugins import GO_ONLY
 from epp.parameters import MetricsSourceParameters
 from epp.saturation import UtilizationDetector
 from epp.scheduling.filters import DECODE_ROLES, LabelSelectorFilter, Requirement, RoleFilter
+from epp.scheduling.in_flight import InFlightScorer
 from epp.scheduling.pickers import MaxScorePicker, WeightedRandomPicker
 from epp.scheduling.prefix import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
 from epp.scheduling.scorers import ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer
@@ -32,7 +35,8 @@ def load_of(**sections: Any) -> PickerConfig:
 def fault(**sections: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         load_of(**sections)
-    return str(caught.value)
+    first = caught.value.problems[0]
+    return f"{first.place}: {first.said}" if first.place else first.said
 
 
 @pytest.mark.parametrize("given", [None, "", " \n"])
@@ -43,6 +47,7 @@ def test_the_default(given: str | None) -> None:
         (QueueScorer, 2),
         (KvCacheUtilizationScorer, 2),
         (PrefixCacheScorer, 3),
+        (InFlightScorer, 2),
     ]
     assert len(profile.producers) == 1
     assert isinstance(profile.picker, MaxScorePicker)
@@ -189,8 +194,9 @@ Q = {"type": "queue-scorer"}
     ("sections", "place", "said"),
     [
         ({"plugins": [Q, {"type": "quewe-scorer"}]}, "plugins[1].type: ", "'quewe-scorer' is no known"),
-        ({"plugins": [{"type": "quewe-scorer"}]}, "plugins[0].type: ", "there are: active-request-scorer, "),
-        ({"plugins": [{"type": "token-load-scorer"}]}, "plugins[0].type: ", "not built here yet"),
+        ({"plugins": [{"type": "quewe-scorer"}]}, "plugins[0].type: ", "did you mean 'queue-scorer'?"),
+        ({"plugins": [{"type": "zzz"}]}, "plugins[0].type: ", "there are: active-request-scorer, "),
+        ({"plugins": [{"type": "token-load-scorer"}]}, "plugins[0].type: ", "use active-request-scorer"),
         ({"plugins": [Q, Q]}, "plugins[1].name: ", "already the name"),
         ({"plugins": [{"name": "q"}]}, "plugins[0].type: ", "required"),
         (
@@ -246,7 +252,7 @@ Q = {"type": "queue-scorer"}
         (
             {"plugins": [Q], "schedulingProfiles": [{"name": "p", "plugins": [{"pluginRef": "q"}]}]},
             "schedulingProfiles[0].plugins[0].pluginRef: ",
-            "named here: queue-scorer",
+            "there are: queue-scorer",
         ),
         (
             {
@@ -354,7 +360,23 @@ def test_any_document_is_loaded_or_refused(sections: dict[str, Any]) -> None:
 
 
 def test_no_type_is_both_built_and_not() -> None:
-    assert not GO_ONLY & PLUGINS.keys()
+    assert not GO_ONLY.keys() & PLUGINS.keys()
+
+
+def test_what_stands_in_for_a_plugin_of_the_go_picker_is_there() -> None:
+    for advice in set(GO_ONLY.values()):
+        for name in re.findall(
+            r"[a-z]+(?:-[a-z]+)*-(?:scorer|filter|detector|producer|parser|handler)", advice
+        ):
+            assert name in PLUGINS, advice
+
+
+@pytest.mark.parametrize("version", ["llm-d.ai/v1", "llm-d.ai/v1alpha1"])
+def test_both_versions_of_the_document_are_the_same(version: str) -> None:
+    text = yaml.safe_dump(HEAD | {"apiVersion": version, "plugins": [Q]})
+    config = load(text)
+    assert [one.scorer for one in config.profile.scorers] == [QueueScorer()]
+    assert config.warnings == ()
 
 
 def source(**parameters: str) -> MetricsSourceParameters:
@@ -487,15 +509,13 @@ flowControl:
 """
 
 
-def test_the_go_picker_s_default_is_ours() -> None:
+def test_the_go_picker_s_default_decides_as_written() -> None:
     given, ours = load(GO_DEFAULT), load(None)
+    mine = [(type(one.scorer), one.weight) for one in ours.profile.scorers]
+    theirs = [(type(one.scorer), one.weight) for one in given.profile.scorers]
+    assert theirs == [(QueueScorer, 2), (KvCacheUtilizationScorer, 2), (PrefixCacheScorer, 3)]
+    assert mine == [*theirs, (InFlightScorer, 2)]
     for config in (given, ours):
-        assert [type(one.scorer) for one in config.profile.scorers] == [
-            QueueScorer,
-            KvCacheUtilizationScorer,
-            PrefixCacheScorer,
-        ]
-        assert [one.weight for one in config.profile.scorers] == [2, 2, 3]
         assert [type(one) for one in config.profile.producers] == [PrefixCacheProducer]
     assert given.detector == ours.detector
     assert given.warnings == ()

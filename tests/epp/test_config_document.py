@@ -5,7 +5,7 @@ import random
 import pytest
 
 from epp.config import PickerConfig, load_config
-from epp.config_document import ConfigError
+from epp.config_problems import ConfigError
 
 
 def load(given: str) -> PickerConfig:

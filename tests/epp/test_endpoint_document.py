@@ -120,3 +120,11 @@ def test_the_engine_comes_from_metadata_else_a_label_else_the_default() -> None:
     assert read({}, labels=labels).engine == "sglang"
     assert read({"labels": {"inference.networking.k8s.io/engine-type": "triton"}}).engine == "triton"
     assert read_endpoint(instance(), {}, EndpointDefaults(engine="trtllm-serve")).engine == "trtllm-serve"
+
+
+@pytest.mark.parametrize("name", ["port", "metrics_port"])
+def test_metadata_move_nothing_to_a_port_of_the_host(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    endpoint = read({"transport": {"http": {name: 22}}})
+    assert (endpoint.port, endpoint.metrics_port) == (8000, 8000)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert f"metadata transport.http.{name} is 22, which is below 1024 and not what it registered" in line

@@ -26,7 +26,7 @@ schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
 """
 PROMPT = {"model": "m", "prompt": "x"}
 FROZEN = 60.0
-"""Seconds that a request may take, at most, while its picker is frozen; it takes about 4."""
+"""Seconds that a request may take, at most, while its picker is frozen; it takes 3 to 5."""
 
 
 class Worker:

@@ -9,7 +9,8 @@ from hypothesis import event, given, settings
 
 from epp.endpoint import EndpointPool
 from epp.request import InferenceRequest
-from epp.scheduling.leading import leader
+from epp.scheduling.in_flight import InFlightScorer
+from epp.scheduling.leading import Leading
 from epp.scheduling.pickers import MaxScorePicker
 from epp.scheduling.plugin import Scores
 from epp.scheduling.profile import SchedulerProfile
@@ -33,7 +34,13 @@ def pools(draw: st.DrawFn) -> EndpointPool:
     size = draw(st.integers(1, 40))
     counts = st.lists(st.integers(0, 3).map(float), min_size=size, max_size=size)
     usage = st.lists(st.sampled_from([0.0, 0.5, 0.99999]) | st.floats(0, 1), min_size=size, max_size=size)
-    return pool_of(waiting=draw(counts), kv_usage=draw(usage), inflight=draw(counts))
+    return pool_of(
+        waiting=draw(counts),
+        kv_usage=draw(usage),
+        running=draw(counts),
+        inflight=draw(counts),
+        unseen=draw(counts),
+    )
 
 
 @settings(deadline=None)
@@ -44,13 +51,17 @@ def test_the_short_way_ends_at_one_of_the_best(pool: EndpointPool, data: st.Data
     weights = st.sampled_from([0.0, 1.0, 3.0])
     asked = [Weighted(SpeaksUpFor(data.draw(spoken)), data.draw(weights)) for _ in range(2)]
 
-    scores = add_scores(np.zeros(len(pool)), ask([*LOAD, *asked], REQUEST, pool)) - pool.inflight * TIE
+    falling = [Weighted(InFlightScorer(requests), 2.0) for requests in data.draw(st.sampled_from([(), (2,)]))]
+
+    told = ask([*LOAD, *asked, *falling], REQUEST, pool)
+    scores = add_scores(np.zeros(len(pool)), told) - pool.inflight * TIE
     picker = MaxScorePicker(random.Random(data.draw(st.integers(0, 3))))
-    [chosen] = SchedulerProfile(picker=picker, scorers=[*LOAD, *asked]).run(REQUEST, pool)
+    [chosen] = SchedulerProfile(picker=picker, scorers=[*LOAD, *falling, *asked]).run(REQUEST, pool)
 
     assert chosen in [pool.endpoints[row] for row in (scores == scores.max()).nonzero()[0]]
     standing = Standings(LOAD, None).of(REQUEST, pool)
-    event(f"short: {leader(standing, ask(asked, REQUEST, pool), pool, picker) is not None}")
+    leading = Leading(picker, [(2.0, InFlightScorer(2)) for _ in falling])
+    event(f"short: {leading.row(standing, ask(asked, REQUEST, pool), pool) is not None}")
 
 
 def test_equal_ones_have_equal_chances() -> None:

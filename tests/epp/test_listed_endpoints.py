@@ -111,6 +111,9 @@ async def test_one_line_says_that_a_worker_has_no_document(
             await eventually(lambda: "without a metadata document" in caplog.text)
             await eventually(lambda: denying.scrapes > 10)
     lines = [m for m in (r.getMessage() for r in caplog.records) if "metadata document" in m]
-    reason = "HTTP 401: the worker wants another bearer token"
+    reason = (
+        f"GET http://127.0.0.1:{denying.port}/metadata: HTTP 401: the worker wants another bearer token; "
+        f"python -m discovery check http://127.0.0.1:{denying.port} says what it should answer"
+    )
     who = f"127-0-0-1-{denying.port}"
     assert lines == [f"{who} is listed and gets requests, without a metadata document: {reason}"]

@@ -74,6 +74,32 @@ def test_vllm() -> None:
             b"nv_inference_pending_request_count 1\nnv_inference_exec_count 2\n",
             Load(waiting=1, running=2),
         ),
+        (
+            "llama.cpp",
+            (
+                b"# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing 2\n"
+                b"# TYPE llamacpp:requests_deferred gauge\nllamacpp:requests_deferred 1\n"
+            ),
+            Load(waiting=1, running=2),
+        ),
+        ("llama.cpp", b"llamacpp:kv_cache_usage_ratio 0.3\n", Load(kv_usage=0.3)),
+        (
+            "tgi",
+            (
+                b"# TYPE tgi_queue_size gauge\ntgi_queue_size 1\n"
+                b"# TYPE tgi_batch_current_size gauge\ntgi_batch_current_size 2\n"
+            ),
+            Load(waiting=1, running=2),
+        ),
+        (
+            "lmdeploy",
+            (
+                b'lmdeploy:num_requests_waiting{engine="0",model_name="m"} 1.0\n'
+                b'lmdeploy:num_requests_running{engine="0",model_name="m"} 2.0\n'
+                b'lmdeploy:gpu_cache_usage_perc{engine="0",model_name="m"} 0.3\n'
+            ),
+            Load(waiting=1, running=2, kv_usage=0.3),
+        ),
     ],
 )
 def test_the_words_of_each_engine(engine: str, page: bytes, expected: Load) -> None:

@@ -1,5 +1,6 @@
 """The index against a plain model of it: for each endpoint the blocks it holds, in the order of their last use."""
 
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -165,11 +166,23 @@ def test_a_claim_on_a_cache_that_was_lost_is_none_on_the_next() -> None:
     index = PrefixIndex()
     lost = index.claim([1, 2], A, 100)
     index.forget(A)
-    assert index.is_forgotten(A, lost)
+    index.confirm([1, 2], A, lost, 100)
+    assert len(index) == 0
     new = index.claim([1, 2], A, 100)
-    assert (index.is_forgotten(A, lost), index.is_forgotten(A, new)) == (True, False)
     index.withdraw([1, 2], A, lost)
     assert matched(index, [1, 2]) == [2, 0, 0]
+    index.confirm([1, 2], A, lost, 100)
+    index.withdraw([1, 2], A, new)
+    assert len(index) == 0
+
+
+def test_what_was_served_is_held_again_if_it_had_to_go() -> None:
+    index = PrefixIndex()
+    claim = index.claim([1, 2, 3], A, 100)
+    index.record([7, 8], A, 3)
+    assert matched(index, [1, 2, 3]) == [1, 0, 0]
+    index.confirm([1, 2, 3], A, claim, 4)
+    assert matched(index, [1, 2, 3]) == [3, 0, 0]
 
 
 def test_claims_take_room_and_leave_none_behind() -> None:
@@ -192,10 +205,16 @@ class Model:
         """By endpoint its blocks, each as the chain up to it, the one that was not used for longest first."""
         self.claims: dict[tuple[str, str], dict[tuple[int, ...], set[int]]] = {}
         """By endpoint the blocks that are not held for good."""
+        self.born: dict[tuple[str, str], int] = {}
+        """By endpoint its first claim since it was forgotten."""
 
     def record(
         self, chain: tuple[int, ...], key: tuple[str, str], capacity: int, claim: int | None = None
     ) -> None:
+        if key not in self.held:
+            self.born[key] = sys.maxsize
+        if claim is not None:
+            self.born[key] = min(self.born[key], claim)
         blocks = self.held.setdefault(key, [])
         claims = self.claims.setdefault(key, {})
         for end in range(len(chain), 0, -1):
@@ -227,6 +246,17 @@ class Model:
                 if not claimed:
                     del claims[chain[:end]]
                     self.held[key].remove(chain[:end])
+
+    def confirm(self, chain: tuple[int, ...], key: tuple[str, str], capacity: int, claim: int) -> None:
+        held, claims = self.held.get(key), self.claims.get(key, {})
+        if held is None or claim < self.born[key]:
+            return
+        blocks = [chain[:end] for end in range(1, len(chain) + 1)]
+        if all(block in held and claim in claims.get(block, {claim}) for block in blocks):
+            for block in blocks:
+                claims.pop(block, None)
+        else:
+            self.record(chain, key, capacity)
 
     def forget(self, key: tuple[str, str]) -> None:
         self.held.pop(key, None)
@@ -273,9 +303,9 @@ def test_as_the_model(
             if what == "withdraw":
                 index.withdraw(names(claimed), key, claim)
                 model.withdraw(claimed, key, claim)
-            elif not index.is_forgotten(key, claim):
-                index.record(names(claimed), key, capacity, lengths)
-                model.record(claimed, key, capacity)
+            else:
+                index.confirm(names(claimed), key, claim, capacity, lengths)
+                model.confirm(claimed, key, capacity, claim)
         else:
             index.record(names(chain), key, capacity, lengths)
             model.record(chain, key, capacity)

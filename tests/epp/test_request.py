@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -38,6 +39,63 @@ def parse(body: object, path: str | None = "/v1/completions", **headers: str) ->
 )
 def test_the_model_is_read_by_the_end_of_the_path(path: str | None, body: dict[str, Any]) -> None:
     assert parse(body, path).model == "m"
+
+
+TINY = {
+    "the smallest": b'{"role":""},',
+    "whole ones": b'{"role":"user","content":"a"},',
+    "of parts": b'{"role":"user","content":[{},{},{},{}]},',
+}
+
+
+@pytest.mark.parametrize("message", TINY.values(), ids=TINY.keys())
+def test_a_body_of_60_mib_of_tiny_messages_is_not_taken_apart(message: bytes) -> None:
+    """Each message of two million was an object, which took two seconds and 300 MB."""
+    body = (
+        b'{"messages":['
+        + message * (60 * 1024 * 1024 // len(message))
+        + b'{"role":"x"}],"model":"m","stream":true}'
+    )
+    tracemalloc.start()
+    try:
+        request = parse(body, "/v1/chat/completions")
+        assert request.prompt is not None
+        assert request.prompt.head(100) == (message * 20)[:100]
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (request.model, request.streaming, request.prompt_size) == ("m", True, len(body) - 39)
+    assert held < 1024 * 1024, "nothing of it is copied"
+
+
+def test_a_long_chat_that_goes_on_begins_as_before() -> None:
+    message = b'{"role":"user","content":"a"},' * 110_000
+    heads = []
+    for more in (b"", message[:-1] + b","):
+        prompt = parse(
+            b'{"model":"m","messages":[' + message + more + b'{"role":"u"}]}', "/v1/chat/completions"
+        ).prompt
+        assert prompt is not None
+        heads.append(prompt.head(None))
+    assert heads[1].startswith(heads[0][: -len(b'{"role":"u"}')])
+
+
+@pytest.mark.parametrize("many", [b'{"a":' + b"{}" + b"}", b'"no list"', b"null", b"[ ]", b"5"])
+def test_a_long_body_must_have_messages_too(many: bytes) -> None:
+    rest = b",".join([b'{"a":{}}'] * 300_000)
+    body = b'{"model":"m","messages":' + many + b',"other":[' + rest + b"]}"
+    with pytest.raises(Rejection, match="messages") as refused:
+        parse(body, "/v1/chat/completions")
+    assert refused.value.status == 400
+
+
+def test_many_braces_in_the_text_of_a_large_body_are_no_messages() -> None:
+    text = "{}" * 2_000_000
+    chat = {"model": "m", "messages": [{"role": "user", "content": text}]}
+    request = parse(chat, "/v1/chat/completions")
+    assert (request.model, request.prompt_size > 4_000_000) == ("m", True)
+    embedded = parse({"model": "m", "input": text}, "/v1/embeddings")
+    assert embedded.prompt_size == len(text) + 2
 
 
 @pytest.mark.parametrize(

@@ -72,3 +72,17 @@ def test_as_a_filter(
     detector = UtilizationDetector(queue_depth=5, kv_cache_utilization=0.8, staleness=0.2, headroom=0.2)
     pool = pool_of(now=1.0, waiting=waiting, kv_usage=kv_usage, scraped_at=scraped_at)
     assert detector.filter(REQUEST, pool).tolist() == expected
+
+
+def test_without_a_page_the_requests_in_flight_count() -> None:
+    idle = pool_of(pageless=[1.0, 1.0], scraped_at=[NEVER, NEVER], inflight=[0, 0])
+    assert DETECTOR.saturation(idle) == 0.0
+    busy = pool_of(pageless=[1.0, 1.0], scraped_at=[NEVER, NEVER], inflight=[5, 100])
+    assert DETECTOR.saturation(busy) == 2.0, "5 waiting are full, and none counts as more than three"
+    unknown = pool_of(pageless=[1.0, 0.0], scraped_at=[NEVER, NEVER], inflight=[0, 0])
+    assert DETECTOR.saturation(unknown) == 0.5, "a page that is only silent is full as before"
+
+
+def test_who_has_no_page_passes_the_filter_by_what_is_in_flight() -> None:
+    pool = pool_of(pageless=[1.0, 1.0, 0.0], scraped_at=[NEVER, NEVER, 100.0], inflight=[4, 5, 0])
+    assert DETECTOR.filter(REQUEST, pool).tolist() == [True, False, True]

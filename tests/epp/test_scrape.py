@@ -207,16 +207,16 @@ async def test_what_goes_wrong_is_said_and_passes(
         await eventually(lambda: waiting(store) == [1])
 
 
-async def test_a_worker_without_a_page_is_told_what_follows_from_it(
+async def test_a_page_that_is_broken_is_told_with_what_follows_from_it(
     eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, store, failures = Worker(), Datastore(), list[str]()
-    worker.status = 404
+    worker.status = 500
     async with serving(worker), scraping(store, on_error=lambda _, reason: failures.append(reason)):
         add(store, worker)
         await eventually(lambda: len(failures) >= 3)
     [line] = [record.getMessage() for record in caplog.records if "no metrics of" in record.getMessage()]
-    assert "status 404" in line
+    assert "status 500" in line
     assert "it counts as full for saturation and ranks behind those that are known" in line
 
 
@@ -451,3 +451,44 @@ async def test_nothing_waits_for_a_use_any_more_when_it_stops(eventually: Eventu
             await eventually(lambda: bool(store.on_use))
         assert store.on_use == {}
         store.reserve(store.endpoints[0])
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_a_worker_without_a_page_is_as_full_as_what_is_in_flight(
+    status: int, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, store, detector = Worker(), Datastore(), UtilizationDetector(queue_depth=5)
+    worker.status = status
+
+    def saturation() -> float:
+        return detector.saturation(store.pool(time.monotonic()))
+
+    async with serving(worker), scraping(store):
+        add(store, worker)
+        assert saturation() == 1.0, "nobody has looked yet"
+        await eventually(lambda: saturation() == 0.0)
+        [endpoint] = store.endpoints
+        for _ in range(5):
+            store.reserve(endpoint)
+        assert saturation() == 1.0
+        for _ in range(5):
+            store.release(endpoint)
+        assert saturation() == 0.0
+        assert not store.pool(time.monotonic()).fresh(1.0).any(), "it ranks behind those that are known"
+        [warning] = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+        assert "has no metrics page" in warning
+        assert "requests in flight" in warning
+        assert "counts as full" not in warning
+        worker.status = 200
+        await eventually(lambda: store.pool(time.monotonic()).fresh(1.0).all())
+        worker.status = 500
+        await eventually(lambda: saturation() == 1.0)
+
+
+async def test_a_page_that_is_gone_for_a_moment_is_no_worker_without_one(eventually: Eventually) -> None:
+    worker, store, detector = Worker(), Datastore(), UtilizationDetector(staleness=0.05)
+    async with serving(worker), scraping(store):
+        worker.status = 503
+        add(store, worker)
+        await eventually(lambda: worker.asked > 3)
+        assert detector.saturation(store.pool(time.monotonic())) == 1.0

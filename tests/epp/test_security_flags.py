@@ -126,6 +126,19 @@ async def test_suites_that_no_key_of_ours_fits_stop_the_start(tmp_path: Path) ->
         assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) == "ECDHE-RSA-AES128-GCM-SHA256"
 
 
+async def test_a_replaced_certificate_that_no_suite_fits_stays_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(rsa_pair(), tmp_path)
+    only_rsa = "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
+    async with picker(only_rsa, f"--cert-path={tmp_path}", "--enable-cert-reload") as where:
+        write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
+        async with asyncio.timeout(20):
+            while "the certificate stays as it was: --tls-cipher-suites" not in caplog.text:
+                await asyncio.sleep(0.1)
+        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) == "ECDHE-RSA-AES128-GCM-SHA256"
+
+
 async def status(url: str, context: ssl.SSLContext | None = None) -> int | str:
     async with aiohttp.ClientSession() as session:
         try:
@@ -162,6 +175,19 @@ async def test_the_metrics_page_is_shown_to_clients_of_the_authority_only(tmp_pa
         assert await status(url, client_context(pair)) == 200
         for stranger in (None, other):
             assert await status(url, client_context(stranger)) != 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [("--metrics-address=0.0.0.0", True), ("--metrics-address=127.0.0.1", False), ("", False)],
+)
+async def test_a_page_that_everybody_can_read_is_said_to_be_one(
+    arguments: str, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The Go picker asks for a token unless it is told not to."""
+    caplog.set_level("INFO")
+    async with picker(*arguments.split()):
+        assert ("the metrics page is open to whoever reaches 0.0.0.0:" in caplog.text) is told
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
 from epp import status
-from epp.endpoint import NO_ADAPTERS, NO_NUMBERS, Endpoint, EndpointPool
+from epp.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
 from epp.pool_gauges import PoolGauges
 from epp.telemetry import Telemetry
 
@@ -23,7 +23,9 @@ ENDPOINTS = [
     ),
     Endpoint(id="b", incarnation="1", address="fd00::1", port=8000, metrics_port=8000, reachable=False),
 ]
-KNOWN = np.array([[2.0], [3.0], [0.5], [1.0], [0.0], [9.0], [1.0], [0.0]])
+KNOWN = NO_NUMBERS.copy()
+KNOWN[[Column.WAITING, Column.RUNNING, Column.KV_USAGE, Column.INFLIGHT], 0] = [2.0, 3.0, 0.5, 1.0]
+KNOWN[Column.SCRAPED_AT] = 9.0
 
 
 def pool() -> EndpointPool:

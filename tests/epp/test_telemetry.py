@@ -1,10 +1,11 @@
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 
 from epp.director import Pick
 from epp.protocol import Rejection
-from epp.telemetry import Telemetry, TimedDirector
+from epp.telemetry import UNUSED, UNUSED_OF_MANY, Telemetry, TimedDirector
 
 M = {"model_name": "m", "target_model_name": "m", "fairness_id": "default-flow", "priority": "0"}
 NOBODY = dict.fromkeys(M, "")
@@ -132,3 +133,89 @@ def test_picks_are_timed(telemetry: Telemetry, director: Any) -> None:
     timed.release(pick, 0)
     assert director.reported == ["10.0.0.2:8000"]
     assert director.released == [director.outcome]
+
+
+BREAKS = [
+    "\n",
+    "\r",
+    "\x0b",
+    "\x0c",
+    "\x1c",
+    "\x1d",
+    "\x1e",
+    "\x85",
+    "\u2028",
+    "\u2029",
+    "\x00",
+    "\x7f",
+    "\x9b",
+]
+
+
+@pytest.mark.parametrize("break_", BREAKS, ids=[f"U+{ord(one):04X}" for one in BREAKS])
+def test_a_client_cannot_begin_a_line_of_the_page(telemetry: Telemetry, picking: Any, break_: str) -> None:
+    """Whoever reads it, and whatever that takes for the end of a line."""
+    pick = picking("10.0.0.1:8000")
+    pick.request.model = pick.request.fairness_id = f"a{break_}llm_d_epp_ready_endpoints 1000{break_}b"
+    telemetry.picked(pick, 1)
+    telemetry.released(pick, 1, 2)
+    page = generate_latest(telemetry.registry).decode()
+    assert page.splitlines() == page.split("\n")[:-1]
+    assert [line for line in page.splitlines() if line.startswith("llm_d_epp_ready_endpoints")] == []
+    assert "allm_d_epp_ready_endpoints 1000b" in page
+    assert break_ not in page.replace("\n", "")
+
+
+def test_names_that_differ_in_what_is_not_shown_take_no_room(picking: Any) -> None:
+    telemetry = Telemetry(label_sets=3)
+    for number in range(100):
+        pick = picking("10.0.0.1:8000")
+        pick.request.model = "a" + "\x00" * number
+        telemetry.picked(pick, 1)
+    assert (
+        telemetry.registry.get_sample_value(
+            "llm_d_epp_request_total", M | {"model_name": "a", "target_model_name": "a"}
+        )
+        == 100
+    )
+
+
+def counted(telemetry: Telemetry, name: str = "llm_d_epp_request_total") -> dict[str, float]:
+    """By model."""
+    return {
+        sample.labels["model_name"]: sample.value
+        for family in telemetry.registry.collect()
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def test_labels_that_nobody_uses_make_room(picking: Any) -> None:
+    telemetry = Telemetry(label_sets=3)
+
+    def pick(name: str, now: float) -> Any:
+        made = picking("10.0.0.1:8000")
+        made.request.model = name
+        telemetry.picked(made, now)
+        return made
+
+    telemetry.released(pick("attacker", 100), 100, 101)
+    telemetry.released(pick("another", 100), 100, 101)
+    runs = pick("runs", 100)
+    early = pick("honest", 200)
+    assert counted(telemetry) == {"attacker": 1, "another": 1, "runs": 1, "other": 1}
+    later = pick("honest", 100 + UNUSED_OF_MANY + 1)
+    assert counted(telemetry) == {"runs": 1, "other": 1, "honest": 1}, "what runs stays, however old it is"
+    for one in (early, runs, later):
+        telemetry.released(one, 100, 500)
+    assert counted(telemetry, "llm_d_epp_request_running") == {"runs": 0, "other": 0, "honest": 0}
+
+
+def test_labels_that_nobody_uses_are_shown_no_longer(picking: Any) -> None:
+    telemetry = Telemetry()
+    for name, now in (("once", 100), ("again", 100), ("again", 90 + UNUSED), ("again", 111 + UNUSED)):
+        made = picking("10.0.0.1:8000")
+        made.request.model = name
+        telemetry.picked(made, now)
+        telemetry.released(made, now, now)
+    assert counted(telemetry) == {"again": 3}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from epp.config_document import ConfigError
+from epp.config_problems import ConfigError
 from epp.parameters import FileDiscoveryParameters
 from epp.settings import Settings
 from epp.worker_source import SourceError, WorkerSource, choose

@@ -74,17 +74,17 @@ async def test_a_plain_answer_says_who_served_it(worker: Worker) -> None:
 
 
 async def test_a_streamed_answer_comes_token_by_token(slow_worker: Worker) -> None:
-    body = {"model": "tiny", "prompt": "one two", "max_tokens": 6, "stream": True}
+    body = {"model": "tiny", "prompt": "one two", "max_tokens": 60, "stream": True}
     async with slow_worker.http.post("/v1/completions", json=body) as response:
         assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
         assert response.headers["x-served-by"] == "decode-7"
         first = await response.content.readuntil(b"\n\n")
-        assert slow_worker.pacer.totals.generated < 6
+        assert slow_worker.pacer.totals.generated < 60
         rest = await response.read()
     events = (first + rest).decode().split("\n\n")
     assert events[-2:] == ["data: [DONE]", ""]
     chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
-    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "one two one two one two"
+    assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == " ".join(["one two"] * 30)
     assert chunks[-1]["choices"][0]["finish_reason"] == "length"
 
 
@@ -200,12 +200,12 @@ async def test_health_follows_the_status_and_draining_closes_connections(worker:
 
 async def test_quiet_means_that_nothing_came_for_a_while() -> None:
     duty = Duty()
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         await duty.quiet(0.01)
     with duty.request(), anyio.move_on_after(0.05) as scope:
         await duty.quiet(0.01)
     assert scope.cancelled_caught
-    with anyio.fail_after(5):
+    with anyio.fail_after(20):
         await duty.quiet(0.01)
 
 

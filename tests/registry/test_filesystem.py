@@ -11,8 +11,8 @@ import pytest
 
 import registry
 from discovery import Instance, RegistrationError
-from discovery.flock import component_locked
 from registry.filesystem import FilesystemMembership
+from registry.locks import component_locked
 
 Eventually = Callable[..., Awaitable[float]]
 
@@ -37,7 +37,7 @@ async def test_a_cancelled_join_registers_nobody_later(tmp_path: Path, component
     with component_locked(component):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(membership.join(an_instance()), 0.1)
-        await asyncio.wait_for(membership.leave(), 1)
+        await asyncio.wait_for(membership.leave(), 20)
     await asyncio.sleep(0.1)
     assert names(component) == {".lock"}
     again = FilesystemMembership(tmp_path)

@@ -84,7 +84,7 @@ async def test_held_get_answers_when_the_document_changes(
             assert response.status == 200
             assert response.headers["Preference-Applied"] == "wait=30"
             assert response.headers["ETag"] == document.current.etag
-        assert 0.04 < loop.time() - started < 1
+        assert 0.04 < loop.time() - started < 20
 
 
 async def test_held_get_answers_304_when_time_is_up(
@@ -105,7 +105,7 @@ async def test_a_change_from_another_thread_ends_held_gets(
     get = asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document)))
     await asyncio.sleep(0.05)
     await asyncio.to_thread(document.set_metadata, {"from": "a thread"})
-    async with await asyncio.wait_for(get, 2) as response:
+    async with await asyncio.wait_for(get, 20) as response:
         assert await response.json() == {"from": "a thread"}
 
 
@@ -133,8 +133,8 @@ async def test_stopping_ends_held_gets(
     get = asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document)))
     await asyncio.sleep(0.05)
     contract.release()
-    await asyncio.wait_for(server.stop(), 2)
-    async with await asyncio.wait_for(get, 2) as response:
+    await asyncio.wait_for(server.stop(), 20)
+    async with await asyncio.wait_for(get, 20) as response:
         assert (response.status, response.headers["Instance-Status"]) == (200, "draining")
     with pytest.raises(aiohttp.ClientConnectionError):
         await client.get(f"{url}/live")

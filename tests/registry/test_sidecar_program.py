@@ -55,12 +55,12 @@ async def test_the_program_registers_drains_and_leaves(
             assert (added.instance_id, added.instance.labels) == ("vllm-0", {"zone": "a"})
             assert (await added.instance.metadata())["model"]["name"] == "Qwen3"
             process.send_signal(signal.SIGTERM)
-            removed = await asyncio.wait_for(_removal(stream), 5)
+            removed = await asyncio.wait_for(_removal(stream), 20)
             assert removed.reason == "terminating"
             await asyncio.sleep(0.5)
             assert process.returncode is None  # the server still answers
             await server.stop()
-            _, log = await asyncio.wait_for(process.communicate(), 5)
+            _, log = await asyncio.wait_for(process.communicate(), 20)
     finally:
         if process.returncode is None:
             process.kill()

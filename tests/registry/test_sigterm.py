@@ -94,8 +94,8 @@ async def test_sigterm_drains_first_and_then_ends_the_program(
     (record,) = (tmp_path / "dynamo" / "decode").glob("decode-*.json")
     assert '"ready"' in record.read_text()
     process.send_signal(signal.SIGTERM)
-    await eventually(lambda: '"draining"' in record.read_text(), 2)
-    output, _ = await asyncio.wait_for(process.communicate(), 10)
+    await eventually(lambda: '"draining"' in record.read_text(), 20)
+    output, _ = await asyncio.wait_for(process.communicate(), 30)
     assert output.splitlines() == [b"work done", b"end"]
     assert process.returncode in exit_codes
     assert not record.exists()
@@ -105,9 +105,9 @@ async def test_a_second_sigterm_cuts_the_drain_short(tmp_path: Path, eventually:
     process = await start(PLAIN.replace("sleep(0.6)", "sleep(20)"), tmp_path)
     (record,) = (tmp_path / "dynamo" / "decode").glob("decode-*.json")
     process.send_signal(signal.SIGTERM)
-    await eventually(lambda: '"draining"' in record.read_text(), 2)
+    await eventually(lambda: '"draining"' in record.read_text(), 20)
     process.send_signal(signal.SIGTERM)
-    output, _ = await asyncio.wait_for(process.communicate(), 3)
+    output, _ = await asyncio.wait_for(process.communicate(), 15)
     assert (output, process.returncode) == (b"end\n", 0)
     assert not record.exists()
 

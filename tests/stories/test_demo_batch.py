@@ -28,10 +28,10 @@ async def test_a_taken_port_is_said_and_nothing_is_started(tmp_path: Path) -> No
 async def test_stopped_in_the_middle_it_leaves_nothing(tmp_path: Path, eventually: Eventually) -> None:
     async with demo(tmp_path, "--port", "0", "--alone", "0") as process:
         assert process.stdout is not None
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(120):
             while b"are submitted" not in await process.stdout.readline():
                 assert process.returncode is None
-        await eventually(lambda: any("dispatcher submit" in command for command in left(tmp_path)), within=20)
+        await eventually(lambda: any("dispatcher submit" in command for command in left(tmp_path)), within=60)
         process.send_signal(signal.SIGINT)
         code, output = await ended(process)
     assert code == 130, output

@@ -18,6 +18,7 @@ from epp.wire.messages.ext_proc_pb2 import (
 
 _LIMIT = 128 * 1024 * 1024
 _PATIENCE = 30.0
+_PIECE = 1024 * 1024
 
 
 @contextlib.asynccontextmanager
@@ -42,15 +43,17 @@ async def ask(
     )
     first.request_headers.headers.headers.extend(field.SerializeToString() for field in fields)
     first.protocol_config.request_body_mode = ProcessingMode.FULL_DUPLEX_STREAMED
-    second = ProcessingRequest(metadata_context=context)
-    second.request_body.body, second.request_body.end_of_stream = body, True
     call = opened.stream_stream(
         f"/{EXT_PROC}/Process",
         request_serializer=ProcessingRequest.SerializeToString,
         response_deserializer=ProcessingResponse.FromString,
     )(timeout=_PATIENCE)
     await call.write(first)
-    await call.write(second)
+    for at in range(0, len(body) or 1, _PIECE):
+        piece = ProcessingRequest()
+        piece.request_body.body = body[at : at + _PIECE]
+        piece.request_body.end_of_stream = at + _PIECE >= len(body)
+        await call.write(piece)
     answer = await call.read()
     call.cancel()
     assert isinstance(answer, ProcessingResponse), "the stream ended without an answer"

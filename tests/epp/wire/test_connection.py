@@ -74,7 +74,11 @@ def test_a_conversation_cut_at_every_byte(wired: Wire, messages: Any) -> None:
             assert pair.status(stream) == "0", cut
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=40,
+    deadline=None,
+)
 @given(
     shape=st.tuples(st.binary(max_size=300), st.lists(st.integers(1, 100), min_size=1, max_size=8))
     | st.tuples(

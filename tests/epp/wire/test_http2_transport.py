@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from grpc import aio
 
+from discovery.serving.sockets import tune
 from epp import certificate
 from epp.body import Budget
 from epp.certificate import Certificate, KeyPair
@@ -37,7 +38,6 @@ from epp.wire.grpc_messages import prefixed
 from epp.wire.http2_transport import Http2Transport
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from epp.wire.sockets import tune
 from epp.wire.transport import Listener, Place, open_transport
 from tests.epp.wire.conftest import HEADERS, PATH
 
@@ -196,7 +196,7 @@ async def test_what_does_not_speak_http2_is_told_and_left(director: Any, greetin
     async with picking(director) as picker:
         client = await picker.connect()
         client.writer.write(greeting)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             said = await client.reader.read()
         assert b"not HTTP/2" in said
         await client.close()
@@ -231,7 +231,7 @@ async def test_a_stop_with_grace_ends_when_the_last_stream_does(director: Any, m
             await picker.connect()
         client.h2.reset_stream(stream)
         client.flush()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(20):
             while await client.reader.read(65_536):
                 pass
             await client.close()
@@ -247,7 +247,7 @@ async def test_a_stop_without_grace_says_so_on_every_stream(director: Any, messa
             await call.read()
         await calls[1].write(messages.response_headers().SerializeToString())
         await calls[1].read()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await picker.listener.stop(None)
             assert await calls[0].code() is grpc.StatusCode.UNAVAILABLE
             assert await calls[1].code() is grpc.StatusCode.OK
@@ -423,7 +423,7 @@ async def test_tls_without_alpn_is_not_served(director: Any) -> None:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         reader, writer = await asyncio.open_connection("127.0.0.1", picker.listener.port, ssl=context)
         writer.write(PREFACE + settings({}))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert await reader.read() == b""
         writer.close()
 
@@ -452,9 +452,9 @@ async def test_a_stream_that_nobody_ends_does_not_hold_up_a_stop(director: Any, 
         client.send(client.open(), messages.headers())
         client.flush()
         await client.read()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await picker.listener.stop(0.1)
         assert picker.transport.open_streams == 0
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             assert goaway(1, ErrorCode.NO_ERROR) in await client.reader.read()
         await client.close()

@@ -79,6 +79,10 @@ async def witnessing(discovery: SourceDiscovery, *, metadata: bool = False) -> A
         reading = asyncio.create_task(witness.read(), name="witness")
         try:
             yield witness
+            for _ in range(5_000):  # turns of the loop, in which it hears what is told and not yet read
+                if witness.told == dict(stream.instances):
+                    break
+                await asyncio.sleep(0)
             witness.check()
         finally:
             reading.cancel()

@@ -1,5 +1,6 @@
-"""The sockets of our HTTP/2 server."""
+"""The sockets of our servers."""
 
+import contextlib
 import socket
 
 
@@ -9,6 +10,22 @@ def listening_socket(host: str, port: int) -> socket.socket:
         host = "0.0.0.0"  # noqa: S104  # what was asked for
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=host == "::")
+
+
+def listening_sockets(host: str, port: int) -> list[socket.socket]:
+    """One for each address of a host that may be a name; raises OSError and UnicodeError. "::" is as above."""
+    if host == "::":
+        return [listening_socket(host, port)]
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = dict.fromkeys((family, address[0]) for family, _, _, _, address in found)
+    with contextlib.ExitStack() as opened:
+        listening = []
+        for family, address in addresses:
+            one = socket.create_server((str(address), port), family=family, backlog=1024)
+            listening.append(opened.enter_context(one))
+            port = port or one.getsockname()[1]
+        opened.pop_all()
+    return listening
 
 
 def tune(connection: socket.socket) -> None:

@@ -1,0 +1,41 @@
+"""A peer of the picker's port sends subset hints of a megabyte, no two alike, and one of 160,000 addresses."""
+
+import contextlib
+
+import grpc.aio
+
+from benchmarks.attacks.stage.asking import ask, channel
+from benchmarks.attacks.stage.figures import Figures
+from benchmarks.attacks.stage.pulse import feel, pulse
+from benchmarks.attacks.stage.victim import picker
+from benchmarks.attacks.stage.worker import HONEST, answer, worker
+from epp.control_headers import SUBSET
+from epp.protocol import SUBSET_NAMESPACE
+from epp.wire.messages.ext_proc_pb2 import Metadata
+
+BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
+UNIQUE = 150
+MANY = ",".join(f"[fd00::{number >> 16:x}:{number & 65535:x}]:8000" for number in range(160_000))
+
+
+async def attack(figures: Figures) -> None:
+    async with (
+        worker({"/metrics": answer(HONEST)}) as port,
+        picker([port]) as victim,
+        channel(victim.ports["grpc"]) as opened,
+    ):
+        await ask(opened, BODY)
+        quiet, held = await feel(victim.url("/healthz"), 2.0), victim.megabytes
+        for number in range(UNIQUE):
+            await _ask(opened, f"{number}" + "a" * 1_000_000)
+        figures.add(f"memory, {UNIQUE} unique hints later", f"{held:.0f} MB", f"{victim.megabytes:.0f} MB")
+        async with pulse(victim.url("/healthz")) as under:
+            await _ask(opened, MANY)
+        figures.add("who asks for /healthz meanwhile", quiet, under)
+
+
+async def _ask(opened: grpc.aio.Channel, hint: str) -> None:
+    context = Metadata()
+    context.filter_metadata[SUBSET_NAMESPACE].update({SUBSET: hint})
+    with contextlib.suppress(grpc.aio.AioRpcError, AssertionError):
+        await ask(opened, BODY, context=context)

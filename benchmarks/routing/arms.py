@@ -1,0 +1,93 @@
+"""The ways to pick that are compared: configurations, read and run by the picker's own code."""
+
+import dataclasses
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from discovery import Instance, InstanceAddedEvent
+from epp.config import DEFAULT_CONFIG, load_config
+from epp.datastore import Datastore
+from epp.director import Director, Policy
+from epp.endpoint import Endpoint, EndpointPool
+from epp.request import InferenceRequest
+from epp.scheduling.plugin import DataProducer
+
+_DEMO: Final = Path(__file__).parents[2] / "examples" / "demo" / "picker.yaml"
+_GO: Final = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+"""
+"""The Go picker's default profile, as our code decides by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """`learns_late`: a prefix is known at the response headers only."""
+
+    config: str
+    learns_late: bool = False
+
+
+ARMS: Final[Mapping[str, Arm]] = {
+    "default": Arm(DEFAULT_CONFIG),
+    "the Go picker's weights": Arm(_GO),
+    "the Go picker's weights, learning at the headers": Arm(_GO, learns_late=True),
+    "the demo's weights": Arm(_DEMO.read_text()),
+}
+
+
+class LearnsLate:
+    """A data producer that is not told of picks."""
+
+    def __init__(self, producer: DataProducer) -> None:
+        self._producer = producer
+
+    def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
+        self._producer.prepare(request, pool)
+
+    def picked(self, request: InferenceRequest, endpoint: Endpoint) -> None:
+        pass
+
+    def served(self, request: InferenceRequest, endpoint: Endpoint) -> None:
+        self._producer.served(request, endpoint)
+
+    def failed(self, request: InferenceRequest) -> None:
+        pass
+
+    def sized(self, endpoint: Endpoint, tokens: int) -> None:
+        self._producer.sized(endpoint, tokens)
+
+    def forget(self, endpoint: Endpoint) -> None:
+        self._producer.forget(endpoint)
+
+    def retain(self, endpoints: Sequence[Endpoint]) -> None:
+        self._producer.retain(endpoints)
+
+
+def picker(arm: Arm, workers: int, seed: int) -> tuple[Datastore, Director]:
+    """A picker's decisions, without its wire; worker `n` is the endpoint in row `n`."""
+    rng = random.Random(seed)
+    config = load_config(arm.config, rng=rng)
+    profile = config.profile
+    if arm.learns_late:
+        producers = [LearnsLate(producer) for producer in profile.producers]
+        profile = dataclasses.replace(profile, producers=producers)
+    store = Datastore()
+    director = Director(store, profile, config.detector, Policy(), rng)
+    for number in range(workers):
+        instance = Instance(f"w{number}", "bench", "worker", f"10.0.0.{number + 1}", 8000, "a")
+        store.apply(InstanceAddedEvent(instance), {})
+    return store, director

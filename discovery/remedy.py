@@ -1,0 +1,26 @@
+"""Why a worker's metadata cannot be had, for people: what was asked, what came, and what to do. Pure."""
+
+from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
+from discovery.instance import METADATA_PATH
+
+
+def in_full(error: MetadataUnavailableError, scheme: str) -> str:
+    """One line; `scheme` of the URL that was asked."""
+    remedy = _remedy(error, f"{scheme}://{error.authority}")
+    return f"GET {scheme}://{error.authority}{METADATA_PATH}: {error.reason}" + (
+        f"; {remedy}" if remedy else ""
+    )
+
+
+def _remedy(error: MetadataUnavailableError, url: str) -> str:
+    port = error.authority.rpartition(":")[2]
+    if isinstance(error.__cause__, ConnectionRefusedError):
+        return (
+            f"nothing listens on port {port}: start the server there, or register the port that it listens on "
+            "(registry.open(..., port=...))"
+        )
+    if isinstance(error, WorkerUnreachableError) and error.silent:
+        return "its process may have stopped, or something on the way drops what is sent to it"
+    if isinstance(error, WorkerUnreachableError) or not error.connected:
+        return ""
+    return f"python -m discovery check {url} says what it should answer"

@@ -1,0 +1,106 @@
+"""Plugin types that the Go picker registers and we do not build, and what a file can say instead (pure).
+
+Names: llm-d-router, cmd/epp/runner/runner.go, August 2026.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+_PREFIX: Final = "use prefix-cache-scorer, which believes what it sent where"
+_LATENCY: Final = "use queue-scorer and active-request-scorer: no latency is predicted"
+_ONE_PROFILE: Final = "use single-profile-handler: one profile picks one worker for each request"
+_DISAGGREGATED: Final = f"{_ONE_PROFILE}, with decode-filter where workers have roles"
+_SESSION: Final = "use prefix-cache-scorer: requests of one session begin alike"
+_LABELS: Final = "use label-selector-filter"
+_FLOW: Final = "leave it out: flow control is not built, requests of negative priority are refused while the pool is full"
+_DETECTOR: Final = "use utilization-detector"
+_PARSER: Final = "use openai-parser, or passthrough-parser for bodies that are not to be read"
+_CLUSTERS: Final = "use {}: there is one cluster"
+
+_BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
+    _PREFIX: (
+        "precise-prefix-cache-producer",
+        "precise-prefix-cache-scorer",
+        "burst-prefix-cache-producer",
+        "prefix-cache-affinity-filter",
+        "no-hit-lru-scorer",
+        "p2p-source-producer",
+    ),
+    "leave it out: tokens are estimated from characters": ("token-producer", "tokenizer"),
+    "use active-request-scorer: requests in flight are counted, tokens are not": ("token-load-scorer",),
+    _LATENCY: (
+        "latency-scorer",
+        "latency-slo-admitter",
+        "predicted-latency-producer",
+        "slo-headroom-tier-filter",
+    ),
+    _DISAGGREGATED: (
+        "disagg-profile-handler",
+        "disagg-headers-handler",
+        "pd-profile-handler",
+        "prefill-header-handler",
+        "prefix-based-pd-decider",
+        "always-disagg-pd-decider",
+        "always-disagg-multimodal-decider",
+        "disaggregatedset-rollout-screener",
+    ),
+    _ONE_PROFILE: ("data-parallel-profile-handler", "header-profile-handler"),
+    _SESSION: ("session-affinity-filter", "session-affinity-scorer", "session-id-producer"),
+    _LABELS: (
+        "by-label",
+        "by-label-selector",
+        "context-length-aware",
+        "header-label-affinity-scorer",
+        "topology-affinity-filter",
+        "topology-affinity-scorer",
+    ),
+    "use utilization-detector as a filter": ("utilization-filter",),
+    "use queue-scorer, running-requests-size-scorer or kv-cache-utilization-scorer": (
+        "endpoint-attribute-filter",
+        "endpoint-attribute-scorer",
+    ),
+    _DETECTOR: ("concurrency-detector", "probabilistic-admitter"),
+    _FLOW: (
+        "edf-ordering-policy",
+        "slo-deadline-ordering-policy",
+        "round-robin-fairness-policy",
+        "program-aware-fairness",
+        "priority-holdback-policy",
+        "soft-reflective-ceiling-policy",
+        "sheddable-eviction-filter",
+        "priority-then-time-eviction-order-policy",
+    ),
+    _PARSER: ("sglanghttp-parser", "vertexai-parser", "vllmgrpc-parser"),
+    "use metrics-data-source and core-metrics-extractor": ("dcgm-data-source", "dcgm-extractor"),
+    "leave it out: discovery follows the workers by itself": (
+        "endpoint-notification-source",
+        "k8s-notification-source",
+        "topology-extractor",
+    ),
+    "leave it out: the header x-llm-d-inference-fairness-id says whose request it is": ("agent-identity",),
+    "leave it out: answers are not looked into": ("request-attribute-reporter",),
+    "leave it out: images are not looked into": (
+        "mm-embeddings-cache-producer",
+        "mm-embeddings-cache-scorer",
+    ),
+    "leave it out: it is for tests of gateways": (
+        "destination-endpoint-served-verifier",
+        "header-based-testing-filter",
+    ),
+}
+
+_MULTICLUSTER: Final[Mapping[str, str]] = {
+    "multicluster-approx-prefix-cache-producer": "approx-prefix-cache-producer",
+    "multicluster-file-discovery": "file-discovery",
+    "multicluster-kv-cache-utilization-scorer": "kv-cache-utilization-scorer",
+    "multicluster-metrics-data-source": "metrics-data-source",
+    "multicluster-metrics-extractor": "core-metrics-extractor",
+    "multicluster-prefix-cache-scorer": "prefix-cache-scorer",
+    "multicluster-queue-scorer": "queue-scorer",
+    "multicluster-session-affinity-filter": "prefix-cache-scorer",
+}
+
+GO_ONLY: Final[Mapping[str, str]] = {
+    name: advice for advice, names in _BY_ADVICE.items() for name in names
+} | {name: _CLUSTERS.format(one) for name, one in _MULTICLUSTER.items()}
+"""What to do in place of each: naming one is an error that says so."""

@@ -1,0 +1,67 @@
+"""Idle connections, more than the picker has descriptors, on each of its ports: the others are served."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from grpc import aio
+
+from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from tests.crowd import LOG, few_descriptors, idle_clients, soft_limit
+
+PICKER = (
+    *("-m", "epp", "--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"),
+    *("--secure-serving=false", "--endpoint", "127.0.0.1:9", "-v", "0"),
+)  # fmt: skip
+
+
+async def ready(running: asyncio.subprocess.Process) -> dict[str, str]:
+    assert running.stdout is not None
+    async with asyncio.timeout(30):
+        word, *pairs = (await running.stdout.readline()).decode().split()
+    assert word == "ready"
+    return dict(pair.split("=") for pair in pairs)
+
+
+async def serving(address: str) -> int:
+    """What grpc.health.v1 answers on a connection of its own."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    async with aio.insecure_channel(address, options=options) as channel:
+        check: Any = channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=HealthCheckRequest.SerializeToString,
+            response_deserializer=HealthCheckResponse.FromString,
+        )
+        answer: HealthCheckResponse = await check(HealthCheckRequest(), timeout=20, wait_for_ready=True)
+        return answer.status
+
+
+async def page(address: str) -> int:
+    timeout = aiohttp.ClientTimeout(total=20)
+    async with (
+        aiohttp.ClientSession(timeout=timeout) as client,
+        client.get(f"http://{address}/healthz") as said,
+    ):
+        return said.status
+
+
+@pytest.mark.parametrize("crowded", ["grpc", "health", "metrics"])
+async def test_all_ports_are_served_and_the_log_is_short(crowded: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with few_descriptors(log, *PICKER) as running:
+        where = await ready(running)
+        with idle_clients(where[crowded]):
+            for _ in range(3):
+                assert await serving(where["grpc"]) == HealthCheckResponse.SERVING
+                assert await serving(where["health"]) == HealthCheckResponse.SERVING
+                assert await page(where["metrics"]) == 200
+        assert running.returncode is None
+    assert log.stat().st_size < LOG, log.read_text()[:2000]
+
+
+async def test_it_takes_as_many_descriptors_as_it_may(tmp_path: Path) -> None:
+    async with few_descriptors(tmp_path / "log", *PICKER, soft=128, hard=512) as running:
+        await ready(running)
+        assert soft_limit(running.pid) == 512

@@ -1,0 +1,192 @@
+"""All that is wrong with a file is told at once, with its place; `python -m epp validate` tells it without a start."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from epp.catalogue import PLUGINS
+from epp.config import DEFAULT_CONFIG, load_config
+from epp.config_problems import ConfigError, did_you_mean
+from epp.go_plugins import GO_ONLY
+
+GO_TYPES = (Path(__file__).parent / "go_plugin_types.txt").read_text().split()
+"""llm-d-router, cmd/epp/runner/runner.go, August 2026."""
+
+WRONG = """\
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+featureGates:
+- flowcontrol
+plugins:
+- type: quewe-scorer
+- type: prefix-cache-scorer
+  parameters:
+    matchLengthWeight: 2
+    matchLength: 1
+- type: token-load-scorer
+- type: max-score-picker
+  wieght: 1
+- {type: queue-scorer, name: queue}
+- 5
+schedulingProfile: []
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: quewe-scorer}
+  - {pluginRef: queu, weight: 2}
+  - {pluginRef: queue, weight: -1}
+  - pluginRef: max-score-picker
+flowControl:
+  maxBytes: 1GiB
+  maxRequests: many
+dataLayer:
+  sources:
+  - pluginRef: metrics-data-sauce
+    extractors: [{pluginRef: core}]
+"""
+
+TOLD = [
+    "line 4: featureGates[0]: 'flowcontrol' is no feature gate; did you mean 'flowControl'?",
+    "line 6: plugins[0].type: 'quewe-scorer' is no known plugin type; did you mean 'queue-scorer'?",
+    "line 9: plugins[1].parameters.matchLengthWeight: Input should be less than or equal to 1, found 2",
+    "line 10: plugins[1].parameters: unknown field 'matchLength'; did you mean 'matchLengthWeight'?",
+    (
+        "line 11: plugins[2].type: 'token-load-scorer' is a plugin of the Go picker that adsum does not have; use "
+        "active-request-scorer: requests in flight are counted, tokens are not"
+    ),
+    "line 13: plugins[3]: unknown field 'wieght'; known: type, name, parameters",
+    "line 15: plugins[5]: expected a mapping, found 5",
+    "line 16: unknown field 'schedulingProfile'; did you mean 'schedulingProfiles'?",
+    "line 21: schedulingProfiles[0].plugins[1].pluginRef: no plugin is named 'queu'; did you mean 'queue'?",
+    "line 22: schedulingProfiles[0].plugins[2].weight: Input should be greater than or equal to 0, found -1",
+    (
+        "line 26: flowControl.maxRequests: 'many' is not a size; write a number with or without a unit, as 4194304, 512k "
+        "or 10Mi"
+    ),
+    "line 29: dataLayer.sources[0].pluginRef: no plugin is named 'metrics-data-sauce'; there are: queue",
+    "line 30: dataLayer.sources[0].extractors[0].pluginRef: no plugin is named 'core'; there are: queue",
+]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "epp", *arguments], capture_output=True, text=True)
+
+
+def test_all_problems_of_a_file_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(WRONG, rng=random.Random(1))
+    assert [str(problem) for problem in caught.value.problems] == TOLD
+
+
+def test_a_broken_file_is_told_and_exits_with_1(tmp_path: Path) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text(WRONG)
+    said = run("validate", str(path))
+    assert (said.returncode, said.stdout) == (1, "")
+    first, *lines = said.stderr.splitlines()
+    assert first == f"error: {path}: {len(TOLD)} problems:"
+    assert lines == [f"  {line}" for line in TOLD]
+
+
+def test_the_picker_itself_tells_all_of_them_too(tmp_path: Path) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text(WRONG)
+    said = run("--endpoint", "127.0.0.1:9", "--config-file", str(path))
+    assert said.returncode == 2
+    for line in TOLD:
+        assert f"  {line}\n" in said.stderr
+
+
+def test_a_sound_file_is_told_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text(
+        "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\n"
+        "plugins:\n- type: decode-filter\n- {type: queue-scorer, name: queue}\n- type: lora-affinity-scorer\n"
+        "- {type: weighted-random-picker, parameters: {maxNumOfEndpoints: 2}}\n"
+        "- {type: file-discovery, parameters: {path: /etc/endpoints.yaml}}\n"
+        "schedulingProfiles:\n- name: default\n  plugins:\n  - pluginRef: decode-filter\n"
+        "  - {pluginRef: queue, weight: 2.5}\n  - pluginRef: lora-affinity-scorer\n  - pluginRef: weighted-random-picker\n"
+        "dataLayer: {discovery: {pluginRef: file-discovery}}\nparser: {pluginRef: openai-parser}\n"
+    )
+    said = run("validate", str(path))
+    assert (said.returncode, said.stderr) == (0, "")
+    assert said.stdout.splitlines() == [
+        f"{path} is sound",
+        "  filter decode-filter",
+        "  scorer queue (queue-scorer), weight 2.5",
+        "  scorer lora-affinity-scorer, weight 1",
+        "  picker weighted-random-picker, 2 endpoints",
+        "  metrics from http, the port that serves, /metrics, unless a worker says otherwise",
+        "  workers from /etc/endpoints.yaml",
+        "  warning: the top-level parser is the older place of requestHandler.parsers",
+    ]
+
+
+def test_the_default_is_sound(tmp_path: Path) -> None:
+    (tmp_path / "default.yaml").write_text(DEFAULT_CONFIG)
+    assert run("validate", str(tmp_path / "default.yaml")).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "complaint"),
+    [
+        (
+            ["/nonexistent.yaml"],
+            2,
+            "error: /nonexistent.yaml: cannot be read: No such file or directory; expected an",
+        ),
+        ([], 2, "error: the following arguments are required: FILE"),
+        (["a", "b"], 2, "error: unrecognized arguments: b"),
+    ],
+)
+def test_without_a_file_it_exits_with_2(arguments: list[str], code: int, complaint: str) -> None:
+    said = run("validate", *arguments)
+    assert said.returncode == code
+    assert said.stderr.startswith(complaint)
+    assert said.stderr.count("\n") == 1
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text("#" * 2_000_000)
+    said = run("validate", str(path))
+    assert said.returncode == 1
+    assert "is larger than 1048576 bytes" in said.stderr
+
+
+@pytest.mark.parametrize("name", GO_TYPES)
+def test_no_plugin_of_the_go_picker_is_unknown(name: str) -> None:
+    assert (name in PLUGINS) != (name in GO_ONLY), name
+
+
+def test_all_of_them_are_counted() -> None:
+    assert len(GO_TYPES) == 97
+    assert GO_ONLY.keys() <= set(GO_TYPES)
+
+
+def test_what_needs_a_broken_plugin_is_not_told_again() -> None:
+    text = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n- {type: quewe-scorer, name: q}\n- {type: 3, name: r}\n"
+    profiles = "schedulingProfiles: [{name: p, plugins: [{pluginRef: q}, {pluginRef: r}]}]"
+    with pytest.raises(ConfigError) as caught:
+        load_config(text + profiles, rng=random.Random(1))
+    assert [problem.place for problem in caught.value.problems] == ["plugins[0].type", "plugins[1].type"]
+
+
+def test_one_problem_is_one_line() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(
+            "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins: []\nspec: {}", rng=random.Random(1)
+        )
+    assert "\n" not in str(caught.value)
+    (problem,) = caught.value.problems
+    assert (problem.line, str(problem)) == (4, str(caught.value))
+
+
+def test_the_nearest_name_is_offered_or_all_of_them() -> None:
+    assert did_you_mean("quue", ("queue", "kv")) == "did you mean 'queue'?"
+    assert did_you_mean("zzz", ("queue", "kv")) == "there are: kv, queue"
+    assert did_you_mean("zzz", ()) == "there are: none"
+    assert did_you_mean("q" * 1_000_000, ("queue",)) == "there are: queue"

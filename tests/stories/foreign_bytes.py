@@ -1,0 +1,142 @@
+"""What the sources have that foreign bytes could take time or memory with: patterns, caches, collections of a module."""
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("discovery", "registry", "epp", "dispatcher")
+METHODS = ("fullmatch", "match", "search", "findall", "finditer", "sub", "split")
+_COLLECTIONS = ("dict", "list", "set", "deque", "OrderedDict", "defaultdict", "Counter")
+
+
+@dataclass(frozen=True)
+class Found:
+    """`name`: `epp/duration.py _PART`, the file and what it is called there, or the function in which it is written."""
+
+    name: str
+    line: int
+    node: ast.AST
+    methods: tuple[str, ...] = ()
+
+
+@lru_cache(maxsize=1)
+def sources() -> Sequence[tuple[str, ast.Module]]:
+    """Each file of ours, by its path."""
+    found = []
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if "messages" not in path.parts:
+                found.append((path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())))
+    return found
+
+
+@lru_cache(maxsize=1)
+def patterns() -> dict[str, Found]:
+    """Each regular expression, and the methods by which it is used in its file."""
+    found: dict[str, Found] = {}
+    for path, tree in sources():
+        used = _methods(tree)
+        for owner, call in _calls(tree):
+            if _called(call) in {f"re.{method}" for method in (*METHODS, "compile")}:
+                method = _called(call).removeprefix("re.")
+                methods = used.get(owner, ()) if method == "compile" else (method,)
+                name = _free(f"{path} {owner}", found)
+                found[name] = Found(name, call.lineno, call, methods or ("fullmatch",))
+    return found
+
+
+def pattern_of(found: Found) -> re.Pattern[Any]:
+    """The compiled one: that of the module where it has a name, else what is written there."""
+    path, _, name = found.name.partition(" ")
+    module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+    named = getattr(module, name, None)
+    if isinstance(named, re.Pattern):
+        return named
+    assert isinstance(found.node, ast.Call)
+    return re.compile(eval(compile(ast.Expression(found.node.args[0]), path, "eval"), vars(module)))
+
+
+def caches() -> dict[str, Found]:
+    """Each `lru_cache` and `cache`."""
+    found: dict[str, Found] = {}
+    for path, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for decorator in node.decorator_list:
+                    if _called(decorator).rpartition(".")[2] in ("lru_cache", "cache"):
+                        found[f"{path} {node.name}"] = Found(f"{path} {node.name}", node.lineno, decorator)
+        for owner, call in _calls(tree):
+            if isinstance(call.func, ast.Call) and _called(call.func).rpartition(".")[2] == "lru_cache":
+                found[f"{path} {owner}"] = Found(f"{path} {owner}", call.lineno, call.func)
+    return found
+
+
+def collections() -> dict[str, Found]:
+    """Each collection of a module that is empty at first: what is in it later came from somewhere."""
+    found: dict[str, Found] = {}
+    for path, tree in sources():
+        for node in tree.body:
+            if (
+                isinstance(node, ast.Assign | ast.AnnAssign)
+                and node.value is not None
+                and _is_empty(node.value)
+            ):
+                name = f"{path} {_target(node)}"
+                found[name] = Found(name, node.lineno, node)
+    return found
+
+
+def _is_empty(value: ast.expr) -> bool:
+    if isinstance(value, ast.Dict):
+        return not value.keys
+    if isinstance(value, ast.List | ast.Set):
+        return not value.elts
+    if isinstance(value, ast.Call):
+        called = _called(value).rpartition(".")[2]
+        return (called in _COLLECTIONS and not value.args) or called.startswith("Weak")
+    return False
+
+
+def _methods(tree: ast.Module) -> dict[str, tuple[str, ...]]:
+    used: dict[str, set[str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in METHODS and isinstance(node.value, ast.Name):
+            used.setdefault(node.value.id, set()).add(node.attr)
+    return {name: tuple(sorted(methods)) for name, methods in used.items()}
+
+
+def _calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
+    """Each call, and the name that it is given in its module, or in whose body it stands."""
+    for top in tree.body:
+        if isinstance(top, ast.Assign | ast.AnnAssign):
+            owner = _target(top)
+        else:
+            owner = getattr(top, "name", "module")
+        for node in ast.walk(top):
+            if isinstance(node, ast.Call):
+                yield owner, node
+
+
+def _target(node: ast.Assign | ast.AnnAssign) -> str:
+    target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+    return target.id if isinstance(target, ast.Name) else "module"
+
+
+def _called(node: ast.expr) -> str:
+    """`re.compile` of a call of it, or of itself."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    if isinstance(node, ast.Subscript):
+        node = node.value
+    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+
+
+def _free(name: str, taken: dict[str, Found]) -> str:
+    names = (name, *(f"{name} {number}" for number in range(2, 100)))
+    return next(one for one in names if one not in taken)

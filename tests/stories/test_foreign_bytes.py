@@ -1,0 +1,238 @@
+"""What strangers send is read in time and memory in proportion to its size: every pattern, cache and collection of ours.
+
+Whoever adds one adds a line to a table here, after thinking of who fills it; the failure says which.
+"""
+
+import itertools
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.stories import foreign_bytes
+from tests.stories.foreign_bytes import Found, pattern_of
+
+HERE = "tests/stories/test_foreign_bytes.py"
+
+
+@dataclass(frozen=True)
+class Read:
+    """`begins`: what leads into the pattern; `longest`: characters that reach it, where something before it counts them."""
+
+    begins: tuple[str, ...] = ()
+    longest: int = 10_000
+
+
+PATTERNS: Mapping[str, Read] = {
+    "discovery/check.py _HEADERS": Read(),
+    "discovery/check.py _HEADERS 2": Read(),
+    "discovery/check.py _HEADERS 3": Read(),
+    "discovery/check.py _REVISION": Read(('"a.', 'W/"a.a.')),
+    "discovery/document.py _ENTITY_TAG": Read(('W/"',)),
+    "discovery/endpoints_file.py _LABEL": Read(longest=253),
+    "discovery/endpoints_file.py parse_host": Read(),
+    "discovery/file_events.py is_network_filesystem": Read(),
+    "discovery/instance.py _HOST_NAME": Read(),
+    "discovery/instance.py _LABEL": Read(),
+    "discovery/instance.py _SUBDOMAIN": Read(longest=200),
+    "discovery/kubernetes/selection.py _SERVICE_NAME": Read(),
+    "registry/cleanup.py _ASIDE": Read((".a.",), longest=255),
+    "dispatcher/acceptance.py _CONTROL": Read(),
+    "dispatcher/acceptance.py _NAME": Read(),
+    "dispatcher/budget.py _DECIMAL": Read(("1.", "+")),
+    "dispatcher/config.py _QUOTED": Read(),
+    "dispatcher/config.py _VARIABLE": Read(("${",)),
+    "dispatcher/duration.py _PART": Read(("1.",)),
+    "dispatcher/duration.py _SIZE": Read(),
+    "dispatcher/flags.py _AUTHORITY": Read(("://",)),
+    "dispatcher/gates/page.py _ESCAPE": Read(),
+    "dispatcher/gates/page.py _LABEL": Read(("a=", 'a="')),
+    "dispatcher/gates/page.py _SAMPLE": Read(("{", '{a="', " 1", " 1 1", "{} 1 #")),
+    "dispatcher/os_reason.py _NUMBERED": Read(("[Errno ",)),
+    "dispatcher/outgoing.py _NAME": Read(),
+    "dispatcher/outgoing.py _PATH": Read(("/", "/a?")),
+    "dispatcher/outgoing.py _PLAIN": Read(),
+    "dispatcher/outgoing.py _VALUE": Read(),
+    "epp/config_text.py _PART": Read(("1.",)),
+    "epp/config_text.py module": Read(("+", "1.")),
+    "epp/duration.py _PART": Read(("1.", ".")),
+    "epp/engines.py _PAIR": Read(("a=", 'a="', "a ")),
+    "epp/engines.py _PREFIX": Read(("a{", "a ")),
+    "epp/envoy_json.py Address": Read(),
+    "epp/flag_values.py _number": Read(),
+    "discovery/http_answer.py _CHUNK_SIZE": Read(("1", "1;")),
+    "discovery/http_answer.py _FIELD": Read(("\r\nconnection:",)),
+    "discovery/http_answer.py _LENGTH": Read(),
+    "discovery/http_answer.py _STATUS": Read(("HTTP/1.1 200 ",)),
+    "epp/label_values.py _UNFIT": Read(),
+    "epp/metrics_page.py _COUNT": Read(),
+    "epp/metrics_page.py _ESCAPE": Read(),
+    "epp/metrics_page.py _LABEL": Read(("a=", 'a="')),
+    "epp/metrics_page.py _LIMIT": Read(),
+    "epp/metrics_page.py _SAMPLE": Read(("{", '{a="', " 1", " 1 1")),
+    "epp/metrics_page.py _WORD": Read(),
+    "epp/quantity.py _QUANTITY": Read(("1.", "+")),
+    "epp/protocol.py _IPV4": Read(("1.2.3.4:",)),
+    "epp/protocol.py _STATUS": Read(),
+    "epp/protocol.py _port": Read(),
+    "epp/request.py _BOUNDARY": Read(('boundary="', "boundary=")),
+    "epp/request.py _MODEL_FIELD": Read(
+        ("content-disposition:", "content-disposition: ;", 'content-disposition:;name="model"')
+    ),
+    "epp/wire/grpc_messages.py parse_timeout": Read(),
+    "registry/__main__.py _DURATION": Read(("1.",)),
+    "registry/document.py _ENTITY_TAG": Read(('"',)),
+    "registry/document.py _LIST_ELEMENT": Read(('"',)),
+    "registry/document.py _SECONDS": Read(("1.",)),
+    "registry/pod.py _LABEL_LINE": Read(('a="',)),
+}
+"""Each is read with what it is made to choke on, after each of `begins` and after nothing."""
+
+CACHES: Mapping[str, str] = {
+    "dispatcher/outgoing.py _remembered": "256 paths of at most _LONGEST_REMEMBERED characters",
+    "epp/answers.py _before": "numbers",
+    "epp/answers.py routing": "destinations of our endpoints",
+    "epp/answers.py unchanged": "the kinds of messages",
+    "epp/inference_api.py _known_end": "256 ends of paths of 64 characters",
+    "epp/protocol.py _remembered": "8,192 addresses of at most _LONGEST_ADDRESS characters",
+    "epp/wire/body_message.py _before": "numbers",
+}
+"""What bounds each, in entries and in the bytes of one."""
+
+COLLECTIONS: Mapping[str, str] = {
+    "registry/locks.py _held": "weak: the locks that this process holds",
+    "discovery/memory.py _named": "weak: the stores that somebody uses",
+    "epp/protocol.py _known": "_REMEMBERED headers of at most _REMEMBERED_SIZE bytes",
+}
+"""What bounds each."""
+
+
+@pytest.mark.parametrize(
+    ("table", "look", "listed", "line"),
+    [
+        ("PATTERNS", foreign_bytes.patterns, PATTERNS, "Read((what leads into it, ...)),"),
+        ("CACHES", foreign_bytes.caches, CACHES, '"what bounds its entries, and the bytes of one",'),
+        ("COLLECTIONS", foreign_bytes.collections, COLLECTIONS, '"what bounds it",'),
+    ],
+    ids=["patterns", "caches", "collections"],
+)
+def test_every_one_is_known(
+    table: str, look: Callable[[], dict[str, Found]], listed: Mapping[str, object], line: str
+) -> None:
+    found = look()
+    new, old = sorted(found.keys() - listed.keys()), sorted(listed.keys() - found.keys())
+    to_do = [f'add to {table} in {HERE} the line\n    "{name}": {line}' for name in new]
+    to_do += [f'take out of {table} in {HERE}, since it is no more, "{name}"' for name in old]
+    assert not to_do, "\n" + "\n".join(to_do)
+
+
+def test_every_cache_says_how_many_it_keeps() -> None:
+    for name, found in foreign_bytes.caches().items():
+        node = ast_text(found)
+        assert "None" not in node, f"{name} keeps everything: {node}"
+        assert not node.endswith(".cache"), f"{name} keeps everything: {node}"
+
+
+def ast_text(found: Found) -> str:
+    return foreign_bytes.ast.unparse(found.node)
+
+
+UNITS = (
+    *(
+        "a",
+        "1",
+        "0",
+        " ",
+        "\t",
+        '"',
+        "'",
+        "\\",
+        "=",
+        ",",
+        ";",
+        ":",
+        "-",
+        ".",
+        "/",
+        "{",
+        "}",
+        "$",
+        "[",
+        "@",
+        "\n",
+        "\r",
+        "\0",
+    ),
+    *(
+        "a=",
+        'a="',
+        'a="\\"',
+        "a ",
+        " a",
+        "1.",
+        "1:",
+        "1s",
+        "a.",
+        "a-",
+        "-a",
+        "a,",
+        '",',
+        '"a',
+        "://",
+        "${a",
+        "\\a",
+        "; name=model",
+    ),
+    *(
+        "name=",
+        "boundary=",
+        "[Errno 1",
+        "\r\nconnection:",
+        "content-disposition:",
+        "wait=1,",
+        'a="",',
+        "a;a=",
+        "255.",
+        "1e",
+    ),
+)
+ENDS = ("", "\0", '"', "}", "\n!")
+SECONDS = 0.25
+"""Of processor time: 10,000 characters take a millisecond at most where each is looked at a few times, and seconds where
+each is looked at again from each other one."""
+
+
+def slowest(pattern: re.Pattern[Any], methods: Iterable[str], read: Read) -> tuple[float, str]:
+    """The longest time that one of the subjects took, and how it begins; ends at the first that takes too long."""
+    worst, what = 0.0, ""
+    for method, begin, unit, end in itertools.product(methods, ("", *read.begins), UNITS, ENDS):
+        text = (begin + unit * (read.longest // len(unit)) + end)[: read.longest + len(begin) + len(end)]
+        subject: Any = text.encode() if isinstance(pattern.pattern, bytes) else text
+        empty: Any = b"" if isinstance(subject, bytes) else ""
+        started = time.thread_time()
+        if method == "sub":
+            pattern.sub(empty, subject)
+        elif method == "finditer":
+            list(pattern.finditer(subject))
+        else:
+            getattr(pattern, method)(subject)
+        took = time.thread_time() - started
+        if took > worst:
+            worst, what = took, f"{method} of {begin + unit * 2!r}... {end!r}"
+        if worst > SECONDS:
+            break
+    return worst, what
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_a_pattern_takes_time_in_proportion(name: str) -> None:
+    found = foreign_bytes.patterns().get(name)
+    if found is None:
+        pytest.skip("it is no more, as another test says")
+    worst, what = slowest(pattern_of(found), found.methods, PATTERNS[name])
+    assert worst < SECONDS, (
+        f"{name}, line {found.line}: {what} took {worst:.1f} s; make its quantifiers possessive"
+    )

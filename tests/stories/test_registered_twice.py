@@ -1,0 +1,87 @@
+"""Two registrations that are one server: each process of one uvicorn runs README's snippet."""
+
+import asyncio
+import os
+import re
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import discovery
+import registry
+
+Eventually = Callable[..., Awaitable[float]]
+README = (Path(__file__).parents[2] / "README.md").read_text()
+SAID = "serves the same address as"
+
+
+def a_free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+def the_application(port: int) -> str:
+    [text] = [text for text in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "FastAPI" in text]
+    return str(text).replace("8000", str(port))
+
+
+@asynccontextmanager
+async def uvicorn(place: Path, root: Path, port: int, workers: int) -> AsyncIterator[Path]:
+    """The file that it writes its log to."""
+    (place / "app.py").write_text(the_application(port))
+    log = place / "log"
+    command = ["-m", "uvicorn", "app:app", "--port", str(port), "--workers", str(workers)]
+    surroundings = os.environ | {"ADSUM_ROOT": str(root), "PYTHONPATH": str(Path(__file__).parents[2])}
+    with log.open("wb") as out:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *command, cwd=place, env=surroundings, stdout=out, stderr=out
+        )
+    try:
+        yield log
+    finally:
+        process.terminate()
+        await asyncio.wait_for(process.wait(), 30)
+
+
+async def test_two_processes_of_one_uvicorn_are_seen_and_said(tmp_path: Path, eventually: Eventually) -> None:
+    root, place = tmp_path / "root", tmp_path / "place"
+    root.mkdir(mode=0o700)
+    place.mkdir()
+    port = a_free_port()
+    async with uvicorn(place, root, port, workers=2) as log, discovery.open(f"file://{root}") as service:
+        await discovery.wait_for_instances(service, "dynamo", "decode", count=2, timeout=40)
+        one, other = await service.list_instances("dynamo", "decode")
+        assert (one.address, one.port) == (other.address, other.port) == ("127.0.0.1", port)
+        await eventually(lambda: SAID in log.read_text(), within=20)
+        [warning, *_] = [line for line in log.read_text().splitlines() if SAID in line]
+        assert f"127.0.0.1:{port}" in warning
+        assert "--workers" in warning
+        assert {one.id, other.id} == set(re.findall(r"decode-[0-9a-f]{8}", warning))
+        explanation = await service.explain("dynamo", "decode")
+        reasons = {candidate.id: candidate.reason or "" for candidate in explanation.candidates}
+        assert f"{SAID} {other.id} (127.0.0.1:{port})" in reasons[one.id]
+        assert f"{SAID} {one.id} (127.0.0.1:{port})" in reasons[other.id]
+        command = ["-m", "discovery", "list", "dynamo", "decode", "--discovery", f"file://{root}"]
+        listing = await asyncio.create_subprocess_exec(
+            sys.executable, *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        _, said = await listing.communicate()
+        assert f"{one.id} {SAID} {other.id} (http://127.0.0.1:{port})" in said.decode()
+
+
+async def test_one_process_and_neighbours_at_other_ports_are_not_warned_of(tmp_path: Path) -> None:
+    root, place = tmp_path / "root", tmp_path / "place"
+    root.mkdir(mode=0o700)
+    place.mkdir()
+    async with (
+        uvicorn(place, root, a_free_port(), workers=1) as log,
+        discovery.open(f"file://{root}") as service,
+        registry.open(f"file://{root}").register_instance("dynamo", "decode") as worker,
+    ):
+        worker.set_ready("ready")
+        await discovery.wait_for_instances(service, "dynamo", "decode", count=2, timeout=40)
+        await asyncio.sleep(1)
+        assert SAID not in log.read_text()
+        assert SAID not in str(await service.explain("dynamo", "decode"))
