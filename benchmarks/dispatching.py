@@ -16,9 +16,9 @@ from pathlib import Path
 
 from benchmarks import go_processor
 from benchmarks.processor import percentile, processor_seconds, resident_megabytes
-from dispatcher.message import Request
-from dispatcher.opening import open_broker
-from dispatcher.queue import Queue, Rules
+from dispatcher.broker.message import Request
+from dispatcher.broker.opening import open_broker
+from dispatcher.broker.queue import Queue, Rules
 from examples.redis_process import redis_process
 
 REQUESTS = 20_000

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from hpack import Encoder
 
-from epp.wire import frames
-from epp.wire.grpc_messages import prefixed
+from epp.wire.http2 import frames
 from epp.wire.messages.ext_proc_pb2 import HeaderValue, ProcessingMode, ProcessingRequest
+from epp.wire.server.grpc_messages import prefixed
 
 METHODS = (
     b"/envoy.service.ext_proc.v3.ExternalProcessor/Process",

@@ -16,21 +16,21 @@ from hpack import Encoder
 
 from benchmarks.fuzz_frames import METHODS, BrokenClient, good, headers
 from benchmarks.processor import resident_megabytes
-from epp.body import Budget
-from epp.director import Pick
-from epp.endpoint import Endpoint
-from epp.exchange import Exchange
+from epp.endpoints.endpoint import Endpoint
+from epp.ext_proc.body import Budget
+from epp.ext_proc.exchange import Exchange
+from epp.ext_proc.exchange_settings import Rules
+from epp.ext_proc.protocol import Rejection, Subset
 from epp.health import Health
-from epp.protocol import Rejection, Subset
-from epp.request import InferenceRequest
-from epp.rules import Rules
-from epp.wire import frames
-from epp.wire.connection import Connection
-from epp.wire.grpc_call import Methods
-from epp.wire.grpc_messages import prefixed
-from epp.wire.http2_health import health_methods
-from epp.wire.http2_processor import ExternalProcessor
-from epp.wire.limits import Limits
+from epp.request.inference_request import InferenceRequest
+from epp.scheduling.director import Pick
+from epp.wire.http2 import frames
+from epp.wire.http2.connection import Connection
+from epp.wire.http2.limits import Limits
+from epp.wire.server.grpc_call import Methods
+from epp.wire.server.grpc_messages import prefixed
+from epp.wire.server.health import health_methods
+from epp.wire.server.processor import ExternalProcessor
 
 WRITES_A_CONNECTION = 200
 _SOMEWHERE = Endpoint(id="a", incarnation="1", address="10.0.0.1", port=8000, metrics_port=8000)

@@ -20,7 +20,7 @@ from benchmarks.recorded_api import ENDPOINTS, NAMESPACE, SLICES
 from benchmarks.stalls import Stalls
 from discovery import InstanceEventStream, MetadataClient, SourceDiscovery
 from discovery.kubernetes import Cluster, ClusterTransport, KubernetesSource, ServiceSelection
-from discovery.silence import Silence
+from discovery.metadata.silence import Silence
 
 _ROUNDS = 10
 _EVENTS = 42

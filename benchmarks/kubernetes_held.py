@@ -25,7 +25,7 @@ async def main(who: str, url: str) -> None:
 async def _ours(url: str, component: str) -> AsyncIterator[object]:
     from discovery import MetadataClient, SourceDiscovery
     from discovery.kubernetes import Cluster, ClusterTransport, KubernetesSource, ServiceSelection
-    from discovery.silence import Silence
+    from discovery.metadata.silence import Silence
 
     source = KubernetesSource(ClusterTransport(Cluster(url, NAMESPACE)), NAMESPACE, ServiceSelection())
     nobody_is_asked = MetadataClient(silence=Silence.told_within(0))  # the pods of the recording are nowhere

@@ -19,11 +19,11 @@ import aiohttp
 from benchmarks.metrics_pages import page
 from benchmarks.processor import percentile, processor_seconds
 from discovery import Instance, InstanceAddedEvent
-from epp.cadence import Rhythm
-from epp.datastore import Datastore
-from epp.engines import ENGINES
-from epp.metrics_page import read_load
-from epp.scrape import Scraper, ScrapeRules
+from epp.endpoints.datastore import Datastore
+from epp.scraping.engines import ENGINES
+from epp.scraping.metrics_page import read_load
+from epp.scraping.schedule import Rhythm
+from epp.scraping.scraper import Scraper, ScrapeRules
 
 _WORKERS = 100
 _INTERVAL = 0.05

@@ -22,7 +22,7 @@ from discovery.events import (
 )
 from discovery.explanation import ExplainedCandidate, Explanation
 from discovery.instance import Instance, InstanceStatus
-from discovery.metadata import MetadataClient
+from discovery.metadata.client import MetadataClient
 from discovery.opening import default_url, open
 from discovery.service import ServiceDiscovery, SourceDiscovery
 from discovery.source import Candidate, ComponentKey, Report, Snapshot, Source

@@ -17,9 +17,9 @@ from discovery.command_line import Parser, ShowVersion, complain
 from discovery.events import InstanceEvent
 from discovery.explanation import Explanation
 from discovery.instance import Instance
-from discovery.located import Located, locate, locate_all
+from discovery.metadata.serving_address import Located, locate, locate_all
 from discovery.same_address import sharing
-from discovery.serving.descriptors import raise_limit
+from runtime.serving.descriptors import raise_limit
 
 _SHOWN = 400
 """Characters of a document in a line for people."""

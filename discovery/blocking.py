@@ -15,10 +15,10 @@ import discovery
 from discovery import opening
 from discovery.events import InstanceAddedEvent, InstanceEvent, InstanceRemovedEvent, InstanceUpdatedEvent
 from discovery.explanation import Explanation
-from discovery.portal import Portal, PortalClosedError
 from discovery.service import ServiceDiscovery as AsyncServiceDiscovery
 from discovery.watch import InstanceEventStream as AsyncInstanceEventStream
 from discovery.watch import WatchHealth
+from runtime.portal import Portal, PortalClosedError
 
 __all__ = [
     "Instance",

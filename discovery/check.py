@@ -11,8 +11,6 @@ from typing import Final
 import aiohttp
 from yarl import URL
 
-from discovery.aiohttp_answer import connection_problem, read_body
-from discovery.document import read_etag
 from discovery.instance import (
     HEALTH_PATH,
     INSTANCE_ID_HEADER,
@@ -23,6 +21,8 @@ from discovery.instance import (
     METADATA_PATH,
     InstanceStatus,
 )
+from discovery.metadata.aiohttp_answer import connection_problem, read_body
+from discovery.metadata.document import read_etag
 
 _HOLD: Final = 1
 _TIMEOUT: Final = 5.0

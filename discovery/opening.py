@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from discovery import silence
-from discovery.metadata import MetadataClient
+from discovery.metadata import silence
+from discovery.metadata.client import MetadataClient
 from discovery.service import SourceDiscovery
 from discovery.source import Source
 
@@ -30,7 +30,7 @@ def shown_url(url: str | None) -> str:
     parts = urlsplit(url) if url.startswith("file:") else None
     if parts is None or file_path(parts, url) is not None:
         return url
-    from discovery.root import default_root
+    from discovery.filesystem.root import default_root
 
     return f"file://{default_root()}"
 
@@ -56,14 +56,14 @@ def open_source(url: str) -> Source:
     """The source that `url` names; each backend is imported when it is asked for."""
     scheme, _, rest = url.partition("://")
     if scheme.lower() == "static":  # by hand: urlsplit refuses [::1]:80 behind another host
-        from discovery.static import open_static
+        from discovery.static.source import open_static
 
         hosts, slash, path = rest.partition("/")
         return open_static(hosts, unquote(slash + path))
     parts = urlsplit(url)
     match parts.scheme:
         case "file":
-            from discovery.filesystem import FilesystemSource
+            from discovery.filesystem.source import FilesystemSource
 
             return FilesystemSource(file_path(parts, url))
         case "memory":

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from discovery.explanation import ExplainedCandidate, Explanation, with_neighbours
 from discovery.instance import Instance, InstanceStatus
-from discovery.metadata import MetadataClient
+from discovery.metadata.client import MetadataClient
 from discovery.shared import SharedWatch
 from discovery.source import Candidate, ComponentKey, Source, component_key
 from discovery.watch import InstanceEventStream, Truth

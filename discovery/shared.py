@@ -8,9 +8,9 @@ from functools import partial
 
 from discovery.copy_on_write import FrozenDict
 from discovery.errors import DiscoveryTimeoutError, MetadataUnavailableError
-from discovery.follow import DocumentFollower, Rules
 from discovery.instance import Instance, MetadataReader
-from discovery.metadata import MetadataClient
+from discovery.metadata.client import MetadataClient
+from discovery.metadata.follower import DocumentFollower, Rules
 from discovery.remedy import in_full
 from discovery.source import Candidate, ComponentKey, PersistentSnapshot, Snapshot, Source, needs_documents
 from discovery.watch import Truth

@@ -21,9 +21,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: Sequence[str]) -> int:
-    from dispatcher.batchfile import BatchFileError
-    from dispatcher.config_error import ConfigError
-    from dispatcher.queue import QueueError
+    from dispatcher.broker.queue import QueueError
+    from dispatcher.cli.batch_file import BatchFileError
+    from dispatcher.config.config_error import ConfigError
 
     try:
         return asyncio.run(_work(_chosen(given)))
@@ -46,16 +46,16 @@ def _complain(error: Exception) -> int:
 
 def _chosen(given: Sequence[str]) -> Callable[[], Awaitable[int]]:
     """What to run, imported only now: the commands do without half of it."""
-    from dispatcher import flags
+    from dispatcher.cli import flags
 
     if given and given[0] in flags.COMMANDS:
-        from dispatcher import commands
+        from dispatcher.cli import commands
 
         return commands.parsed(given[0], given[1:])
     if given and not given[0].startswith("-"):
         flags.complain(f"there is no command {given[0]!r}; there are {', '.join(flags.COMMANDS)}")
     told = flags.parse_serve(given)
-    from dispatcher.serving import serve
+    from dispatcher.process import serve
 
     return lambda: serve(told)
 

@@ -13,22 +13,22 @@ from typing import Any, Self
 from aiohttp import web
 from prometheus_client.registry import Collector
 
-from discovery.serving.pages import Bounds, PageServer
-from discovery.serving.sockets import listening_sockets
-from dispatcher import status
-from dispatcher.clock import BrokerClock
-from dispatcher.config import Config
-from dispatcher.frontdoor import Door, FrontDoor
+from dispatcher.broker.clock import BrokerClock
+from dispatcher.broker.message import MAX_PAYLOAD
+from dispatcher.broker.opening import open_broker, what_may_be_lost
+from dispatcher.broker.queue import Broker, QueueError
+from dispatcher.config.config_file import Config
+from dispatcher.config.os_reason import os_reason
 from dispatcher.gates.building import meter_states
 from dispatcher.gates.meter import Meters
-from dispatcher.lanes import Lanes, Running, Shared
-from dispatcher.message import MAX_PAYLOAD
-from dispatcher.observing import Observer
-from dispatcher.opening import open_broker, what_may_be_lost
-from dispatcher.os_reason import os_reason
-from dispatcher.queue import Broker, QueueError
-from dispatcher.readings import QueueReading, Readings
-from dispatcher.telemetry import Telemetry
+from dispatcher.pump.lanes import Lanes, Running, Shared
+from dispatcher.telemetry.broker_metrics import QueueReading, Readings
+from dispatcher.telemetry.counters import Telemetry
+from dispatcher.telemetry.observer import Observer
+from dispatcher.web import status_pages as status
+from dispatcher.web.frontdoor import Door, FrontDoor
+from runtime.serving.pages import Bounds, PageServer
+from runtime.serving.sockets import listening_sockets
 
 CONNECTIONS = 2048
 """Open at once; whoever waits for a result holds one."""

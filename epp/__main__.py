@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from discovery import AdsumError
 from discovery.command_line import FAILED, WRONG_INPUT, complain, not_installed
-from discovery.serving.descriptors import raise_limit
+from runtime.serving.descriptors import raise_limit
 
 if TYPE_CHECKING:
-    from epp.settings import Settings
+    from epp.config.settings import Settings
 
 log = logging.getLogger("epp")
 
@@ -36,13 +36,13 @@ def _run(given: Sequence[str]) -> int:
     if given[:1] == ["envoy-config"]:
         return _envoy_config(given[1:])
     if given[:1] == ["validate"]:
-        from epp.config_file import validate
+        from epp.config.validate import validate
 
         return validate(given[1:])
     if given and not given[0].startswith("-"):
         said = f"there is no command {given[0]!r}; there are envoy-config and validate"
         return complain(f"{said}, without a command the picker starts; see python -m epp --help", WRONG_INPUT)
-    from epp import flags, go_flags
+    from epp.config import flags, go_flags
 
     settings, verbosity, ignored = flags.parse(given)
     raise_limit()
@@ -59,8 +59,8 @@ def _run(given: Sequence[str]) -> int:
 
 
 def _envoy_config(given: Sequence[str]) -> int:
-    from epp import envoy_flags
-    from epp.envoy_config import render
+    from epp.envoy import flags as envoy_flags
+    from epp.envoy.config import render
 
     sys.stdout.write(render(envoy_flags.parse(given)))
     return 0
@@ -70,7 +70,7 @@ async def _pick(settings: "Settings") -> int:
     os.environ.setdefault(
         "GRPC_VERBOSITY", "NONE"
     )  # what fails is said once, by us; read when grpc is imported
-    from epp import exchange
+    from epp.ext_proc import exchange
     from epp.server import FAILURES, INPUT_ERRORS, PickerServer
 
     async with contextlib.AsyncExitStack() as stack:

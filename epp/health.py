@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable
 
-from epp.protocol import EXT_PROC
+from epp.ext_proc.protocol import EXT_PROC
 from epp.wire.messages.health_pb2 import HealthCheckResponse, HealthListResponse
 
 SERVICE = "grpc.health.v1.Health"

@@ -15,31 +15,33 @@ from types import TracebackType
 from typing import Any, Self
 
 import discovery
-from discovery.endpoints_file import EndpointsFile
 from discovery.opening import shown_url
-from discovery.static import StaticSource
-from epp import certificate, metrics_port, status
-from epp.body import Budget
-from epp.cadence import Rhythm
-from epp.certificate import Certificate, CertificateError, KeyPair
-from epp.config import PickerConfig, load_config
-from epp.config_file import read_config
-from epp.config_problems import ConfigError
-from epp.datastore import Datastore
-from epp.director import Director, Policy
-from epp.endpoint import EndpointPool
-from epp.exchange import Exchange
-from epp.following import follow
+from discovery.static.endpoints_file import EndpointsFile
+from discovery.static.source import StaticSource
+from epp.config.metric_flags import with_metrics
+from epp.config.picker_config import PickerConfig, load_config
+from epp.config.problems import ConfigError
+from epp.config.settings import LAME_DUCK, LEAST_INTERVAL, Settings
+from epp.config.validate import read_config
+from epp.config.worker_source import WorkerSource, choose
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import EndpointPool
+from epp.endpoints.metadata_feed import follow
+from epp.endpoints.missing_workers import Consequence, LeftOut
+from epp.ext_proc.body import Budget
+from epp.ext_proc.exchange import Exchange
+from epp.ext_proc.exchange_settings import Rules
 from epp.health import Health
-from epp.left_out import Consequence, LeftOut
-from epp.metric_flags import with_metrics
-from epp.pool_gauges import PoolGauges
-from epp.rules import Rules
-from epp.scrape import Scraper, ScrapeRules
-from epp.settings import LAME_DUCK, LEAST_INTERVAL, Settings
-from epp.telemetry import Telemetry, TimedDirector
+from epp.scheduling.director import Director, Policy
+from epp.scraping.schedule import Rhythm
+from epp.scraping.scraper import Scraper, ScrapeRules
+from epp.telemetry import metrics_port
+from epp.telemetry import pages as status
+from epp.telemetry.counters import Telemetry, TimedDirector
+from epp.telemetry.pool_gauges import PoolGauges
+from epp.wire.server import certificate
+from epp.wire.server.certificate import Certificate, CertificateError, KeyPair
 from epp.wire.transport import Listener, ListenError, Place, Transport, open_transport
-from epp.worker_source import WorkerSource, choose
 
 INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
 """What a user can put right in the command line or a file that it names."""

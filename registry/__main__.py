@@ -20,10 +20,10 @@ import registry
 from discovery.command_line import Parser, ShowVersion, complain
 from discovery.errors import AdsumError
 from discovery.instance import ENGINES, authority
-from discovery.serving.descriptors import raise_limit
-from registry.described import DocumentFile
 from registry.service import InstanceHandle
-from registry.sidecar import Followed, Sidecar
+from registry.sidecar.model_server import DocumentFile
+from registry.sidecar.sidecar import Followed, Sidecar
+from runtime.serving.descriptors import raise_limit
 
 log = logging.getLogger("registry")
 

@@ -14,11 +14,11 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from discovery.instance import Instance, InstanceStatus
-from discovery.portal import Portal, PortalClosedError
 from registry import opening
 from registry.service import InstanceHandle as AsyncInstanceHandle
 from registry.service import ServiceRegistry as AsyncServiceRegistry
 from registry.service import StatusWord
+from runtime.portal import Portal, PortalClosedError
 
 __all__ = ["InstanceHandle", "ServiceRegistry", "open"]
 

@@ -42,7 +42,7 @@ def open(  # noqa: PLR0913  # what a worker may say, each optional and by name; 
 def _registry(url: str, announcement: Announcement) -> MembershipRegistry:
     """The registry of one backend; each is imported when it is asked for."""
     if urlsplit(url).scheme == "kubernetes":
-        from registry.pod_opening import open_pod
+        from registry.kubernetes.opening import open_pod
 
         return open_pod(url, announcement)
     return MembershipRegistry(_membership(url), announcement)
@@ -53,7 +53,7 @@ def _membership(url: str) -> Callable[[], Membership]:
     parts = urlsplit(url)
     match parts.scheme:
         case "file":
-            from registry.filesystem import FilesystemMembership
+            from registry.filesystem.membership import FilesystemMembership
 
             root = file_path(parts, url)
             return lambda: FilesystemMembership(root)

@@ -10,9 +10,9 @@ from aiohttp import web
 
 from discovery.errors import RegistrationError
 from discovery.instance import authority
-from discovery.serving.pages import Bounds, PageServer
 from registry.contract import Contract, Header
 from registry.document import Answer
+from runtime.serving.pages import Bounds, PageServer
 
 CONNECTIONS = 4096
 """Open at once: 2,048 held GETs, and those who ask now and then."""

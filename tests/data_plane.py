@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from epp import exchange
-from epp.answers import Answer, whole
+from epp.ext_proc import exchange
+from epp.ext_proc.answers import Answer, whole
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 
 

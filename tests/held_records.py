@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from discovery import InstanceStatus
-from discovery.record import Record, this_host
-from registry.locks import HeldLock
-from registry.record_file import write_record
+from discovery.filesystem.record import Record, this_host
+from registry.filesystem.locks import HeldLock
+from registry.filesystem.record_file import write_record
 
 
 def write(component: Path, instance_id: str, **changes: object) -> Path:

@@ -10,7 +10,7 @@ OWNER = """
 import asyncio, os, sys
 from pathlib import Path
 from discovery import Instance
-from registry.filesystem import FilesystemMembership
+from registry.filesystem.membership import FilesystemMembership
 
 async def main():
     root, instance_id, fork = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "fork"

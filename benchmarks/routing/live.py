@@ -22,7 +22,7 @@ from benchmarks.picking.pickers import OURS, Kind, cores, go_picker, picker, sta
 from benchmarks.routing.figures import Answer, Figures, median
 from benchmarks.routing.virtual import LIMITS, WORKERS
 from benchmarks.routing.workloads import Turn, shared
-from epp.config import DEFAULT_CONFIG
+from epp.config.picker_config import DEFAULT_CONFIG
 
 _MODEL: Final = "tiny"
 _TIMEOUT: Final = 300.0

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from discovery.command_line import how_to_install
-from discovery.endpoints_file import yaml_problem
 from discovery.errors import DiscoveryError, InputFileError
 from discovery.kubernetes.credentials import Identity, RenewedCredentials, TlsFiles
 from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.transport import Cluster
+from discovery.static.endpoints_file import yaml_problem
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration

@@ -14,9 +14,9 @@ import msgspec
 
 from discovery.kubernetes.decoding import SliceDecoder
 from discovery.kubernetes.lines import LineTooLongError
-from discovery.kubernetes.readings import ListReading, RefusedReading, WatchReading
 from discovery.kubernetes.recovery import Ask, Lost, Recovery
 from discovery.kubernetes.refusal import read_refusal
+from discovery.kubernetes.response_body import ListReading, RefusedReading, WatchReading
 from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.versions import is_older
 from discovery.kubernetes.wire import (

@@ -3,13 +3,13 @@
 import logging
 from collections.abc import Sequence
 
-from discovery.kubernetes.driving import Drive
 from discovery.kubernetes.endpointslice import Reading
-from discovery.kubernetes.following import Following
 from discovery.kubernetes.investigation import SLICES, Investigation
 from discovery.kubernetes.merge import MergedSet
 from discovery.kubernetes.reflector import Reflector
+from discovery.kubernetes.reflector_loop import Drive
 from discovery.kubernetes.selection import Selection
+from discovery.kubernetes.snapshot_publisher import Following
 from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.transport import Transport
 from discovery.source import Candidate, ComponentKey, Report

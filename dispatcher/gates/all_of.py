@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Self
 
+from dispatcher.broker.message import Candidate
 from dispatcher.gates.gate import DispatchGate, Slot
-from dispatcher.message import Candidate
 
 
 class AllOfGate:

@@ -8,7 +8,10 @@ from typing import Any, Final
 
 import aiohttp
 
-from dispatcher.budget import closing_point
+from dispatcher.broker.budget import closing_point
+from dispatcher.broker.ledger import Ledger
+from dispatcher.broker.quota import Quota, QuotaMode, Quotas
+from dispatcher.config.os_reason import os_reason
 from dispatcher.gates.all_of import AllOfGate
 from dispatcher.gates.catalogue import GateConfigError, GateSpec
 from dispatcher.gates.constant import steady
@@ -28,9 +31,6 @@ from dispatcher.gates.parameters import (
 )
 from dispatcher.gates.sources import budget_source, query_source, saturation_source, scrape_source
 from dispatcher.gates.tenant_quota import TenantQuotaGate
-from dispatcher.ledger import Ledger
-from dispatcher.os_reason import os_reason
-from dispatcher.quota import Quota, QuotaMode, Quotas
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from dispatcher.config.known_fields import first_fault
 from dispatcher.gates.parameters import (
     AllOfParameters,
     BudgetParameters,
@@ -19,7 +20,6 @@ from dispatcher.gates.parameters import (
     ScrapeParameters,
     WaitOnRefuseParameters,
 )
-from dispatcher.known_fields import first_fault
 
 
 class GateConfigError(ValueError):

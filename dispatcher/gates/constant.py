@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 from fractions import Fraction
 from typing import Final
 
-from dispatcher.account import ENDLESS_MS
-from dispatcher.budget import ONE
-from dispatcher.changes import Changes
+from dispatcher.broker.account import ENDLESS_MS
+from dispatcher.broker.budget import ONE
+from dispatcher.broker.ledger import Reading
+from dispatcher.broker.wake_up import Changes
 from dispatcher.gates.meter import MeterState
-from dispatcher.ledger import Reading
 
 ENDLESS: Final = Reading(headroom=Fraction(2**52), at_ms=ENDLESS_MS)
 """More than there ever is, newer than every rejection."""

@@ -7,7 +7,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Protocol, Self
 
-from dispatcher.message import Candidate
+from dispatcher.broker.message import Candidate
 
 
 class Scope(Enum):

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
-from dispatcher.queue import QueueError
+from dispatcher.broker.queue import QueueError
 
 
 @asynccontextmanager

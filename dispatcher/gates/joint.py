@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from fractions import Fraction
 
+from dispatcher.broker.ledger import Reading
 from dispatcher.gates.ledger_gate import Gauge
 from dispatcher.gates.meter import MeterState
-from dispatcher.ledger import Reading
 
 
 class JointGauge:

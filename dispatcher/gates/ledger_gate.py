@@ -7,13 +7,13 @@ from fractions import Fraction
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from dispatcher.account import LONGEST_RETRY_AFTER_MS
+from dispatcher.broker.account import LONGEST_RETRY_AFTER_MS
+from dispatcher.broker.ledger import Ledger, Reading, Refusal, Reservation
+from dispatcher.broker.message import Candidate
+from dispatcher.broker.queue import QueueError
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
 from dispatcher.gates.heartbeat import beating
 from dispatcher.gates.meter import MeterState
-from dispatcher.ledger import Ledger, Reading, Refusal, Reservation
-from dispatcher.message import Candidate
-from dispatcher.queue import QueueError
 
 NET: Final = 1.0
 """Seconds after which a refused one asks again unasked: a lease of a killed replica ends without a word."""

@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
-from dispatcher.changes import Changes
+from dispatcher.broker.message import Candidate
+from dispatcher.broker.wake_up import Changes
 from dispatcher.gates.gate import RefusedError, Scope, Slot
-from dispatcher.message import Candidate
 
 
 class LocalConcurrencyGate:

@@ -12,12 +12,12 @@ from typing import Protocol, Self
 
 import aiohttp
 
-from dispatcher.budget import ZERO
-from dispatcher.changes import Changes
+from dispatcher.broker.budget import ZERO
+from dispatcher.broker.ledger import Look, Reading
+from dispatcher.broker.queue import QueueError
+from dispatcher.broker.room import Room
+from dispatcher.broker.wake_up import Changes
 from dispatcher.gates.access import SourceError
-from dispatcher.ledger import Look, Reading
-from dispatcher.queue import QueueError
-from dispatcher.room import Room
 
 logger = logging.getLogger(__name__)
 

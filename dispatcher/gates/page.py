@@ -8,7 +8,7 @@ from typing import Final
 
 import aiohttp
 
-from dispatcher.budget import exact
+from dispatcher.broker.budget import exact
 from dispatcher.gates.access import Access, SourceError
 from dispatcher.gates.reader import age_of, fetch
 from dispatcher.gates.target_source import Sample

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from dispatcher.budget import exact
-from dispatcher.duration import parse_duration
+from dispatcher.broker.budget import exact
+from dispatcher.config.duration import parse_duration
+from dispatcher.config.known_fields import only_known
 from dispatcher.gates.access import Access
-from dispatcher.known_fields import only_known
 
 
 def _seconds(value: object) -> object:

@@ -6,7 +6,7 @@ from typing import Final
 
 import aiohttp
 
-from dispatcher.budget import ONE, ZERO, closing_point, from_load, from_saturation, share
+from dispatcher.broker.budget import ONE, ZERO, closing_point, from_load, from_saturation, share
 from dispatcher.gates.page import Page, PageReader
 from dispatcher.gates.parameters import (
     BudgetParameters,

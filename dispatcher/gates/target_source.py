@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Protocol
 
-from dispatcher.budget import ZERO, closing_point, spare, system_capacity
+from dispatcher.broker.budget import ZERO, closing_point, spare, system_capacity
 from dispatcher.gates.access import SourceError
 from dispatcher.gates.meter import Measurement
 

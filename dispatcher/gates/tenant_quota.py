@@ -6,12 +6,12 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from types import TracebackType
 from typing import Final, Self
 
+from dispatcher.broker.ledger import Refusal
+from dispatcher.broker.message import Candidate
+from dispatcher.broker.queue import QueueError
+from dispatcher.broker.quota import Grant, Quota, QuotaMode, Quotas
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
 from dispatcher.gates.heartbeat import beating
-from dispatcher.ledger import Refusal
-from dispatcher.message import Candidate
-from dispatcher.queue import QueueError
-from dispatcher.quota import Grant, Quota, QuotaMode, Quotas
 
 NET: Final = 1.0
 """Seconds after which a refused tenant asks again unasked: a lease of a killed replica ends without a word."""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias
 
-from epp.endpoint import Endpoint, EndpointPool, Floats, Indices, Mask
-from epp.request import InferenceRequest
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Mask
+from epp.request.inference_request import InferenceRequest
 
 Scores: TypeAlias = Floats | Mapping[int, float]
 """A float64 column, or by row only what is not 0."""

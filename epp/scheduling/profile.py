@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from epp.endpoint import Endpoint, EndpointPool, Floats
-from epp.protocol import Rejection
-from epp.request import InferenceRequest
-from epp.scheduling.in_flight import InFlightScorer
-from epp.scheduling.leading import Leading
-from epp.scheduling.pickers import MaxScorePicker
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
+from epp.ext_proc.protocol import Rejection
+from epp.request.inference_request import InferenceRequest
+from epp.scheduling.best_endpoint import Leading
+from epp.scheduling.cached_scores import TIE, Standing, Standings, Weighted, add_scores, ask
+from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.plugin import DataProducer, Filter, Picker
-from epp.scheduling.standing import TIE, Standing, Standings, Weighted, add_scores, ask
+from epp.scheduling.scorers.in_flight import InFlightScorer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

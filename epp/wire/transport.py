@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
-from epp.body import Budget
-from epp.certificate import Certificate
-from epp.exchange import Exchange
+from epp.config.settings import TransportKind
+from epp.config.tls_rules import TlsRules
+from epp.ext_proc.body import Budget
+from epp.ext_proc.exchange import Exchange
 from epp.health import Health
-from epp.settings import TransportKind
-from epp.tls_rules import TlsRules
+from epp.wire.server.certificate import Certificate
 
 
 class ListenError(Exception):
@@ -92,9 +92,9 @@ def open_transport(
     grpc is imported only where it serves.
     """
     if kind is TransportKind.GRPC:
-        from epp.wire.grpc_transport import GrpcTransport
+        from epp.wire.grpc_aio.transport import GrpcTransport
 
         return GrpcTransport(open_exchange, health, clock)
-    from epp.wire.http2_transport import Http2Transport
+    from epp.wire.server.transport import Http2Transport
 
     return Http2Transport(open_exchange, health, memory, clock)

@@ -10,7 +10,7 @@ import pytest
 import discovery
 import registry
 from discovery import MetadataClient, SourceDiscovery
-from discovery.silence import Silence
+from discovery.metadata.silence import Silence
 from registry import ServiceRegistry
 
 OpenRegistry: TypeAlias = Callable[..., ServiceRegistry]

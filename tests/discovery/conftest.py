@@ -6,7 +6,7 @@ import pytest
 
 from discovery import MetadataClient, SourceDiscovery
 from discovery.memory import MemorySource, MemoryStore
-from discovery.silence import Silence
+from discovery.metadata.silence import Silence
 from tests.fake_worker import FakeWorker, serving
 
 

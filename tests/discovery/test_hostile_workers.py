@@ -15,7 +15,7 @@ from discovery import (
     WatchState,
 )
 from discovery.memory import MemorySource, MemoryStore
-from discovery.silence import Silence
+from discovery.metadata.silence import Silence
 from tests.fake_worker import FakeWorker, hang, serving
 
 DEEP = b'{"a":' + b"[" * 20_000 + b"]" * 20_000 + b"}"

@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from dispatcher.memory.broker import MemoryBroker
-from dispatcher.queue import Broker
-from dispatcher.redis.broker import RedisBroker
+from dispatcher.broker.memory.broker import MemoryBroker
+from dispatcher.broker.queue import Broker
+from dispatcher.broker.redis.broker import RedisBroker
 from tests.redis_server import RedisServer
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import yaml
 
-from dispatcher.clock import BrokerClock
-from dispatcher.config import Config, read_config
+from dispatcher.broker.clock import BrokerClock
+from dispatcher.broker.message import Request, Result
+from dispatcher.broker.queue import Broker, Queue
+from dispatcher.config.config_file import Config, read_config
 from dispatcher.gates.meter import Meters
-from dispatcher.lanes import Lanes, Shared
-from dispatcher.message import Request, Result
-from dispatcher.observing import Observer
-from dispatcher.queue import Broker, Queue
-from dispatcher.telemetry import Telemetry
+from dispatcher.pump.lanes import Lanes, Shared
+from dispatcher.telemetry.counters import Telemetry
+from dispatcher.telemetry.observer import Observer
 
 OPEN = {"type": "constant"}
 

@@ -7,14 +7,14 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from dispatcher.broker.message import Candidate, Claim
+from dispatcher.config.reloading import Reloading, load
+from dispatcher.delivery.gateway import Answer, NoAnswer
+from dispatcher.delivery.verdict import Again, Verdict
 from dispatcher.gates.gate import RefusedError
-from dispatcher.gateway import Answer, NoAnswer
-from dispatcher.message import Candidate, Claim
-from dispatcher.observing import Observer
-from dispatcher.reloading import Reloading, load
+from dispatcher.process import serve_until_told
 from dispatcher.server import DispatcherServer
-from dispatcher.serving import serve_until_told
-from dispatcher.verdict import Again, Verdict
+from dispatcher.telemetry.observer import Observer
 
 
 class KilledAt(Observer):

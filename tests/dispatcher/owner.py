@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 OWNER = """
 import asyncio, sys
-from dispatcher.message import Result
-from dispatcher.queue import Rules
-from dispatcher.redis.broker import RedisBroker
+from dispatcher.broker.message import Result
+from dispatcher.broker.queue import Rules
+from dispatcher.broker.redis.broker import RedisBroker
 
 async def main():
     url, stop_after, count, lease_ms = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

@@ -13,9 +13,9 @@ from dispatcher.gates.building import Surroundings, build_gate
 from dispatcher.gates.catalogue import parse_gate
 from dispatcher.gates.gate import RefusedError
 from dispatcher.gates.meter import Meters
-from dispatcher.message import Candidate
-from dispatcher.redis.ledger import RedisLedger
-from dispatcher.redis.quota import RedisQuotas
+from dispatcher.broker.message import Candidate
+from dispatcher.broker.redis.ledger import RedisLedger
+from dispatcher.broker.redis.quota import RedisQuotas
 
 async def main():
     url, lease, document = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])

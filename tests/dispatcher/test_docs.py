@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.config import Config, IntakeConfig, QueueConfig, TargetConfig, read_config
+from dispatcher.config.config_file import Config, IntakeConfig, QueueConfig, TargetConfig, read_config
 from dispatcher.gates.catalogue import GATES
 
 ROOT = Path(__file__).parents[2]

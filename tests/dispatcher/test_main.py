@@ -16,7 +16,7 @@ import yaml
 from aiohttp import web
 from redis.asyncio import Redis
 
-from dispatcher.redis.broker import RedisBroker
+from dispatcher.broker.redis.broker import RedisBroker
 from tests.dispatcher.dispatching import configured, document, producer
 from tests.dispatcher.processes import ROOT, command, dispatcher
 from tests.dispatcher.target import Asked, Target, ok
@@ -449,13 +449,11 @@ async def test_a_reader_that_has_seen_enough(redis_url: str) -> None:
 
 
 async def test_a_question_does_not_wait_for_the_imports_of_a_dispatcher() -> None:
-    script = (
-        "import sys, dispatcher.commands, dispatcher.redis.broker, dispatcher.__main__; print(*sys.modules)"
-    )
+    script = "import sys, dispatcher.cli.commands, dispatcher.broker.redis.broker, dispatcher.__main__; print(*sys.modules)"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE, cwd=ROOT
     )
     out, _ = await process.communicate()
     imported = set(out.decode().split())
-    assert "dispatcher.redis.queue" in imported
+    assert "dispatcher.broker.redis.queue" in imported
     assert not imported & {"aiohttp", "discovery", "pydantic", "prometheus_client", "watchfiles", "yaml"}

@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.gates.page import samples
-from dispatcher.redis.broker import RedisBroker
 from tests.dispatcher.dispatching import configured, document, producer
 from tests.dispatcher.processes import Running, dispatcher
 from tests.dispatcher.target import Asked, Target, ok

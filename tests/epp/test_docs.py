@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from epp import go_flags
-from epp.catalogue import PLUGINS
-from epp.config import DEFAULT_CONFIG, load_config
-from epp.endpoint import NO_NUMBERS, EndpointPool
-from epp.flags import parse
-from epp.pool_gauges import PoolGauges
-from epp.telemetry import PREFIX, Telemetry
+from epp.config import go_flags
+from epp.config.catalogue import PLUGINS
+from epp.config.flags import parse
+from epp.config.picker_config import DEFAULT_CONFIG, load_config
+from epp.endpoints.endpoint import NO_NUMBERS, EndpointPool
+from epp.telemetry.counters import PREFIX, Telemetry
+from epp.telemetry.pool_gauges import PoolGauges
 
 PAGE = (Path(__file__).parents[2] / "docs" / "picker.md").read_text()
 SHOWN = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -7,9 +7,9 @@ import grpc
 import pytest
 from grpc import aio
 
-from epp.body import Budget
+from epp.config.settings import TransportKind
+from epp.ext_proc.body import Budget
 from epp.health import Health
-from epp.settings import TransportKind
 from epp.wire.messages.health_pb2 import (
     HealthCheckRequest,
     HealthCheckResponse,

@@ -15,9 +15,9 @@ import pytest
 from aiohttp import web
 
 from discovery import DiscoveryError
-from epp import exchange
 from epp.__main__ import serve
-from epp.envoy_config import Address, EnvoySettings, render
+from epp.envoy.config import Address, EnvoySettings, render
+from epp.ext_proc import exchange
 
 LOCAL = ["--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]
 

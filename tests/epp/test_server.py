@@ -15,15 +15,15 @@ from aiohttp import web
 from grpc import aio
 
 from discovery import DiscoveryError
-from epp import certificate
-from epp.certificate import CertificateError
-from epp.config_problems import ConfigError
-from epp.control_headers import SCORES, SUBSET
-from epp.protocol import SUBSET_NAMESPACE
+from epp.config.problems import ConfigError
+from epp.config.settings import HEALTH_FAILURES, HEALTH_INTERVAL, Settings, TransportKind
+from epp.ext_proc.control_headers import SCORES, SUBSET
+from epp.ext_proc.protocol import SUBSET_NAMESPACE
 from epp.server import PickerServer
-from epp.settings import HEALTH_FAILURES, HEALTH_INTERVAL, Settings, TransportKind
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from epp.wire.server import certificate
+from epp.wire.server.certificate import CertificateError
 from epp.wire.transport import ListenError
 
 TRANSPORTS = pytest.mark.parametrize("transport", list(TransportKind))

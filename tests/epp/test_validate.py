@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from epp.catalogue import PLUGINS
-from epp.config import DEFAULT_CONFIG, load_config
-from epp.config_problems import ConfigError, did_you_mean
-from epp.go_plugins import GO_ONLY
+from epp.config.catalogue import PLUGINS
+from epp.config.go_plugins import GO_ONLY
+from epp.config.picker_config import DEFAULT_CONFIG, load_config
+from epp.config.problems import ConfigError, did_you_mean
 
 GO_TYPES = (Path(__file__).parent / "go_plugin_types.txt").read_text().split()
 """llm-d-router, cmd/epp/runner/runner.go, August 2026."""

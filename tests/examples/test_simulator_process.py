@@ -16,7 +16,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 import discovery
 from discovery.instance import InstanceStatus
-from epp.settings import Settings as PickerSettings
+from epp.config.settings import Settings as PickerSettings
 from examples.simulator.__main__ import _parser, _settings
 
 Eventually = Callable[..., Awaitable[float]]

@@ -15,7 +15,7 @@ from discovery import (
     MetadataUnavailableError,
 )
 from discovery.kubernetes import Cluster, ClusterTransport
-from discovery.silence import Silence
+from discovery.metadata.silence import Silence
 from tests.fake_worker import FakeWorker, Handler, hang, serving
 from tests.kubernetes.fake.api_server import FakeApiServer
 from tests.kubernetes.fake.objects import endpoint, endpoint_slice

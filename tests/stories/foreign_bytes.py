@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("discovery", "registry", "epp", "dispatcher")
+PACKAGES = ("runtime", "discovery", "registry", "epp", "dispatcher")
 METHODS = ("fullmatch", "match", "search", "findall", "finditer", "sub", "split")
 _COLLECTIONS = ("dict", "list", "set", "deque", "OrderedDict", "defaultdict", "Counter")
 
 
 @dataclass(frozen=True)
 class Found:
-    """`name`: `epp/duration.py _PART`, the file and what it is called there, or the function in which it is written."""
+    """`name`: `epp/config/duration.py _PART`, the file and what it is called there, or the function in which it is written."""
 
     name: str
     line: int

@@ -12,8 +12,8 @@ import discovery
 import discovery.blocking
 import registry
 import registry.blocking
+from epp.config.settings import Settings
 from epp.server import PickerServer
-from epp.settings import Settings
 
 POOL = 8
 """Threads that a pool may keep for the next one; whatever leaks once in a cycle leaks a hundred times."""

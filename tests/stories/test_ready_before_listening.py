@@ -11,8 +11,8 @@ import uvicorn
 import discovery
 import registry
 from discovery import InstanceAddedEvent, InstanceEvent
-from epp.datastore import Datastore
-from epp.following import follow
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.metadata_feed import follow
 from registry.asgi import ContractApp
 
 

@@ -18,10 +18,10 @@ from discovery import (
     MetadataClient,
     SourceDiscovery,
 )
+from discovery.metadata.silence import Silence
 from discovery.opening import open_source
-from discovery.silence import Silence
+from epp.config.settings import Settings
 from epp.server import PickerServer
-from epp.settings import Settings
 
 
 class Worker:

@@ -9,7 +9,7 @@ from discovery.instance import COMPONENT_LABEL, NAMESPACE_LABEL
 from discovery.kubernetes.selection import ServiceSelection
 from discovery.source import ComponentKey, component_key
 from registry import Contract, InstanceHandle
-from registry.pod_opening import open_pod
+from registry.kubernetes.opening import open_pod
 from registry.registration import Announcement, MembershipRegistry
 from registry.server import ContractServer
 from tests.system.administrator import ApiError

@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks.picking.conversation import Conversation, conversation
 from benchmarks.processor import resident_megabytes
-from epp.protocol import EXT_PROC
-from epp.wire import frames
-from epp.wire.frames import ACK, DATA, END_HEADERS, HEADERS, PING, ErrorCode, frame
-from epp.wire.header_blocks import literal
+from epp.ext_proc.protocol import EXT_PROC
+from epp.wire.http2 import frames
+from epp.wire.http2.frames import ACK, DATA, END_HEADERS, HEADERS, PING, ErrorCode, frame
+from epp.wire.http2.header_blocks import literal
 from tests.system.picker_process import picking
 
 CONNECTIONS, STREAMS = 200, 500

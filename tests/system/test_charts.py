@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from discovery.kubernetes.rights import GET_SERVICES, LIST_PODS, LIST_SLICES, Right
+from discovery.kubernetes.rbac import GET_SERVICES, LIST_PODS, LIST_SLICES, Right
 from discovery.kubernetes.selection import ServiceSelection
 from discovery.source import ComponentKey
-from epp.flags import parse as parse_epp_flags
-from registry.pod import DEFAULT_PODINFO, labels_of, read_pod
-from registry.pod_opening import DEFAULT_PORT
-from registry.pod_service import LIST_SERVICES
+from epp.config.flags import parse as parse_epp_flags
+from registry.kubernetes.opening import DEFAULT_PORT
+from registry.kubernetes.pod import DEFAULT_PODINFO, labels_of, read_pod
+from registry.kubernetes.pod_service import LIST_SERVICES
 from tests.system.charts import CHARTS, Object, helm, render
 
 IMAGE = {"image": "registry.example/adsum:1"}

@@ -12,7 +12,7 @@ from discovery import (
     ServiceDiscovery,
     SourceDiscovery,
 )
-from discovery.silence import Silence
+from discovery.metadata.silence import Silence
 from discovery.source import Candidate, ComponentKey, Report, Source
 from registry import ServiceRegistry
 from tests.contract.test_sources import *  # this is the suite

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from dispatcher.config import Config
-from dispatcher.redis.broker import RedisBroker
+from dispatcher.broker.redis.broker import RedisBroker
+from dispatcher.config.config_file import Config
 from tests.dispatcher.dispatching import Producer, configured, document, producer
 from tests.dispatcher.processes import Running, dispatcher
 from tests.dispatcher.target import Asked, Target, ok

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from discovery import MetadataClient
-from discovery.silence import Silence
+from discovery.metadata.silence import Silence
 from tests.kubernetes.fake import objects
 from tests.kubernetes.fake.objects import LABELS, SERVICE
 from tests.system.cluster import Cluster, pod_address

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.picking.conversation import conversation
-from epp.protocol import EXT_PROC
+from epp.ext_proc.protocol import EXT_PROC
 from tests.system.picker_process import picking
 
 STREAMS, BODY = 20_000, 4096

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from epp import certificate
-from epp.body import Budget
-from epp.certificate import Certificate
+from epp.config.settings import TransportKind
+from epp.ext_proc.body import Budget
 from epp.health import Health
-from epp.settings import TransportKind
+from epp.wire.server import certificate
+from epp.wire.server.certificate import Certificate
 from epp.wire.transport import Place, open_transport
 from tests.system.building import BINARIES
 

@@ -22,10 +22,10 @@ from discovery.kubernetes import (
     Timings,
     Transport,
 )
-from discovery.kubernetes.rights import GET_SERVICES, LIST_PODS, LIST_SLICES, Right
+from discovery.kubernetes.rbac import GET_SERVICES, LIST_PODS, LIST_SLICES, Right
 from registry import Contract, InstanceHandle
-from registry.kubernetes import KubernetesMembership, ServiceCheck
-from registry.pod_service import LIST_SERVICES
+from registry.kubernetes.membership import KubernetesMembership, ServiceCheck
+from registry.kubernetes.pod_service import LIST_SERVICES
 from registry.registration import Announcement, MembershipRegistry
 from tests.kubernetes.fake.objects import LABELS
 from tests.system.charts import Object, render, rights

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import discovery.__main__
-from registry.filesystem import FilesystemMembership
+from registry.filesystem.membership import FilesystemMembership
 
 
 async def join(root: str, instance_id: str) -> FilesystemMembership:

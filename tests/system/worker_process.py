@@ -7,7 +7,7 @@ import anyio.to_thread
 
 import registry
 from registry import Contract
-from registry.pod import read_pod
+from registry.kubernetes.pod import read_pod
 from registry.server import ContractServer
 from tests.system.pod_registry import PORT
 

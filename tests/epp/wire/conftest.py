@@ -9,17 +9,17 @@ import h2.events
 import h2.settings
 import pytest
 
-from epp.body import Budget
-from epp.exchange import Exchange
+from epp.ext_proc.body import Budget
+from epp.ext_proc.exchange import Exchange
+from epp.ext_proc.exchange_settings import Rules
 from epp.health import Health
-from epp.rules import Rules
-from epp.wire.connection import Connection
-from epp.wire.grpc_call import Methods
-from epp.wire.grpc_messages import MessageReader, prefixed
-from epp.wire.http2_health import health_methods
-from epp.wire.http2_processor import ExternalProcessor
-from epp.wire.limits import Limits
+from epp.wire.http2.connection import Connection
+from epp.wire.http2.limits import Limits
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
+from epp.wire.server.grpc_call import Methods
+from epp.wire.server.grpc_messages import MessageReader, prefixed
+from epp.wire.server.health import health_methods
+from epp.wire.server.processor import ExternalProcessor
 
 PATH = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 HEADERS = [

@@ -9,12 +9,12 @@ import grpc
 import pytest
 from grpc import aio
 
-from epp.body import Budget
-from epp.exchange import Exchange
+from epp.config.settings import TransportKind
+from epp.ext_proc.body import Budget
+from epp.ext_proc.exchange import Exchange
+from epp.ext_proc.exchange_settings import Rules
+from epp.ext_proc.protocol import Rejection
 from epp.health import Health
-from epp.protocol import Rejection
-from epp.rules import Rules
-from epp.settings import TransportKind
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from epp.wire.transport import Place, open_transport
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from discovery import MetadataClient, SourceDiscovery
 from discovery.kubernetes import KubernetesSource, ServiceSelection, Timings, Transport
-from discovery.silence import Silence
+from discovery.metadata.silence import Silence
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.memory_transport import MemoryTransport
 from tests.kubernetes.fake.objects import SERVICE, pod, service

@@ -1,0 +1,1 @@
+"""Source: fixed addresses, host names, and the Go picker's endpoints file."""

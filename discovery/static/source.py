@@ -1,0 +1,177 @@
+"""Fixed addresses, for people who have neither a cluster nor a shared directory. Host names are resolved again and
+again; a list in a file is read again when it changes. Every namespace and component has the same instances.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import anyio
+import anyio.to_thread
+
+from discovery.instance import Instance
+from discovery.source import Candidate, ComponentKey, Report, Snapshot
+from discovery.static.endpoints_file import EndpointsFile, FixedEndpoint, describe_change, parse_hosts
+
+INCARNATION: Final = ""
+"""A fixed address says nothing about who lives there: a restart shows in the metadata's revision only."""
+_LOOK: Final = 0.5
+"""Seconds between two looks at the list."""
+_RESOLVE: Final = 5.0
+"""Seconds between two resolutions of a host name."""
+
+log = logging.getLogger(__name__)
+
+_Read: TypeAlias = Callable[[], Awaitable[list[FixedEndpoint]]]
+
+
+class StaticSource:
+    """The truth is the list that `read` gives (ValueError, OSError: no sound list). It is called in a thread; the
+    same list again, not only an equal one, costs nothing.
+
+    Without a sound list at first `run` raises; later the last good one stays, the watch is degraded, and a line in the
+    log says why.
+    """
+
+    needs_documents = False
+
+    def __init__(self, read: Callable[[], list[FixedEndpoint]], *, watched: bool = True) -> None:
+        self._read = read
+        self._watched = watched
+        self._names = ResolvedNames()
+
+    async def run(self, key: ComponentKey, report: Report) -> None:
+        read = partial(
+            anyio.to_thread.run_sync, self._read, limiter=anyio.CapacityLimiter(1), abandon_on_cancel=True
+        )
+        listed = await read()
+        last = listed
+        told: Snapshot | None = None
+        changes = 0
+        while True:
+            await self._names.refresh(listed)
+            if told is None or listed is not last or changes != self._names.changes:
+                if listed is not last and (changed := describe_change(last, listed)):
+                    log.info("the list of endpoints was read again: %s", changed)
+                last, changes = listed, self._names.changes
+                snapshot = Snapshot(tuple(self._candidates(key, listed)))
+                if snapshot != told:
+                    report(snapshot)
+                told = snapshot
+            listed, was_degraded = await self._next_list(listed, read, report)
+            if was_degraded:
+                told = None
+
+    async def _next_list(
+        self, listed: list[FixedEndpoint], read: _Read, report: Report
+    ) -> tuple[list[FixedEndpoint], bool]:
+        """The list a moment later, and whether there was none to be had meanwhile."""
+        reason = None
+        while True:
+            await asyncio.sleep(_LOOK)
+            try:
+                listed = await read() if self._watched else listed
+            except (OSError, ValueError) as error:
+                before, reason = reason, _one_line(error)
+                if reason != before:
+                    log.warning("%s; the endpoints stay as they were", reason)
+                    report.degraded(reason)
+            else:
+                if reason is not None:
+                    log.info("the list of endpoints is good again; it was not: %s", reason)
+                return listed, reason is not None
+
+    def suspect(self, key: ComponentKey, instance_id: str) -> None:
+        """A list knows nothing of the living."""
+
+    async def explain(self, key: ComponentKey) -> list[Candidate]:
+        """The snapshot says all there is."""
+        return []
+
+    async def components(self) -> list[ComponentKey]:
+        """Every name means the same list."""
+        return []
+
+    async def aclose(self) -> None:
+        """Nothing is held between runs."""
+
+    def _candidates(self, key: ComponentKey, listed: list[FixedEndpoint]) -> Iterator[Candidate]:
+        for endpoint in listed:
+            addresses = [endpoint.address] if endpoint.is_literal else self._names.addresses(endpoint.address)
+            if not addresses:
+                yield Candidate(
+                    endpoint.name or endpoint.address,
+                    reason=f"its name {endpoint.address!r} does not resolve: {self._names.problem(endpoint.address)}",
+                )
+            for address in addresses:
+                instance = Instance(
+                    id=endpoint.instance_id(address),
+                    namespace=key.namespace,
+                    component=key.component,
+                    address=address,
+                    port=endpoint.port,
+                    incarnation=INCARNATION,
+                    labels=endpoint.labels,
+                )
+                yield Candidate(instance.id, instance)
+
+
+class ResolvedNames:
+    """Host names and their addresses; a name that stops resolving keeps its last addresses."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[str, list[str]] = {}
+        self._problems: dict[str, str] = {}
+        self._resolved_at: dict[str, float] = {}
+        self.changes = 0
+
+    def addresses(self, name: str) -> list[str]:
+        return self._addresses.get(name, [])
+
+    def problem(self, name: str) -> str:
+        return self._problems.get(name, "not asked yet")
+
+    async def refresh(self, listed: list[FixedEndpoint]) -> None:
+        """Ask anew for every name whose answer is old."""
+        now = asyncio.get_running_loop().time()
+        names = {endpoint.address for endpoint in listed if not endpoint.is_literal}
+        old = [name for name in names if now - self._resolved_at.get(name, -_RESOLVE) >= _RESOLVE]
+        await asyncio.gather(*(self._resolve(name, now) for name in old))
+
+    async def _resolve(self, name: str, now: float) -> None:
+        self._resolved_at[name] = now
+        before = self.addresses(name), self.problem(name)
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            self._problems[name] = getattr(error, "strerror", None) or str(error)
+        else:
+            addresses = {str(entry[4][0]) for entry in found}
+            self._problems[name] = f"{', '.join(sorted(addresses))} is of use on one machine only"
+            self._addresses[name] = sorted(address for address in addresses if "%" not in address)
+        self.changes += before != (self.addresses(name), self.problem(name))
+
+
+def _one_line(error: OSError | ValueError) -> str:
+    """What is wrong; of a file, its path first. A parser of YAML says it in several lines."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())
+
+
+def open_static(hosts: str, path: str) -> StaticSource:
+    """The source of `static://host:port,...` or `static:///file.yaml`; ValueError when it is neither."""
+    if hosts and path not in ("", "/"):
+        raise ValueError(f"static://{hosts}{path} names hosts and a path; expected host:port,... or ///file")
+    if hosts:
+        listed = parse_hosts(hosts)
+        return StaticSource(lambda: listed, watched=False)
+    if path in ("", "/"):
+        raise ValueError(
+            "static:// names no endpoint; expected static://host:port,... or static:///file.yaml"
+        )
+    return StaticSource(EndpointsFile(Path(path)))

@@ -1,0 +1,65 @@
+"""The broker of one process."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+from dispatcher.broker.ledger import Ledger
+from dispatcher.broker.memory.ledger import MemoryLedger
+from dispatcher.broker.memory.queue import MemoryQueue, MemoryStore
+from dispatcher.broker.memory.quota import MemoryQuotas
+from dispatcher.broker.queue import Queue, Rules
+from dispatcher.broker.quota import Quotas
+from dispatcher.broker.validation import checked_name, checked_rules
+
+
+def wall_clock_ms() -> int:
+    """Unix milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class MemoryBroker:
+    """As `dispatcher.broker.queue.Broker`. Whoever opens a queue by its name shares it with all who did; `clock_ms`: its clock."""
+
+    def __init__(self, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
+        self._clock_ms = clock_ms
+        self._stores: dict[str, MemoryStore] = {}
+        self._ledgers: dict[str, MemoryLedger] = {}
+        self._quotas = MemoryQuotas(clock_ms)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is held."""
+
+    async def now_ms(self) -> int:
+        return self._clock_ms()
+
+    async def ping(self) -> bool:
+        return True
+
+    @asynccontextmanager
+    async def queue(self, name: str, rules: Rules) -> AsyncIterator[Queue]:
+        if rules.result_list:
+            raise ValueError(f"queue {name!r} sends its results to a Redis list; the memory broker has none")
+        store = self._stores.setdefault(checked_name(name), MemoryStore())
+        store.book.set_rules(checked_rules(name, rules))
+        opening = MemoryQueue(name, rules, store, self._clock_ms)
+        store.openings.add(opening)
+        try:
+            yield opening
+        finally:
+            store.openings.discard(opening)
+
+    @asynccontextmanager
+    async def ledger(self, target: str) -> AsyncIterator[Ledger]:
+        yield self._ledgers.setdefault(target, MemoryLedger(self._clock_ms))
+
+    @asynccontextmanager
+    async def quotas(self) -> AsyncIterator[Quotas]:
+        yield self._quotas

@@ -1,0 +1,69 @@
+"""The ledger of a target within one process."""
+
+from collections.abc import Callable, Sequence
+
+from dispatcher.broker.account import TargetAccount
+from dispatcher.broker.ledger import Look, Reading, Refusal, Reservation
+from dispatcher.broker.message import new_token
+from dispatcher.broker.wake_up import Changes
+
+
+class MemoryLedger:
+    """One target's; whoever shares the object shares the ledger. `clock_ms` is the broker's."""
+
+    def __init__(self, clock_ms: Callable[[], int], *, lease_ms: int = 15_000) -> None:
+        self._clock_ms = clock_ms
+        self._account = TargetAccount(lease_ms)
+        self._began: dict[str, int] = {}
+        self._changes = Changes()
+
+    @property
+    def lease_ms(self) -> int:
+        """How long a reservation lives without a heartbeat."""
+        return self._account.lease_ms
+
+    async def now_ms(self) -> int:
+        """The broker's clock."""
+        return self._clock_ms()
+
+    async def look(self) -> Look:
+        """As `dispatcher.broker.ledger.Ledger`."""
+        now = self._clock_ms()
+        self._forget_lapsed(now)
+        return Look(now, self._account.in_flight)
+
+    async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:
+        """As `dispatcher.broker.ledger.Ledger`."""
+        now = self._clock_ms()
+        self._forget_lapsed(now)
+        answer = self._account.reserve(now, reading, units, new_token())
+        if isinstance(answer, Refusal):
+            return Refusal(answer.reason, answer.until_ms, self._changes.count)
+        self._began[answer.id] = now
+        return answer
+
+    async def heartbeat(self, reservations: Sequence[Reservation]) -> None:
+        """As `dispatcher.broker.ledger.Ledger`."""
+        now = self._clock_ms()
+        for reservation in reservations:
+            if (began := self._began.get(reservation.id)) is not None:
+                self._account.heartbeat(now, reservation, began)
+        self._forget_lapsed(now)
+
+    async def release(self, reservation: Reservation, *, accepted: bool) -> None:
+        """As `dispatcher.broker.ledger.Ledger`."""
+        self._began.pop(reservation.id, None)
+        if self._account.release(reservation.id, accepted=accepted):
+            self._changes.tell()
+
+    async def overloaded(self, retry_after_ms: int = 0) -> None:
+        """As `dispatcher.broker.ledger.Ledger`."""
+        self._account.overloaded(self._clock_ms(), retry_after_ms)
+
+    async def wait(self, timeout: float, *, seen: int = -1) -> None:
+        """As `dispatcher.broker.ledger.Ledger`."""
+        await self._changes.wait(timeout, seen)
+
+    def _forget_lapsed(self, now: int) -> None:
+        if self._account.forget_lapsed(now):
+            self._changes.tell()

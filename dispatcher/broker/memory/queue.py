@@ -1,0 +1,167 @@
+"""A queue within one process."""
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dispatcher.broker.memory.book import QueueBook
+from dispatcher.broker.message import Candidate, Claim, DeadLetter, ErrorCode, Request, Result
+from dispatcher.broker.queue import ConflictError, Leased, Rules, State, Totals
+from dispatcher.broker.validation import check_key, digest
+from dispatcher.broker.wake_up import Changes
+
+SAID: Final = "the idempotency key was used for another request: same tenant, path and payload expected"
+
+
+@dataclass(frozen=True, slots=True)
+class _Keyed:
+    digest: str
+    request: Request
+    expires_ms: int
+
+
+class MemoryStore:
+    """What all who open one queue share."""
+
+    def __init__(self) -> None:
+        self.book = QueueBook(self)
+        self.keys: dict[tuple[str, str], _Keyed] = {}
+        self.openings: set[MemoryQueue] = set()
+        self.changes = Changes()
+        self.results = Changes()
+
+    def claimable(self) -> None:
+        """As `dispatcher.broker.memory.entry.Listener`."""
+        self.changes.tell()
+
+    def done(self) -> None:
+        """As `dispatcher.broker.memory.entry.Listener`."""
+        self.results.tell()
+
+    def cancelled(self, owner: str, fence: str) -> None:
+        """As `dispatcher.broker.memory.entry.Listener`."""
+        for opening in self.openings:
+            opening.was_cancelled(owner, fence)
+
+
+class MemoryQueue:
+    """As `dispatcher.broker.queue.Queue`; nothing here can be away, so no QueueError but ConflictError is raised."""
+
+    def __init__(self, name: str, rules: Rules, store: MemoryStore, clock_ms: Callable[[], int]) -> None:
+        self._name = name
+        self._rules = rules
+        self._store = store
+        self._book = store.book
+        self._now = clock_ms
+        self._seen = store.changes.count
+        self._owners: set[str] = set()
+        self._cancelled: set[str] = set()
+        self._cancellations = Changes()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def submit(self, request: Request, *, idempotency_key: str | None = None) -> Request:
+        now = self._now()
+        if idempotency_key is None:
+            return self._book.submit(now, request)
+        check_key(idempotency_key)
+        key, body = (request.tenant, idempotency_key), digest(request)
+        known = self._store.keys.get(key)
+        if known is not None and known.expires_ms > now:
+            if known.digest != body:
+                raise ConflictError(SAID)
+            return known.request
+        accepted = self._book.submit(now, request)
+        bodiless = replace(accepted, payload=b"")
+        self._store.keys[key] = _Keyed(body, bodiless, accepted.deadline_ms + self._rules.result_ttl_ms)
+        return accepted
+
+    async def peek(self, limit: int, *, skip_tenants: Collection[str] = ()) -> Sequence[Candidate]:
+        heads = self._book.heads(self._now(), limit, skip_tenants)
+        self._seen = self._store.changes.count
+        return heads
+
+    async def claim(self, limit: int, *, owner: str, skip_tenants: Collection[str] = ()) -> Sequence[Claim]:
+        self._owners.add(owner)
+        claims = self._book.claim(self._now(), limit, owner, skip_tenants)
+        self._seen = self._store.changes.count
+        return claims
+
+    async def extend(self, claims: Sequence[Claim]) -> Sequence[bool]:
+        now = self._now()
+        return [self._book.extend(now, claim) for claim in claims]
+
+    async def finish(self, claim: Claim, result: Result) -> bool:
+        return self._book.finish(self._now(), claim, result)
+
+    async def retry(self, claim: Claim, delay_ms: int) -> bool:
+        return self._book.retry(self._now(), claim, delay_ms)
+
+    async def release(self, claims: Sequence[Claim], *, sent: bool = False) -> int:
+        return sum([self._book.release(claim, sent=sent) for claim in claims])
+
+    async def cancel(self, id: str, token: str | None = None) -> State:
+        return self._book.cancel(self._now(), id, token)
+
+    async def sweep(self) -> int:
+        now = self._now()
+        for key in [key for key, keyed in self._store.keys.items() if keyed.expires_ms <= now]:
+            del self._store.keys[key]
+        return self._book.tidy(now)
+
+    async def reject(self, raw: bytes, reason: str, *, id: str | None = None, code: ErrorCode) -> None:
+        self._book.reject(self._now(), raw, reason, id, code)
+
+    async def wait(self, timeout: float) -> bool:
+        changes, seen = self._store.changes, self._seen
+        next_ms = self._book.next_ms()
+        until_next = float("inf") if next_ms is None else max(0.0, (next_ms - self._now()) / 1000)
+        if until_next > 0:
+            await changes.wait(min(timeout, until_next), seen)
+        return until_next <= timeout or changes.count != seen
+
+    async def cancelled(self, timeout: float) -> Collection[str]:
+        if not self._cancelled:
+            await self._cancellations.wait(timeout)
+        fences, self._cancelled = self._cancelled, set()
+        return fences
+
+    async def state(self, id: str, token: str | None = None) -> tuple[State, Result | None]:
+        self._book.tidy(self._now())
+        state, number = self._book.find(id, token)
+        return state, self._book.results.get(number)
+
+    async def wait_result(self, id: str, token: str | None = None, *, timeout: float) -> Result | None:
+        try:
+            async with asyncio.timeout(timeout):
+                while True:
+                    seen = self._store.results.count
+                    _, result = await self.state(id, token)
+                    if result is not None:
+                        return result
+                    await self._store.results.wait(timeout, seen)
+        except TimeoutError:
+            return None
+
+    async def lease_results(self, limit: int, *, lease_ms: int = 300_000) -> Sequence[Leased]:
+        return self._book.results.lease(self._now(), limit, lease_ms)
+
+    async def ack_results(self, leased: Sequence[Leased]) -> int:
+        now = self._now()
+        return sum([self._book.results.ack(now, one) for one in leased])
+
+    async def dead_letters(self, limit: int) -> Sequence[DeadLetter]:
+        return self._book.dead_letters(limit)
+
+    async def totals(self) -> Totals:
+        return self._book.totals()
+
+    def was_cancelled(self, owner: str, fence: str) -> None:
+        """A claim of `owner` was; told to every opening."""
+        if owner in self._owners:
+            self._cancelled.add(fence)
+            self._cancellations.tell()
+            self._store.changes.tell()

@@ -1,0 +1,59 @@
+"""Quotas within one process."""
+
+from collections.abc import Callable, Collection
+
+from dispatcher.broker.ledger import Refusal
+from dispatcher.broker.message import new_token
+from dispatcher.broker.quota import Grant, Quota, QuotaMode
+from dispatcher.broker.wake_up import Changes
+
+
+class MemoryQuotas:
+    """All keys of all quotas; whoever shares the object shares them. `clock_ms` is the broker's."""
+
+    def __init__(self, clock_ms: Callable[[], int]) -> None:
+        self._clock_ms = clock_ms
+        self._ends: dict[tuple[str, QuotaMode], dict[str, int]] = {}
+        self._changes = Changes()
+
+    async def now_ms(self) -> int:
+        """The broker's clock."""
+        return self._clock_ms()
+
+    async def take(self, key: str, quota: Quota) -> Grant | Refusal:
+        """As `dispatcher.broker.quota.Quotas`."""
+        now = self._clock_ms()
+        places = self._ends.setdefault((key, quota.mode), {})
+        for id in [id for id, end in places.items() if end <= now]:
+            del places[id]
+        if len(places) >= quota.limit:
+            until = min(places.values(), default=None)
+            return Refusal(f"the quota of {key} is used up", until, self._changes.count)
+        grant = Grant(key, new_token(), quota)
+        places[grant.id] = now + _lasts(quota)
+        return grant
+
+    async def heartbeat(self, grants: Collection[Grant]) -> None:
+        """As `dispatcher.broker.quota.Quotas`."""
+        for grant in grants:
+            if grant.quota.mode is QuotaMode.CONCURRENCY:
+                places = self._ends.setdefault((grant.key, grant.quota.mode), {})
+                places[grant.id] = self._clock_ms() + _lasts(grant.quota)
+
+    async def give_back(self, grant: Grant, *, used: bool) -> None:
+        """As `dispatcher.broker.quota.Quotas`."""
+        if grant.quota.mode is QuotaMode.RATE and used:
+            return
+        places = self._ends.get((grant.key, grant.quota.mode), {})
+        if places.pop(grant.id, None) is not None:
+            self._changes.tell()
+        if not places:
+            self._ends.pop((grant.key, grant.quota.mode), None)
+
+    async def wait(self, timeout: float, *, seen: int = -1) -> None:
+        """As `dispatcher.broker.quota.Quotas`."""
+        await self._changes.wait(timeout, seen)
+
+
+def _lasts(quota: Quota) -> int:
+    return quota.window_ms if quota.mode is QuotaMode.RATE else quota.lease_ms

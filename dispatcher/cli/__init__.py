@@ -1,0 +1,1 @@
+"""The commands for people: submit, status, cancel, dead-letters, and a dry run."""

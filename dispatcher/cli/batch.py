@@ -1,0 +1,211 @@
+"""A batch file through a queue: submitted once however often it is tried, results written as they come."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from dispatcher.broker.message import Request, Result
+from dispatcher.broker.queue import ConflictError, Queue, QueueError, State
+from dispatcher.cli.batch_file import BatchFileError, BatchLine, result_line
+from dispatcher.cli.failures import Failures
+from dispatcher.cli.progress import Progress
+
+AT_ONCE = 64
+"""Requests submitted, or waited for, at the same time."""
+HELD = 30.0
+"""Seconds that one wait for a result lasts."""
+OUTAGE = 120.0
+"""Seconds without the broker after which the batch stops; it can be resumed."""
+HINT = (
+    "no answer comes: does the dispatcher run, and is the queue's gate open? "
+    "`python -m dispatcher --config FILE --dry-run` says what the gate reads and what would go"
+)
+FIRST_PAUSE = 0.2
+LONGEST_PAUSE = 5.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """How a wait for answers is watched, in seconds: `every` so often, and `hint_after` so long without an answer."""
+
+    every: float = 1.0
+    hint_after: float = 10.0
+
+
+EACH_SECOND = Looks()
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What holds for every request of a batch. `name` makes the keys by which a second try is recognised."""
+
+    name: str
+    tenant: str
+    deadline_ms: int
+    created_ms: int
+    objective: str = ""
+
+    def request(self, line: BatchLine) -> Request:
+        """The request of a line."""
+        return Request(
+            id=f"{self.name}:{line.custom_id}",
+            payload=line.body,
+            deadline_ms=self.deadline_ms,
+            tenant=self.tenant,
+            path=line.url,
+            objective=self.objective,
+            created_ms=self.created_ms,
+        )
+
+    def remedy(self) -> str:
+        """What to do where a line was used before for another request."""
+        dated = datetime.fromtimestamp(self.created_ms / 1000, UTC).strftime(f"{self.name}-%Y-%m-%d")
+        return f"to ask anew, give this run a name of its own, --batch {dated}, and a results file of its own"
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A request that the queue has, under the id of its line. `new`: no earlier try had submitted it."""
+
+    line: BatchLine
+    id: str
+    token: str
+    new: bool
+
+
+def unanswered(
+    lines: Iterable[BatchLine], answered: Mapping[str, str], results: Path, order: Order
+) -> list[BatchLine]:
+    """The lines without an answer in `results`; raises BatchFileError where one was answered for another request."""
+    left = []
+    for line in lines:
+        kept = answered.get(line.custom_id)
+        if kept is None:
+            left.append(line)
+        elif kept not in ("", line.sha256):
+            raise BatchFileError(
+                f"{line.place}: {results} has an answer to custom_id {line.custom_id!r}, but to another path or body; "
+                f"{order.remedy()}"
+            )
+    return left
+
+
+async def submit_all(
+    queue: Queue, lines: Collection[BatchLine], order: Order, progress: Progress
+) -> list[Submitted]:
+    """Submit them all; those that an earlier try submitted are found again. Raises QueueError and BatchFileError."""
+    done = 0
+
+    async def submit(line: BatchLine) -> Submitted:
+        nonlocal done
+        request, key = order.request(line), f"batch:{order.name}:{line.custom_id}"
+        try:
+            accepted = await _patiently(lambda: queue.submit(request, idempotency_key=key))
+        except ConflictError as error:
+            said = f"{error}: batch {order.name!r} was submitted before with another path or body here"
+            raise BatchFileError(
+                f"{line.place}: custom_id {line.custom_id!r}: {said}; {order.remedy()}"
+            ) from error
+        except ValueError as error:
+            raise BatchFileError(f"{line.place}: custom_id {line.custom_id!r}: {error}") from error
+        done += 1
+        progress.at("submitted", done, len(lines))
+        return Submitted(line, accepted.id, accepted.token, accepted.token == request.token)
+
+    return await _all(lines, submit)
+
+
+async def collect(
+    queue: Queue,
+    submitted: Collection[Submitted],
+    out: BinaryIO,
+    progress: Progress,
+    looks: Looks = EACH_SECOND,
+) -> Failures:
+    """Write each result as soon as it is there; which were errors. Where none comes, one hint. Raises QueueError."""
+    done, failures = 0, Failures()
+    latest = time.monotonic()
+
+    async def watch() -> None:
+        hinted = False
+        while True:
+            await asyncio.sleep(looks.every)
+            progress.at("answered", done, len(submitted))
+            if not hinted and time.monotonic() - latest >= looks.hint_after:
+                hinted = True
+                progress.hint(HINT)
+
+    async def wait(one: Submitted) -> None:
+        nonlocal done, latest
+        result = await _result(queue, one)
+        out.write(result_line(one.line.custom_id, result, one.line.sha256))
+        out.flush()
+        latest = time.monotonic()
+        done += 1
+        failures.see(one.line.custom_id, result)
+        progress.at("answered", done, len(submitted))
+
+    watching = asyncio.create_task(watch())
+    try:
+        await _all(submitted, wait)
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+    return failures
+
+
+async def _result(queue: Queue, one: Submitted) -> Result:
+    while True:
+        state, result = await _patiently(lambda: queue.state(one.id, one.token))
+        if state is State.UNKNOWN:
+            raise QueueError(
+                f"the queue knows nothing of {one.id!r} any more: its result was taken by another consumer, or kept no "
+                "longer"
+            )
+        result = result or await _patiently(lambda: queue.wait_result(one.id, one.token, timeout=HELD))
+        if result is not None:
+            return result
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Through an outage of the broker; every question may be asked twice."""
+    pause, waited = FIRST_PAUSE, 0.0
+    while True:
+        try:
+            return await ask()
+        except ConflictError:
+            raise
+        except QueueError:
+            if waited >= OUTAGE:
+                raise
+        await asyncio.sleep(pause)
+        waited += pause
+        pause = min(LONGEST_PAUSE, pause * 2)
+
+
+A = TypeVar("A")
+
+
+async def _all(items: Iterable[A], work: Callable[[A], Awaitable[T]]) -> list[T]:
+    """In order of `items`, a few at once; the first error ends the others."""
+    results: dict[int, T] = {}
+    left = enumerate(items)
+
+    async def take() -> None:
+        for index, item in left:
+            results[index] = await work(item)
+
+    tasks = [asyncio.ensure_future(take()) for _ in range(AT_ONCE)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    return [results[index] for index in range(len(results))]

@@ -1,0 +1,177 @@
+"""Batch files: requests in, one JSON object a line, results out; the form of the OpenAI Batch API (pure but for files)."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from dispatcher.broker.message import Result
+from dispatcher.config.os_reason import os_reason
+
+EXPECTED = 'expected {"custom_id": "...", "url": "/v1/chat/completions", "body": {...}} on each line'
+
+
+class BatchFileError(ValueError):
+    """A line is not what it should be; the text names file and line."""
+
+
+class ResultsError(OSError):
+    """Results cannot be written any more; the text says what to do."""
+
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    body: msgspec.Raw
+    url: str = ""
+    method: str = "POST"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """One request; `body` byte for byte as it stands in the file, `url` the path, empty: the queue's own."""
+
+    custom_id: str
+    url: str
+    body: bytes
+    place: str
+    """FILE:NUMBER, for people."""
+
+    @property
+    def sha256(self) -> str:
+        """What is asked, path and body; a results file keeps it beside the answer."""
+        return hashlib.sha256(self.url.encode() + b"\n" + self.body).hexdigest()
+
+
+def read_lines(path: Path) -> Iterator[BatchLine]:
+    """The requests of a file, read as they are asked for; raises BatchFileError and OSError."""
+    seen: set[str] = set()
+    with path.open("rb") as file:
+        for number, text in enumerate(file, start=1):
+            if not text.strip():
+                continue
+            line = _read_line(text, f"{path}:{number}")
+            if line.custom_id in seen:
+                raise BatchFileError(
+                    f"{path}:{number}: the custom_id {line.custom_id!r} stands twice; each line needs its own"
+                )
+            seen.add(line.custom_id)
+            yield line
+
+
+def _read_line(text: bytes, place: str) -> BatchLine:
+    try:
+        line = msgspec.json.decode(text, type=_Line)
+        body = bytes(line.body)
+        msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BatchFileError(f"{place}: {error}; {EXPECTED}") from error
+    if line.method != "POST":
+        raise BatchFileError(f"{place}: the method is {line.method[:40]!r}; expected POST")
+    if not line.custom_id:
+        raise BatchFileError(f"{place}: the custom_id is empty; {EXPECTED}")
+    return BatchLine(line.custom_id, line.url, body, place)
+
+
+def result_line(custom_id: str, result: Result, request_sha256: str) -> bytes:
+    """One line of a results file, its end included; the answer's body is kept as it came where it is JSON."""
+    response = None
+    if result.status_code:
+        response = {
+            "status_code": result.status_code,
+            "request_id": result.token,
+            "body": _body(result.payload),
+        }
+    error = None
+    if result.error_code is not None:
+        error = {"code": str(result.error_code), "message": result.error_message}
+    document = {
+        "id": result.id,
+        "custom_id": custom_id,
+        "response": response,
+        "error": error,
+        "request_sha256": request_sha256,
+    }
+    return msgspec.json.encode(document) + b"\n"
+
+
+def _body(payload: bytes) -> msgspec.Raw | str:
+    if b"\n" in payload or b"\r" in payload:  # would break the line
+        try:
+            return msgspec.Raw(msgspec.json.encode(msgspec.json.decode(payload)))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return payload.decode(errors="replace")
+    try:
+        msgspec.json.decode(payload, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return payload.decode(errors="replace")
+    return msgspec.Raw(payload)
+
+
+_BEGINNING = b'{"id":"'
+"""Of every line of a results file: what is cut off must look like one, or it is somebody else's."""
+
+
+class _Done(msgspec.Struct):
+    custom_id: str
+    request_sha256: str = ""
+
+
+def finished(path: Path) -> dict[str, str]:
+    """The custom_ids that a results file has already, each with the `sha256` of its line, empty where none was kept.
+
+    A last line that was cut off by a crash is taken out of the file.
+    """
+    done: dict[str, str] = {}
+    with _writable(path):
+        if not path.exists():
+            return done
+        whole, cut_off = 0, b""
+        with path.open("rb+") as file:
+            for number, text in enumerate(file, start=1):
+                if not text.endswith(b"\n"):
+                    cut_off = text
+                    break
+                try:
+                    line = msgspec.json.decode(text, type=_Done)
+                    done[line.custom_id] = line.request_sha256
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                    raise BatchFileError(f"{path}:{number}: no line of a results file: {error}") from error
+                whole += len(text)
+            if cut_off and not cut_off.startswith(_BEGINNING[: len(cut_off)] if done else _BEGINNING):
+                raise BatchFileError(
+                    f"{path}: its end is no line of a results file; expected another file or none"
+                )
+            file.truncate(whole)
+    return done
+
+
+@contextmanager
+def added_to(path: Path) -> Iterator[BinaryIO]:
+    """The results file, open at its end; raises BatchFileError where it cannot be, ResultsError when it is full."""
+    with _writable(path):
+        file = path.open("ab")
+    try:
+        with file:
+            yield file
+    except BrokenPipeError:  # what people read, not the file
+        raise
+    except OSError as error:
+        raise ResultsError(
+            f"{path} cannot be written any more: {os_reason(error)}; the answers wait in the queue, make room and give "
+            "the same command again"
+        ) from error
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BatchFileError(
+            f"{path} cannot be written: {os_reason(error)}; expected a results file, or none yet, in a folder that is "
+            "there and where this user may write"
+        ) from error

@@ -1,0 +1,86 @@
+"""`python -m dispatcher submit|status|cancel|dead-letters`: a queue, for people."""
+
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from dispatcher.broker.message import DeadLetter
+from dispatcher.broker.queue import Queue, State
+from dispatcher.cli.flags import LookFlags, parse_look, parse_submit
+from dispatcher.cli.queue_locator import opened
+from dispatcher.web.request_view import described
+
+
+async def status(flags: LookFlags) -> int:
+    """0; 1 where a request is not known."""
+    async with opened(flags.place) as (_, queue, _):
+        if not flags.ids:
+            _print(asdict(await queue.totals()), flags.json)
+            return 0
+        unknown = []
+        for id in flags.ids:
+            state, result = await queue.state(id)
+            unknown += [id] if state is State.UNKNOWN else []
+            _print(described(id, state, result), flags.json)
+        return _say_unknown(unknown, queue)
+
+
+async def cancel(flags: LookFlags) -> int:
+    """0; 1 where a request is not known."""
+    unknown = []
+    async with opened(flags.place) as (_, queue, _):
+        for id in flags.ids:
+            before = await queue.cancel(id)
+            unknown += [id] if before is State.UNKNOWN else []
+            told = {State.UNKNOWN: "not known", State.DONE: "was answered already"}.get(before, "cancelled")
+            _print({"id": id, "was": before.value, "cancelled": told == "cancelled"}, flags.json)
+        return _say_unknown(unknown, queue)
+
+
+async def dead_letters(flags: LookFlags) -> int:
+    """0."""
+    async with opened(flags.place) as (_, queue, _):
+        for letter in await queue.dead_letters(flags.limit):
+            _print(_described(letter), flags.json)
+    return 0
+
+
+def _say_unknown(ids: Sequence[str], queue: Queue) -> int:
+    """The exit code."""
+    if not ids:
+        return 0
+    print(
+        f"error: the queue {queue.name!r} does not know {', '.join(map(repr, ids))}; expected the id of a request that was "
+        "submitted to it (of a batch: NAME:custom_id) and whose result is kept; `status` without an id counts what is there",
+        file=sys.stderr,
+    )
+    return 1
+
+
+def _described(letter: DeadLetter) -> dict[str, object]:
+    at = datetime.fromtimestamp(letter.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return {"at": at, "id": letter.id, "reason": letter.reason, "raw": letter.raw.decode(errors="replace")}
+
+
+def _print(document: Mapping[str, object], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(document))
+        return
+    for name, value in document.items():
+        shown = value if isinstance(value, str | int | float) else json.dumps(value, ensure_ascii=False)
+        print(f"{name:>14}  {shown}")
+    print()
+
+
+def parsed(command: str, arguments: Sequence[str]) -> Callable[[], Awaitable[int]]:
+    """What to run for a command; exits with 2 on bad flags."""
+    if command == "submit":
+        flags = parse_submit(arguments)
+        from dispatcher.cli.submission import submit
+
+        return lambda: submit(flags)
+    look = parse_look(command, arguments)
+    work = {"status": status, "cancel": cancel, "dead-letters": dead_letters}[command]
+    return lambda: work(look)

@@ -1,0 +1,67 @@
+"""Which of the answers to a batch are errors, in one line for people (pure)."""
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from dispatcher.broker.message import Result
+
+SHOWN: Final = 5
+"""Kinds of errors that are told; the others are counted."""
+LONGEST: Final = 120
+"""Characters of what a result says of its error."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    """`first`: the custom_id of one of them, to look it up by."""
+
+    name: str
+    first: str
+    count: int = 0
+
+
+class Failures:
+    """Errors by kind: one HTTP status, or one code and what the first of them said."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[str, int], _Kind] = {}
+
+    def see(self, custom_id: str, result: Result) -> None:
+        """One answer."""
+        if result.error_code is None and result.status_code < 400:
+            return
+        key = (result.error_code or "", result.status_code)
+        kind = self._kinds.setdefault(key, _Kind(_name(result), custom_id))
+        kind.count += 1
+
+    @property
+    def total(self) -> int:
+        """How many were errors."""
+        return sum(kind.count for kind in self._kinds.values())
+
+    def __str__(self) -> str:
+        if not self._kinds:
+            return "no errors"
+        kinds = sorted(self._kinds.values(), key=lambda kind: -kind.count)
+        told = [f"{kind.count} x {kind.name}, as custom_id {kind.first!r:.80}" for kind in kinds[:SHOWN]]
+        if rest := sum(kind.count for kind in kinds[SHOWN:]):
+            told.append(f"{rest} of other kinds")
+        return f"{self.total} error{'s' * (self.total > 1)}: {'; '.join(told)}"
+
+
+def _name(result: Result) -> str:
+    status = _status(result.status_code)
+    if result.error_code is None:
+        return status
+    said = "".join(one if one.isprintable() else " " for one in result.error_message[:LONGEST])
+    return " ".join(part for part in (result.error_code, status, f"({said})" if said else "") if part)
+
+
+def _status(code: int) -> str:
+    if not code:
+        return ""
+    try:
+        return f"HTTP {code} {HTTPStatus(code).phrase}"
+    except ValueError:
+        return f"HTTP {code}"

@@ -1,0 +1,183 @@
+"""The command line."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dispatcher.config.duration import parse_duration
+
+COMMANDS = ("submit", "status", "cancel", "dead-letters")
+
+
+_AUTHORITY = re.compile(r"://([^\s'\"]++)")
+
+
+class Parser(argparse.ArgumentParser):
+    """As `discovery.command_line.Parser`, which takes half a second to import; quotes no password of a URL."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say it in one line; exit code 2."""
+        from discovery.command_line import Parser as OurParser
+
+        OurParser(prog=self.prog).error(_AUTHORITY.sub(_without_credentials, message))
+
+
+class _ShowVersion(argparse.Action):
+    """As `discovery.command_line.ShowVersion`, imported for who asks only."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="show adsum's version and exit")
+
+    def __call__(self, *_: Any) -> NoReturn:
+        from discovery.command_line import show_version
+
+        show_version()
+
+
+def complain(message: str) -> NoReturn:
+    """Exit with 2 and this."""
+    Parser(prog="python -m dispatcher").error(message)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeFlags:
+    """What a dispatcher process is told."""
+
+    config: Path
+    dry_run: bool
+    verbosity: int
+
+
+def parse_serve(arguments: Sequence[str]) -> ServeFlags:
+    """Without a command. Exits with 2 on bad input."""
+    parser = Parser(
+        prog="python -m dispatcher",
+        description="Sends queued requests to a gateway when the pool behind it has room. "
+        f"For people: python -m dispatcher {'|'.join(COMMANDS)} --help",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--config", type=Path, required=True, metavar="FILE", help="YAML; see docs/dispatcher.md"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what each gate would let go now, send nothing, and exit"
+    )
+    parser.add_argument("--version", action=_ShowVersion)
+    parser.add_argument("-v", action="count", default=0, help="more of what happens; twice: everything")
+    given = parser.parse_args(arguments)
+    return ServeFlags(given.config, given.dry_run, given.v)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which queue a command is about: of a configuration, or of a broker, with the default rules then."""
+
+    config: Path | None
+    broker: str | None
+    queue: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitFlags:
+    """`deadline` in seconds from now."""
+
+    place: Place
+    file: Path
+    results: Path | None
+    batch: str
+    tenant: str
+    deadline: float
+    objective: str
+
+
+@dataclass(frozen=True, slots=True)
+class LookFlags:
+    """For status, cancel and dead-letters."""
+
+    place: Place
+    ids: tuple[str, ...]
+    limit: int
+    json: bool
+
+
+def parse_submit(arguments: Sequence[str]) -> SubmitFlags:
+    """Exits with 2 on bad input."""
+    parser = _parser("submit", "Puts a batch file into a queue; run it again to go on where it stopped.")
+    parser.add_argument(
+        "file", type=Path, help='JSONL: {"custom_id": "...", "url": "/v1/...", "body": {...}}'
+    )
+    parser.add_argument(
+        "--results", type=Path, metavar="FILE", help="wait, and write the answers there (JSONL)"
+    )
+    parser.add_argument(
+        "--batch", metavar="NAME", help="what this batch is called (default: the file's name)"
+    )
+    parser.add_argument("--tenant", default="default", help="whose share of the queue it is")
+    parser.add_argument("--objective", default="", help="the inference objective, where the queue has none")
+    parser.add_argument(
+        "--deadline", type=_duration, default=86400.0, metavar="DURATION", help="default: 24h"
+    )
+    given = parser.parse_args(arguments)
+    batch = given.batch or given.file.stem
+    if given.results is not None and given.results.resolve() == given.file.resolve():
+        parser.error("--results is the batch file itself")
+    return SubmitFlags(
+        _place(parser, given), given.file, given.results, batch, given.tenant, given.deadline, given.objective
+    )
+
+
+def parse_look(command: str, arguments: Sequence[str]) -> LookFlags:
+    """For status, cancel and dead-letters. Exits with 2 on bad input."""
+    about = {
+        "status": "Where requests are; without ids, how the whole queue is.",
+        "cancel": "Ends requests, queued or on their way; each gets the result CANCELLED.",
+        "dead-letters": "What could not be read as a request, or killed whoever took it; newest first.",
+    }
+    parser = _parser(command, about[command])
+    if command != "dead-letters":
+        parser.add_argument("ids", nargs="*" if command == "status" else "+", metavar="ID")
+    parser.add_argument("--limit", type=_count, default=20, help="dead letters shown at most (default: 20)")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    given = parser.parse_args(arguments)
+    return LookFlags(_place(parser, given), tuple(getattr(given, "ids", ())), given.limit, given.json)
+
+
+def _parser(command: str, description: str) -> Parser:
+    parser = Parser(prog=f"python -m dispatcher {command}", description=description, allow_abbrev=False)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the dispatcher's configuration")
+    parser.add_argument("--broker", metavar="URL", help="in place of --config: redis://HOST:PORT/DB")
+    parser.add_argument(
+        "--queue", metavar="NAME", help="may be left out where the configuration has one only"
+    )
+    return parser
+
+
+def _place(parser: Parser, given: argparse.Namespace) -> Place:
+    if (given.config is None) == (given.broker is None):
+        parser.error("say where the queue is: --config FILE, or --broker URL --queue NAME")
+    if given.broker is not None and given.queue is None:
+        parser.error("--broker needs --queue NAME")
+    return Place(given.config, given.broker, given.queue)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text[:10]) > 0):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no number of dead letters; expected 1 or more")
+    return int(text[:10])
+
+
+def _duration(text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time at all")
+    return seconds
+
+
+def _without_credentials(found: re.Match[str]) -> str:
+    return f"://...@{found[1].rpartition('@')[2]}" if "@" in found[1] else found[0]

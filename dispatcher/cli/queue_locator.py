@@ -1,0 +1,56 @@
+"""From the flags of a command to the queue that it is about."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from dispatcher.broker.opening import open_broker
+from dispatcher.broker.queue import Broker, Queue, Rules
+from dispatcher.broker.validation import checked_name
+from dispatcher.cli.flags import Place
+from dispatcher.config.config_error import ConfigError
+from dispatcher.config.urls import broker_url
+
+
+class Opened(NamedTuple):
+    """A queue and where it is."""
+
+    broker: Broker
+    queue: Queue
+    rules: Rules
+
+
+@asynccontextmanager
+async def opened(place: Place) -> AsyncIterator[Opened]:
+    """The queue that the flags name; raises ConfigError, QueueError and OSError."""
+    if place.config is not None:
+        url, name, rules = _configured(place.config, place.queue)
+    else:
+        url, name, rules = place.broker or "", place.queue or "", Rules()
+    try:
+        broker_url(url)
+    except ValueError as error:
+        raise ConfigError("--broker", str(error)) from error
+    try:
+        checked_name(name)
+    except ValueError as error:
+        raise ConfigError("--queue", str(error)) from error
+    if url.startswith("memory:"):
+        raise ConfigError(
+            "broker", "the queue of memory:// lives in the dispatcher itself; use its front door"
+        )
+    async with open_broker(url) as broker, broker.queue(name, rules) as queue:
+        yield Opened(broker, queue, rules)
+
+
+def _configured(path: Path, name: str | None) -> tuple[str, str, Rules]:
+    """Broker, queue and rules; `name` may be left out where there is one only."""
+    from dispatcher.config.reloading import load  # what reads a file takes longer than the question
+
+    config = load(path)
+    if name is None and len(config.queues) != 1:
+        names = ", ".join(queue.name for queue in config.queues) or "none"
+        raise ConfigError("--queue", f"say which queue; there are: {names}")
+    chosen = config.queue(name or config.queues[0].name)
+    return config.broker, chosen.name, chosen.rules

@@ -1,0 +1,52 @@
+"""`python -m dispatcher submit`: a batch file into a queue, and its answers out."""
+
+import sys
+from contextlib import AsyncExitStack
+
+from dispatcher.cli import batch, progress
+from dispatcher.cli import batch_file as batchfile
+from dispatcher.cli.flags import SubmitFlags
+from dispatcher.cli.queue_locator import opened
+from dispatcher.config.config_error import ConfigError
+
+
+async def submit(flags: SubmitFlags) -> int:
+    """0: all submitted, and answered where results are wanted; 3: some answers are errors."""
+    everything = list(
+        batchfile.read_lines(flags.file)
+    )  # the whole file is checked before its first line is sent
+    if not everything:
+        raise batchfile.BatchFileError(f"{flags.file}: there is no request in it; {batchfile.EXPECTED}")
+    done = batchfile.finished(flags.results) if flags.results is not None else {}
+    async with opened(flags.place) as (broker, queue, rules), AsyncExitStack() as stack:
+        if flags.results is not None and rules.result_list:
+            raise ConfigError(
+                "--results", f"the results of queue {queue.name!r} go to the Redis list {rules.result_list!r}"
+            )
+        out = stack.enter_context(batchfile.added_to(flags.results)) if flags.results is not None else None
+        now = await broker.now_ms()
+        deadline_ms = now + int(flags.deadline * 1000)
+        order = batch.Order(flags.batch, flags.tenant, deadline_ms, now, flags.objective)
+        lines = everything
+        if flags.results is not None:
+            lines = batch.unanswered(everything, done, flags.results, order)
+        with progress.shown() as bar:
+            submitted = await batch.submit_all(queue, lines, order, bar)
+            new = sum(one.new for one in submitted)
+            answered = len(everything) - len(lines)
+            bar.hint(
+                f"batch {flags.batch!r}, queue {queue.name!r}: {new} requests submitted, "
+                f"{len(submitted) - new} had been submitted before"
+                + (f", {answered} are answered in {flags.results}" if answered else "")
+            )
+            if out is None:
+                return 0
+            failures = await batch.collect(queue, submitted, out, bar)
+    _say(
+        f"{len(everything)} answers in {flags.results}, {answered} of them from before; of the others {failures}"
+    )
+    return 3 if failures.total else 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,308 @@
+"""The configuration file: what it may say, what that means, and plain words for what it may not."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+from dispatcher.broker.queue import Rules
+from dispatcher.broker.result_lists import ResultLists
+from dispatcher.broker.validation import LEAST_WEIGHT, LONGEST_KEPT_MS, LONGEST_LEASE_MS, names_a_tenant
+from dispatcher.config.config_error import ConfigError
+from dispatcher.config.duration import parse_duration, parse_size
+from dispatcher.config.known_fields import first_fault, only_known
+from dispatcher.config.urls import broker_url, http_url
+from dispatcher.delivery.outgoing import DEFAULT_PATHS, TIMEOUT, IllegalRequestError, Route, operator_headers
+from dispatcher.gates.catalogue import GateConfigError, GateSpec, parse_gate
+
+_VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_QUOTED = re.compile(r"""(['"])(?!<).{2,}\1""", re.DOTALL)
+"""An alias or a tag in a text of YAML's: what was meant for a password that begins with * or !."""
+_YAML_RULE = "a value that begins with * & ! % @ or `, or holds a colon and a blank, stands in quotes"
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
+
+
+def _seconds(value: object) -> object:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+def _bytes(value: object) -> object:
+    return parse_size(value) if isinstance(value, str) else value
+
+
+def _expanded(value: object, info: ValidationInfo) -> object:
+    """With ${NAME} taken from the environment, so that no secret need stand in the file."""
+    environment: Mapping[str, str] = info.context or {}
+
+    def look_up(match: re.Match[str]) -> str:
+        if match[1] not in environment:
+            raise ValueError(f"the environment has no variable {match[1]}")
+        return environment[match[1]]
+
+    return _VARIABLE.sub(look_up, value) if isinstance(value, str) else value
+
+
+Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+"""In seconds."""
+Size = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
+Secret = Annotated[str, BeforeValidator(_expanded)]
+Secrets = Annotated[dict[str, Secret], Field(repr=False)]
+Name = Annotated[str, Field(pattern=_NAME)]
+HttpUrl = Annotated[str, BeforeValidator(_expanded), AfterValidator(http_url)]
+
+
+class Section(BaseModel):
+    """Part of a configuration: exact types, and no field that is not known."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known(cls, given: object) -> object:
+        return only_known(cls, given)
+
+
+class HttpConfig(Section):
+    """Where health, metrics and the front door listen."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8081, ge=0, le=65535)
+
+
+class TargetConfig(Section):
+    """A gateway that takes requests. `concurrency`: on their way from one process, over all its queues."""
+
+    name: Name
+    url: HttpUrl
+    paths: list[str] = Field(default=list(DEFAULT_PATHS), min_length=1)
+    headers: Secrets = {}
+    concurrency: int = Field(default=64, ge=1, le=100_000)
+    request_timeout: Duration = 300.0
+    timeout_header: str = TIMEOUT
+    ca_file: str | None = None
+
+    @model_validator(mode="after")
+    def _sendable(self) -> "TargetConfig":
+        operator_headers(self.headers | {self.timeout_header: ""})
+        for path in self.paths:
+            Route(path=path, paths=(path,)).target_path()
+        return self
+
+
+class IntakeConfig(Section):
+    """A sorted set that producers of the Go processor fill. `tenant_attribute`: the metadata that names the tenant.
+
+    `result_lists`: the only lists that a message may name for its result; empty: any that is not in use here.
+    """
+
+    key: str = Field(default="request-sortedset", min_length=1)
+    tenant_attribute: str = "userid"
+    result_lists: list[Annotated[str, Field(min_length=1)]] = []
+
+
+class QueueConfig(Section):
+    """One queue, its gate and where its requests go. `lease`: how soon a killed replica's requests are taken over."""
+
+    name: Name
+    target: str
+    path: str | None = None
+    objective: Annotated[str, Field(max_length=256)] = ""
+    gate: dict[str, Any]
+    weights: dict[str, Annotated[float, Field(gt=0, ge=LEAST_WEIGHT, allow_inf_nan=False)]] = {}
+    strict_tiers: bool = False
+    lease: Annotated[Duration, Field(ge=1, le=LONGEST_LEASE_MS / 1000)] = 15.0
+    max_deliveries: int = Field(default=10, ge=1)
+    result_ttl: Annotated[Duration, Field(le=LONGEST_KEPT_MS / 1000)] = 7 * 86400.0
+    max_payload: Annotated[Size, Field(le=10 * 1024 * 1024)] = 10 * 1024 * 1024
+    results: Literal["leased", "go-list"] = "leased"
+    result_list: str = "result-list"
+    intake: IntakeConfig | None = None
+
+    @property
+    def rules(self) -> Rules:
+        """What the broker must know."""
+        return Rules(
+            lease_ms=int(self.lease * 1000),
+            max_deliveries=self.max_deliveries,
+            result_ttl_ms=int(self.result_ttl * 1000),
+            max_payload=self.max_payload,
+            weights=self.weights,
+            strict_tiers=self.strict_tiers,
+            result_list=self.result_list if self.results == "go-list" else "",
+        )
+
+    def gate_spec(self) -> GateSpec:
+        """What its gate is; raises ConfigError."""
+        try:
+            return parse_gate(self.gate, f"queues.{self.name}.gate")
+        except GateConfigError as error:
+            raise ConfigError("", str(error)) from error
+
+    def route(self, target: TargetConfig) -> Route:
+        """Where and how its requests are sent."""
+        return Route(
+            path=self.path or target.paths[0],
+            paths=tuple(target.paths),
+            headers=operator_headers(target.headers),
+            objective=self.objective,
+            timeout_header=target.timeout_header,
+        )
+
+
+class FrontDoorConfig(Section):
+    """The OpenAI-compatible way in. `tokens`: tenant → bearer token; without any, everybody is "default"."""
+
+    queue: str
+    deadline: Duration = 86400.0
+    tokens: Secrets = {}
+
+    @model_validator(mode="after")
+    def _tells_tenants_apart(self) -> "FrontDoorConfig":
+        tenants: dict[str, str] = {}
+        for tenant, token in self.tokens.items():
+            if not names_a_tenant(tenant):
+                raise ValueError(f"tenant {tenant[:80]!r} cannot be named in a header")
+            if (
+                not token.strip()
+            ):  # as when its variable is empty: whoever brings no token would be that tenant
+                raise ValueError(f"the token of tenant {tenant!r} is empty")
+            if token in tenants:
+                raise ValueError(f"tenants {tenants[token]!r} and {tenant!r} have the same token")
+            tenants[token] = tenant
+        return self
+
+
+class Config(Section):
+    """The file as it stands."""
+
+    broker: Annotated[str, BeforeValidator(_expanded), AfterValidator(broker_url), Field(repr=False)]
+    http: HttpConfig = HttpConfig()
+    drain_timeout: Duration = 120.0
+    targets: list[TargetConfig] = Field(min_length=1)
+    queues: list[QueueConfig] = []
+    front_door: FrontDoorConfig | None = None
+
+    @property
+    def intake_keys(self) -> frozenset[str]:
+        """All keys that are read; no result may go there."""
+        return frozenset(queue.intake.key for queue in self.queues if queue.intake is not None)
+
+    def target(self, name: str) -> TargetConfig:
+        """The target of that name, which is there once the file was read."""
+        return next(target for target in self.targets if target.name == name)
+
+    def queue(self, name: str) -> QueueConfig:
+        """The queue of that name; raises ConfigError."""
+        for queue in self.queues:
+            if queue.name == name:
+                return queue
+        raise ConfigError(
+            "", f"there is no queue {name!r}; there are {_listed([q.name for q in self.queues])}"
+        )
+
+
+def read_config(text: str, environment: Mapping[str, str]) -> Config:
+    """The file, YAML; raises ConfigError with the first fault."""
+    try:
+        given = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:  # its own text quotes the line, which may hold a secret
+        mark = error.problem_mark or error.context_mark
+        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        said = _QUOTED.sub("...", error.problem or error.context or "")
+        raise ConfigError("", f"not YAML: {said}{place}; {_YAML_RULE}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            "", "not YAML: a character, a date or a number in it is none, or it is nested too deep"
+        ) from error
+    if not isinstance(given, dict):
+        raise ConfigError("", "expected a mapping with broker, targets and queues")
+    config = _read(Config, given, environment)
+    _consistent(config)
+    return config
+
+
+S = TypeVar("S", bound=Section)
+
+
+def _read(section: type[S], given: object, environment: Mapping[str, str]) -> S:
+    try:
+        return section.model_validate(given, context=environment)
+    except ValidationError as error:
+        path, said = first_fault(error)
+        raise ConfigError(_place(path), said) from error
+
+
+def _consistent(config: Config) -> None:
+    names = [target.name for target in config.targets]
+    _no_name_twice("targets", names)
+    _no_name_twice("queues", [queue.name for queue in config.queues])
+    for queue in config.queues:
+        place = f"queues.{queue.name}"
+        if config.broker.startswith("memory:") and (queue.intake or queue.results == "go-list"):
+            raise ConfigError(place, "intake and results: go-list need a Redis broker")
+        if queue.target not in names:
+            raise ConfigError(
+                f"{place}.target", f"there is no target {queue.target!r}; there are {_listed(names)}"
+            )
+        try:
+            queue.route(config.target(queue.target)).target_path()
+        except IllegalRequestError as error:
+            raise ConfigError(f"{place}.path", str(error)) from error
+    _one_unit_a_target(config)
+    _no_result_among_requests(config)
+    if config.front_door is not None:
+        config.queue(config.front_door.queue)
+
+
+def _one_unit_a_target(config: Config) -> None:
+    """A target's ledger adds up what all its queues have sent."""
+    first: dict[str, tuple[str, str]] = {}
+    for queue in config.queues:
+        for unit in sorted(queue.gate_spec().units):
+            name, other = first.setdefault(queue.target, (queue.name, unit))
+            if unit != other:
+                raise ConfigError(
+                    f"queues.{queue.name}.gate",
+                    f"target {queue.target!r} is counted by {name!r} in {other} and by {queue.name!r} in {unit}; "
+                    "expected one unit for all gates of a target",
+                )
+
+
+def _no_result_among_requests(config: Config) -> None:
+    for queue in config.queues:
+        listed = queue.intake.result_lists if queue.intake is not None else []
+        used = [("result_list", queue.rules.result_list), *(("intake.result_lists", name) for name in listed)]
+        for field, name in used:
+            if refusal := ResultLists(config.intake_keys).refusal(name):
+                raise ConfigError(
+                    f"queues.{queue.name}.{field}", refusal.replace("result_queue_name", "it", 1)
+                )
+
+
+def _no_name_twice(place: str, names: Sequence[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ConfigError(place, f"the name {name!r} stands twice")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _place(path: tuple[int | str, ...]) -> str:
+    place = ""
+    for part in path:
+        place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else part
+    return place

@@ -1,0 +1,91 @@
+"""The configuration file, read again when it changes: by the kernel's word, and by SIGHUP."""
+
+import asyncio
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import Protocol
+
+from dispatcher.broker.queue import QueueError
+from dispatcher.config.config_error import ConfigError
+from dispatcher.config.config_file import Config, read_config
+from dispatcher.config.os_reason import os_reason
+
+LOOK_AGAIN = 5.0
+"""Seconds after which it is read without having been told: some file systems tell nothing."""
+
+_EXPECTED = "expected a YAML file that this user can read, see docs/dispatcher.md"
+
+log = logging.getLogger(__name__)
+
+
+def load(path: Path) -> Config:
+    """The file as it is now; raises ConfigError, which names it."""
+    try:
+        return read_config(path.read_text(), os.environ)
+    except OSError as error:
+        raise ConfigError("", f"{path} cannot be read: {os_reason(error)}; {_EXPECTED}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("", f"{path} cannot be read: it is not UTF-8; {_EXPECTED}") from error
+    except ConfigError as error:
+        raise ConfigError(str(path), str(error)) from error
+
+
+class Reloadable(Protocol):
+    """What a new configuration is handed to."""
+
+    async def reconfigure(self, config: Config) -> None:
+        """Make it so; raises ConfigError and QueueError."""
+
+    def in_force(self, yes: bool) -> None:
+        """Whether the file as it stands is what runs."""
+
+
+class Reloading:
+    """Hands every sound new configuration to `server`; an unsound one is logged, and the old one stays."""
+
+    def __init__(self, path: Path, current: Config, server: Reloadable) -> None:
+        self._path = path
+        self._current = current
+        self._server = server
+        self._asked = asyncio.Event()
+        self._failed = ""
+
+    def ask(self) -> None:
+        """Read it now (SIGHUP)."""
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Until cancelled. The directory is watched: editors and ConfigMaps replace the file, or the folder behind it."""
+        watching = asyncio.create_task(self._watch())
+        try:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_AGAIN):
+                        await self._asked.wait()
+                self._asked.clear()
+                await self._reload()
+        finally:
+            watching.cancel()
+            await asyncio.wait({watching})
+
+    async def _watch(self) -> None:
+        from watchfiles import awatch  # the commands read the file once
+
+        async for _ in awatch(self._path.absolute().parent, debounce=100, step=20, recursive=False):
+            self._asked.set()
+
+    async def _reload(self) -> None:
+        try:
+            config = load(self._path)
+            if config != self._current:
+                await self._server.reconfigure(config)
+                log.info("%s is in force", self._path)
+            self._current = config
+            self._failed = ""
+        except (ConfigError, QueueError) as error:
+            if str(error) != self._failed:
+                log.error("the configuration stays as it was: %s", error)
+            self._failed = str(error)
+        self._server.in_force(not self._failed)

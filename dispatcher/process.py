@@ -1,0 +1,76 @@
+"""The life of a dispatcher process: from its flags to its last signal."""
+
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+
+from dispatcher.cli.dry_run import dry_run
+from dispatcher.cli.flags import ServeFlags
+from dispatcher.config.config_error import ConfigError
+from dispatcher.config.reloading import Reloading, load
+from dispatcher.gates.catalogue import GateConfigError
+from dispatcher.server import DispatcherServer
+from runtime.serving.descriptors import raise_limit
+
+YOUNG = 20_000
+"""Objects made since the last collection of garbage that begin the next: requests free theirs without one."""
+
+
+async def serve(flags: ServeFlags) -> int:
+    """The exit code, 1 where a dry run cannot read a metric; raises ConfigError, QueueError and OSError."""
+    least = logging.ERROR if flags.dry_run else logging.WARNING  # a dry run prints what a meter would log
+    level = (least, logging.INFO, logging.DEBUG)[min(2, flags.verbosity)]
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for chatty in ("watchfiles", "asyncio"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    raise_limit()
+    config = load(flags.config)
+    try:
+        if flags.dry_run:
+            return _told_unread(await dry_run(config))
+        async with DispatcherServer(config) as server:
+            await serve_until_told(server, Reloading(flags.config, config, server))
+    except (ConfigError, GateConfigError) as error:
+        raise ConfigError(str(flags.config), str(error)) from error
+    return 0
+
+
+def _told_unread(unread: Sequence[str]) -> int:
+    """The exit code."""
+    if not unread:
+        return 0
+    said = f"{len(unread)} metrics cannot be read" if len(unread) > 1 else "a metric cannot be read"
+    print(
+        f"error: {said}, so the gate is closed or goes by its fallback; {'; '.join(unread)}", file=sys.stderr
+    )
+    return 1
+
+
+async def serve_until_told(server: DispatcherServer, reloading: Reloading) -> None:
+    """Say ready, serve until SIGTERM or SIGINT, drain; a second one ends the process at once. SIGHUP: read the file."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    endings = (signal.SIGTERM, signal.SIGINT)
+    for number in endings:
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, reloading.ask)
+    gc.collect()
+    gc.freeze()  # what is there by now stays: no collection need look at it
+    gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
+    print(server.ready_line, flush=True)
+    stopping = asyncio.create_task(stop.wait())
+    watching = asyncio.create_task(reloading.run())
+    try:
+        await asyncio.wait({stopping, watching}, return_when=asyncio.FIRST_COMPLETED)
+        for number in endings:
+            loop.remove_signal_handler(number)
+        if watching.done():
+            watching.result()
+    finally:
+        stopping.cancel()
+        watching.cancel()
+        await asyncio.wait({stopping, watching})
+    await server.drain()

@@ -1,0 +1,289 @@
+"""From the head of one queue through its gate: look, ask, claim, send. Nothing is held while the answer is no."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from dispatcher.broker.message import Candidate, Claim
+from dispatcher.broker.queue import Queue, QueueError
+from dispatcher.delivery.sending import Admission
+from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Scope
+from dispatcher.pump.closed_gate_log import Standstill
+from dispatcher.pump.slots import Slots
+from dispatcher.telemetry.observer import Observer
+
+BATCH = 128
+"""Requests looked at, and claimed, in one round."""
+LOOK_AGAIN = 1.0
+"""Seconds after which an empty queue is looked at without a wake-up: a net under it, no poll."""
+OUTAGE_PAUSE = 0.5
+"""Seconds between two tries while the broker is away."""
+FAULT_PAUSE = 5.0
+"""Seconds after a fault of ours or of a gate."""
+
+Pause = Callable[[], Awaitable[object]]
+Refused = tuple[Candidate, RefusedError]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """Claims with an admission that covers them, and what is left over on either side."""
+
+    pairs: Sequence[tuple[Claim, Admission]]
+    claims: Sequence[Claim]
+    admissions: Sequence[Admission]
+
+
+def pair(claims: Sequence[Claim], admissions: Sequence[Admission]) -> Paired:
+    """Each claim with the admission that was granted for it, else with one of the same tenant that is as large.
+
+    Other replicas take from the same queue, so a claim can give what was not looked at.
+    """
+    left = {admission.candidate.token: admission for admission in admissions}
+    pairs: list[tuple[Claim, Admission]] = []
+    strangers = []
+    for claim in claims:
+        if admission := left.pop(claim.request.token, None):
+            pairs.append((claim, admission))
+        else:
+            strangers.append(claim)
+    unmatched = []
+    for claim in strangers:
+        fitting = (token for token, admission in left.items() if _covers(admission.candidate, claim))
+        if token := next(fitting, None):
+            pairs.append((claim, left.pop(token)))
+        else:
+            unmatched.append(claim)
+    return Paired(pairs, unmatched, list(left.values()))
+
+
+@dataclass(slots=True)
+class Sorted:
+    """What a gate answered to several candidates. `back`: granted, but it would overtake one that was refused.
+
+    `portions`: what may be claimed, in order, each with the tenants to skip: those refused before it.
+    """
+
+    portions: list[tuple[list[Admission], frozenset[str]]] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    back: list[Admission] = field(default_factory=list)
+
+
+def sort_out(candidates: Sequence[Candidate], answers: Sequence[Admission | RefusedError]) -> Sorted:
+    """Those before the first refusal that holds up everybody, but for those behind a refusal of their own tenant."""
+    found = Sorted()
+    held_up: frozenset[str] = frozenset()
+    closed = False
+    for candidate, answer in zip(candidates, answers, strict=True):
+        behind = closed or candidate.tenant in held_up
+        if isinstance(answer, RefusedError):
+            if not behind:
+                found.refused.append((candidate, answer))
+                closed = answer.scope is Scope.QUEUE
+                held_up |= {candidate.tenant}
+        elif behind:
+            found.back.append(answer)
+        elif found.portions and found.portions[-1][1] == held_up:
+            found.portions[-1][0].append(answer)
+        else:
+            found.portions.append(([answer], held_up))
+    return found
+
+
+def _covers(candidate: Candidate, claim: Claim) -> bool:
+    return candidate.tenant == claim.request.tenant and candidate.size >= len(claim.request.payload)
+
+
+class Pump:
+    """Claims what the gate admits and hands it to `launch`, which owns one slot for each from then on.
+
+    The third that `launch` gets: this process's monotonic clock, in seconds, before the claim was asked for.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        gate: DispatchGate,
+        slots: Slots,
+        owner: str,
+        launch: Callable[[Claim, Admission, float], None],
+        observer: Observer,
+    ) -> None:  # fmt: skip
+        self._queue = queue
+        self._gate = gate
+        self._slots = slots
+        self._owner = owner
+        self._launch = launch
+        self._observer = observer
+        self._held_up: dict[str, asyncio.Task[None]] = {}
+        self._let_go = asyncio.Event()
+        self._unused = 0
+        self.waits_for = ""
+        """Why nothing goes at this moment; empty while it does, or while the queue is empty."""
+        self.standstill = Standstill(queue.name)
+
+    async def run(self) -> None:
+        """Until cancelled; a claim that is being made then is made first, so that its owner knows of it."""
+        try:
+            while True:
+                await self._supervised()
+        finally:
+            self.standstill.stop()
+            waiting = list(self._held_up.values())
+            for task in waiting:
+                task.cancel()
+            if waiting:
+                await asyncio.wait(waiting)
+
+    async def _supervised(self) -> None:
+        try:
+            pause = await self._turn()
+            if pause is not None:
+                await pause()
+        except QueueError as error:
+            self.waits_for = f"the broker is away: {error}"
+            await asyncio.sleep(OUTAGE_PAUSE)
+        except Exception as fault:  # one of a gate must not silence its queue for good
+            log.exception("%s: a fault; the queue goes on in %g s", self._queue.name, FAULT_PAUSE)
+            self.waits_for = f"a fault, see the log: {type(fault).__name__}"
+            await asyncio.sleep(FAULT_PAUSE)
+
+    async def _turn(self) -> Pause | None:
+        """One round with as many slots as are free; what it does not use is given back before anybody waits."""
+        self._unused = await self._slots.take(BATCH)
+        try:
+            self._let_go.clear()
+            return await self._round(self._unused)
+        finally:
+            self._slots.give_back(self._unused)
+            self._unused = 0
+
+    async def _round(self, limit: int) -> Pause | None:
+        skipped = frozenset(self._held_up)
+        candidates = await self._queue.peek(limit, skip_tenants=skipped)
+        if not candidates:
+            self.waits_for = ""
+            self.standstill.over("nothing waits for its gate")
+            return self._until_woken
+        if self.waits_for:  # a gate that was closed is asked for one before it is asked for many
+            candidates = candidates[:1]
+        taking = asyncio.create_task(self._take(candidates, skipped))
+        try:
+            refusals = await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            await asyncio.gather(taking, return_exceptions=True)
+            raise
+        self.waits_for = ""
+        pause = None
+        for candidate, refusal in refusals:
+            pause = self._refused(candidate, refusal)
+        return pause
+
+    async def _take(self, candidates: Sequence[Candidate], skipped: frozenset[str]) -> Sequence[Refused]:
+        answers = await self._admit(candidates)
+        left = deque(answers.portions)
+        try:
+            while left:
+                admissions, held_up = left.popleft()
+                await self._claim(admissions, skipped | held_up)
+        finally:
+            await _leave([admission for admissions, _ in left for admission in admissions])
+        return answers.refused
+
+    async def _admit(self, candidates: Sequence[Candidate]) -> Sorted:
+        answers = await asyncio.gather(*map(self._ask, candidates), return_exceptions=True)
+        granted = [answer for answer in answers if isinstance(answer, Admission)]
+        for fault in answers:
+            if isinstance(fault, BaseException) and not isinstance(fault, RefusedError):
+                await _leave(granted)
+                raise fault
+        sound = [answer for answer in answers if isinstance(answer, Admission | RefusedError)]
+        answered = sort_out(candidates, sound)
+        await _leave(answered.back)
+        return answered
+
+    async def _ask(self, candidate: Candidate) -> Admission | RefusedError:
+        manager = self._gate.admit(candidate)
+        try:
+            return Admission(candidate, manager, await manager.__aenter__())
+        except RefusedError as refusal:
+            return refusal
+
+    async def _claim(self, admissions: Sequence[Admission], skipped: frozenset[str]) -> None:
+        left = admissions
+        asked = time.monotonic()
+        try:
+            claims = await self._queue.claim(len(admissions), owner=self._owner, skip_tenants=skipped)
+            paired = pair(claims, admissions)
+            left = paired.admissions
+            for claim, admission in paired.pairs:
+                self._send(claim, admission, asked)
+        finally:
+            await _leave(left)
+        strangers = list(paired.claims)
+        try:
+            await self._readmit(strangers, asked)
+        finally:
+            if strangers:
+                await self._queue.release(strangers)
+
+    async def _readmit(self, strangers: list[Claim], asked: float) -> None:
+        """What was claimed without having been looked at is asked for again; what is refused stays in the list."""
+        for claim in list(strangers):
+            request = claim.request
+            size = len(request.payload)
+            seen = Candidate(request.id, request.token, request.tenant, request.deadline_ms, size)
+            answer = await self._ask(seen)
+            if isinstance(answer, Admission):
+                strangers.remove(claim)
+                self._send(claim, answer, asked)
+
+    def _send(self, claim: Claim, admission: Admission, asked: float) -> None:
+        self._unused -= 1
+        self.standstill.over("it goes on")
+        self._launch(claim, admission, asked)
+
+    def _refused(self, candidate: Candidate, refusal: RefusedError) -> Pause | None:
+        self._observer.refused(candidate, refusal)
+        if refusal.scope is Scope.QUEUE:
+            self.waits_for = refusal.reason
+            self.standstill.closed(refusal.reason)
+            return refusal.changed
+        if candidate.tenant not in self._held_up:
+            task = asyncio.create_task(self._hold_up(candidate.tenant, refusal))
+            self._held_up[candidate.tenant] = task
+        return None
+
+    async def _hold_up(self, tenant: str, refusal: RefusedError) -> None:
+        try:
+            await refusal.changed()
+        finally:
+            del self._held_up[tenant]
+            self._let_go.set()
+
+    async def _until_woken(self) -> None:
+        """Until the queue has something, or a tenant that was held up may go."""
+        if not self._held_up:
+            await self._queue.wait(LOOK_AGAIN)
+            return
+        waits = [
+            asyncio.ensure_future(self._queue.wait(LOOK_AGAIN)),
+            asyncio.ensure_future(self._let_go.wait()),
+        ]
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.wait(waits)
+        for wait in done:
+            wait.result()
+
+
+async def _leave(admissions: Sequence[Admission]) -> None:
+    await asyncio.gather(*(admission.leave(Outcome.UNUSED) for admission in admissions))

@@ -1,0 +1,155 @@
+"""What the dispatcher counts, under the Go processor's names where it has them, in a registry of its own.
+
+All of it is of this process; `dispatcher.telemetry.broker_metrics` has what is looked up.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from dispatcher.broker.message import Candidate, Claim
+from dispatcher.broker.validation import counted_as
+from dispatcher.delivery.gateway import Answer, NoAnswer
+from dispatcher.delivery.verdict import Again, Final, Verdict, outcome_of
+from dispatcher.gates.gate import Outcome, RefusedError, Scope
+from dispatcher.telemetry.observer import Observer
+
+PREFIX = "llm_d_async_async_"
+LABELS = ("queue_id", "queue_name", "pool_name")
+REASONS = ("gate_closed", "quota_exhausted", "dropped", "error")
+_INFERENCE_BUCKETS = (10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000, 120000, 300000)
+_MESSAGE_BUCKETS = (10, 100, 1000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 10000000)
+_COUNTERS = {
+    "request": "Requests sent for the first time.",
+    "request_retries": "Attempts that were followed by a wait for another one.",
+    "successful_requests": "Requests answered with a status below 400.",
+    "failed_requests": "Requests answered with an error, the deadline's apart.",
+    "shedded_requests": "Attempts that the target refused as too many.",
+    "exceeded_deadline_requests": "Requests whose deadline ended here; those that ended in the queue, see broker_.",
+    "dispatched_requests": "Attempts sent.",
+}
+
+
+class Times:
+    """How many took how long. `bounds` in milliseconds, as everything here."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """One more."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
+        """Its samples."""
+        names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
+        family.add_metric(labels, list(zip(names, accumulate(self._counts), strict=True)), self._sum)
+
+
+class QueueCounts(Observer):
+    """Everything of one queue, plain numbers: a request changes ten of them. Each series is there at 0."""
+
+    def __init__(self) -> None:
+        self.counters = dict.fromkeys(_COUNTERS, 0)
+        self.gate = dict.fromkeys(REASONS, 0)
+        self.inflight = 0
+        self.inference = Times(_INFERENCE_BUCKETS)
+        self.message = Times(_MESSAGE_BUCKETS)
+
+    def refused(self, candidate: Candidate, refusal: RefusedError) -> None:
+        """Count it under whom it holds up."""
+        self.gate["quota_exhausted" if refusal.scope is Scope.TENANT else "gate_closed"] += 1
+
+    def claimed(self, claim: Claim) -> None:
+        """One more on its way."""
+        self.inflight += 1
+
+    def landed(self) -> None:
+        """One less."""
+        self.inflight -= 1
+
+    def sent(self, claim: Claim) -> None:
+        """Count the attempt, and the request where it is the first."""
+        self.counters["dispatched_requests"] += 1
+        if claim.attempt == 0:
+            self.counters["request"] += 1
+
+    def answered(self, claim: Claim, answer: Answer | NoAnswer, seconds: float) -> None:
+        """How long it took, and whether it was shed."""
+        self.inference.observe(seconds * 1000)
+        if outcome_of(answer) is Outcome.OVERLOADED:
+            self.counters["shedded_requests"] += 1
+
+    def settled(self, claim: Claim, verdict: Verdict, ours: bool) -> None:
+        """Count the end, once: only what was ours."""
+        if not ours:
+            return
+        if isinstance(verdict, Again):
+            self.counters["request_retries"] += 1
+        elif isinstance(verdict, Final):
+            self.counters[_end(verdict)] += 1
+            if claim.request.created_ms:
+                self.message.observe(max(0, verdict.result.finished_ms - claim.request.created_ms))
+
+    def sweeping(self) -> None:
+        """Nothing to count."""
+
+
+class Telemetry(Collector):
+    """What a metrics page shows of this process. `in_force`: the configuration file as it stands is what runs."""
+
+    def __init__(self) -> None:
+        self._queues: dict[tuple[str, str, str], QueueCounts] = {}
+        self.in_force = True
+
+    def of(self, queue: str, target: str) -> QueueCounts:
+        """The observer of one queue; from now on its series are shown."""
+        return self._queues.setdefault((queue, queue, target), QueueCounts())
+
+    def collect(self) -> Iterable[Metric]:
+        """The families, as of this moment."""
+        for name, text in _COUNTERS.items():
+            family = CounterMetricFamily(PREFIX + name, text, labels=LABELS)
+            for labels, counts in self._queues.items():
+                family.add_metric(labels, counts.counters[name])
+            yield family
+        yield from self._gates()
+        yield from self._times()
+        text = "1: the configuration file as it stands is in force."
+        yield GaugeMetricFamily(PREFIX + "config_in_force", text, value=float(self.in_force))
+
+    def _gates(self) -> Iterable[Metric]:
+        refusals = CounterMetricFamily(
+            PREFIX + "gate_decisions", "Refusals of a gate.", labels=(*LABELS, "reason")
+        )
+        inflight = GaugeMetricFamily(
+            PREFIX + "inflight_requests", "Requests claimed, whose end the broker does not know yet.", labels=LABELS
+        )  # fmt: skip
+        for labels, counts in self._queues.items():
+            inflight.add_metric(labels, counts.inflight)
+            for reason, count in counts.gate.items():
+                refusals.add_metric((*labels, reason), count)
+        yield from (refusals, inflight)
+
+    def _times(self) -> Iterable[Metric]:
+        inference = HistogramMetricFamily(
+            PREFIX + "inference_latency_time_millis", "From an attempt to its answer.", labels=LABELS
+        )
+        message = HistogramMetricFamily(
+            PREFIX + "message_latency_time_millis", "From the submission of a request to its answer.", labels=LABELS
+        )  # fmt: skip
+        for labels, counts in self._queues.items():
+            counts.inference.add_to(inference, labels)
+            counts.message.add_to(message, labels)
+        yield from (inference, message)
+
+
+def _end(verdict: Final) -> str:
+    ends = {"succeeded": "successful_requests", "expired": "exceeded_deadline_requests"}
+    return ends.get(counted_as(verdict.result), "failed_requests")

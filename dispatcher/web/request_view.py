@@ -1,0 +1,32 @@
+"""One request as people and programs see it, at the front door and on the command line (pure)."""
+
+import json
+from typing import Any
+
+from dispatcher.broker.message import Result
+from dispatcher.broker.queue import State
+
+
+def described(id: str, state: State, result: Result | None) -> dict[str, Any]:
+    """One request as JSON, for people and programs; the body is an object where it is JSON, else a string."""
+    document: dict[str, Any] = {"id": id, "object": "dispatch.request", "status": state.value}
+    if result is not None:
+        error = (
+            None
+            if result.error_code is None
+            else {"code": result.error_code, "message": result.error_message}
+        )
+        succeeded = error is None and 200 <= result.status_code < 400
+        document["status"] = "succeeded" if succeeded else "failed"
+        document["attempts"] = result.attempts
+        document["response"] = {"status_code": result.status_code, "body": _body_of(result)}
+        document["error"] = error
+    return document
+
+
+def _body_of(result: Result) -> Any:
+    """The payload as JSON, as text where it is none."""
+    try:
+        return json.loads(result.payload)
+    except ValueError:
+        return result.payload.decode(errors="replace")

@@ -1,0 +1,236 @@
+"""The sections of an `EndpointPickerConfig` as they stand in the file, with the strictness of the Go picker."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+from pydantic_core import ErrorDetails
+
+from epp.config.duration import parse_duration
+from epp.config.problems import Problem, Problems, config_error, did_you_mean
+from epp.config.quantity import parse_quantity
+from epp.config.text import without_nulls
+
+
+def _seconds(value: object) -> object:
+    return parse_duration(value) if isinstance(value, str) else value
+
+
+Duration = Annotated[float, BeforeValidator(_seconds)]
+"""A duration as Go writes it ("200ms"); in seconds."""
+
+
+def _number(value: object) -> object:
+    return parse_quantity(value) if isinstance(value, str) else value
+
+
+Quantity = Annotated[int, BeforeValidator(_number), Field(ge=0)]
+"""A number as Kubernetes writes it ("1Gi", 5000)."""
+
+
+class Section(BaseModel):
+    """Part of a configuration: camelCase names, exact types, no field that is not known."""
+
+    model_config = ConfigDict(strict=True, frozen=True, alias_generator=to_camel, extra="forbid")
+
+
+class PluginSpec(Section):
+    """`name` is the type's where it is absent."""
+
+    type: str = Field(min_length=1)
+    name: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class Ref(Section):
+    """A plugin by its name."""
+
+    plugin_ref: str = Field(min_length=1)
+
+
+class ProfilePlugin(Ref):
+    """A plugin of a profile; the weight is for scorers."""
+
+    weight: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
+
+
+class ProfileSpec(Section):
+    """One scheduling profile."""
+
+    name: str
+    plugins: list[ProfilePlugin] = []
+
+
+class SourceSpec(Ref):
+    """A data source and who reads it."""
+
+    extractors: list[Ref] = []
+
+
+class DataLayer(Section):
+    """Where numbers and endpoints come from."""
+
+    inject_defaults: bool = True
+    sources: list[SourceSpec] = []
+    discovery: Ref | None = None
+    peer_discovery: Ref | None = None
+    cross_replica_syncer_plugin_ref: str | None = None
+    cross_replica_sync_interval: Duration | None = None
+
+
+class DetectorRef(Section):
+    """The saturation detector; the default one where it is absent."""
+
+    plugin_ref: str = "utilization-detector"
+
+
+class PriorityBand(Section):
+    """Limits of one priority."""
+
+    priority: int = 0
+    max_bytes: Quantity | None = None
+    max_requests: Quantity | None = None
+    fairness_policy_ref: str | None = None
+    ordering_policy_ref: str | None = None
+
+
+class FlowControl(Section):
+    """Read for its saturation detector; the rest needs the gate flowControl."""
+
+    max_bytes: Quantity | None = None
+    max_requests: Quantity | None = None
+    default_request_ttl: Duration | None = Field(default=None, alias="defaultRequestTTL")
+    no_endpoint_request_ttl: Duration | None = Field(default=None, alias="noEndpointRequestTTL")
+    default_priority_band: PriorityBand | None = None
+    default_negative_priority_band: PriorityBand | None = None
+    priority_bands: list[PriorityBand] = []
+    usage_limit_policy_plugin_ref: str | None = None
+    saturation_detector: DetectorRef | None = None
+    enable_eviction: bool = False
+
+
+class RequestHandler(Section):
+    """How bodies are read."""
+
+    parsers: list[Ref] = []
+
+
+class Document(Section):
+    """The file as it stands."""
+
+    api_version: Literal["llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"]
+    kind: Literal["EndpointPickerConfig"]
+    feature_gates: list[str] = []
+    plugins: list[PluginSpec] = []
+    scheduling_profiles: list[ProfileSpec] = []
+    data_layer: DataLayer = DataLayer()
+    flow_control: FlowControl = FlowControl()
+    request_handler: RequestHandler = RequestHandler()
+    saturation_detector: DetectorRef | None = None
+    parser: Ref | None = None
+
+
+S = TypeVar("S", bound=Section)
+
+
+def read_document(given: dict[str, Any], problems: Problems) -> Document:
+    """The file as far as it can be read; what cannot is told, and stands there as nothing that can be used."""
+    document = problems.of(lambda: read_section(Document, given, ""))
+    return document or Document.model_validate(_usable(given))
+
+
+def _usable(given: dict[str, Any]) -> dict[str, Any]:
+    """The sections that can be read. Of lists each element counts by itself: one that is broken keeps its place."""
+    fields = {field.alias or name: field for name, field in Document.model_fields.items()}
+    usable: dict[str, Any] = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}
+    for name in given.keys() & fields.keys() - usable.keys():
+        value = given[name]
+        if name == "plugins" and isinstance(value, list):
+            usable[name] = [_is_section(PluginSpec, one) or _broken_plugin(one) for one in value]
+        elif name == "schedulingProfiles" and isinstance(value, list):
+            usable[name] = [_is_section(ProfileSpec, one) or _broken_profile(one) for one in value]
+        else:
+            alone = usable | {name: value}
+            usable = alone if _is_section(Document, alone) else usable
+    return usable
+
+
+def _is_section(section: type[S], given: Any) -> S | None:
+    return Problems().of(lambda: read_section(section, given, ""))
+
+
+def _broken_plugin(given: Any) -> PluginSpec:
+    """One without a type; its name is known, so that who refers to it is not told that there is none."""
+    told = given if isinstance(given, dict) else {}
+    names = (told.get("name"), told.get("type"))
+    name = next((one for one in names if isinstance(one, str) and one), "")
+    return PluginSpec.model_construct(type="", name=name, parameters={})
+
+
+def _broken_profile(given: Any) -> ProfileSpec:
+    """One whose plugins can be looked at as far as they can be read; those that cannot have no name."""
+    told = given if isinstance(given, dict) else {}
+    plugins = told.get("plugins")
+    broken = ProfilePlugin.model_construct(plugin_ref="", weight=None)
+    used = [
+        _is_section(ProfilePlugin, one) or broken for one in (plugins if isinstance(plugins, list) else ())
+    ]
+    return ProfileSpec.model_construct(name=str(told.get("name", "")), plugins=used)
+
+
+def read_section(section: type[S], given: Any, place: str) -> S:
+    """`given` as that section; raises ConfigError with all that is wrong with it."""
+    try:
+        return section.model_validate(without_nulls(given))
+    except ValidationError as error:
+        raise config_error(
+            _problem(section, fault, place) for fault in error.errors(include_url=False)
+        ) from error
+
+
+def _problem(section: type[Section], fault: ErrorDetails, place: str) -> Problem:
+    path, found = fault["loc"], fault["input"]
+    if fault["type"] == "extra_forbidden":
+        known = _known_fields(section, path[:-1])
+        near = did_you_mean(str(path[-1]), known)
+        listed = f"known: {', '.join(known) or 'none'}"
+        said = near if near.startswith("did") else listed
+        return Problem(
+            _place(place, path[:-1]), f"unknown field {str(path[-1])[:60]!r}; {said}", key=str(path[-1])
+        )
+    said = (
+        "expected a mapping" if fault["type"] == "model_type" else fault["msg"].removeprefix("Value error, ")
+    )
+    if isinstance(found, str | int | float) and fault["type"] != "value_error":
+        said += f", found {_shown(found)}"
+    return Problem(_place(place, path), said)
+
+
+def _shown(found: str | float) -> str:
+    text = repr(found)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _known_fields(section: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """Of the section that stands at that path."""
+    for part in path:
+        fields = {field.alias or name: field for name, field in section.model_fields.items()}
+        if (field := fields.get(str(part))) is not None:
+            section = next(_sections(field.annotation), section)
+    return [field.alias or name for name, field in section.model_fields.items()]
+
+
+def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Those that a field's type names: `X`, `X | None`, `list[X]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _sections(inner)
+
+
+def _place(start: str, path: tuple[int | str, ...]) -> str:
+    place = start
+    for part in path:
+        place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else part
+    return place

@@ -1,0 +1,96 @@
+"""What the picker's flags take: the text of each kind of value, read strictly."""
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from epp.config.duration import parse_duration
+from epp.config.metric_flags import parse_metric
+from epp.config.quantity import parse_quantity
+from epp.scraping.engines import Series
+
+T = TypeVar("T")
+
+
+def reader(read: Callable[[str], T]) -> Callable[[str], T]:
+    """What argparse takes for `type`: the text of a ValueError is shown, where argparse would hide it."""
+
+    def value(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return value
+
+
+duration = reader(parse_duration)
+metric: Callable[[str], tuple[Series, ...]] = reader(parse_metric)
+quantity = reader(parse_quantity)
+
+
+def port(text: str) -> int:
+    """A TCP port; 0 is any free one."""
+    number = _number(text, 65535)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a port, 0 to 65535")
+    return number
+
+
+def size(text: str, most: int = 2**63 - 1) -> int:
+    """Bytes, with or without a unit: 4194304, 10Mi."""
+    number = quantity(text)
+    if not 1 <= number <= most:
+        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a size from 1 to {most} bytes")
+    return number
+
+
+def int32(text: str) -> int:
+    """A size that gRPC takes as an option."""
+    return size(text, 2**31 - 1)
+
+
+def _number(text: str, most: int) -> int | None:
+    """None for what is no whole number from 0 to `most`."""
+    if not re.fullmatch("[0-9]{1,19}", text) or int(text) > most:
+        return None
+    return int(text)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:40]}...")
+
+
+def boolean(text: str) -> bool:
+    """As Go's strconv.ParseBool reads it."""
+    if text in ("1", "t", "T", "true", "TRUE", "True"):
+        return True
+    if text in ("0", "f", "F", "false", "FALSE", "False"):
+        return False
+    raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+
+
+def objective(text: str) -> tuple[str, int]:
+    """A name and its priority."""
+    name, equals, priority = text.partition("=")
+    try:
+        number = int(priority)
+    except ValueError:
+        number, equals = 0, ""
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(
+            f"{_shown(text)} is not NAME=PRIORITY with a whole number, as batch=-1"
+        )
+    return name, number
+
+
+def metrics_auth(text: str) -> bool:
+    """Whether who reads the metrics page is asked for a token, which is not built."""
+    if boolean(text):
+        raise argparse.ArgumentTypeError(
+            "the metrics page asks nobody for a token; keep others away with --metrics-client-ca-file and "
+            "--metrics-cert-dir, with --metrics-address 127.0.0.1 or a NetworkPolicy, and write "
+            "--metrics-endpoint-auth=false"
+        )
+    return False

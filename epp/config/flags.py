@@ -1,0 +1,269 @@
+"""The command line: flags under the Go picker's names, and a few of our own."""
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+from discovery.command_line import Parser, ShowVersion
+from epp.config import go_flags
+from epp.config.flag_values import (
+    boolean,
+    duration,
+    int32,
+    metric,
+    metrics_auth,
+    objective,
+    port,
+    quantity,
+    size,
+)
+from epp.config.metric_flags import METRIC_FLAGS
+from epp.config.settings import Settings, TransportKind
+from epp.config.tls_rules import TlsRules
+from epp.ext_proc.protocol import ProtocolVersion
+
+
+def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
+    """Settings, verbosity, and the names of flags that were given but change nothing. Exits with 2 on bad input."""
+    parser = _parser()
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.error(_unknown(parser, unknown[0]))
+    if fault := _exclusion(given):
+        parser.error(fault)
+    values = {name: value for name, value in vars(given).items() if name in _FIELDS and value is not None}
+    values["models"] = frozenset(given.model)
+    values["objectives"] = dict(given.objective)
+    values["metric_names"] = {
+        name: series
+        for name in METRIC_FLAGS
+        if (series := getattr(given, name.replace("-", "_"))) is not None
+    }
+    if given.endpoint:
+        values["discovery"] = "static://" + ",".join(given.endpoint)
+    try:
+        values["tls"] = TlsRules.of(given.tls_min_version, given.tls_cipher_suites)
+    except ValueError as error:
+        parser.error(f"--tls-min-version, --tls-cipher-suites: {error}")
+    settings = Settings(**values)
+    if fault := _misfit(settings):
+        parser.error(fault)
+    return settings, given.v, _ignored(given)
+
+
+def _exclusion(given: argparse.Namespace) -> str | None:
+    """Flags that say the same thing twice."""
+    if given.discovery is not None and given.endpoint:
+        return "--discovery and --endpoint exclude each other: both say where the workers are"
+    if given.config_file is not None and given.config_text is not None:
+        return "--config-file and --config-text exclude each other"
+    return None
+
+
+def _misfit(settings: Settings) -> str | None:
+    """Flags that do not go together."""
+    if not settings.secure_serving:
+        if settings.client_ca_file is not None:
+            return "--client-ca-file needs --secure-serving: without TLS clients show no certificates"
+        if settings.tls != TlsRules():
+            return (
+                "--tls-min-version and --tls-cipher-suites need --secure-serving: without it there is no TLS"
+            )
+    if settings.transport is TransportKind.GRPC and settings.tls != TlsRules():
+        return "--tls-min-version and --tls-cipher-suites need --transport http2: grpc.aio cannot be told"
+    if settings.metrics_client_ca_file is not None and settings.metrics_cert_dir is None:
+        return "--metrics-client-ca-file needs --metrics-cert-dir: without TLS clients show no certificates"
+    if settings.max_body_bytes > settings.max_buffered_bytes:
+        return "--max-buffered-bytes, of all bodies together, is less than --max-body-bytes, of one"
+    return None
+
+
+def _ignored(given: argparse.Namespace) -> list[str]:
+    """Of the flags without effect those that ask for something; a switch that is off asks for nothing."""
+    names = (*go_flags.SWITCHES, *go_flags.VALUES)
+    values = {name: getattr(given, name.replace("-", "_")) for name in names}
+    return sorted(name for name, value in values.items() if value not in (None, False))
+
+
+def _unknown(parser: argparse.ArgumentParser, argument: str) -> str:
+    name = argument.partition("=")[0][:60]
+    known = [option for action in parser._actions for option in action.option_strings]
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"unknown argument {name}" + (f", did you mean {near[0]}?" if near else "")
+
+
+_FIELDS: Final = frozenset(field.name for field in fields(Settings))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="python -m epp",
+        description="Endpoint picker for Envoy (ext_proc). `python -m epp envoy-config` prints the Envoy side, `python -m epp validate FILE` checks a configuration.",
+        allow_abbrev=False,
+    )
+    _workers(parser.add_argument_group("workers"))
+    _serving(parser.add_argument_group("serving"))
+    _security(parser.add_argument_group("security"))
+    _metrics(parser.add_argument_group("numbers on the workers' pages"))
+    _limits(parser.add_argument_group("limits"))
+    _picking(parser.add_argument_group("picking"))
+    parser.add_argument("--version", action=ShowVersion)
+    for name in go_flags.SWITCHES:
+        _switch(parser, name, argparse.SUPPRESS)
+    for name in go_flags.VALUES:
+        kind = quantity if name.endswith("-size") else str
+        parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
+    return parser
+
+
+def _workers(group: Any) -> None:
+    group.add_argument(
+        "--discovery", metavar="URL", help="where workers announce themselves ($ADSUM_DISCOVERY)"
+    )
+    group.add_argument(
+        "--endpoint", metavar="HOST:PORT", action="append", default=[], help="a fixed worker; repeatable"
+    )
+    group.add_argument("--namespace", help="of the workers (default: default)")
+    group.add_argument("--component", help="of the workers (default: default)")
+    group.add_argument(
+        "--serving-port-name",
+        metavar="NAME",
+        help="the Service's port that serves, where the metadata do not say (default: the one of the metadata)",
+    )
+    _pool(group)
+    group.add_argument(
+        "--refresh-metrics-interval",
+        type=duration,
+        metavar="DURATION",
+        help="the same for all endpoints, at least 50ms (default: 50ms where requests are, seldom elsewhere)",
+    )
+    group.add_argument("--metrics-staleness-threshold", type=duration, metavar="DURATION", help="default: 2s")
+
+
+def _pool(group: Any) -> None:
+    """Of the Go picker, whose workers are Pods of a pool; see `worker_source.py`."""
+    group.add_argument("--pool-name", help="the pool's name on the metrics page (default: --component)")
+    group.add_argument(
+        "--pool-namespace", metavar="NAME", help="the namespace of --discovery kubernetes:// that names none"
+    )
+    for name in ("pool-group", "endpoint-selector", "endpoint-target-ports"):
+        group.add_argument(f"--{name}", help=argparse.SUPPRESS)
+
+
+def _metrics(group: Any) -> None:
+    for name in METRIC_FLAGS:
+        group.add_argument(
+            f"--{name}", type=metric, metavar="SERIES", help="its name on a worker's page (default: vLLM's)"
+        )
+
+
+def _security(group: Any) -> None:
+    group.add_argument(
+        "--tls-min-version", metavar="VERSION", help="VersionTLS12 or VersionTLS13 (default: VersionTLS12)"
+    )
+    group.add_argument(
+        "--tls-cipher-suites",
+        metavar="NAME,...",
+        help="for TLS 1.2, by Go's names (default: OpenSSL's choice)",
+    )
+    group.add_argument(
+        "--metrics-cert-dir",
+        type=Path,
+        metavar="FOLDER",
+        help="tls.crt and tls.key: the metrics page has TLS",
+    )
+    group.add_argument(
+        "--metrics-client-ca-file",
+        type=Path,
+        metavar="FILE",
+        help="show the metrics page only to clients with a certificate of these",
+    )
+    group.add_argument(
+        "--metrics-endpoint-auth", nargs="?", const="true", type=metrics_auth, help=argparse.SUPPRESS
+    )
+
+
+def _switch(group: Any, name: str, effect: str) -> None:
+    group.add_argument(f"--{name}", nargs="?", const=True, type=boolean, metavar="BOOL", help=effect)
+
+
+def _serving(group: Any) -> None:
+    group.add_argument("--host", help="address that gRPC listens on (default: all)")
+    group.add_argument("--grpc-port", type=port, metavar="PORT", help="default: 9002; 0 is any free one")
+    group.add_argument("--grpc-health-port", type=port, metavar="PORT", help="default: 9003")
+    group.add_argument(
+        "--metrics-address", help="address that the metrics page listens on (default: as --host)"
+    )
+    group.add_argument("--metrics-port", type=port, metavar="PORT", help="default: 9090")
+    _switch(group, "secure-serving", "default: true")
+    group.add_argument(
+        "--cert-path", type=Path, metavar="FOLDER", help="tls.crt and tls.key (default: self-signed)"
+    )
+    _switch(group, "enable-cert-reload", "read them again when they change (default: false)")
+    group.add_argument(
+        "--client-ca-file", type=Path, metavar="FILE", help="serve only clients with a certificate of these"
+    )
+    group.add_argument(
+        "--transport",
+        type=TransportKind,
+        choices=list(TransportKind),
+        help="what serves gRPC: our own server, or grpc.aio (default: http2)",
+    )
+    group.add_argument(
+        "-v",
+        "--v",
+        type=int,
+        default=2,
+        metavar="LEVEL",
+        help="0 warnings, 2 state changes, 4 debug (default: 2)",
+    )
+
+
+def _limits(group: Any) -> None:
+    group.add_argument(
+        "--drain-timeout", type=duration, metavar="DURATION", help="after SIGTERM (default: 30s)"
+    )
+    group.add_argument("--grpc-max-recv-msg-size", type=int32, metavar="SIZE", help="default: 4Mi")
+    group.add_argument("--max-body-bytes", type=size, metavar="SIZE", help="of one request (default: 64Mi)")
+    group.add_argument(
+        "--max-buffered-bytes",
+        type=size,
+        metavar="SIZE",
+        help="of all requests' unfinished bodies together (default: 1Gi)",
+    )
+    group.add_argument(
+        "--body-timeout",
+        type=duration,
+        metavar="DURATION",
+        help="of one request's body, as it comes; 0s is none (default: 60s)",
+    )
+
+
+def _picking(group: Any) -> None:
+    for name, effect in (
+        ("disable-endpoint-subset-filter", "pick among all endpoints, whatever the data plane's hint says"),
+        ("emit-endpoint-scores", "tell the data plane how each candidate was scored"),
+    ):
+        _switch(group, name, f"{effect} (default: false)")
+    group.add_argument("--config-file", type=Path, metavar="FILE", help="EndpointPickerConfig YAML")
+    group.add_argument("--config-text", metavar="YAML", help="the same, inline")
+    group.add_argument(
+        "--protocol-version",
+        type=ProtocolVersion,
+        choices=list(ProtocolVersion),
+        help="of the endpoint picker protocol (default: 1.0.0)",
+    )
+    group.add_argument(
+        "--model", metavar="NAME", action="append", default=[], help="others are answered 404; repeatable"
+    )
+    group.add_argument(
+        "--objective",
+        type=objective,
+        action="append",
+        default=[],
+        metavar="NAME=PRIORITY",
+        help="repeatable",
+    )

@@ -1,0 +1,227 @@
+"""The Go picker's own configuration file, `EndpointPickerConfig`, read strictly and turned into the parts of a picker.
+
+Versions llm-d.ai/v1 and v1alpha1, and the older inference.networking.x-k8s.io/v1alpha1. There is no other format.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from pydantic.alias_generators import to_camel
+
+from epp.config.catalogue import PLUGINS, Role
+from epp.config.document import (
+    DataLayer,
+    DetectorRef,
+    Document,
+    FlowControl,
+    PriorityBand,
+    read_document,
+)
+from epp.config.parameters import (
+    ExtractorParameters,
+    FileDiscoveryParameters,
+    MetricsSourceParameters,
+)
+from epp.config.plugins import Plugins
+from epp.config.problems import ConfigError, Problems, did_you_mean
+from epp.config.profile import read_profile
+from epp.config.text import read_text
+from epp.endpoints.endpoint_document import ENGINE_LABELS, EndpointDefaults
+from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.saturation import SaturationDetector
+from epp.scraping.engines import ENGINES, Engine
+
+DEFAULT_CONFIG: Final = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: in-flight-scorer
+- type: max-score-picker
+- type: single-profile-handler
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+  - {pluginRef: in-flight-scorer, weight: 2}
+  - {pluginRef: max-score-picker}
+"""
+"""What holds when no configuration is given: the Go picker's default profile, and what was sent since the pages were read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickerConfig:
+    """What a configuration file says, checked and built.
+
+    `metrics` None: nothing is scraped. `file_discovery`: the endpoints come from that file. `passthrough`: bodies are
+    not looked into. `steps`: what happens to a request, in words. `warnings`: what the file says that has no effect.
+    """
+
+    profile: SchedulerProfile
+    detector: SaturationDetector
+    metrics: MetricsSourceParameters | None
+    defaults: EndpointDefaults
+    engines: tuple[Engine, ...] = ENGINES
+    file_discovery: FileDiscoveryParameters | None = None
+    passthrough: bool = False
+    steps: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def load_config(text: str | None, *, rng: random.Random, staleness: float = 2.0) -> PickerConfig:
+    """The parts that `text` describes, the default ones for None or an empty text; raises ConfigError.
+
+    `staleness`: seconds after which an endpoint's numbers are no longer compared with others'.
+    """
+    written = read_text(text if text and text.strip() else DEFAULT_CONFIG)
+    problems = Problems()
+    document = read_document(written.given, problems)
+    for index, gate in enumerate(document.feature_gates):
+        problems.of(partial(_check_gate, gate, f"featureGates[{index}]"))
+    plugins = Plugins(document.plugins, rng, problems)
+    _check_policies(document.flow_control, plugins, problems)
+    extractor = plugins.first(ExtractorParameters) or ExtractorParameters()
+    built = read_profile(document, plugins, staleness, problems)
+    detector = problems.of(partial(_detector, document, plugins))
+    metrics = _metrics(document.data_layer, plugins, problems)
+    engines = problems.of(partial(_engines, extractor))
+    file_discovery = problems.of(partial(_file_discovery, document.data_layer, plugins))
+    passthrough = _is_passthrough(document, plugins, problems)
+    if problems or built is None or detector is None or engines is None:
+        raise problems.error(written.line)
+    return PickerConfig(
+        profile=built.profile,
+        detector=detector,
+        metrics=metrics,
+        defaults=_defaults(plugins, extractor),
+        engines=engines,
+        file_discovery=file_discovery,
+        passthrough=passthrough,
+        steps=built.steps,
+        warnings=tuple(_warnings(document)),
+    )
+
+
+def _check_gate(gate: str, place: str) -> None:
+    name, _, value = (part.strip() for part in gate.partition("="))
+    if name not in _GATES:
+        raise ConfigError(place, f"{name[:60]!r} is no feature gate; {did_you_mean(name, _GATES)}")
+    if value.lower() not in ("", "true", "false"):
+        raise ConfigError(place, f"{value[:60]!r} is not true or false")
+    if name == "flowControl" and value.lower() != "false":
+        raise ConfigError(place, "flow control is not built here yet; remove it or write flowControl=false")
+
+
+def _check_policies(flow: FlowControl, plugins: Plugins, problems: Problems) -> None:
+    """Without the gate they have no effect, but a name that nothing has is a mistake all the same."""
+    bands: list[tuple[str, PriorityBand | None]] = [
+        ("defaultPriorityBand", flow.default_priority_band),
+        ("defaultNegativePriorityBand", flow.default_negative_priority_band),
+        *((f"priorityBands[{index}]", band) for index, band in enumerate(flow.priority_bands)),
+    ]
+    named = [("usageLimitPolicyPluginRef", flow.usage_limit_policy_plugin_ref)]
+    for place, band in bands:
+        if band is not None:
+            named.append((f"{place}.fairnessPolicyRef", band.fairness_policy_ref))
+            named.append((f"{place}.orderingPolicyRef", band.ordering_policy_ref))
+    for place, name in named:
+        if name:
+            resolve = partial(plugins.resolve, name, f"flowControl.{place}", Role.POLICY, default=True)
+            problems.of(resolve)
+
+
+_GATES: Final = ("flowControl", "haPopulateNonLeaderDatastore")
+
+
+def _detector(document: Document, plugins: Plugins) -> SaturationDetector:
+    new, old = document.flow_control.saturation_detector, document.saturation_detector
+    place = "flowControl.saturationDetector" if new or not old else "saturationDetector"
+    ref = (new or old or DetectorRef()).plugin_ref
+    detector: SaturationDetector = plugins.resolve(
+        ref, f"{place}.pluginRef", Role.DETECTOR, default=True
+    ).built
+    return detector
+
+
+def _metrics(layer: DataLayer, plugins: Plugins, problems: Problems) -> MetricsSourceParameters | None:
+    sources = []
+    for index, source in enumerate(layer.sources):
+        place = f"dataLayer.sources[{index}]"
+        resolve = partial(plugins.resolve, source.plugin_ref, f"{place}.pluginRef", Role.SOURCE)
+        if (found := problems.of(resolve)) is not None:
+            sources.append(found.parameters)
+        for number, extractor in enumerate(source.extractors):
+            where = f"{place}.extractors[{number}].pluginRef"
+            problems.of(partial(plugins.resolve, extractor.plugin_ref, where, Role.EXTRACTOR))
+    for parameters in sources:
+        if isinstance(parameters, MetricsSourceParameters):
+            return parameters
+    if not layer.inject_defaults:
+        return None
+    return plugins.first(MetricsSourceParameters) or MetricsSourceParameters()
+
+
+def _defaults(plugins: Plugins, extractor: ExtractorParameters) -> EndpointDefaults:
+    source = plugins.first(MetricsSourceParameters) or MetricsSourceParameters()
+    labels = (extractor.engine_label_key, *ENGINE_LABELS[1:]) if extractor.engine_label_key else ENGINE_LABELS
+    return EndpointDefaults(
+        metrics_port=source.port,
+        metrics_path=source.path,
+        scheme=source.scheme,
+        engine=extractor.default_engine,
+        engine_labels=labels,
+    )
+
+
+def _engines(extractor: ExtractorParameters) -> tuple[Engine, ...]:
+    own = [one.engine() for one in extractor.engine_configs]
+    replaced = {engine.name for engine in own}
+    engines = (*own, *(engine for engine in ENGINES if engine.name not in replaced))
+    names = [engine.name for engine in engines]
+    if extractor.default_engine is not None and extractor.default_engine not in names:
+        problem = (
+            f"{extractor.default_engine!r} is no engine; {did_you_mean(extractor.default_engine, names)}"
+        )
+        raise ConfigError("plugins: core-metrics-extractor: parameters.defaultEngine", problem)
+    return engines
+
+
+def _file_discovery(layer: DataLayer, plugins: Plugins) -> FileDiscoveryParameters | None:
+    if layer.discovery is None:
+        return None
+    found = plugins.resolve(layer.discovery.plugin_ref, "dataLayer.discovery.pluginRef", Role.DISCOVERY)
+    return found.parameters if isinstance(found.parameters, FileDiscoveryParameters) else None
+
+
+def _is_passthrough(document: Document, plugins: Plugins, problems: Problems) -> bool:
+    listed = [(ref, f"requestHandler.parsers[{i}]") for i, ref in enumerate(document.request_handler.parsers)]
+    if not listed and document.parser is not None:
+        listed = [(document.parser, "parser")]
+    found = [
+        problems.of(partial(plugins.resolve, ref.plugin_ref, f"{place}.pluginRef", Role.PARSER, default=True))
+        for ref, place in listed
+    ]
+    return bool(found) and all(plugin and plugin.kind is PLUGINS["passthrough-parser"] for plugin in found)
+
+
+def _warnings(document: Document) -> Iterator[str]:
+    if not document.api_version.startswith("llm-d.ai/"):
+        yield f"apiVersion {document.api_version} is the older name of llm-d.ai/v1alpha1"
+    if document.flow_control.model_fields_set - {"saturation_detector"}:
+        yield "flowControl has no effect without the feature gate, except for its saturationDetector"
+    for name in ("peer_discovery", "cross_replica_syncer_plugin_ref", "cross_replica_sync_interval"):
+        if getattr(document.data_layer, name) is not None:
+            yield f"dataLayer.{to_camel(name)} has no effect: a picker keeps nothing that others would need"
+    for name, newer in (
+        ("saturation_detector", "flowControl.saturationDetector"),
+        ("parser", "requestHandler.parsers"),
+    ):
+        if getattr(document, name) is not None:
+            yield f"the top-level {to_camel(name)} is the older place of {newer}"

@@ -1,0 +1,93 @@
+"""The plugins of one configuration by name: each is built once, and a reference is checked against what it is for."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from epp.config.catalogue import PLUGINS, PluginType, Role
+from epp.config.document import PluginSpec, Section, read_section
+from epp.config.go_plugins import GO_ONLY
+from epp.config.problems import ConfigError, Problems, config_error, did_you_mean
+
+P = TypeVar("P", bound=Section)
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """One plugin of the file; `built` is a filter, a scorer, ..., or the parameters of a structural one."""
+
+    type: str
+    kind: PluginType
+    parameters: Section
+    built: Any
+
+    def has(self, role: Role) -> bool:
+        return role in self.kind.roles
+
+
+class Plugins:
+    """The plugins of a file by name; what is wrong with one of them is told, a reference that leads nowhere raises ConfigError."""
+
+    def __init__(self, specs: list[PluginSpec], rng: random.Random, problems: Problems) -> None:
+        self._rng = rng
+        self._named: dict[str, Plugin] = {}
+        self._broken: set[str] = set()
+        for index, spec in enumerate(specs):
+            place = f"plugins[{index}]"
+            name = spec.name or spec.type
+            if name in self._named or name in self._broken:
+                problems.add(f"{place}.name", f"{name!r} is already the name of another plugin")
+            plugin = problems.of(partial(self._build, spec, place))
+            if plugin is None:
+                self._broken.add(name)
+            else:
+                self._named.setdefault(name, plugin)
+        if len(handlers := list(self.names(Role.HANDLER))) > 1:
+            problems.add("plugins", f"only one profile handler is possible, found {', '.join(handlers)}")
+
+    def resolve(self, name: str, place: str, *roles: Role, default: bool = False) -> Plugin:
+        """The plugin that a reference names; with `default`, one that is not listed stands for its type."""
+        if not name or name in self._broken:
+            raise config_error(())  # told where it stands
+        plugin = self._named.get(name)
+        if plugin is None and default and name in PLUGINS:
+            plugin = self._build(PluginSpec(type=name), place)
+        if plugin is None:
+            types = [type_ for type_, kind in PLUGINS.items() if default and kind.roles.intersection(roles)]
+            said = did_you_mean(name, (*self._named, *types))
+            raise ConfigError(place, f"no plugin is named {name[:60]!r}; {said}")
+        if not any(plugin.has(role) for role in roles):
+            wanted = " or ".join(role.value for role in roles)
+            raise ConfigError(place, f"{name!r} cannot be used here, expected a {wanted}")
+        return plugin
+
+    def first(self, parameters: type[P]) -> P | None:
+        """The parameters of the first plugin that has such ones."""
+        found = (plugin.parameters for plugin in self._named.values())
+        return next((one for one in found if isinstance(one, parameters)), None)
+
+    def first_name(self, parameters: type[Section]) -> str | None:
+        """The name of the first plugin that has such parameters."""
+        named = self._named.items()
+        return next((name for name, plugin in named if isinstance(plugin.parameters, parameters)), None)
+
+    def names(self, *roles: Role) -> Iterator[str]:
+        """The names of all plugins that have one of those roles."""
+        return (name for name, plugin in self._named.items() if any(plugin.has(role) for role in roles))
+
+    def _build(self, spec: PluginSpec, place: str) -> Plugin:
+        if not spec.type:
+            raise config_error(())  # told when it was read
+        kind = PLUGINS.get(spec.type)
+        if kind is None:
+            raise ConfigError(f"{place}.type", _unknown(spec.type))
+        parameters = read_section(kind.parameters, spec.parameters, f"{place}.parameters")
+        return Plugin(spec.type, kind, parameters, kind.build(parameters, self._rng))
+
+
+def _unknown(name: str) -> str:
+    if (instead := GO_ONLY.get(name)) is not None:
+        return f"{name!r} is a plugin of the Go picker that adsum does not have; {instead}"
+    return f"{name[:60]!r} is no known plugin type; {did_you_mean(name, (*PLUGINS, *GO_ONLY))}"

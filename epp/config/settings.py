@@ -1,0 +1,75 @@
+"""What one picker process is told, checked before anything is opened."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from epp.config.tls_rules import TlsRules
+from epp.ext_proc.protocol import ProtocolVersion
+from epp.scraping.engines import Series
+
+ALL_INTERFACES = "::"
+
+HEALTH_INTERVAL = 1.0
+"""Seconds between a data plane's health checks of a picker."""
+HEALTH_FAILURES = 2
+"""Checks in a row that say NOT_SERVING before no new stream comes."""
+LAME_DUCK = HEALTH_INTERVAL * (HEALTH_FAILURES + 1)
+"""Seconds that a picker serves on after it said that it leaves: longer than anybody needs to hear it."""
+
+LEAST_INTERVAL = 0.05
+"""Seconds between two looks at a metrics page, at least, as in the Go picker."""
+
+
+class TransportKind(StrEnum):
+    """`http2`: our own server. `grpc`: grpc.aio, which costs many times the processor time."""
+
+    HTTP2 = "http2"
+    GRPC = "grpc"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Times in seconds, sizes in bytes; port 0 means any free one. Field names follow the flags.
+
+    `refresh_metrics_interval` None: often where requests are, seldom where none are.
+    """
+
+    discovery: str | None = None
+    namespace: str = "default"
+    component: str = "default"
+    host: str = ALL_INTERFACES
+    grpc_port: int = 9002
+    grpc_health_port: int = 9003
+    metrics_address: str | None = None
+    metrics_port: int = 9090
+    secure_serving: bool = True
+    cert_path: Path | None = None
+    enable_cert_reload: bool = False
+    client_ca_file: Path | None = None
+    transport: TransportKind = TransportKind.HTTP2
+    config_file: Path | None = None
+    config_text: str | None = None
+    pool_name: str = ""
+    pool_namespace: str | None = None
+    pool_group: str | None = None
+    endpoint_selector: str | None = None
+    endpoint_target_ports: str | None = None
+    metric_names: Mapping[str, Sequence[Series]] = field(default_factory=dict)
+    tls: TlsRules = field(default_factory=TlsRules)
+    metrics_cert_dir: Path | None = None
+    metrics_client_ca_file: Path | None = None
+    disable_endpoint_subset_filter: bool = False
+    emit_endpoint_scores: bool = False
+    refresh_metrics_interval: float | None = None
+    metrics_staleness_threshold: float = 2.0
+    serving_port_name: str | None = None
+    drain_timeout: float = 30.0
+    grpc_max_recv_msg_size: int = 4 * 1024 * 1024
+    max_body_bytes: int = 64 * 1024 * 1024
+    max_buffered_bytes: int = 1024 * 1024 * 1024
+    body_timeout: float = 60.0
+    protocol_version: ProtocolVersion = ProtocolVersion.V1_0
+    models: frozenset[str] = frozenset()
+    objectives: Mapping[str, int] = field(default_factory=dict)

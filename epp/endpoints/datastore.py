@@ -1,0 +1,266 @@
+"""Folds what discovery tells into endpoints, and keeps the numbers that belong to each of them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from discovery import Instance, InstanceEvent, InstanceRemovedEvent
+from epp.endpoints.endpoint import (
+    LOOKS,
+    NEVER,
+    NO_ADAPTERS,
+    NO_NUMBERS,
+    Adapters,
+    Column,
+    Endpoint,
+    EndpointPool,
+    Floats,
+    Mask,
+)
+from epp.endpoints.endpoint_document import EndpointDefaults, read_endpoint
+from epp.scraping.metrics_page import Load
+
+Key = tuple[str, str]
+_INFLIGHT: Final = int(Column.INFLIGHT)  # numpy takes an int faster than an enumeration's member
+_SCRAPED_AT: Final = int(Column.SCRAPED_AT)
+_UNSEEN: Final = int(Column.UNSEEN)
+
+
+class Datastore:
+    """All endpoints of one picker. Everything happens on one event loop: readers never see half a change."""
+
+    def __init__(self, defaults: EndpointDefaults | None = None) -> None:
+        self.on_change: list[Callable[[], None]] = []
+        """Called after endpoints came, went or changed."""
+        self.on_reset: list[Callable[[Endpoint], None]] = []
+        """Called with an endpoint whose process is gone or another one: what was known of its cache is void."""
+        self.on_cache_size: list[Callable[[Endpoint, int], None]] = []
+        """Called with an endpoint and how many tokens its cache has room for, once that is known."""
+        self.on_use: dict[Key, Callable[[], None]] = {}
+        """Called, and forgotten, when a request is next sent to that endpoint."""
+        self._defaults = defaults or EndpointDefaults()
+        self._endpoints: dict[Key, Endpoint] = {}
+        self._rows: dict[Key, int] = {}
+        self._epochs: dict[Key, str] = {}
+        self._documents: dict[Key, Mapping[str, Any]] = {}
+        self._cache_tokens: dict[Key, int] = {}
+        self._inflight: dict[Key, int] = {}
+        self._numbers: Floats = NO_NUMBERS[:, :0].copy()
+        self._adapters: list[Adapters] = []
+        self._roster: _Roster | None = None
+        self._state: object = object()
+        self._shown_adapters: tuple[Adapters, ...] | None = None
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """All of them, in the order of a pool's columns."""
+        return self._known_roster().endpoints
+
+    def pool(self, now: float) -> EndpointPool:
+        """All endpoints with their numbers; `now` is what their age is measured by."""
+        if self._shown_adapters is None:
+            self._shown_adapters = tuple(self._adapters)
+        return EndpointPool(self.endpoints, self._numbers, self._shown_adapters, now, self._state)
+
+    @property
+    def all_reachable(self) -> bool:
+        """Whether discovery has no hint that one of them does not answer."""
+        return self._known_roster().all_reachable
+
+    def serving(self, model: str) -> Mask | None:
+        """Where a model or adapter is served: by those that declare it, and those that declare nothing.
+
+        Where nobody declares it, by those whose metrics page shows it as an adapter. None: every one may serve it,
+        as they do where no endpoint declares anything.
+        """
+        roster = self._known_roster()
+        if not roster.serving:
+            return None
+        mask = roster.serving.get(model, roster.undeclared)
+        if mask is None or mask.any():
+            return mask
+        return np.array([model in a.active or model in a.waiting for a in self._adapters], dtype=np.bool_)
+
+    def apply(self, event: InstanceEvent, document: Mapping[str, Any] | None = None) -> None:
+        """Fold one event; `document` is the instance's metadata, None when it is not known (any more)."""
+        if isinstance(event, InstanceRemovedEvent):
+            self._remove(event)
+        else:
+            self._put(event.instance, document)
+        self._roster = self._shown_adapters = None
+        self._state = object()
+        for changed in self.on_change:
+            changed()
+
+    def observe(self, endpoint: Endpoint, load: Load, now: float, period: float = 0.0) -> None:
+        """Write down one look at a worker's metrics; what its page does not say stays as it was.
+
+        `period`: seconds until the next look may be in. A load that makes no sense is not believed: from then on the
+        endpoint is as one that nobody has looked at yet, which ranks last and counts as full.
+        """
+        row = self._rows.get(endpoint.key)
+        if row is None:
+            return
+        if load.senseless:
+            self._doubt(row)
+            return
+        numbers = self._numbers
+        numbers[Column.PAGELESS, row] = 0.0
+        changed = _is_gap(numbers[Column.SCRAPED_AT, row], numbers[Column.PERIOD, row], now, period)
+        values = (load.waiting, load.running, load.kv_usage, load.max_lora)
+        columns = (Column.WAITING, Column.RUNNING, Column.KV_USAGE, Column.MAX_LORA)
+        for column, value in zip(columns, values, strict=True):
+            if value is not None and value != numbers[column, row]:
+                numbers[column, row] = value
+                changed = True
+        if load.adapters is not None and load.adapters != self._adapters[row]:
+            self._adapters[row] = load.adapters
+            self._shown_adapters = None
+            changed = True
+        numbers[Column.SCRAPED_AT, row] = now
+        numbers[Column.PERIOD, row] = period
+        numbers[_UNSEEN, row] = 0.0
+        if changed:
+            self._state = object()
+
+    def miss_page(self, endpoint: Endpoint, *, has_one: bool) -> None:
+        """A look gave nothing: because there is no page, or (`has_one`) for another reason."""
+        row = self._rows.get(endpoint.key)
+        if row is None:
+            return
+        self._numbers[Column.PAGELESS, row] = not has_one
+        if not has_one:
+            self._doubt(row)
+
+    def _doubt(self, row: int) -> None:
+        if self._numbers[Column.SCRAPED_AT, row] != NEVER:
+            self._numbers[Column.SCRAPED_AT, row] = NEVER
+            self._state = object()
+
+    def cache_tokens(self, endpoint: Endpoint) -> int | None:
+        """What its cache has room for; None: not known, or not known any more."""
+        return self._cache_tokens.get(endpoint.key)
+
+    def size_cache(self, endpoint: Endpoint, tokens: int) -> None:
+        """Its page says how large its cache is."""
+        if endpoint.key in self._endpoints:
+            self._cache_tokens[endpoint.key] = tokens
+            for told in self.on_cache_size:
+                told(endpoint, tokens)
+
+    def reserve(self, endpoint: Endpoint) -> None:
+        """One more request in flight there. The count belongs to the incarnation, whatever its metadata say."""
+        self._count(endpoint, 1)
+        row = self._rows.get(endpoint.key)
+        numbers = self._numbers
+        if row is not None and numbers.item(_SCRAPED_AT, row) != NEVER:  # else no page would end the count
+            numbers[_UNSEEN, row] = numbers.item(_UNSEEN, row) + 1.0
+        used = self.on_use.pop(endpoint.key, None)
+        if used is not None:
+            used()
+
+    def release(self, endpoint: Endpoint) -> None:
+        """One request less."""
+        self._count(endpoint, -1)
+
+    def inflight(self, endpoint: Endpoint) -> int:
+        """Requests that were sent there and have not ended."""
+        return self._inflight.get(endpoint.key, 0)
+
+    def _count(self, endpoint: Endpoint, difference: int) -> None:
+        key = endpoint.key
+        count = self._inflight.get(key, 0) + difference
+        row = self._rows.get(key)
+        if row is not None:
+            self._numbers[_INFLIGHT, row] = count
+        if count > 0:
+            self._inflight[key] = count
+        else:
+            self._inflight.pop(key, None)
+
+    def _put(self, instance: Instance, document: Mapping[str, Any] | None) -> None:
+        key = (instance.id, instance.incarnation)
+        if document is not None:
+            self._documents[key] = document
+        endpoint = read_endpoint(instance, self._documents.get(key, {}), self._defaults)
+        if key not in self._endpoints:
+            self._rows[key] = len(self._rows)
+            self._numbers = np.hstack((self._numbers, NO_NUMBERS))
+            self._numbers[Column.INFLIGHT, -1] = self._inflight.get(key, 0)
+            self._adapters.append(NO_ADAPTERS)
+        self._endpoints[key] = endpoint
+        self._numbers[Column.REACHABLE, self._rows[key]] = endpoint.reachable
+        self._note_epoch(endpoint, instance.revision)
+
+    def _note_epoch(self, endpoint: Endpoint, revision: str | None) -> None:
+        parts = (revision or "").rsplit(".", 2)
+        epoch = parts[1] if len(parts) == 3 else None
+        before = self._epochs.get(endpoint.key)
+        if epoch is None:
+            return
+        self._epochs[endpoint.key] = epoch
+        if before not in (None, epoch):
+            row = self._rows[endpoint.key]
+            kept = self._numbers[[Column.INFLIGHT, Column.REACHABLE], row]
+            self._numbers[:, row] = NO_NUMBERS[:, 0]
+            self._numbers[[Column.INFLIGHT, Column.REACHABLE], row] = kept
+            self._adapters[row] = NO_ADAPTERS
+            self._cache_tokens.pop(endpoint.key, None)
+            self._reset(endpoint)
+
+    def _remove(self, event: InstanceRemovedEvent) -> None:
+        key = (event.instance.id, event.instance.incarnation)
+        endpoint = self._endpoints.pop(key, None)
+        if endpoint is None:
+            return
+        row = self._rows[key]
+        self._numbers = np.delete(self._numbers, row, axis=1)
+        del self._adapters[row]
+        self._rows = {key: row for row, key in enumerate(self._endpoints)}
+        self._documents.pop(key, None)
+        self._epochs.pop(key, None)
+        self._cache_tokens.pop(key, None)
+        if event.reason in ("deleted", "replaced"):
+            self._reset(endpoint)
+
+    def _reset(self, endpoint: Endpoint) -> None:
+        for hook in self.on_reset:
+            hook(endpoint)
+
+    def _known_roster(self) -> "_Roster":
+        if self._roster is None:
+            self._roster = _Roster.of(tuple(self._endpoints.values()))
+        return self._roster
+
+
+@dataclass(frozen=True, slots=True)
+class _Roster:
+    """What follows from the endpoints alone: who serves what. `undeclared`: those that declare nothing.
+
+    `serving` None: all of them.
+    """
+
+    endpoints: tuple[Endpoint, ...]
+    undeclared: Mask
+    serving: Mapping[str, Mask | None]
+    all_reachable: bool
+
+    @classmethod
+    def of(cls, endpoints: tuple[Endpoint, ...]) -> "_Roster":
+        undeclared = np.array([not endpoint.models for endpoint in endpoints], dtype=np.bool_)
+        serving: dict[str, Mask] = {}
+        for row, endpoint in enumerate(endpoints):
+            for model in endpoint.models:
+                serving.setdefault(model, undeclared.copy())[row] = True
+        narrowed = {model: None if mask.all() else mask for model, mask in serving.items()}
+        return cls(endpoints, undeclared, narrowed, all(endpoint.reachable for endpoint in endpoints))
+
+
+def _is_gap(before: float, expected: float, now: float, period: float) -> bool:
+    """Whether the numbers may have been stale before this look, or may be stale sooner after it than they would be.
+
+    `before` and `expected`: when the last look was and for how long it was good.
+    """
+    return now - before > LOOKS * expected or period < expected

@@ -1,0 +1,109 @@
+"""From an instance and what its metadata say to an Endpoint."""
+
+import itertools
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from discovery import Instance
+from discovery.metadata.served_at import may_name, read_port
+from epp.endpoints.endpoint import Endpoint
+
+logger = logging.getLogger(__name__)
+
+ENGINE_LABELS: Final = ("llm-d.ai/engine-type", "inference.networking.k8s.io/engine-type")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointDefaults:
+    """What holds for workers that do not say otherwise. `metrics_port` None: the port that serves.
+
+    `serving_port_name`: of the port that serves, where discovery knows the worker's ports by name.
+    """
+
+    serving_port_name: str | None = None
+    metrics_port: int | None = None
+    metrics_path: str = "/metrics"
+    scheme: str = "http"
+    engine: str | None = None
+    engine_labels: tuple[str, ...] = ENGINE_LABELS
+
+
+def read_endpoint(instance: Instance, document: Mapping[str, Any], defaults: EndpointDefaults) -> Endpoint:
+    """The endpoint of an instance whose metadata is `document`; values of the wrong kind count as absent.
+
+    The address comes from the instance only: a worker can name its ports, not somebody else's host.
+    """
+    http = _mapping(_section(document, "transport").get("http"))
+    model = _section(document, "model")
+    labels = _texts(_mapping(document.get("labels"))) | dict(instance.labels)
+    named = instance.ports.get(defaults.serving_port_name or "")
+    port = _port(instance, http, "port") or named or instance.port
+    return Endpoint(
+        id=instance.id,
+        incarnation=instance.incarnation,
+        address=instance.address,
+        port=port,
+        metrics_port=_port(instance, http, "metrics_port") or defaults.metrics_port or port,
+        metrics_path=_path(http.get("metrics_path")) or defaults.metrics_path,
+        scheme=defaults.scheme,
+        engine=_engine(http.get("engine"), labels, defaults),
+        models=_models(model),
+        labels=MappingProxyType(labels),
+        zone=instance.zone,
+        node=instance.node,
+        reachable=instance.reachable,
+    )
+
+
+def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """`model` and `Model` are read alike (seed 002 uses both)."""
+    return _mapping(document.get(name)) or _mapping(document.get(name.capitalize()))
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {key: value for key, value in values.items() if isinstance(value, str)}
+
+
+def _port(instance: Instance, http: Mapping[str, Any], name: str) -> int | None:
+    value = http.get(name)
+    port = read_port(value)
+    if port is not None and may_name(instance, port):
+        return port
+    if port is not None:
+        logger.warning(
+            "%s: metadata transport.http.%s is %d, which is below 1024 and not what it registered; ignored: give a port "
+            "from 1024 on, or register with that one",
+            instance.id,
+            name,
+            port,
+        )
+    elif value is not None:
+        logger.warning(
+            "%s: metadata transport.http.%s is no port from 1 to 65535; ignored", instance.id, name
+        )
+    return None
+
+
+def _path(value: object) -> str | None:
+    """A path on the worker itself, in printable ASCII."""
+    fits = isinstance(value, str) and value.startswith("/") and value.isascii() and value.isprintable()
+    return str(value) if fits else None
+
+
+def _models(model: Mapping[str, Any]) -> frozenset[str]:
+    lists = [names for key in ("adapters", "aliases") if isinstance(names := model.get(key), list | tuple)]
+    names = [model.get("name"), *itertools.chain.from_iterable(lists)]
+    return frozenset(name for name in names if isinstance(name, str) and name)
+
+
+def _engine(named: object, labels: Mapping[str, str], defaults: EndpointDefaults) -> str | None:
+    if isinstance(named, str) and named:
+        return named
+    return next((labels[name] for name in defaults.engine_labels if labels.get(name)), defaults.engine)

@@ -1,0 +1,42 @@
+"""What discovery tells, with each instance's metadata, into the datastore; a line of log for each event."""
+
+import logging
+from collections.abc import AsyncIterable, Mapping
+from typing import Any
+
+from discovery import (
+    InstanceAddedEvent,
+    InstanceEvent,
+    InstanceRemovedEvent,
+    InstanceUpdatedEvent,
+    MetadataUnavailableError,
+)
+from epp.endpoints.datastore import Datastore
+
+logger = logging.getLogger(__name__)
+
+
+async def follow(events: AsyncIterable[InstanceEvent], datastore: Datastore) -> None:
+    """Fold events until the stream ends; raises what the stream raises."""
+    async for event in events:
+        logger.info("%s", _told(event))
+        document: Mapping[str, Any] | None = None
+        if not isinstance(event, InstanceRemovedEvent):
+            try:
+                document = await event.instance.metadata()
+            except MetadataUnavailableError as error:
+                logger.warning("%s; what was known of it is kept", error)
+        datastore.apply(event, document)
+
+
+def _told(event: InstanceEvent) -> str:
+    """One line for the log."""
+    who = f"{event.instance.id} (metadata at {event.instance.authority})"
+    match event:
+        case InstanceRemovedEvent(_, reason):
+            return f"{who} is gone: {reason}"
+        case InstanceAddedEvent(instance):
+            return f"{who} is there{'' if instance.reachable else ', and avoided: it does not answer or is not ready'}"
+        case InstanceUpdatedEvent(old, new) if old.reachable != new.reachable:
+            return f"{who} {'answers again' if new.reachable else 'is avoided: it does not answer or is not ready'}"
+    return f"{who} changed"

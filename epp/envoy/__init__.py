@@ -1,0 +1,1 @@
+"""What we tell Envoy: the only place where its configuration is written."""

@@ -1,0 +1,143 @@
+"""The command line of `python -m epp envoy-config`."""
+
+import argparse
+from collections.abc import Sequence
+
+from discovery.command_line import Parser
+from epp.config.duration import parse_duration, write_duration
+from epp.config.flag_values import boolean, port
+from epp.envoy.config import EnvoySettings
+from epp.envoy.json_values import Address
+
+BODY_MODES = ("FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "NONE")
+
+
+def parse(arguments: Sequence[str]) -> EnvoySettings:
+    """Exits with 2 and one line on bad input."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    subset = None if given.subset is None else [item for item in given.subset.split(",") if item]
+    try:
+        return EnvoySettings(
+            mode=given.mode,
+            listen=Address(given.listen_address, given.listen_port),
+            admin=Address(given.admin_address, given.admin_port),
+            pickers=given.epp or EnvoySettings().pickers,
+            endpoints=given.endpoint,
+            subset=subset,
+            request_body=given.request_body,
+            response_body=given.response_body,
+            response_trailer=given.response_trailer,
+            failure_mode_allow=given.failure_mode_allow,
+            secure=given.secure,
+            client_cert=given.client_cert,
+            client_key=given.client_key,
+            message_timeout=given.message_timeout,
+            route_timeout=given.route_timeout,
+            request_timeout=given.request_timeout,
+            fallback=given.fallback,
+            access_log=given.access_log,
+            served_header=given.served_header,
+        )
+    except ValueError as error:
+        parser.error(str(error))
+
+
+class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
+    """Tells a default where there is one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return super()._get_help_string(action) if action.default not in (None, []) else action.help
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="python -m epp envoy-config",
+        description="Prints an Envoy bootstrap (YAML) that asks the picker about every request.",
+        allow_abbrev=False,
+        formatter_class=_Defaults,
+    )
+    _places(parser)
+    _routing(parser)
+    _processing(parser)
+    return parser
+
+
+def _places(parser: argparse.ArgumentParser) -> None:
+    """Who listens where."""
+    add = parser.add_argument
+    add("--listen-address", default="127.0.0.1", help="where clients connect")
+    add("--listen-port", type=port, default=8080, help="0 is any free port")
+    add("--admin-address", default="127.0.0.1", help="of Envoy's admin interface")
+    add("--admin-port", type=port, default=9901, help="0 is any free port")
+    pickers = "a picker; repeatable (127.0.0.1:9002)"
+    add("--epp", type=_address, action="append", metavar="HOST:PORT", help=pickers)
+    _boolean(parser, "--secure", "--secure-serving", default=True, effect="TLS to the picker")
+    shown = "PEM, on Envoy's machine: its certificate for a picker with --client-ca-file"
+    add("--client-cert", metavar="FILE", help=shown)
+    add("--client-key", metavar="FILE", help="PEM, the key of --client-cert")
+
+
+def _routing(parser: argparse.ArgumentParser) -> None:
+    """How a pick is followed, and which picks are possible."""
+    add = parser.add_argument
+    modes = ("original-dst", "override-host")
+    add(
+        "--mode",
+        choices=modes,
+        default=modes[0],
+        help="how Envoy follows a pick; fallbacks need override-host",
+    )
+    second = "original-dst: the picker's second choice where the first cannot be reached"
+    _boolean(parser, "--fallback", default=False, effect=second)
+    worker = "override-host: a worker"
+    add("--endpoint", type=_address, action="append", default=[], metavar="HOST:PORT", help=worker)
+    add("--subset", metavar="HOST:PORT,...", help="only these may be picked; an empty one allows none")
+    whole = "of a whole answer; 0s is none"
+    add("--route-timeout", type=_duration, default="0s", metavar="DURATION", help=whole)
+    sent = "of a whole request as its client sends it; 0s is none"
+    add("--request-timeout", type=_duration, default="60s", metavar="DURATION", help=sent)
+
+
+def _processing(parser: argparse.ArgumentParser) -> None:
+    """What the picker is shown of a request and its answer, and what happens without it."""
+    add = parser.add_argument
+    add("--request-body", choices=BODY_MODES, default="FULL_DUPLEX_STREAMED", help="request_body_mode")
+    add("--response-body", choices=BODY_MODES, default="NONE", help="response_body_mode")
+    exact = "SEND: exact in-flight, at a price"
+    add("--response-trailer", choices=("SKIP", "SEND"), default="SKIP", help=exact)
+    _boolean(parser, "--failure-mode-allow", default=False, effect="go on without a picker")
+    one = "how long one answer of the picker may take"
+    _boolean(parser, "--served-header", default=True, effect="a response header names the worker")
+    add("--access-log", default="/dev/stdout", metavar="FILE", help="on Envoy's machine; '' is none")
+    add("--message-timeout", type=_message_timeout, default="10s", metavar="DURATION", help=one)
+
+
+def _boolean(parser: argparse.ArgumentParser, *names: str, default: bool, effect: str) -> None:
+    parser.add_argument(*names, nargs="?", const=True, default=default, type=boolean, help=effect)
+
+
+def _duration(text: str) -> str:
+    """A duration as Go writes it, as Envoy writes it."""
+    try:
+        return write_duration(parse_duration(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _message_timeout(text: str) -> str:
+    written = _duration(text)
+    if parse_duration(written) > _LONGEST_MESSAGE_TIMEOUT:
+        raise argparse.ArgumentTypeError(f"{text!r} is longer than an hour, the most that Envoy takes")
+    return written
+
+
+_LONGEST_MESSAGE_TIMEOUT = 3600.0
+"""envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor"""
+
+
+def _address(text: str) -> Address:
+    try:
+        return Address.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

@@ -1,0 +1,56 @@
+"""What Envoy answers by itself, in the form of the OpenAI API: Envoy's own words are plain text, or nothing at all."""
+
+import json
+from collections.abc import Sequence
+
+from epp.envoy.json_values import Json
+
+_SOON = "1"
+"""Seconds until another attempt may do."""
+
+
+def local_replies() -> Json:
+    """`local_reply_config`: the first mapper that matches writes the reply.
+
+    What the picker refuses passes here too and keeps its body: it has none of these flags, and no status 500 or 504.
+    A failed ext_proc stream is 500 with an empty body, one that is too slow 504; neither is the client's nor a worker's
+    doing.
+    """
+    return {
+        "mappers": [
+            _reply(_flags("UT"), 504, "worker_timeout", "the worker did not answer in time"),
+            _reply(_flags("UF", "UH"), 503, "worker_unreachable", "no worker could be reached", _SOON),
+            _reply(_flags("UC", "UR"), 502, "worker_failed", "the worker ended the connection before it answered"),
+            _reply(_status(500), 503, "picker_unavailable", "the endpoint picker failed or cannot be reached", _SOON),
+            _reply(_status(504), 503, "picker_timeout", "the endpoint picker did not answer in time", _SOON),
+            _reply(_status(408), 408, "request_timeout", "the request was not complete in time"),
+        ]
+    }  # fmt: skip
+
+
+def _reply(when: Json, status: int, code: str, message: str, retry_after: str | None = None) -> Json:
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
+    reply: Json = {
+        "filter": when,
+        "status_code": status,
+        "body_format_override": {
+            "text_format_source": {"inline_string": body},
+            "content_type": "application/json",
+        },
+    }
+    if retry_after is not None:
+        header = {"key": "retry-after", "value": retry_after}
+        reply["headers_to_add"] = [{"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}]
+    return reply
+
+
+def _flags(*flags: str) -> Json:
+    """https://www.envoyproxy.io/docs/envoy/latest/configuration/observability/access_log/usage, RESPONSE_FLAGS"""
+    named: Sequence[str] = flags
+    return {"response_flag_filter": {"flags": list(named)}}
+
+
+def _status(status: int) -> Json:
+    value = {"default_value": status, "runtime_key": f"adsum.local_reply.{status}"}
+    return {"status_code_filter": {"comparison": {"op": "EQ", "value": value}}}

@@ -1,0 +1,129 @@
+"""The picker's answers as bytes on the wire: what is always the same is serialised once.
+
+A streamed body is put into its messages by hand, so that its bytes need not be copied; the rest is left to protobuf.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final, Literal, TypeAlias
+
+from epp.ext_proc import length_delimited as delimited
+from epp.ext_proc import protocol
+from epp.ext_proc.body import LARGEST, SMALL, Buffer
+from epp.ext_proc.control_headers import USUAL
+from epp.ext_proc.protocol import ProtocolVersion, Rejection
+from epp.scheduling.director import Pick
+from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
+
+CHUNK: Final = 62_000
+"""Bytes in one streamed body answer, as the Go picker sends them."""
+
+Answer: TypeAlias = bytes | list[Buffer]
+"""One message, whole or in pieces."""
+RoutedKind: TypeAlias = Literal["request_headers", "request_body"]
+BodyKind: TypeAlias = Literal["request_body", "response_body"]
+
+
+def picked(pick: Pick, version: ProtocolVersion, controls: tuple[str, ...], kind: RoutedKind) -> bytes:
+    """Where a pick sends a request that came with these control headers, and how the candidates were scored where it tells that."""
+    destinations = tuple([endpoint.destination for endpoint in pick.endpoints])
+    usual = not controls or USUAL.issuperset(controls)
+    answer = (routing if usual else route)(destinations, version, controls, kind)
+    scores = pick.request.scores
+    return answer if scores is None else scored(answer, scores)
+
+
+def route(
+    destinations: tuple[str, ...],
+    version: ProtocolVersion,
+    controls: tuple[str, ...],
+    kind: RoutedKind,
+) -> bytes:
+    """Where the request goes: `protocol.routing`, as the answer to the headers or to a buffered body."""
+    common, metadata = protocol.routing(destinations, version, controls)
+    answer = ProcessingResponse(dynamic_metadata=metadata)
+    getattr(answer, kind).response.CopyFrom(common)
+    return answer.SerializeToString()
+
+
+routing: Final = lru_cache(maxsize=8192)(route)
+"""The same, remembered: for names that no client can invent."""
+
+
+def scored(routed: bytes, scores: Mapping[str, float]) -> bytes:
+    """The answer of `routing` that also says how each candidate was scored."""
+    answer = ProcessingResponse.FromString(routed)
+    protocol.add_scores(answer.dynamic_metadata, scores)
+    return answer.SerializeToString()
+
+
+@lru_cache
+def unchanged(kind: str) -> bytes:
+    """The empty answer, "go on as it is", to a message of that kind."""
+    answer = ProcessingResponse()
+    getattr(answer, kind).SetInParent()
+    return answer.SerializeToString()
+
+
+def immediate(rejection: Rejection) -> bytes:
+    """The ImmediateResponse for a rejection."""
+    return protocol.immediate(rejection).SerializeToString()
+
+
+def streamed(kind: BodyKind, pieces: Sequence[Buffer], *, end_of_stream: bool) -> list[Answer]:
+    """FULL_DUPLEX_STREAMED: a body byte for byte, at most CHUNK bytes an answer; an empty one is one empty answer.
+
+    Only pieces that are small, or larger than LARGEST, are copied.
+    """
+    size = sum(map(len, pieces))
+    if size < SMALL:
+        return [b"".join((_before(kind, size, end_of_stream), *pieces, _END if end_of_stream else b""))]
+    chunks = _cut(pieces)
+    last = len(chunks) - 1
+    return [_answer(kind, chunk, end_of_stream and at == last) for at, chunk in enumerate(chunks)]
+
+
+def whole(answer: Answer) -> bytes:
+    """As one piece."""
+    return answer if isinstance(answer, bytes) else b"".join(answer)
+
+
+def _cut(pieces: Sequence[Buffer]) -> list[list[Buffer]]:
+    """Pieces of a body as they go into one answer after the other."""
+    chunk: list[Buffer] = []
+    chunks, room = [chunk], CHUNK
+    for piece in pieces:
+        large = len(piece) > LARGEST
+        rest = memoryview(piece)
+        while len(rest) > room:
+            chunk.append(bytes(rest[:room]) if large else rest[:room])
+            rest = rest[room:]
+            chunk = []
+            chunks.append(chunk)
+            room = CHUNK
+        chunk.append(bytes(rest) if large else rest)
+        room -= len(rest)
+    return chunks
+
+
+def _answer(kind: BodyKind, chunk: list[Buffer], ends: bool) -> Answer:
+    size = sum(map(len, chunk))
+    parts = [_before(kind, size, ends), *chunk]
+    if ends:
+        parts.append(_END)
+    return parts if size > SMALL * len(chunk) else b"".join(parts)
+
+
+_END: Final = b"\x10\x01"
+"""StreamedBodyResponse.end_of_stream = true, which follows the body."""
+_FIELDS: Final = {"request_body": 3, "response_body": 4}
+
+
+@lru_cache(maxsize=4096)
+def _before(kind: BodyKind, size: int, end_of_stream: bool) -> bytes:
+    """What stands before `size` bytes of a body in their message: for each level its field and its length."""
+    start = delimited.head(1, size) if size else b""  # StreamedBodyResponse.body; an empty one is left out
+    end = len(_END) if end_of_stream else 0
+    for field in (3, 3, 1, _FIELDS[kind]):  # streamed_response, body_mutation, response, the kind itself
+        start = delimited.head(field, len(start) + size + end) + start
+    return start

@@ -1,0 +1,55 @@
+"""What an exchange asks of others: a director that picks, an observer that counts."""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from epp.ext_proc.protocol import Rejection, Subset
+from epp.scheduling.director import Pick
+
+
+class Deferral(Protocol):
+    """A pick that comes later, from an admission queue."""
+
+    def subscribe(self, settle: Callable[[Pick | Exception, float], None]) -> None:
+        """Call `settle` once, with the pick or with why there is none, and the time."""
+
+    def abandon(self) -> None:
+        """Nobody waits any more; `settle` is not called after this."""
+
+
+class Directing(Protocol):
+    """What an exchange asks of a director (`epp.scheduling.director.Director`)."""
+
+    def direct(
+        self,
+        headers: Mapping[str, str],
+        body: bytes | bytearray | memoryview | None,
+        subset: Subset | None,
+        now: float,
+    ) -> Pick | Deferral:
+        """Pick and reserve; `body` None: there may be one, but it is not shown. Raises `Rejection`."""
+
+    def served(self, pick: Pick, destination: str, now: float) -> None:
+        """The data plane reports who served the request."""
+
+    def responded(self, pick: Pick, status: int, now: float) -> None:
+        """The response headers came."""
+
+    def release(self, pick: Pick, now: float) -> None:
+        """The stream is over."""
+
+
+class Observer(Protocol):
+    """Told what becomes of each request, for metrics."""
+
+    def picked(self, pick: Pick, now: float) -> None:
+        """A request was given its endpoints."""
+
+    def rejected(self, rejection: Rejection, now: float) -> None:
+        """A request was answered by the picker itself."""
+
+    def responded(self, pick: Pick, status: int, now: float) -> None:
+        """The response headers came."""
+
+    def released(self, pick: Pick, started: float, now: float) -> None:
+        """The stream of a request that began at `started` is over."""

@@ -1,0 +1,316 @@
+"""One HTTP request's ext_proc conversation, as a state machine: messages in, messages out, time passed in.
+
+How the body comes is Envoy's `request_body_mode`, stated in the first message; a data plane that states nothing is
+taken to do what the protocol demands, FULL_DUPLEX_STREAMED. There and in BUFFERED the pick sees the body. In STREAMED
+and NONE the request headers must be answered before any body comes, so the pick sees the headers only; so it does for
+CONNECT and upgrades, whose body has no end, and where BUFFERED_PARTIAL shows a part of the body only.
+"""
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Final
+
+from epp.ext_proc import answers, protocol
+from epp.ext_proc.answers import Answer
+from epp.ext_proc.body import Body, Budget, Buffer
+from epp.ext_proc.director_protocol import Deferral, Directing, Observer
+from epp.ext_proc.exchange_settings import Rules
+from epp.ext_proc.protocol import ProtocolVersion, Rejection, Subset
+from epp.scheduling.director import Pick
+from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest
+
+_HEADERS_ONLY: Final = (ProcessingMode.NONE, ProcessingMode.STREAMED)
+_FULL_DUPLEX: Final[int] = ProcessingMode.FULL_DUPLEX_STREAMED
+_BUFFERED_PARTIAL: Final[int] = ProcessingMode.BUFFERED_PARTIAL
+_REQUEST: Final = frozenset({"request_headers", "request_body", "request_trailers"})
+_DUPLEX: Final = (ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.GRPC)
+
+
+class ExchangeError(Exception):
+    """The conversation cannot go on: a fault of the picker or messages out of order; gRPC status 13 (INTERNAL)."""
+
+
+class _Phase(Enum):
+    HEADERS = auto()
+    BODY = auto()
+    DEFERRED = auto()
+    PICKED = auto()
+    OVER = auto()
+
+
+class Exchange:
+    """Feed it the messages of one stream, send what it answers, close it when the stream ends for any reason.
+
+    `budget`: what all exchanges together may hold of bodies; without one, as if this were the only exchange.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_body",
+        "_controls",
+        "_deferral",
+        "_director",
+        "_fail",
+        "_headers",
+        "_headers_only",
+        "_held",
+        "_mode",
+        "_observer",
+        "_passing",
+        "_phase",
+        "_pick",
+        "_response_flows",
+        "_response_mode",
+        "_rules",
+        "_started",
+        "_subset",
+        "_trailers",
+        "closed_by",
+        "responded",
+    )
+
+    def __init__(
+        self,
+        director: Directing,
+        rules: Rules,
+        observer: Observer | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        self._director = director
+        self._rules = rules
+        self._observer = observer
+        self._phase = _Phase.HEADERS
+        self._mode = _FULL_DUPLEX
+        self._response_mode = _FULL_DUPLEX
+        self._headers: dict[str, str] = {}
+        self._controls: tuple[str, ...] = ()
+        self._headers_only = False
+        self._passing = False  # body pieces go on as they come, the pick does not see them
+        self._held = False  # pieces that pass came before there was a pick
+        self._response_flows = False  # a body comes here and goes back, piece by piece
+        self._trailers = False
+        self._subset: Subset | None = None
+        self._body = Body(rules.max_body_bytes, budget or Budget(rules.max_body_bytes))
+        self._started = 0.0
+        self._pick: Pick | None = None
+        self._deferral: Deferral | None = None
+        self._answer: Callable[[list[Answer]], None] | None = None
+        self._fail: Callable[[ExchangeError], None] | None = None
+        self.responded = False  # response headers answered: from then on the stream may end OK at any time
+        self.closed_by: str | None = None
+
+    def on_answer(
+        self, callback: Callable[[list[Answer]], None], failure: Callable[[ExchangeError], None]
+    ) -> None:
+        """Where answers, or a fault, go that `feed` could not give because the pick was deferred."""
+        self._answer = callback
+        self._fail = failure
+
+    def feed(self, message: ProcessingRequest, now: float) -> list[Answer]:
+        """The answers to one message, serialised, in the order they must be sent; raises ExchangeError, UnreadableError."""
+        if self._phase is _Phase.OVER or message.observability_mode:
+            return []
+        kind = message.WhichOneof("request")
+        if kind in _REQUEST:
+            return self._request(kind, message, now)
+        match kind:
+            case "response_headers":
+                return self._response_headers(message, now)
+            case "response_body":
+                piece = message.response_body
+                if self._response_mode in _DUPLEX:
+                    self._response_flows = not piece.end_of_stream
+                    return answers.streamed("response_body", (piece.body,), end_of_stream=piece.end_of_stream)
+                return [answers.unchanged("response_body")]
+            case "response_trailers":
+                self._response_flows = False
+                return [answers.unchanged("response_trailers")]
+            case _:
+                raise ExchangeError("a message of no known kind: the data plane speaks another ext_proc")
+
+    def feed_body(self, body: Buffer, end_of_stream: bool, now: float) -> list[Answer]:
+        """As `feed` answers a message that is a piece of the request body and nothing else."""
+        try:
+            return [] if self._phase is _Phase.OVER else self._request_body(body, end_of_stream, now)
+        except Rejection as rejection:
+            return [self._reject(rejection, now)]
+
+    @property
+    def may_end(self) -> bool:
+        """Whether the stream may end OK and nothing be lost: Envoy has no second copy of what it sent to be sent back."""
+        return self.responded and not (self._response_flows or (self._passing and self._mode in _DUPLEX))
+
+    def sent(self) -> None:
+        """Everything that was answered is written: a body that went back to the data plane is held no more."""
+        if self._phase is _Phase.PICKED:
+            self._body.drop()
+
+    def close(self, cause: str, now: float) -> None:
+        """The stream is over, `cause` says why: gives the reservation back; does nothing the second time."""
+        if self.closed_by is not None:
+            return
+        self.closed_by = cause
+        self._abandon()
+        self._phase = _Phase.OVER
+        self._body.drop()
+        if self._pick is not None:
+            self._director.release(self._pick, now)
+            if self._observer is not None:
+                self._observer.released(self._pick, self._started, now)
+
+    def _request(self, kind: str, message: ProcessingRequest, now: float) -> list[Answer]:
+        if message.HasField("metadata_context") and self._rules.hints:
+            hint = protocol.parse_subset(message.metadata_context)
+            self._subset = self._subset if hint is None else hint
+        try:
+            if kind == "request_headers":
+                return self._request_headers(message, now)
+            if kind == "request_body":
+                piece = message.request_body
+                return self._request_body(piece.body, piece.end_of_stream, now)
+            return self._request_trailers(now)
+        except Rejection as rejection:
+            return [self._reject(rejection, now)]
+
+    def _request_headers(self, message: ProcessingRequest, now: float) -> list[Answer]:
+        if self._phase is not _Phase.HEADERS:
+            raise ExchangeError("request headers came twice on one stream")
+        self._phase = _Phase.BODY
+        self._started = now
+        request = message.request_headers
+        self._headers, self._controls = protocol.read_headers(request.headers)
+        if message.HasField("protocol_config"):
+            config = message.protocol_config
+            self._mode = config.request_body_mode
+            self._response_mode = config.response_body_mode
+            self._response_flows = self._response_mode in _DUPLEX
+        ended = request.end_of_stream
+        self._passing = not ended and (self._mode in _HEADERS_ONLY or protocol.is_upgrade(self._headers))
+        self._headers_only = ended or self._passing
+        if self._headers_only:
+            return self._direct(b"" if ended else None, now)
+        self._body.expect(self._headers.get("content-length"))
+        self._body.begin(now, self._expelled)
+        return [] if self._mode in _DUPLEX else [answers.unchanged("request_headers")]
+
+    def _request_body(self, body: Buffer, end_of_stream: bool, now: float) -> list[Answer]:
+        if self._passing and self._mode in _DUPLEX:
+            self._passing = not end_of_stream
+            if self._phase is _Phase.DEFERRED:  # what follows the headers must not be answered before them
+                self._held = True
+                self._body.add(body)
+                return []
+            return answers.streamed("request_body", (body,), end_of_stream=end_of_stream)
+        if self._passing:
+            return [answers.unchanged("request_body")]
+        if self._phase is not _Phase.BODY:
+            raise ExchangeError("a body before its headers or after its end; set request_header_mode: SEND")
+        self._body.add(body)
+        if self._mode == _BUFFERED_PARTIAL and not end_of_stream:
+            return self._direct(None, now)  # most likely a part of the body: it means nothing
+        # a buffered body comes whole: its one message says end_of_stream = false when trailers follow
+        return self._direct(self._body.whole(), now) if end_of_stream or self._mode not in _DUPLEX else []
+
+    def _request_trailers(self, now: float) -> list[Answer]:
+        if self._phase is _Phase.BODY and self._mode in _DUPLEX:
+            self._trailers = True
+            return self._direct(self._body.whole(), now)
+        if self._phase is _Phase.BODY:
+            raise Rejection(400, "invalid_request_error", "the request has trailers but no body")
+        self._passing = False
+        return [answers.unchanged("request_trailers")]
+
+    def _direct(self, body: Buffer | None, now: float) -> list[Answer]:
+        self._body.end()
+        try:
+            outcome = self._director.direct(self._headers, body, self._subset, now)
+        except Rejection:
+            raise
+        except Exception as error:
+            raise _failed(error) from error
+        if isinstance(outcome, Pick):
+            return self._picked(outcome, now)
+        if self._answer is None:
+            raise ExchangeError("the pick was deferred, but nothing listens with on_answer")
+        self._phase = _Phase.DEFERRED
+        self._deferral = outcome
+        if body:
+            self._body.join(body)
+        outcome.subscribe(self._settle)
+        return []
+
+    def _settle(self, outcome: Pick | Exception, now: float) -> None:
+        self._deferral = None
+        if self._phase is not _Phase.DEFERRED or self._answer is None or self._fail is None:
+            if isinstance(outcome, Pick):
+                self._director.release(outcome, now)
+        elif isinstance(outcome, Pick):
+            self._answer(self._picked(outcome, now))
+        elif isinstance(outcome, Rejection):
+            self._answer([self._reject(outcome, now)])
+        else:
+            self._fail(_failed(outcome))
+
+    def _picked(self, pick: Pick, now: float) -> list[Answer]:
+        self._pick = pick
+        self._phase = _Phase.PICKED
+        if self._observer is not None:
+            self._observer.picked(pick, now)
+        if not self._headers_only and self._mode not in _DUPLEX:
+            return [answers.picked(pick, self._rules.version, self._controls, "request_body")]
+        answer = answers.picked(pick, self._rules.version, self._controls, "request_headers")
+        if self._headers_only and not self._held:
+            return [answer]
+        pieces = self._body.forget()
+        if not self._trailers:
+            return [answer, *answers.streamed("request_body", pieces, end_of_stream=not self._passing)]
+        # trailers close the stream, and Envoy 1.40 fails a request that is answered a body it never had
+        body = answers.streamed("request_body", pieces, end_of_stream=False) if pieces else []
+        return [answer, *body, answers.unchanged("request_trailers")]
+
+    def _expelled(self, rejection: Rejection) -> None:
+        """The body is refused while nothing of it comes."""
+        answer = self._reject(rejection, self._started)
+        if self._answer is not None:
+            self._answer([answer])
+
+    def _reject(self, rejection: Rejection, now: float) -> bytes:
+        self._phase = _Phase.OVER
+        self._body.drop()
+        if self._observer is not None:
+            self._observer.rejected(rejection, now)
+        return answers.immediate(rejection)
+
+    def _response_headers(self, message: ProcessingRequest, now: float) -> list[Answer]:
+        self._abandon()
+        if message.HasField("protocol_config"):
+            self._response_mode = message.protocol_config.response_body_mode
+            self._response_flows = self._response_mode in _DUPLEX
+        self._response_flows &= not message.response_headers.end_of_stream
+        if self._pick is not None and not self.responded:
+            self._report(self._pick, message, now)
+        self.responded = True
+        return [answers.unchanged("response_headers")]
+
+    def _report(self, pick: Pick, message: ProcessingRequest, now: float) -> None:
+        served = protocol.parse_served(message.metadata_context)
+        if served is not None and self._rules.version is ProtocolVersion.V1_0:
+            self._director.served(pick, served, now)
+        status = protocol.read_status(message.response_headers.headers)
+        if status is None:
+            return
+        self._director.responded(pick, status, now)
+        if self._observer is not None:
+            self._observer.responded(pick, status, now)
+
+    def _abandon(self) -> None:
+        if self._deferral is not None:
+            self._deferral.abandon()
+            self._deferral = None
+
+
+def _failed(cause: Exception) -> ExchangeError:
+    """What is told to the log is the cause; mypyc compiles `raise ... from` without it."""
+    fault = ExchangeError(f"the director failed: {type(cause).__name__}")
+    fault.__cause__ = cause
+    return fault

@@ -1,0 +1,236 @@
+"""What the picker reads of a request: the model, whether the answer is streamed, whose request it is. Nothing else."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from epp.ext_proc.control_headers import FAIRNESS_ID, OBJECTIVE
+from epp.ext_proc.protocol import Rejection
+from epp.request.inference_api import APIS, CONTENT, LONG, ONLY_MODEL, Prompt, api_of, is_long
+from epp.request.lone_surrogates import replaced
+
+Body: TypeAlias = bytes | bytearray | memoryview
+Decoded = TypeVar("Decoded")
+_JSON: Final = "application/json"
+_FORM: Final = "application/x-www-form-urlencoded"
+"""What curl says of any body that it is not told the kind of."""
+
+DEFAULT_FAIRNESS_ID: Final = "default-flow"
+_PATH_HEADERS: Final = (":path", "x-original-path", "x-forwarded-path")
+_DEFAULT_PATH: Final = "/v1/completions"
+_MULTIPART_SCAN: Final = 64
+"""Parts of a form that are looked at for the model."""
+_SHORT: Final = 1024
+"""Bytes of a form's part that are looked at for its name."""
+
+
+class PrefixChain:
+    """A prompt as blocks, each named by a hash of all up to its end.
+
+    `unit`: tokens in the shortest block. `units`: length of the prompt. `ends`, `lengths`: of each block, the last one
+    as if it were whole. All in units; `ends` and `lengths` may go on behind the last block. `claim`: the endpoint that
+    is believed to hold it since the pick, and the number of that belief in the index.
+    """
+
+    __slots__ = ("blocks", "claim", "ends", "lengths", "unit", "units")
+
+    def __init__(
+        self, blocks: Sequence[int], unit: int, units: int, ends: Sequence[int], lengths: Sequence[int]
+    ) -> None:
+        self.blocks = blocks
+        self.unit = unit
+        self.units = units
+        self.ends = ends
+        self.lengths = lengths
+        self.claim: tuple[tuple[str, str], int] | None = None
+
+    def held(self, count: int) -> int:
+        """Units in the first `count` blocks."""
+        return min(self.ends[count - 1], self.units) if count else 0
+
+
+class InferenceRequest:
+    """One request. Sizes in bytes; `prompt_size` is that of the prompt, messages or input as JSON.
+
+    `model` is empty where the request names none: a GET, a path or a content type that is not read. `prompt` is there
+    until the request is scheduled, since it holds the whole body. `prefixes`: what data producers made of it, by
+    producer. `scores`: of each endpoint that was scored, by its destination, where the profile tells them.
+    """
+
+    __slots__ = (
+        "body_size",
+        "fairness_id",
+        "headers",
+        "model",
+        "objective",
+        "path",
+        "prefixes",
+        "priority",
+        "prompt",
+        "prompt_size",
+        "request_id",
+        "scores",
+        "streaming",
+    )
+
+    def __init__(self, request_id: str, path: str, headers: Mapping[str, str], model: str = "") -> None:
+        self.request_id = request_id
+        self.path = path
+        self.headers = headers
+        self.model = model
+        self.streaming = False
+        self.objective: str | None = None
+        self.priority = 0
+        self.fairness_id = DEFAULT_FAIRNESS_ID
+        self.body_size = 0
+        self.prompt_size = 0
+        self.prompt: Prompt | None = None
+        self.prefixes: dict[object, PrefixChain] = {}
+        self.scores: Mapping[str, float] | None = None
+
+
+def parse_request(
+    headers: Mapping[str, str], body: Body | None, new_id: Callable[[], str]
+) -> InferenceRequest:
+    """The request as the picker sees it; `headers` with lower-case names, `new_id` for one without `x-request-id`.
+
+    `body` None: there may be one, but it is not shown. Completions, chat, embeddings and responses must be sound JSON: `Rejection` 400 says what is wrong. Of other
+    paths only the model is read, where it stands in the usual place; what is not JSON passes unread.
+    """
+    request = passthrough_request(headers, body, new_id)
+    if body is None:
+        return request
+    if not body:
+        _check_bodyless(request, headers.get(":method", ""))
+        return request
+    content_type = headers.get("content-type", _JSON)
+    kind = _JSON if content_type == _JSON else content_type.partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        request.model = _form_model(content_type, bytes(body))
+    elif kind == _JSON or kind.endswith("+json") or (kind == _FORM and _is_object(body)):
+        _read_json(request, body)
+    return request
+
+
+def passthrough_request(
+    headers: Mapping[str, str], body: Body | None, new_id: Callable[[], str]
+) -> InferenceRequest:
+    """The request without a look into its body: no model, routed by load only."""
+    request = InferenceRequest(headers.get("x-request-id") or new_id(), _path(headers), headers)
+    request.objective = _first(headers, OBJECTIVE)
+    request.fairness_id = _first(headers, FAIRNESS_ID) or DEFAULT_FAIRNESS_ID
+    request.body_size = len(body or b"")
+    return request
+
+
+def _path(headers: Mapping[str, str]) -> str:
+    path = _first(headers, _PATH_HEADERS) or _DEFAULT_PATH
+    return path.partition("?")[0].rstrip("/") or "/"
+
+
+def _first(headers: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    for name in names:
+        if (value := headers.get(name)) and (value := value.strip()):
+            return value
+    return None
+
+
+_BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+_NO_MODEL: Final = "the request body has no 'model': a string that names the model is required"
+
+
+def _check_bodyless(request: InferenceRequest, method: str) -> None:
+    if method == "POST" and api_of(request.path) in APIS:
+        raise _bad(_NO_MODEL)
+
+
+def _decode(decoder: msgspec.json.Decoder[Decoded], body: Body) -> Decoded:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        mended = replaced(body)
+        if mended is None:
+            raise
+        return decoder.decode(mended)
+
+
+def _is_object(body: Body) -> bool:
+    try:
+        _decode(_OBJECT, body)
+    except _BROKEN:
+        return False
+    return True
+
+
+def _read_json(request: InferenceRequest, body: Body) -> None:
+    end = api_of(request.path)
+    if end in ONLY_MODEL:
+        _read_loosely(request, body)
+    if end is None or end in ONLY_MODEL:
+        return
+    decoder, name = (LONG if is_long(body) else APIS)[end]
+    try:
+        decoded = _decode(decoder, body)
+        size = decoded.size()
+    except msgspec.ValidationError as error:
+        raise _bad(f"the request body has a field of the wrong type: {error}") from error
+    except _BROKEN as error:
+        raise _bad(f"the request body is not valid JSON: {_short(error)}") from error
+    if not decoded.model:
+        raise _bad(_NO_MODEL)
+    if not size:
+        raise _bad(f"the request body has no {name!r}: {request.path} requires one that is not empty")
+    request.model = decoded.model
+    request.streaming = bool(decoded.stream)
+    request.prompt_size = size
+    request.prompt = decoded
+
+
+def _read_loosely(request: InferenceRequest, body: Body) -> None:
+    try:
+        decoded = _decode(CONTENT, body)
+    except _BROKEN:
+        return  # the worker says what is wrong with a body of an API that is not ours
+    request.model = decoded.model or ""
+    request.streaming = bool(decoded.stream)
+
+
+def _bad(message: str) -> Rejection:
+    return Rejection(400, "invalid_request_error", message)
+
+
+def _short(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+
+
+_BOUNDARY: Final = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s;]{1,70}))', re.IGNORECASE)
+_MODEL_FIELD: Final = re.compile(
+    rb'content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;|\r?$)', re.IGNORECASE | re.MULTILINE
+)
+
+
+def _form_model(content_type: str, body: bytes) -> str:
+    """The form field `model` (RFC 7578, as audio transcriptions send it), empty when it cannot be found."""
+    found = _BOUNDARY.search(content_type)
+    if found is None:
+        return ""
+    delimiter = b"--" + (found[1] or found[2]).encode("utf-8", "replace")
+    start = 0 if body.startswith(delimiter) else body.find(b"\r\n" + delimiter)
+    for _ in range(_MULTIPART_SCAN):
+        head = body.find(b"\r\n", start + 2) if start >= 0 else -1
+        value = body.find(b"\r\n\r\n", head) if head >= 0 else -1
+        end = body.find(b"\r\n" + delimiter, value) if value >= 0 else -1
+        if end < 0:
+            return ""
+        if _MODEL_FIELD.search(body, head, min(value, head + _SHORT)):
+            return body[value + 4 : end].decode("utf-8", "replace").strip()
+        start = end
+    return ""

@@ -1,0 +1,195 @@
+"""From one request to its endpoints: parse, find who may serve it, admit, schedule, reserve."""
+
+import functools
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
+from epp.ext_proc.protocol import Rejection, Subset
+from epp.request.inference_request import InferenceRequest, parse_request, passthrough_request
+from epp.scheduling.plugin import DataProducer
+from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.saturation import SaturationDetector
+
+NO_ENDPOINTS: Final = "rejected-no-endpoints"
+SATURATED: Final = "rejected-saturated"
+
+
+class Pick:
+    """What became of a request: `endpoints[0]` is the choice, the rest are its fallbacks in order.
+
+    `observed`: what who observes it keeps with it. `settled`: the data producers know how it ended.
+    """
+
+    __slots__ = ("endpoints", "observed", "request", "settled")
+
+    def __init__(self, request: InferenceRequest, endpoints: tuple[Endpoint, ...]) -> None:
+        self.request = request
+        self.endpoints = endpoints
+        self.observed: object = None
+        self.settled = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What an operator decides about requests.
+
+    `objectives`: priority by the name that the objective header gives, 0 for others; below 0 is shed at saturation.
+    `models`: the only ones there are (seed 001), empty: no such rule. `retry_after`: seconds, for what is shed.
+    `passthrough`: no body is looked into, all requests are routed by load.
+    """
+
+    objectives: Mapping[str, int] = field(default_factory=dict)
+    models: frozenset[str] = frozenset()
+    retry_after: float = 1.0
+    passthrough: bool = False
+
+
+class Director:
+    """Decides where requests go, and counts those that are on their way.
+
+    Pure but for the datastore: the same requests at the same times with the same `rng` go to the same endpoints.
+    """
+
+    def __init__(
+        self,
+        datastore: Datastore,
+        profile: SchedulerProfile,
+        detector: SaturationDetector,
+        policy: Policy,
+        rng: random.Random,
+    ) -> None:
+        self._datastore = datastore
+        self._profile = profile
+        self._detector = detector
+        self._policy = policy
+        self._new_id: Callable[[], str] = lambda: f"{rng.getrandbits(128):032x}"
+        self._reserved: dict[Pick, Endpoint] = {}
+        for producer in profile.producers:
+            datastore.on_reset.append(producer.forget)
+            datastore.on_cache_size.append(producer.sized)
+            datastore.on_change.append(functools.partial(self._tell, producer))
+
+    def direct(
+        self,
+        headers: Mapping[str, str],
+        body: bytes | bytearray | memoryview | None,
+        subset: Subset | None,
+        now: float,
+    ) -> Pick:
+        """Pick endpoints and count the request as in flight at the first; `headers` with lower-case names.
+
+        `body` None: there may be one, but it is not shown. Raises `Rejection`; anything else that is raised is a fault of a plugin, and nothing is reserved then.
+        """
+        read = passthrough_request if self._policy.passthrough else parse_request
+        request = read(headers, body, self._new_id)
+        request.priority = self._policy.objectives.get(request.objective or "", 0)
+        candidates = self._candidates(request, subset, self._datastore.pool(now))
+        self._admit(request, candidates)
+        pick = Pick(request, self._profile.run(request, candidates))
+        request.prompt = None
+        for producer in self._profile.producers:
+            producer.picked(request, pick.endpoints[0])
+        self._datastore.reserve(pick.endpoints[0])
+        self._reserved[pick] = pick.endpoints[0]
+        return pick
+
+    def _tell(self, producer: DataProducer) -> None:
+        producer.retain(self._datastore.endpoints)
+
+    def served(self, pick: Pick, destination: str, now: float) -> None:
+        """The data plane says who served: the request counts as in flight there, if that is an endpoint of ours.
+
+        If it is none, no endpoint of ours has the prompt in its cache.
+        """
+        before = self._reserved.get(pick)
+        named = Subset.of([destination])
+        ours = (*pick.endpoints, *self._datastore.endpoints)
+        after = next((endpoint for endpoint in ours if named.allows(endpoint.address, endpoint.port)), None)
+        if before is None:
+            return
+        if after is None:
+            self._settle(pick, None)
+            return
+        if after.key == before.key:
+            return
+        self._datastore.release(before)
+        self._datastore.reserve(after)
+        self._reserved[pick] = after
+
+    def responded(self, pick: Pick, status: int, now: float) -> None:
+        """The worker answered: whether with success, the data producers learn."""
+        endpoint = self._reserved.get(pick)
+        if endpoint is not None:
+            self._settle(pick, endpoint if 200 <= status < 300 else None)
+
+    def release(self, pick: Pick, now: float) -> None:
+        """The request is over, for whatever reason; does nothing the second time."""
+        endpoint = self._reserved.pop(pick, None)
+        if endpoint is not None:
+            self._datastore.release(endpoint)
+            self._settle(pick, None)
+
+    def _settle(self, pick: Pick, endpoint: Endpoint | None) -> None:
+        """Tell the data producers once, who served the request; None: nobody they know."""
+        if pick.settled:
+            return
+        pick.settled = True
+        for producer in self._profile.producers:
+            if endpoint is None:
+                producer.failed(pick.request)
+            else:
+                producer.served(pick.request, endpoint)
+        pick.request.prefixes.clear()
+
+    def saturation(self, now: float) -> float:
+        """The load of all endpoints, 1.0 = full."""
+        return self._detector.saturation(self._datastore.pool(now))
+
+    def _candidates(
+        self, request: InferenceRequest, subset: Subset | None, pool: EndpointPool
+    ) -> EndpointPool:
+        """Who serves the model, among them those of the subset, among them the reachable ones if there are any."""
+        model = request.model
+        if model and self._policy.models and model not in self._policy.models:
+            raise _unknown(model)
+        if not len(pool):
+            raise _unavailable("no endpoint is ready")
+        serving = self._datastore.serving(model) if model else None
+        if serving is not None and not serving.any():
+            raise _unknown(model)
+        if serving is not None or subset is not None:
+            pool = _narrowed(pool, serving, subset)
+        if self._datastore.all_reachable:
+            return pool
+        reachable = pool.reachable
+        return pool.take(reachable) if reachable.any() else pool
+
+    def _admit(self, request: InferenceRequest, candidates: EndpointPool) -> None:
+        if request.priority >= 0 or self._detector.saturation(candidates) < 1.0:
+            return
+        message = f"the endpoints are saturated, and a request of priority {request.priority} has to wait"
+        raise Rejection(429, "saturated", message, reason=SATURATED, retry_after=self._policy.retry_after)
+
+
+def _narrowed(pool: EndpointPool, serving: Mask | None, subset: Subset | None) -> EndpointPool:
+    mask = np.ones(len(pool), dtype=np.bool_) if serving is None else serving
+    if subset is not None:
+        allowed = [subset.allows(endpoint.address, endpoint.port) for endpoint in pool.endpoints]
+        mask = mask & np.array(allowed, dtype=np.bool_)
+    if not mask.any():
+        raise _unavailable("no endpoint of the requested subset is ready for this request")
+    return pool.take(mask)
+
+
+def _unknown(model: str) -> Rejection:
+    return Rejection(404, "model_not_found", f"the model {model[:200]!r} does not exist here")
+
+
+def _unavailable(message: str) -> Rejection:
+    return Rejection(503, "no_endpoints", message, reason=NO_ENDPOINTS)

@@ -1,0 +1,64 @@
+"""Filters by label. A role that no endpoint has is an absence, not a load: the profile answers 503."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from epp.endpoints.endpoint import EndpointPool, Mask
+from epp.request.inference_request import InferenceRequest
+
+ROLE_LABEL = "llm-d.ai/role"
+DECODE_ROLES = frozenset({"decode", "prefill-decode", "both", "encode-prefill-decode"})
+PREFILL_ROLES = frozenset({"prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode"})
+ENCODE_ROLES = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
+
+
+@dataclass(frozen=True, slots=True)
+class RoleFilter:
+    """Endpoints whose role label (llm-d) is one of `roles`; `unlabelled` says whether one without a role stays."""
+
+    roles: frozenset[str]
+    unlabelled: bool = False
+
+    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
+        roles = (endpoint.labels.get(ROLE_LABEL) for endpoint in pool.endpoints)
+        kept = [self.unlabelled if role is None else role in self.roles for role in roles]
+        return np.array(kept, dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One line of a Kubernetes label selector: `operator` is In, NotIn, Exists or DoesNotExist."""
+
+    key: str
+    operator: str
+    values: frozenset[str] = frozenset()
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """As Kubernetes judges it: a label that is absent is NotIn anything."""
+        match self.operator:
+            case "In":
+                return labels.get(self.key) in self.values
+            case "NotIn":
+                return labels.get(self.key) not in self.values
+            case "Exists":
+                return self.key in labels
+            case _:
+                return self.key not in labels
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelectorFilter:
+    """Endpoints that a Kubernetes label selector selects; an empty one selects all."""
+
+    match_labels: Mapping[str, str] = field(default_factory=dict)
+    match_expressions: tuple[Requirement, ...] = ()
+
+    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
+        return np.array([self._selects(endpoint.labels) for endpoint in pool.endpoints], dtype=np.bool_)
+
+    def _selects(self, labels: Mapping[str, str]) -> bool:
+        return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
+            requirement.holds(labels) for requirement in self.match_expressions
+        )

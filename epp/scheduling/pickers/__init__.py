@@ -1,0 +1,1 @@
+"""Pickers: which endpoints win, given the weighted scores."""

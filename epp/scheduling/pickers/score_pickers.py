@@ -1,0 +1,58 @@
+"""The pickers. Equal scores are told apart by chance, so that a burst does not land on the first of a list."""
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+
+from epp.endpoints.endpoint import Floats, Indices
+
+
+@dataclass(frozen=True, slots=True)
+class MaxScorePicker:
+    """The highest scores; ties by chance."""
+
+    rng: random.Random
+
+    def pick(self, scores: Floats, k: int) -> Indices:
+        if k == 1:
+            best = (scores == scores[scores.argmax()]).nonzero()[0]
+            return np.array([self.one_of(best.tolist())], dtype=np.intp)
+        return _descending(scores, self.rng)[:k]
+
+    def one_of(self, best: list[int]) -> int:
+        """Any of those that are equal."""
+        return best[0] if len(best) == 1 else best[self.rng.randrange(len(best))]
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPicker:
+    """Any of them, whatever the scores."""
+
+    rng: random.Random
+
+    def pick(self, scores: Floats, k: int) -> Indices:
+        return np.array(self.rng.sample(range(len(scores)), min(k, len(scores))), dtype=np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedRandomPicker:
+    """By chance in proportion to the scores (A-Res, Efraimidis and Spirakis 2006); 0 and less come last, by score."""
+
+    rng: random.Random
+
+    def pick(self, scores: Floats, k: int) -> Indices:
+        # log(u) / w orders like u ** (1 / w), and does not round to 0 for a small weight
+        draws = np.array([1.0 - self.rng.random() for _ in range(len(scores))])
+        worst = np.finfo(np.float64).min
+        weights = np.where(scores > 0, scores, 1.0)
+        with np.errstate(over="ignore"):  # a weight next to nothing: its key is the worst there is
+            keys = np.where(scores > 0, np.maximum(np.log(draws) / weights, worst), -np.inf)
+        order = np.lexsort((draws, np.minimum(scores, 0.0), keys))[::-1]
+        return order[:k]
+
+
+def _descending(scores: Floats, rng: random.Random) -> Indices:
+    shuffled = np.array(rng.sample(range(len(scores)), len(scores)), dtype=np.intp)
+    order: Indices = shuffled[np.argsort(-scores[shuffled], kind="stable")]
+    return order

@@ -1,0 +1,233 @@
+"""Which endpoint holds which beginnings of prompts: what the picker believes to be in the workers' prefix caches.
+
+A prompt is a chain of blocks. The name of a block is a hash of everything up to its end, so equal names mean equal
+beginnings, and an endpoint that holds a block holds all those before it. That is kept true on the way out too: the
+block that goes first never has a successor (prefix_holdings.py), as in a worker that frees the leaves of its cache
+before the roots.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from math import inf
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from epp.endpoints.endpoint import Endpoint, Indices
+from epp.scheduling.prefix.holdings import Holdings
+
+Key: TypeAlias = tuple[str, str]
+"""One life of one worker (`Endpoint.key`)."""
+
+BLOCK_BYTES: Final = 600
+"""Room for one block at one endpoint: up to 586 were measured where none follows another, about 120 where 70 do."""
+MAX_BYTES: Final = 384 * 1024 * 1024
+"""Of memory for one index; endpoints have equal parts of it."""
+
+_POPULAR: Final = 64
+"""Sets of endpoints that are kept."""
+_FEW: Final = 8
+"""Endpoints up to which it is faster to take them one by one."""
+
+
+class _Rows:
+    """By slot the row of its endpoint in a pool, -1 where it is not there."""
+
+    __slots__ = ("_array", "_found", "_list")
+
+    def __init__(self, rows: list[int]) -> None:
+        self._list = rows
+        self._array = np.array(rows, dtype=np.intp)
+        self._found: dict[int, Indices] = {}
+        """By mask: those who share a popular beginning stay the same for many requests."""
+
+    def few(self, mask: int) -> list[int]:
+        """The rows that the bits of a mask stand for, bit by bit."""
+        found = []
+        while mask:
+            lowest = mask & -mask
+            row = self._list[lowest.bit_length() - 1]
+            if row >= 0:
+                found.append(row)
+            mask ^= lowest
+        return found
+
+    def many(self, mask: int) -> Indices:
+        """The same, all bits at once."""
+        kept = self._found.get(mask)
+        if kept is not None:
+            return kept
+        count = len(self._list)
+        packed = np.frombuffer(mask.to_bytes((count + 7) // 8, "little"), dtype=np.uint8)
+        rows = self._array[np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)]
+        if len(self._found) >= _POPULAR:
+            self._found.clear()
+        found = self._found[mask] = rows[rows >= 0]
+        return found
+
+
+class PrefixIndex:
+    """Chains by endpoint, at most `max_bytes` of memory for all of them."""
+
+    __slots__ = ("_claims", "_free", "_holdings", "_known", "_masks", "_max_blocks", "_placed", "_slots")
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_blocks = max_bytes // BLOCK_BYTES
+        self._masks: dict[int, int] = {}
+        """By block: the endpoints that hold it, as the bits of an integer."""
+        self._holdings: OrderedDict[Key, Holdings] = OrderedDict()
+        """Those that were written down last come last."""
+        self._claims = 0
+        self._free: list[int] = []
+        self._slots = 0
+        self._known: tuple[Endpoint, ...] = ()
+        self._placed: _Rows | None = None
+        """Where `_known` stand, those that were asked about last; None: to be found again."""
+
+    def __len__(self) -> int:
+        """Blocks, each counted once for every endpoint that holds it."""
+        return sum(one.count for one in self._holdings.values())
+
+    def match(self, chain: Sequence[int], endpoints: tuple[Endpoint, ...]) -> Indices | dict[int, int]:
+        """How many blocks each endpoint holds from the chain's beginning on; where few do, those only, by row."""
+        masks = self._masks
+        mask = masks.get(chain[0], 0) if chain else 0
+        if not mask:
+            return {}
+        rows = self._rows(endpoints)
+        few: dict[int, int] = {}
+        many = np.zeros(len(endpoints), dtype=np.intp) if mask.bit_count() > _FEW else None
+        end = 0
+        while mask:
+            end = self._end(chain, end, mask)
+            longer = masks.get(chain[end], 0) & mask if end < len(chain) else 0
+            if many is None:
+                few |= dict.fromkeys(rows.few(mask & ~longer), end)
+            else:
+                many[rows.many(mask)] = end  # of those that hold more the rest follows
+            mask = longer
+        return few if many is None else many
+
+    def record(
+        self, chain: Sequence[int], key: Key, capacity: int, lengths: Sequence[int] | None = None
+    ) -> None:
+        """The endpoint holds this chain; of what it held before, as much is kept as is no longer than `capacity` in all.
+
+        `lengths`: of the blocks of the chain, and maybe more; None: 1 each.
+        """
+        self._use(chain, key, capacity, lengths, None)
+
+    def claim(
+        self, chain: Sequence[int], key: Key, capacity: int, lengths: Sequence[int] | None = None
+    ) -> int:
+        """As `record`, for a request that was sent there; what only claims are on goes when they are withdrawn."""
+        if key not in self._holdings:
+            self._admit(key)
+        self._claims += 1
+        self._use(chain, key, capacity, lengths, self._claims)
+        return self._claims
+
+    def withdraw(self, chain: Sequence[int], key: Key, claim: int) -> None:
+        """The endpoint did not serve the request that claimed this chain."""
+        holdings = self._holdings.get(key)
+        if holdings is not None:
+            self._unmask(holdings, holdings.withdraw(chain, claim))
+
+    def confirm(
+        self,
+        chain: Sequence[int],
+        key: Key,
+        claim: int,
+        capacity: int,
+        lengths: Sequence[int] | None = None,
+    ) -> None:
+        """The endpoint served the request that claimed this chain; nothing happens if it lost its cache since."""
+        holdings = self._holdings.get(key)
+        if holdings is not None and holdings.born < claim and not holdings.keep(chain, claim):
+            self._use(chain, key, capacity, lengths, None)
+
+    def _use(
+        self,
+        chain: Sequence[int],
+        key: Key,
+        capacity: int,
+        lengths: Sequence[int] | None,
+        claim: int | None,
+    ) -> None:
+        holdings = self._holdings.get(key) or self._admit(key)
+        self._holdings.move_to_end(key)
+        bit, masks = holdings.bit, self._masks
+        for block in holdings.use(chain, [1] * len(chain) if lengths is None else lengths, claim):
+            others = masks.get(block)
+            # most have one holder: they share its integer
+            masks[block] = bit if others is None else others | bit
+        share = self._share()
+        if holdings.count > share or holdings.length > capacity:
+            self._shrink(holdings, share, capacity)
+
+    def forget(self, key: Key) -> None:
+        """The endpoint holds nothing any more."""
+        holdings = self._holdings.pop(key, None)
+        if holdings is not None:
+            self._shrink(holdings, 0)
+            self._free.append(holdings.slot)
+            self._placed = None
+
+    def retain(self, keys: Iterable[Key]) -> None:
+        """These are there now. Others may come back: as many are kept, those that were written down last."""
+        present = set(keys)
+        if len(self._holdings) <= len(present):
+            return
+        absent = [key for key in self._holdings if key not in present]
+        for key in absent[: max(0, len(absent) - len(present))]:
+            self.forget(key)
+
+    def _end(self, chain: Sequence[int], start: int, mask: int) -> int:
+        """Where the part of the chain ends that all of `mask` hold; no mask has a bit that one before it has not."""
+        get, low, high = self._masks.get, start, len(chain)
+        if get(chain[-1], 0) & mask == mask:
+            return high
+        while low < high:
+            middle = (low + high) // 2
+            if get(chain[middle], 0) & mask == mask:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _rows(self, endpoints: tuple[Endpoint, ...]) -> _Rows:
+        if self._placed is None or endpoints is not self._known:
+            rows = [-1] * self._slots
+            for row, endpoint in enumerate(endpoints):
+                holdings = self._holdings.get(endpoint.key)
+                if holdings is not None:
+                    rows[holdings.slot] = row
+            self._known, self._placed = endpoints, _Rows(rows)
+        return self._placed
+
+    def _admit(self, key: Key) -> Holdings:
+        if not self._free:
+            self._free.append(self._slots)
+            self._slots += 1
+        self._claims += 1
+        holdings = self._holdings[key] = Holdings(self._free.pop(), self._claims)
+        self._placed = None
+        share = self._share()
+        for other in self._holdings.values():
+            self._shrink(other, share)
+        return holdings
+
+    def _share(self) -> int:
+        return self._max_blocks // len(self._holdings)
+
+    def _shrink(self, holdings: Holdings, count: int, length: float = inf) -> None:
+        """Until there are `count` blocks at most, and they are no longer than `length`."""
+        self._unmask(holdings, holdings.shrink(count, length))
+
+    def _unmask(self, holdings: Holdings, blocks: Sequence[int]) -> None:
+        """It does not hold these any more."""
+        masks, bit = self._masks, holdings.bit
+        for block in blocks:
+            holders = masks.pop(block)
+            if holders is not bit and (others := holders & ~bit):
+                masks[block] = others

@@ -1,0 +1,145 @@
+"""The prefix cache plugins: one says where a prompt's beginning is likely to be cached, the other what that is worth.
+
+Names, parameters and values are those of the Go picker. There is no tokenizer: 4 bytes of a prompt, as it stands in
+the request's JSON, count as a token.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
+from epp.request.inference_request import InferenceRequest, PrefixChain
+from epp.scheduling.plugin import Scores
+from epp.scheduling.prefix.blocks import BlockEnds
+from epp.scheduling.prefix.index import Key, PrefixIndex
+
+PRODUCER: Final = "approx-prefix-cache-producer"
+LEAST_BLOCK: Final = 64
+"""Tokens in a block that a configuration can ask for: smaller ones cost more than they tell."""
+_TOKEN_BYTES: Final = 4
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class PrefixCacheProducer:
+    """Writes down which endpoint was sent which prompt, and names the blocks of each new one.
+
+    Known at the pick, since the response headers of an answer that is not streamed come at its end; taken back where
+    the request was not served.
+
+    `block_tokens`: tokens in the shortest block, from which `max_blocks` and `capacity` are counted too. `max_tokens`, or
+    where that is 0 `max_blocks`: how much of a prompt is looked at, 0: all. `capacity`: blocks that one endpoint is
+    believed to hold; with `auto_tune`, one that says how large its cache is holds as much as that. `grain`: see
+    BlockEnds. `seed` makes the hashes those of this picker, so that nobody can prepare prompts that collide.
+    """
+
+    block_tokens: int = LEAST_BLOCK
+    max_tokens: int = 0
+    max_blocks: int = 0
+    capacity: int = 7812
+    auto_tune: bool = True
+    grain: int = 16
+    seed: int = 0
+    index: PrefixIndex = field(default_factory=PrefixIndex, repr=False)
+    _cuts: BlockEnds = field(init=False, repr=False)
+    _sizes: dict[Key, int] = field(init=False, repr=False, default_factory=dict)
+    """Blocks by endpoint, of those that said so."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_cuts", BlockEnds(self.grain))
+
+    def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
+        """Name the blocks of its prompt, the last one may be short; prompts of different models share none."""
+        if request.prompt is None:
+            return
+        size = self.block_tokens * _TOKEN_BYTES
+        most = max(self.max_tokens // self.block_tokens, 1) if self.max_tokens else self.max_blocks
+        text = request.prompt.head(most * size if most else None)
+        units = (len(text) + size - 1) // size
+        cuts = self._cuts
+        count = cuts.count(units)
+        block, start, blocks = xxh3_64_intdigest(request.prompt.context(), self.seed), 0, []
+        for end in cuts.ends[:count]:
+            block = xxh3_64_intdigest(text[start : end * size], block)
+            blocks.append(block)
+            start = end * size
+        request.prefixes[self] = PrefixChain(blocks, self.block_tokens, units, cuts.ends, cuts.lengths)
+
+    def picked(self, request: InferenceRequest, endpoint: Endpoint) -> None:
+        """The worker will have the prompt in its cache, unless the request fails."""
+        prefix = request.prefixes.get(self)
+        if prefix is not None:
+            capacity = self._sizes.get(endpoint.key, self.capacity)
+            claim = self.index.claim(prefix.blocks, endpoint.key, capacity, prefix.lengths)
+            prefix.claim = (endpoint.key, claim)
+
+    def served(self, request: InferenceRequest, endpoint: Endpoint) -> None:
+        """The worker has the prompt in its cache from now on."""
+        prefix = request.prefixes.get(self)
+        if prefix is None:
+            return
+        capacity = self._sizes.get(endpoint.key, self.capacity)
+        if prefix.claim is not None and prefix.claim[0] == endpoint.key:
+            key, claim = prefix.claim
+            self.index.confirm(prefix.blocks, key, claim, capacity, prefix.lengths)
+        else:
+            self.failed(request)
+            self.index.record(prefix.blocks, endpoint.key, capacity, prefix.lengths)
+
+    def failed(self, request: InferenceRequest) -> None:
+        """What the pick had added goes; what was known before stays."""
+        prefix = request.prefixes.get(self)
+        if prefix is not None and prefix.claim is not None:
+            key, claim = prefix.claim
+            self.index.withdraw(prefix.blocks, key, claim)
+
+    def sized(self, endpoint: Endpoint, tokens: int) -> None:
+        """Believe no more of it than it has room for."""
+        if self.auto_tune:
+            self._sizes[endpoint.key] = tokens // self.block_tokens
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """Its cache is gone."""
+        self.index.forget(endpoint.key)
+
+    def retain(self, endpoints: Sequence[Endpoint]) -> None:
+        """These are there; of those that are not, only as much is kept as is worth it."""
+        present = [endpoint.key for endpoint in endpoints]
+        self.index.retain(present)
+        for key in self._sizes.keys() - present:
+            del self._sizes[key]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixCacheScorer:
+    """The share of the prompt that the endpoint holds, in whole blocks and in one row from the beginning.
+
+    `length_weight`: how much of the score, 0 to 1, is instead the square of the tokens held over `length_scale`.
+    """
+
+    producer: PrefixCacheProducer
+    length_weight: float = 0.0
+    length_scale: int = 8192
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores:
+        prefix = request.prefixes.get(self.producer)
+        if prefix is None:
+            return {}
+        matched = self.producer.index.match(prefix.blocks, pool.endpoints)
+        if isinstance(matched, dict):
+            return {row: self._worth(prefix.held(count), prefix) for row, count in matched.items()}
+        units = np.array([0, *prefix.ends[: len(prefix.blocks)]])
+        units[-1] = prefix.units
+        worth: Floats = self._worth(units, prefix)[matched]
+        return worth
+
+    def _worth(self, units: Any, prefix: PrefixChain) -> Any:
+        """Of a number of units, or of a column of them."""
+        share = units / prefix.units
+        if not self.length_weight:
+            return share
+        length = np.minimum(units * prefix.unit / self.length_scale, 1.0)
+        return self.length_weight * length**2 + (1.0 - self.length_weight) * share

@@ -1,0 +1,232 @@
+"""Reads the few numbers that matter off a Prometheus text page, by byte search: most of the page is never looked at."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final, NamedTuple, TypeAlias
+
+from epp.endpoints.endpoint import Adapters
+from epp.scraping.engines import Engine, Series
+
+# A page is a stranger's: every quantifier is possessive, and labels are read one after the other, so that no byte is looked
+# at twice for want of what should follow it.
+_SAMPLE: Final = re.compile(
+    rb'[ \t]*+(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\[^\n])*+")*+)\}[ \t]*+)?'
+    rb"([^\s#]++)(?:[ \t]++(-?[0-9]{1,19}+)(?![0-9]))?"
+)
+_LABEL: Final = re.compile(rb'[ \t]*+([A-Za-z_][A-Za-z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\.)*+)"[ \t]*+,?')
+_ESCAPE: Final = re.compile(r"\\(.)")
+_SAMPLES: Final = 256
+"""Samples of one series that are looked at: what comes later on a page costs time that picks need."""
+_LINES: Final = 4096
+"""Lines that begin with a series' name, those of longer names too."""
+_LINE: Final = 64 * 1024
+"""Bytes of a line behind the name: a longer one says nothing that can be believed."""
+
+
+Page: TypeAlias = bytes | bytearray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """One look at one worker; None where its page says nothing, NaN where what it says is no number."""
+
+    waiting: float | None = None
+    running: float | None = None
+    kv_usage: float | None = None
+    max_lora: float | None = None
+    adapters: Adapters | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether the page said anything at all."""
+        return self != _NOTHING
+
+    @property
+    def senseless(self) -> str:
+        """What the page says that cannot be so, and what was expected; empty where there is no such thing."""
+        for name, value, most in (
+            ("waiting", self.waiting, _MOST),
+            ("running", self.running, _MOST),
+            ("kv_usage", self.kv_usage, 1.0),
+        ):
+            if value is not None and not 0.0 <= value <= most:
+                return f"{name} is {value:g}, expected a number from 0 to {most:.0f}"
+        return ""
+
+
+_MOST: Final = 100_000.0
+"""Requests that one worker can be believed to have waiting, or running."""
+_FULL: Final = 1.1
+"""Up to which a KV cache is taken to be full: rounding, and blocks that are counted twice, give a little more than 1."""
+_NOTHING: Final = Load()
+
+
+def read_load(page: Page, engine: Engine) -> Load:
+    """What the page says in the words of that engine."""
+    max_lora, adapters = _lora(page, engine.lora)
+    kv_usage = _latest(page, engine.kv_usage)
+    return Load(
+        waiting=_latest(page, engine.waiting),
+        running=_latest(page, engine.running),
+        kv_usage=1.0 if kv_usage is not None and 1.0 < kv_usage <= _FULL else kv_usage,
+        max_lora=max_lora,
+        adapters=adapters,
+    )
+
+
+def read_cache_tokens(page: Page, engine: Engine) -> int | None:
+    """How many tokens the worker's KV cache has room for; None where the page does not say, or nothing sensible."""
+    size, number = _latest(page, engine.block_size), _latest(page, engine.num_blocks)
+    if size is not None and number is not None:
+        return _tokens(size, number)
+    for series in engine.cache_info:
+        for sample in _samples(page, series):
+            labels = _labels(sample.labels)
+            size_said, number_said = (labels.get(name, "") for name in engine.cache_labels)
+            if _COUNT.fullmatch(size_said) and _COUNT.fullmatch(number_said):
+                return _tokens(float(size_said), float(number_said))
+    return None
+
+
+def _tokens(size: float, number: float) -> int | None:
+    tokens = size * number
+    return int(tokens) if size >= 1 and 1 <= tokens <= _MOST_TOKENS else None
+
+
+_COUNT: Final = re.compile("[0-9]{1,12}+")
+_MOST_TOKENS: Final = 1e12
+
+
+def detect(page: Page, engines: Sequence[Engine]) -> Engine | None:
+    """The first engine whose words the page speaks."""
+    return next((engine for engine in engines if read_load(page, engine).known), None)
+
+
+class _Sample(NamedTuple):
+    """`labels`: the text between the braces; `timestamp` in ms, 0 where there is none."""
+
+    timestamp: int
+    value: float
+    labels: bytes
+
+
+def _latest(page: Page, alternatives: Sequence[Series]) -> float | None:
+    """The value with the latest timestamp; where there are none, or equal ones, that of the last line. NaN: no number."""
+    for series in alternatives:
+        samples = _samples(page, series)
+        if samples:
+            return samples[0].value if len(samples) == 1 else max(reversed(samples), key=_TIMESTAMP).value
+    return None
+
+
+_TIMESTAMP: Final = attrgetter("timestamp")
+
+
+def _lora(page: Page, alternatives: Sequence[Series]) -> tuple[float | None, Adapters | None]:
+    """Limit and adapters of the series with the largest value: its value is the time of its update (seed 004)."""
+    samples = [sample for series in alternatives for sample in _samples(page, series) if sample.value >= 0]
+    if not samples:
+        return None, None
+    labels = _labels(max(samples, key=lambda sample: sample.value).labels)
+    limit = labels.get("max_lora", "")
+    adapters = Adapters(
+        _names(labels.get("running_lora_adapters", "")), _names(labels.get("waiting_lora_adapters", ""))
+    )
+    return float(limit) if _LIMIT.fullmatch(limit) else None, adapters
+
+
+_LIMIT: Final = re.compile("[0-9]{1,9}+")
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
+def _samples(page: Page, series: Series) -> list[_Sample]:
+    """The samples of a series, in the order of the page; none of a histogram or summary. NaN: a line that is none.
+
+    All lines of a metric whose type is declared stand together (text format 0.0.4): what comes after is not read.
+    """
+    samples: list[_Sample] = []
+    declared: bytes | None = None
+    for looked_at, end in enumerate(_ends(page, series), 1):
+        if looked_at == 1 and (declared := _declared(page, series, end)) in _NO_GAUGE:
+            break
+        stop = page.find(b"\n", end)
+        read = _read(page, end, len(page) if stop < 0 else stop, series.labels)
+        if read is not None:
+            samples.append(read)
+        if declared is not None and not page.startswith(series.key, stop):
+            break
+        if looked_at == _SAMPLES:
+            break
+    return samples
+
+
+def _ends(page: Page, series: Series) -> Iterator[int]:
+    """Where the name ends on the lines that begin with it and not with a longer one."""
+    key = series.key
+    at = -1 if page.startswith(series.name_bytes) else page.find(key)
+    if at < 0 and not page.startswith(series.name_bytes):
+        return
+    for _ in range(_LINES):
+        end = at + len(key)
+        if page[end : end + 1] in _ENDS:
+            yield end
+        at = page.find(key, end)
+        if at < 0:
+            return
+
+
+_ENDS: Final = (b"{", b" ", b"\t")
+
+
+def _declared(page: Page, series: Series, end: int) -> bytes | None:
+    """The type that the page declares for the series whose first sample's name ends there."""
+    at = page.rfind(series.declaration, 0, end)
+    if at < 0:
+        return None
+    found = _WORD.match(page, at + len(series.declaration))
+    return found[0] if found is not None else b""
+
+
+_NO_GAUGE: Final = (b"histogram", b"summary")
+_WORD: Final = re.compile(rb"[a-z]*")
+
+
+def _read(page: Page, start: int, stop: int, wanted: Mapping[str, str]) -> _Sample | None:
+    """What stands behind a name up to the line's end; None where it has other labels than those that are wanted."""
+    found = _SAMPLE.match(page, start, stop) if stop - start <= _LINE else None
+    if found is None:
+        return None if wanted else _SENSELESS
+    inside, number, timestamp = found.groups(b"")
+    if wanted:
+        labels = _labels(inside)
+        if any(labels.get(name) != value for name, value in wanted.items()):
+            return None
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    return _Sample(int(timestamp or 0), value, inside)
+
+
+_SENSELESS: Final = _Sample(0, math.nan, b"")
+
+
+def _labels(inside: bytes) -> dict[str, str]:
+    """As far as they are written by the rules."""
+    labels: dict[str, str] = {}
+    at = 0
+    while (found := _LABEL.match(inside, at)) is not None:
+        labels[found[1].decode()] = _text(found[2])
+        at = found.end()
+    return labels
+
+
+def _text(value: bytes) -> str:
+    text = value.decode("utf-8", "replace")
+    return _ESCAPE.sub(lambda found: {"n": "\n"}.get(found[1], found[1]), text) if "\\" in text else text

@@ -1,0 +1,222 @@
+"""Polls each endpoint's metrics page. One task an endpoint: one that hangs costs the others nothing."""
+
+import asyncio
+import functools
+import logging
+import random
+import ssl
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from yarl import URL
+
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import Endpoint
+from epp.scraping.engines import ENGINES, Engine
+from epp.scraping.metrics_page import Load, Page, detect, read_cache_tokens, read_load
+from epp.scraping.page_client import NoPageError, PageClient, PageError
+from epp.scraping.schedule import Beat, Cadence, Rhythm
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapeRules:
+    """How endpoints are polled: how often, and for one answer `timeout` in seconds and `limit` in bytes."""
+
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    timeout: float = 1.0
+    limit: int = 1024 * 1024
+    engines: Sequence[Engine] = ENGINES
+
+
+_BUFFER: Final = 256 * 1024
+"""Bytes taken in at once: more than a model server's page has."""
+
+_CACHE_LOOKS: Final = 5
+"""Pages on which the size of a worker's cache is looked for: it says so from the beginning, or never."""
+
+Failed = Callable[[Endpoint, str], None]
+
+
+class Scraper:
+    """Keeps the numbers of a datastore's endpoints fresh for as long as `run` runs.
+
+    `tls` is for endpoints whose scheme is https. `on_error` is called at every failure, for a counter.
+    """
+
+    def __init__(
+        self,
+        datastore: Datastore,
+        rules: ScrapeRules,
+        rng: random.Random,
+        *,
+        tls: ssl.SSLContext | None = None,
+        on_error: Failed | None = None,
+    ) -> None:
+        self._datastore = datastore
+        self._rules = rules
+        self._cadence = Cadence(rules.rhythm, rng)
+        self._tls = tls
+        self._buffer = bytearray(_BUFFER)
+        self._on_error = on_error
+        self._tasks: dict[_Target, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Poll every endpoint that the datastore has, until cancelled."""
+        changed = asyncio.Event()
+        self._datastore.on_change.append(changed.set)
+        try:
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    self._reconcile(group)
+                    await changed.wait()
+                    changed.clear()
+        finally:
+            self._datastore.on_change.remove(changed.set)
+            self._tasks.clear()
+
+    def _reconcile(self, group: asyncio.TaskGroup) -> None:
+        wanted = {_Target.of(endpoint): endpoint for endpoint in self._datastore.endpoints}
+        for target in self._tasks.keys() - wanted.keys():
+            self._tasks.pop(target).cancel()
+        for target in wanted.keys() - self._tasks.keys():
+            poll = self._poll(target, wanted[target])
+            self._tasks[target] = group.create_task(poll, name=f"scrape {target.address}")
+
+    async def _poll(self, target: "_Target", endpoint: Endpoint) -> None:
+        rules = self._rules
+        try:
+            client = PageClient(
+                target.url(), self._buffer, tls=self._tls, timeout=rules.timeout, limit=rules.limit
+            )
+        except ValueError as error:
+            self._fail(endpoint, f"no URL can be made of its address and path: {error}", first=True)
+            return
+        engine = next((one for one in rules.engines if one.name == target.engine), None)
+        beat = self._cadence.join()
+        looks = 0
+        try:
+            await asyncio.sleep(beat.first())
+            while True:
+                started = time.monotonic()
+                try:
+                    page = await client.get()
+                    engine, load = _read(page, engine, rules.engines)
+                    if load.senseless:
+                        self._datastore.observe(endpoint, load, started)
+                        raise PageError(f"its page makes no sense: {load.senseless}")
+                    self._saw(endpoint, load, beat, started)
+                    if looks < _CACHE_LOOKS and self._datastore.cache_tokens(endpoint) is None:
+                        looks += 1
+                        self._size_cache(endpoint, read_cache_tokens(page, engine))
+                except Exception as error:  # noqa: BLE001  # whatever is on one page, the others are looked at
+                    self._missed(endpoint, error, beat)
+                now = time.monotonic()
+                await self._rest(endpoint, beat, beat.next(now, min(now - started, rules.timeout)) - now)
+        finally:
+            beat.leave()
+            client.close()
+
+    def _saw(self, endpoint: Endpoint, load: Load, beat: Beat, started: float) -> None:
+        if beat.failures:
+            logger.info("metrics of %s are back", endpoint.destination)
+        now = time.monotonic()
+        beat.saw(now, in_use=bool(load.running or load.waiting or self._datastore.inflight(endpoint)))
+        self._datastore.observe(endpoint, load, now, beat.period(now - started))
+
+    def _size_cache(self, endpoint: Endpoint, tokens: int | None) -> None:
+        if tokens is not None:
+            self._datastore.size_cache(endpoint, tokens)
+
+    def _missed(self, endpoint: Endpoint, error: Exception, beat: Beat) -> None:
+        has_page = not isinstance(error, NoPageError)
+        self._datastore.miss_page(endpoint, has_one=has_page)
+        self._fail(endpoint, _cause(error), first=not beat.failures, has_page=has_page)
+        beat.missed(time.monotonic(), in_use=bool(self._datastore.inflight(endpoint)))
+
+    def _fail(self, endpoint: Endpoint, reason: str, *, first: bool, has_page: bool = True) -> None:
+        if first and not has_page:
+            logger.warning(
+                "%s (%s) has no metrics page (%s): its requests in flight count as its queue, and it ranks behind those "
+                "whose load is known",
+                endpoint.id,
+                endpoint.destination,
+                reason,
+            )
+        elif first:
+            logger.warning(
+                "no metrics of %s (%s): %s; without them it counts as full for saturation and ranks behind those that are "
+                "known",
+                endpoint.id,
+                endpoint.destination,
+                reason,
+            )
+        if self._on_error is not None:
+            self._on_error(endpoint, reason)
+
+    async def _rest(self, endpoint: Endpoint, beat: Beat, pause: float) -> None:
+        """Until the next look. A request that is sent to an idle endpoint cuts its rest short, unless it fails."""
+        if beat.failures or not beat.can_be_woken:
+            await asyncio.sleep(pause)
+            return
+        loop = asyncio.get_running_loop()
+        rest: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_later(pause, _end, rest, False)
+        self._datastore.on_use[endpoint.key] = functools.partial(_end, rest, True)
+        try:
+            used = await rest
+        finally:
+            timer.cancel()
+            self._datastore.on_use.pop(endpoint.key, None)
+        if used:
+            beat.use(time.monotonic())
+            await asyncio.sleep(min(beat.soon(), timer.when() - loop.time()))
+
+
+def _end(rest: "asyncio.Future[bool]", used: bool) -> None:
+    if not rest.done():
+        rest.set_result(used)
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, PageError):
+        return str(error)
+    return f"the page cannot be read: {type(error).__name__}: {str(error)[:200]}"
+
+
+class _Target(NamedTuple):
+    """What makes a task another one: the worker's life, where its page is, how it is read.
+
+    All are made again whenever one endpoint changes, so the URL is not part of it: it takes 25 µs.
+    """
+
+    key: tuple[str, str]
+    scheme: str
+    address: str
+    port: int
+    path: str
+    engine: str | None
+
+    @classmethod
+    def of(cls, endpoint: Endpoint) -> "_Target":
+        scheme, address, engine = endpoint.scheme, endpoint.address, endpoint.engine
+        return cls(endpoint.key, scheme, address, endpoint.metrics_port, endpoint.metrics_path, engine)
+
+    def url(self) -> URL:
+        """Raises ValueError for an address or a path that cannot stand in one."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return URL(f"{self.scheme}://{host}:{self.port}{self.path}")
+
+
+def _read(page: Page, engine: Engine | None, engines: Sequence[Engine]) -> tuple[Engine, Load]:
+    """The load and the engine in whose words it was said: the one given if it fits, else whichever does."""
+    if engine is not None and (load := read_load(page, engine)).known:
+        return engine, load
+    engine = detect(page, engines)
+    if engine is None:
+        names = ", ".join(one.name for one in engines)
+        raise PageError(f"no known metric on the page; known engines: {names}")
+    return engine, read_load(page, engine)

@@ -1,0 +1,256 @@
+"""What the picker counts, under the names that the Go picker uses (its docs/metrics.md), in a registry of its own."""
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+from epp.ext_proc.director_protocol import Deferral, Directing
+from epp.ext_proc.protocol import Rejection, Subset
+from epp.scheduling.director import Pick
+from epp.telemetry.label_values import OTHER, shown
+
+PREFIX = "llm_d_epp_"
+REQUEST_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
+LABEL_SETS: Final = 1000
+"""Distinct sets of labels that clients can make; what comes later is counted under "other"."""
+UNUSED: Final = 3600.0
+"""Seconds after which a set that no request had is shown no longer."""
+UNUSED_OF_MANY: Final = 300.0
+"""The same where there are LABEL_SETS, and others want to be told apart."""
+_BETWEEN_SWEEPS: Final = 10.0
+
+_DURATIONS = (
+    0.005,
+    0.025,
+    0.05,
+    0.1,
+    0.2,
+    0.4,
+    0.6,
+    0.8,
+    1,
+    1.25,
+    1.5,
+    2,
+    3,
+    4,
+    5,
+    6,
+    8,
+    10,
+    15,
+    20,
+    30,
+    45,
+    60,
+)
+_REQUEST_BUCKETS = (*_DURATIONS, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)
+_SCHEDULER_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+_ERROR_CODES = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    412: "PreconditionFailed",
+    413: "PayloadTooLarge",
+    429: "ResourceExhausted",
+    503: "ServiceUnavailable",
+}
+
+
+Labels = tuple[str, str, str, str]
+"""The values of REQUEST_LABELS."""
+
+
+class _Durations:
+    """A histogram in plain numbers: how many fell into each bucket, and their sum in seconds."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """A bucket holds what is at most its bound."""
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._sum += seconds
+
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
+        """As Prometheus wants it: each bucket counts those below it too."""
+        bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
+        totals = itertools.accumulate(self._counts)
+        family.add_metric(labels, list(zip(bounds, totals, strict=True)), self._sum)
+
+
+class _Tally:
+    """What happened to the requests of one set of labels; `used_at`: when the last one came, in seconds."""
+
+    __slots__ = ("durations", "errors", "labels", "requests", "running", "used_at")
+
+    def __init__(self, labels: Labels) -> None:
+        self.labels = labels
+        self.used_at = 0.0
+        self.requests = 0
+        self.running = 0
+        self.errors: dict[str, int] = {}
+        self.durations: _Durations | None = None
+
+    def fail(self, code: str) -> None:
+        self.errors[code] = self.errors.get(code, 0) + 1
+
+
+class Telemetry:
+    """An `epp.ext_proc.director_protocol.Observer` that counts in plain numbers, which become metrics when somebody reads them.
+
+    `registry` is what a metrics page shows; it may be read in any thread.
+    """
+
+    def __init__(self, label_sets: int = LABEL_SETS) -> None:
+        self.registry = CollectorRegistry()
+        self._limit = label_sets
+        self._tallies: dict[Labels, _Tally] = {}
+        self._found: dict[tuple[str, str, int], _Tally] = {}
+        """By model, fairness id and priority: a shorter way to those whose labels are just these."""
+        self._swept_at = 0.0
+        self._scheduler = _Durations(_SCHEDULER_BUCKETS)
+        self.registry.register(self)
+
+    def picked(self, pick: Pick, now: float) -> None:
+        """Count it, and count it as running."""
+        if now - self._swept_at >= _BETWEEN_SWEEPS:
+            self._sweep(now)
+        tally = self._tally(pick)
+        tally.used_at = now
+        tally.requests += 1
+        tally.running += 1
+
+    def rejected(self, rejection: Rejection, now: float) -> None:
+        """Count it as an error; whose request it was is not known to be sound, so the labels stay empty."""
+        tally = self._tallies.get(_NOBODY) or self._tallies.setdefault(_NOBODY, _Tally(_NOBODY))
+        tally.requests += 1
+        tally.fail(_ERROR_CODES.get(rejection.status, "Internal"))
+
+    def responded(self, pick: Pick, status: int, now: float) -> None:
+        """Count an answer of 400 or more."""
+        if status >= 400:
+            self._tally(pick).fail("ModelServerError")
+
+    def released(self, pick: Pick, started: float, now: float) -> None:
+        """It runs no more."""
+        tally = self._tally(pick)
+        tally.running -= 1
+        if tally.durations is None:
+            tally.durations = _Durations(_REQUEST_BUCKETS)
+        tally.durations.observe(max(0.0, now - started))
+
+    def scheduled(self, seconds: float) -> None:
+        """How long one pick took."""
+        self._scheduler.observe(seconds)
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, made of the numbers as they are now."""
+        requests = CounterMetricFamily(PREFIX + "request", "Requests.", labels=REQUEST_LABELS)
+        errors = CounterMetricFamily(
+            PREFIX + "request_error",
+            "Requests that the picker refused or the worker answered with 400 or more.",
+            labels=(*REQUEST_LABELS, "error_code"),
+        )
+        running = GaugeMetricFamily(
+            PREFIX + "request_running", "Requests whose stream is open.", labels=REQUEST_LABELS
+        )
+        durations = HistogramMetricFamily(
+            PREFIX + "request_duration_seconds",
+            "From the request's headers to the end of its stream.",
+            labels=REQUEST_LABELS,
+        )
+        for labels, tally in self._tallies.copy().items():
+            requests.add_metric(labels, tally.requests)
+            for code, count in tally.errors.copy().items():
+                errors.add_metric((*labels, code), count)
+            if labels != _NOBODY:
+                running.add_metric(labels, tally.running)
+            if tally.durations is not None:
+                tally.durations.add_to(durations, labels)
+        scheduler = HistogramMetricFamily(
+            PREFIX + "scheduler_e2e_duration_seconds", "From the complete request to the pick."
+        )
+        self._scheduler.add_to(scheduler, ())
+        yield from (requests, errors, running, durations, scheduler)
+
+    def _tally(self, pick: Pick) -> _Tally:
+        """The one that it was counted under at first, also when there is room for one of its own by now."""
+        tally = pick.observed
+        if not isinstance(tally, _Tally):
+            request = pick.request
+            model, fairness_id, priority = request.model, request.fairness_id, request.priority
+            found = self._found.get((model, fairness_id, priority))
+            pick.observed = tally = found or self._admit(model, fairness_id, priority)
+        return tally
+
+    def _admit(self, model: str, fairness_id: str, priority: int) -> _Tally:
+        """Beyond the limit only the priority is told apart: clients do not choose that."""
+        labels = (shown(model), shown(model), shown(fairness_id), str(priority))
+        as_said = labels[0] == model and labels[2] == fairness_id
+        if labels not in self._tallies and len(self._tallies) >= self._limit:
+            as_said, labels = False, (OTHER, OTHER, OTHER, labels[-1])
+        tally = self._tallies.get(labels) or self._tallies.setdefault(labels, _Tally(labels))
+        if as_said:
+            self._found[model, fairness_id, priority] = tally
+        return tally
+
+    def _sweep(self, now: float) -> None:
+        """Forget the sets that nobody uses. Here, on the loop: a page is read in another thread."""
+        self._swept_at = now
+        unused = now - (UNUSED_OF_MANY if len(self._tallies) >= self._limit else UNUSED)
+        kept = {
+            labels: tally
+            for labels, tally in self._tallies.items()
+            if tally.running > 0 or tally.used_at > unused or labels[1] == OTHER or labels == _NOBODY
+        }
+        if len(kept) < len(self._tallies):
+            self._tallies = kept
+            self._found = {key: tally for key, tally in self._found.items() if tally.labels in kept}
+
+
+_NOBODY: Final = ("", "", "", "")
+
+
+@dataclass(frozen=True, slots=True)
+class TimedDirector:
+    """A director whose picks are timed; a rejection is no pick. `clock` gives seconds."""
+
+    director: Directing
+    scheduled: Callable[[float], None]
+    clock: Callable[[], float]
+
+    def direct(
+        self,
+        headers: Mapping[str, str],
+        body: bytes | bytearray | memoryview | None,
+        subset: Subset | None,
+        now: float,
+    ) -> Pick | Deferral:
+        """As the director does; its exceptions pass."""
+        started = self.clock()
+        outcome = self.director.direct(headers, body, subset, now)
+        self.scheduled(self.clock() - started)
+        return outcome
+
+    def served(self, pick: Pick, destination: str, now: float) -> None:
+        """As the director does."""
+        self.director.served(pick, destination, now)
+
+    def responded(self, pick: Pick, status: int, now: float) -> None:
+        """As the director does."""
+        self.director.responded(pick, status, now)
+
+    def release(self, pick: Pick, now: float) -> None:
+        """As the director does."""
+        self.director.release(pick, now)

@@ -1,0 +1,65 @@
+"""The port of the metrics page and of what else is to be looked at: where it listens, and who is let in."""
+
+import ipaddress
+import logging
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from aiohttp import web
+
+from epp.config.settings import Settings
+from epp.config.tls_rules import TlsRules
+from epp.wire.server import certificate
+from epp.wire.server.certificate import Certificate
+from epp.wire.server.tls import server_context
+from epp.wire.transport import ListenError, Place
+from runtime.serving.pages import PageServer
+from runtime.serving.sockets import listening_sockets
+
+log = logging.getLogger(__name__)
+
+Start = Callable[[Coroutine[Any, Any, None]], None]
+"""Runs something for as long as the picker runs."""
+
+
+@asynccontextmanager
+async def serving(app: web.Application, settings: Settings, start: Start) -> AsyncIterator[str]:
+    """`host:port`, the real one; raises ListenError and CertificateError."""
+    host = settings.metrics_address or settings.host
+    place = Place(host, settings.metrics_port)
+    tls = _tls(settings, start)
+    try:
+        listening = listening_sockets(host, settings.metrics_port)
+    except OSError as error:
+        raise ListenError(f"{place.refused()} (--metrics-port)") from error
+    pages = PageServer(app, listening, "the metrics port", tls=tls)
+    try:
+        await pages.start()
+        address = place.address(pages.port)
+        if settings.metrics_client_ca_file is None and not _is_loopback(host):
+            log.info(
+                "the metrics page is open to whoever reaches %s; --metrics-client-ca-file or a NetworkPolicy keeps "
+                "others away",
+                address,
+            )
+        yield address
+    finally:
+        await pages.stop()
+
+
+def _tls(settings: Settings, start: Start) -> ssl.SSLContext | None:
+    if settings.metrics_cert_dir is None:
+        return None
+    ca, flag = settings.metrics_client_ca_file, "--metrics-cert-dir"
+    client_ca = certificate.read_ca(ca, "--metrics-client-ca-file") if ca is not None else None
+    served = Certificate(certificate.read(settings.metrics_cert_dir, flag))
+    start(served.follow(settings.metrics_cert_dir, flag=flag))
+    return server_context(served, client_ca, TlsRules(settings.tls.minimum), protocol="http/1.1")
+
+
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"

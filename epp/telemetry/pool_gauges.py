@@ -1,0 +1,100 @@
+"""What the picker knows of its endpoints, as gauges that are computed when somebody looks.
+
+Names are those of the Go picker (its docs/metrics.md) where it has such a metric, and of the Gateway API Inference
+Extension where dashboards still use them; those that only we have carry the same prefix.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from epp.endpoints.endpoint import EndpointPool, Floats, Mask
+from epp.telemetry.counters import PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class PoolGauges(Collector):
+    """Gauges of the whole pool and of each endpoint.
+
+    Averages are over the endpoints whose metrics are fresh within `stale_after` seconds, NaN where none are: 0 would
+    read as idle to a dispatcher or an autoscaler. `name` is the pool's.
+    """
+
+    name: str
+    pool: Callable[[], EndpointPool]
+    saturation: Callable[[], float]
+    stale_after: float
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """The families: one sample each of the pool, one for each endpoint of the others."""
+        pool = self.pool()
+        yield from self._of_the_pool(pool)
+        yield from self._of_each(pool)
+
+    def _of_the_pool(self, pool: EndpointPool) -> Iterator[GaugeMetricFamily]:
+        ready = float(sum(endpoint.reachable for endpoint in pool.endpoints))
+        fresh = pool.fresh(self.stale_after)
+        yield self._gauge(PREFIX + "ready_endpoints", "Endpoints that can be reached.", ready)
+        yield self._gauge(
+            "inference_pool_ready_pods",
+            "Endpoints that can be reached, under the name of the Gateway API Inference Extension.",
+            ready,
+        )
+        for name, help_text, values in (
+            ("average_queue_size", "Requests waiting in a worker, on average.", pool.waiting),
+            ("average_running_requests", "Requests running in a worker, on average.", pool.running),
+            ("average_kv_cache_utilization", "KV cache use, 0 to 1, on average.", pool.kv_usage),
+        ):
+            yield self._gauge(PREFIX + name, help_text, _average(values, fresh))
+        saturation = GaugeMetricFamily(
+            PREFIX + "flow_control_pool_saturation", "1.0 is full.", labels=("inference_pool", "stage")
+        )
+        saturation.add_metric((self.name, ""), self.saturation())
+        yield saturation
+
+    def _of_each(self, pool: EndpointPool) -> Iterator[GaugeMetricFamily]:
+        """What was never scraped has an age of infinity and no numbers."""
+        everybody = range(len(pool))
+        scraped = np.flatnonzero(np.isfinite(pool.age)).tolist()
+        for name, help_text, values, rows in (
+            ("queue_size", "Requests waiting in the worker.", pool.waiting, scraped),
+            ("running_requests", "Requests running in the worker.", pool.running, scraped),
+            ("kv_cache_utilization", "KV cache use of the worker, 0 to 1.", pool.kv_usage, scraped),
+            ("inflight_requests", "Requests sent there that have not ended.", pool.inflight, everybody),
+            ("metrics_age_seconds", "Since the worker's page was last read.", pool.age, everybody),
+        ):
+            family = GaugeMetricFamily(f"{PREFIX}per_endpoint_{name}", help_text, labels=_ENDPOINT)
+            self._add(family, pool, values, rows)
+            yield family
+        family = GaugeMetricFamily(
+            "inference_pool_per_pod_queue_size",
+            "Requests waiting in the worker, under the name of the Gateway API Inference Extension.",
+            labels=("name", "model_server_pod"),
+        )
+        self._add(family, pool, pool.waiting, scraped)
+        yield family
+
+    def _add(
+        self, family: GaugeMetricFamily, pool: EndpointPool, values: Floats, rows: Iterable[int]
+    ) -> None:
+        for row in rows:
+            family.add_metric((self.name, pool.endpoints[row].id), float(values[row]))
+
+    def _gauge(self, name: str, help_text: str, value: float) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(name, help_text, labels=("name",))
+        family.add_metric((self.name,), value)
+        return family
+
+
+def _average(values: Floats, fresh: Mask) -> float:
+    known = values[fresh]
+    if len(known):
+        return float(np.nanmean(known))
+    return np.nan if len(values) else 0.0
+
+
+_ENDPOINT: Final = ("name", "model_server_endpoint")

@@ -1,0 +1,134 @@
+"""ext_proc over grpc.aio: hands the messages of each stream to an Exchange and sends what it answers.
+
+The other transport is held to the same tests, so each checks the other.
+"""
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable
+
+import anyio
+import grpc
+from grpc import aio
+
+from epp.ext_proc.answers import Answer, whole
+from epp.ext_proc.exchange import Exchange, ExchangeError
+from epp.ext_proc.protocol import EXT_PROC, UnreadableError
+from epp.health import Health
+from epp.wire.grpc_aio.health import health_handler
+from epp.wire.grpc_aio.listener import GrpcListener
+from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
+from epp.wire.server.grpc_call import frames
+from epp.wire.transport import Place
+
+log = logging.getLogger(__name__)
+
+Context = aio.ServicerContext[ProcessingRequest, bytes]
+
+
+class GrpcTransport:
+    """See Transport; `open_exchange` is called once per stream, `clock` gives monotonic seconds."""
+
+    def __init__(
+        self, open_exchange: Callable[[], Exchange], health: Health, clock: Callable[[], float]
+    ) -> None:
+        self._open_exchange = open_exchange
+        self._health = health
+        self._clock = clock
+        self._streams: set[_Stream] = set()
+        self._draining = False
+        self.opened_at = -math.inf
+        """When the last stream was opened."""
+
+    @property
+    def open_streams(self) -> int:
+        """How many streams are open now."""
+        return len(self._streams)
+
+    def listener(self, place: Place, *, processing: bool) -> GrpcListener:
+        """See Transport."""
+        handlers = [health_handler(self._health)]
+        if processing:
+            process: grpc.RpcMethodHandler[ProcessingRequest, bytes] = grpc.stream_stream_rpc_method_handler(
+                self._process, ProcessingRequest.FromString
+            )
+            handlers.append(grpc.method_handlers_generic_handler(EXT_PROC, {"Process": process}))
+        return GrpcListener(handlers, place)
+
+    def drain(self) -> None:
+        """See Transport."""
+        self._draining = True
+        for stream in self._streams:
+            if stream.exchange.may_end:
+                stream.scope.cancel()
+
+    async def _process(self, _: object, context: Context) -> None:
+        self.opened_at = self._clock()
+        stream = _Stream(self._open_exchange(), context)
+        self._streams.add(stream)
+        cause = "reset"  # Envoy resets every stream it has no more use for: the normal end, seen as a cancellation
+        try:
+            with stream.scope:
+                await self._converse(stream)
+            cause = "end of stream"
+            if stream.fault is not None:
+                raise stream.fault
+        except Exception as error:  # noqa: BLE001  # the edge: whatever failed, this stream ends and the others go on
+            cause = "fault"
+            fault = (
+                str(error)
+                if isinstance(error, ExchangeError | UnreadableError)
+                else f"the picker failed: {type(error).__name__}"
+            )
+            if not isinstance(error, UnreadableError):
+                log.error("an ext_proc stream ended: %s\n%s", fault, frames(error))
+            if not stream.exchange.responded:
+                await context.abort(grpc.StatusCode.INTERNAL, fault)
+        finally:
+            self._streams.discard(stream)
+            stream.stop_writing()
+            stream.exchange.close(cause, self._clock())
+
+    async def _converse(self, stream: "_Stream") -> None:
+        exchange, context = stream.exchange, stream.context
+        while True:
+            message = await context.read()
+            if not isinstance(message, ProcessingRequest):  # aio.EOF
+                return
+            for answer in exchange.feed(message, self._clock()):
+                await context.write(whole(answer))
+            exchange.sent()
+            if self._draining and exchange.may_end:
+                return
+
+
+class _Stream:
+    """One open stream: its exchange, the scope that ends it, and the answers that a deferred pick sends later."""
+
+    def __init__(self, exchange: Exchange, context: Context) -> None:
+        self.exchange = exchange
+        self.context = context
+        self.scope = anyio.CancelScope()
+        self.fault: ExchangeError | None = None
+        self._writing: asyncio.Task[None] | None = None
+        exchange.on_answer(self._answer_later, self._fail)
+
+    def _answer_later(self, answers: list[Answer]) -> None:
+        self._writing = asyncio.get_running_loop().create_task(self._write(answers))
+
+    async def _write(self, answers: list[Answer]) -> None:
+        with contextlib.suppress(aio.BaseError):  # the stream is gone, its reader learns it too
+            for answer in answers:
+                await self.context.write(whole(answer))
+            self.exchange.sent()
+
+    def stop_writing(self) -> None:
+        """Whatever was not sent yet has no reader any more."""
+        if self._writing is not None:
+            self._writing.cancel()
+
+    def _fail(self, error: ExchangeError) -> None:
+        self.fault = error
+        self.scope.cancel()

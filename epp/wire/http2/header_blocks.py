@@ -1,0 +1,184 @@
+"""HPACK header blocks (RFC 7541): requests out of them, decoded once; the few that we send, written as constants.
+
+Envoy sends the same block for every stream of a connection. What a block means depends on the bytes and on the dynamic
+table only, so a block that left the table alone means the same for as long as nothing else changes the table.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from hpack import Decoder, HeaderTuple
+from hpack.exceptions import HPACKError
+from hpack.table import HeaderTable
+
+from epp.wire.http2.frames import BrokenConnectionError, ErrorCode
+from epp.wire.server.grpc_messages import parse_timeout
+
+_CACHED_BLOCKS: Final = 128
+_CACHED_BLOCK_SIZE: Final = 1024
+_PSEUDO: Final = (b":method", b":scheme", b":path", b":authority")
+_CONNECTION_SPECIFIC: Final = frozenset(
+    (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
+)
+_NOT_IN_NAMES: Final = frozenset((*range(0x21), *range(0x41, 0x5B), *range(0x7F, 0x100)))
+_NOT_IN_VALUES: Final = frozenset(b"\0\r\n")
+
+
+class MalformedError(Exception):
+    """A header list that HTTP/2 forbids (RFC 9113 section 8): PROTOCOL_ERROR on its stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a gRPC server asks of a request's headers; `timeout` in seconds, None where there is none."""
+
+    method: bytes
+    path: bytes
+    content_type: bytes
+    encoding: bytes
+    timeout: float | None
+    content_length: int | None
+    malformed: str | None = None
+
+
+class HeaderBlocks:
+    """The decoding half of one connection; `limit` is for a block and for what it decodes to, in bytes."""
+
+    __slots__ = ("_cache", "_decoder", "_known_at", "_table")
+
+    def __init__(self, limit: int) -> None:
+        self._decoder = Decoder(max_header_list_size=limit)
+        self._table = _Table()
+        self._decoder.header_table = self._table
+        self._cache: dict[bytes, Request] = {}
+        self._known_at = 0
+
+    def request(self, block: bytes) -> Request:
+        """What a stream begins with; raises BrokenConnectionError where the table cannot be trusted any more."""
+        request = self._cache.get(block)
+        if request is not None and self._known_at == self._table.changes:
+            return request
+        before = self._table.changes
+        fields = self.decode(block)
+        if self._known_at != self._table.changes:
+            self._cache.clear()
+            self._known_at = self._table.changes
+        request = _request(fields)
+        if before == self._table.changes and len(block) <= _CACHED_BLOCK_SIZE:
+            if len(self._cache) >= _CACHED_BLOCKS:
+                self._cache.clear()
+            self._cache[block] = request
+        return request
+
+    def decode(self, block: bytes) -> list[HeaderTuple]:
+        """Of trailers; every block must be decoded, in order, or the table is wrong. Raises BrokenConnectionError."""
+        try:
+            return list(self._decoder.decode(block, raw=True))
+        except (HPACKError, IndexError) as error:
+            raise BrokenConnectionError(
+                ErrorCode.COMPRESSION_ERROR, f"a header block: {type(error).__name__}"
+            ) from error
+
+
+class _Table(HeaderTable):
+    """Counts what changes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes = 0
+
+    def add(self, name: bytes, value: bytes) -> None:
+        self.changes += 1
+        super().add(name, value)
+
+    @property
+    def maxsize(self) -> int:
+        return int(HeaderTable.maxsize.fget(self))  # type: ignore[attr-defined]  # a property, untyped upstream
+
+    @maxsize.setter
+    def maxsize(self, size: int) -> None:
+        self.changes += 1
+        HeaderTable.maxsize.fset(self, size)  # type: ignore[attr-defined]
+
+
+def check_trailers(fields: Iterable[tuple[bytes, bytes]]) -> None:
+    """What a request may end with says nothing to us; raises MalformedError."""
+    for name, value in fields:
+        if name.startswith(b":"):
+            raise MalformedError("a pseudo header in trailers")
+        _check(name, value)
+
+
+def _request(fields: Iterable[tuple[bytes, bytes]]) -> Request:
+    """Rules of RFC 9113 8.2 and 8.3."""
+    seen: dict[bytes, bytes] = {}
+    try:
+        _read(fields, seen)
+        length = _content_length(seen.get(b"content-length"))
+        _check_pseudo(seen)
+    except MalformedError as error:
+        return Request(b"", b"", b"", b"", None, None, malformed=str(error))
+    return Request(
+        method=seen[b":method"],
+        path=seen.get(b":path", b""),
+        content_type=seen.get(b"content-type", b""),
+        encoding=seen.get(b"grpc-encoding", b"identity"),
+        timeout=parse_timeout(seen.get(b"grpc-timeout")),
+        content_length=length,
+    )
+
+
+def _read(fields: Iterable[tuple[bytes, bytes]], seen: dict[bytes, bytes]) -> None:
+    regular = False
+    for name, value in fields:
+        if name.startswith(b":"):
+            if regular or name not in _PSEUDO or name in seen:
+                raise MalformedError(f"the pseudo header {name[:20]!r} is unknown, late or there twice")
+        else:
+            regular = True
+            _check(name, value)
+        if not _NOT_IN_VALUES.isdisjoint(value):
+            raise MalformedError("a header value with a line end or a zero byte")
+        seen.setdefault(name, value)
+
+
+def _check(name: bytes, value: bytes) -> None:
+    if not name or not _NOT_IN_NAMES.isdisjoint(name) or b":" in name:
+        raise MalformedError(f"the header name {name[:20]!r}")
+    if name in _CONNECTION_SPECIFIC or (name == b"te" and value != b"trailers"):
+        raise MalformedError(f"the header {name!r} belongs to HTTP/1.1")
+
+
+def _check_pseudo(seen: dict[bytes, bytes]) -> None:
+    if seen.get(b":method") == b"CONNECT":
+        return
+    if not seen.get(b":method") or not seen.get(b":scheme") or not seen.get(b":path"):
+        raise MalformedError("a request without :method, :scheme or :path")
+
+
+def _content_length(value: bytes | None) -> int | None:
+    if value is None:
+        return None
+    if not value.isdigit() or len(value) > 18:
+        raise MalformedError("a content-length that is no length")
+    return int(value)
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """A field that no table remembers (RFC 7541 6.2.2), so that nothing we write depends on what came before."""
+    return b"\0" + _sized(name) + _sized(value)
+
+
+def _sized(text: bytes) -> bytes:
+    """A string literal without Huffman coding, its length with a prefix of 7 bits (RFC 7541 5.1, 5.2)."""
+    size = len(text)
+    if size < 127:
+        return bytes((size,)) + text
+    size -= 127
+    head = bytearray((127,))
+    while size >= 128:
+        head.append(size & 127 | 128)
+        size >>= 7
+    head.append(size)
+    return bytes(head) + text

@@ -1,0 +1,295 @@
+"""The requests of one HTTP/2 connection: HEADERS, CONTINUATION, DATA and RST_STREAM become what a Receiver is told. Pure."""
+
+from collections.abc import Callable
+from typing import Final
+
+from epp.wire.http2.data_run import DataRun
+from epp.wire.http2.frames import (
+    END_HEADERS,
+    END_STREAM,
+    PADDED,
+    WITH_PRIORITY,
+    BrokenConnectionError,
+    BrokenStreamError,
+    ErrorCode,
+    rst_stream,
+    unpadded,
+    window_update,
+)
+from epp.wire.http2.header_blocks import HeaderBlocks, MalformedError, Request, check_trailers
+from epp.wire.http2.limits import Bucket, Limits
+from epp.wire.http2.outgoing import Outgoing
+from epp.wire.http2.streams import Fate, Receiver, Stream, Streams
+
+_EARNED: Final = 4
+"""Frames of another kind, as WINDOW_UPDATE, that one DATA frame may cause."""
+
+Accept = Callable[[Outgoing, Stream, Request], Receiver]
+"""Called for each request; may answer it whole at once."""
+
+
+class Incoming:
+    """`expects_continuation` is the stream whose header block is not whole yet, 0 where there is none."""
+
+    __slots__ = (
+        "_accept",
+        "_block",
+        "_block_flags",
+        "_block_size",
+        "_blocks",
+        "_chatter",
+        "_limits",
+        "_outgoing",
+        "_resets",
+        "_streams",
+        "_taken",
+        "_withheld",
+        "expects_continuation",
+        "refusing",
+    )
+
+    def __init__(
+        self, accept: Accept, streams: Streams, outgoing: Outgoing, limits: Limits, clock: Callable[[], float]
+    ) -> None:
+        self._accept = accept
+        self._streams = streams
+        self._outgoing = outgoing
+        self._limits = limits
+        self._blocks = HeaderBlocks(limits.header_list)
+        self._chatter = Bucket(limits.chatter, limits.chatter_a_second, clock)
+        self._resets = Bucket(limits.resets, limits.resets_a_second, clock)
+        self._block: list[bytes] = []
+        self._block_size = 0
+        self._block_flags = 0
+        self._taken = 0  # of the connection's window
+        self._withheld: dict[int, Stream] = {}  # streams that get no more window before they read
+        self.expects_continuation = 0
+        self.refusing = False
+
+    def idle_talk(self) -> None:
+        """A frame came that carries nothing of a request; raises BrokenConnectionError when there are too many."""
+        if not self._chatter.take():
+            raise BrokenConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry no request")
+
+    def headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        """HEADERS (RFC 9113 6.2)."""
+        if stream_id % 2 == 0:
+            raise BrokenConnectionError(
+                ErrorCode.PROTOCOL_ERROR, "HEADERS on a stream that a client cannot open"
+            )
+        if flags & PADDED:
+            payload = unpadded(payload)
+        if flags & WITH_PRIORITY:
+            payload = without_priority(stream_id, payload)
+        if flags & END_HEADERS:
+            self._header_block(stream_id, flags, payload)
+            return
+        self.expects_continuation = stream_id
+        self._block_flags = flags
+        self._block_size = 0
+        self._add(payload)
+
+    def continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        """CONTINUATION (RFC 9113 6.10)."""
+        if stream_id != self.expects_continuation:
+            raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without its HEADERS")
+        self.idle_talk()
+        self._add(payload)
+        if flags & END_HEADERS:
+            block = b"".join(self._block)
+            self._block = []
+            self.expects_continuation = 0
+            self._header_block(stream_id, self._block_flags, block)
+
+    def data(self, flags: int, stream_id: int, payload: bytes) -> None:
+        """DATA (RFC 9113 6.1)."""
+        length = len(payload)
+        self._taken += length
+        stream = self._streams.open.get(stream_id)
+        if stream is None or stream.peer_done:
+            self._late(stream_id, stream)
+            return
+        stream.taken += length
+        if flags & PADDED:
+            payload = unpadded(payload)
+        if stream.body_left is not None:
+            self._count(stream, len(payload))
+        if payload:
+            self._chatter.tokens += _EARNED
+            stream.receiver.data(payload)
+        if flags & END_STREAM:
+            self._peer_done(stream)
+        elif stream.taken * 2 > self._limits.stream_window:
+            self._take_up(stream)
+        elif not payload:
+            self.idle_talk()
+
+    def continues(self, flags: int, stream_id: int) -> bool:
+        """Whether a DATA frame, which may stand here, can be taken up together with those that follow it."""
+        stream = self._streams.open.get(stream_id)
+        if stream is None or stream.peer_done or stream.body_left is not None:
+            return False
+        return not flags & ~END_STREAM and not self.expects_continuation
+
+    def data_run(self, run: DataRun) -> int:
+        """The same as `data` with one frame after the other, where the first `continues`; where the next one begins."""
+        stream = self._streams.open[run.stream_id]
+        self._taken += run.size
+        stream.taken += run.size
+        unread = iter(run.payloads)
+        stream.receiver.data_run(unread)
+        late = 0 if stream.id in self._streams.open else sum(1 for _ in unread)
+        self._chatter.tokens += _EARNED * (len(run.payloads) - late)
+        for _ in range(late):  # what came after we had ended the stream
+            self.idle_talk()
+        try:
+            if run.ends and not late:
+                self._peer_done(stream)
+            elif stream.taken * 2 > self._limits.stream_window:
+                self._take_up(stream)
+        except BrokenStreamError as fault:
+            self.fault(fault)
+        return run.stop
+
+    def reset(self, stream_id: int, payload: bytes) -> None:
+        """RST_STREAM (RFC 9113 6.4)."""
+        if len(payload) != 4:
+            raise BrokenConnectionError(ErrorCode.FRAME_SIZE_ERROR, "a RST_STREAM is 4 bytes")
+        stream = self._streams.open.get(stream_id)
+        if stream is None:
+            if self._streams.fate(stream_id) is Fate.IDLE:
+                raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
+            self.idle_talk()
+            return
+        self._outgoing.drop(stream)
+        self._streams.close(stream, by_peer=True)
+        if stream.us_done:
+            return
+        stream.receiver.lost("reset")
+        if stream.answered_in in (0, self._outgoing.batch) and not self._resets.take():
+            raise BrokenConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset unanswered")
+
+    def take_up(self) -> None:
+        """Give the peer window for what was taken up since; raises BrokenConnectionError where it sent more than it may."""
+        window = self._limits.connection_window
+        if self._taken > window:
+            raise BrokenConnectionError(
+                ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the connection's window"
+            )
+        if self._taken * 2 > window:
+            self._outgoing.write(window_update(0, self._taken))
+            self._taken = 0
+        if self._withheld:
+            for stream in list(self._withheld.values()):
+                self._take_up(stream)
+
+    def fault(self, fault: BrokenStreamError) -> None:
+        """End the stream that broke a rule."""
+        stream = self._streams.open.get(fault.stream_id)
+        if stream is None:
+            self.idle_talk()
+            self._streams.refuse(fault.stream_id)
+            self._outgoing.write(rst_stream(fault.stream_id, fault.code))
+            return
+        self._outgoing.reset(stream, fault.code)
+        if not stream.us_done:
+            stream.receiver.lost(str(fault))
+
+    def _add(self, piece: bytes) -> None:
+        self._block.append(piece)
+        self._block_size += len(piece)
+        if self._block_size > self._limits.header_list:
+            raise BrokenConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too large")
+
+    def _header_block(self, stream_id: int, flags: int, block: bytes) -> None:
+        streams = self._streams
+        if stream_id <= streams.last:
+            self._late_headers(stream_id, flags, block)
+            return
+        request = self._blocks.request(block)
+        streams.last = stream_id
+        if self.refusing or len(streams.open) >= self._limits.streams:
+            raise BrokenStreamError(stream_id, ErrorCode.REFUSED_STREAM, "no more streams are taken")
+        if request.malformed is not None:
+            raise BrokenStreamError(stream_id, ErrorCode.PROTOCOL_ERROR, request.malformed)
+        stream = Stream(stream_id, self._outgoing.initial_window, request.content_length)
+        streams.open[stream_id] = stream
+        stream.receiver = self._accept(self._outgoing, stream, request)
+        if flags & END_STREAM:
+            self._peer_done(stream)
+
+    def _late_headers(self, stream_id: int, flags: int, block: bytes) -> None:
+        """Trailers, or headers where there can be none."""
+        fields = self._blocks.decode(block)
+        stream = self._streams.open.get(stream_id)
+        if stream is None:
+            fate = self._streams.fate(stream_id)
+            if fate is Fate.ENDED_BY_US:
+                self.idle_talk()
+                return
+            code = ErrorCode.PROTOCOL_ERROR if fate is Fate.UNKNOWN else ErrorCode.STREAM_CLOSED
+            raise BrokenConnectionError(code, "headers of a stream that is over, or was skipped")
+        if stream.peer_done:
+            raise BrokenStreamError(
+                stream_id, ErrorCode.STREAM_CLOSED, "headers after the end of their stream"
+            )
+        if not flags & END_STREAM:
+            raise BrokenStreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "trailers that end nothing")
+        try:
+            check_trailers(fields)
+        except MalformedError as error:
+            raise BrokenStreamError(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
+        self._peer_done(stream)
+
+    def _late(self, stream_id: int, stream: Stream | None) -> None:
+        """Something came on a stream that was ended by the peer, or by us when the peer could not know yet."""
+        fate = self._streams.fate(stream_id) if stream is None else Fate.ENDED_BY_PEER
+        if fate is Fate.IDLE:
+            raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "a frame on an idle stream")
+        self.idle_talk()
+        if fate is not Fate.ENDED_BY_US:
+            raise BrokenStreamError(stream_id, ErrorCode.STREAM_CLOSED, "a frame after the end of its stream")
+
+    def _count(self, stream: Stream, size: int) -> None:
+        stream.body_left = (stream.body_left or 0) - size
+        if stream.body_left < 0:
+            raise BrokenStreamError(stream.id, ErrorCode.PROTOCOL_ERROR, "more DATA than the content-length")
+
+    def _peer_done(self, stream: Stream) -> None:
+        self._check(stream)
+        if stream.body_left:
+            raise BrokenStreamError(stream.id, ErrorCode.PROTOCOL_ERROR, "less DATA than the content-length")
+        stream.peer_done = True
+        if stream.us_done:
+            self._streams.close(stream, by_peer=True)
+        else:
+            stream.receiver.ended()
+
+    def _check(self, stream: Stream) -> None:
+        """Before anything follows from a frame: a stream that is left open has kept to its window."""
+        if stream.taken > self._limits.stream_window:
+            fault = "more DATA than the stream's window"
+            raise BrokenStreamError(stream.id, ErrorCode.FLOW_CONTROL_ERROR, fault)
+
+    def _take_up(self, stream: Stream) -> None:
+        """Window for a stream, once it reads what it was answered; the end of one that is answered whole."""
+        self._withheld.pop(stream.id, None)
+        if stream.id not in self._streams.open:
+            return
+        self._check(stream)
+        if stream.us_done:
+            self._outgoing.reset(stream, ErrorCode.NO_ERROR)
+        elif stream.waiting:
+            self._withheld[stream.id] = stream
+        else:
+            self._outgoing.write(window_update(stream.id, stream.taken))
+            stream.taken = 0
+
+
+def without_priority(stream_id: int, payload: bytes) -> bytes:
+    """Priorities are read by nobody (RFC 9113 5.3); raises BrokenConnectionError for one that cannot be."""
+    if len(payload) < 5:
+        raise BrokenConnectionError(ErrorCode.FRAME_SIZE_ERROR, "a priority is 5 bytes")
+    if int.from_bytes(payload[:4], "big") & 0x7FFFFFFF == stream_id:
+        raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
+    return payload[5:]

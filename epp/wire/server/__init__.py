@@ -1,0 +1,1 @@
+"""The picker's own gRPC server: calls, messages, TLS and sockets over `epp.wire.http2`."""

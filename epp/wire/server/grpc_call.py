@@ -1,0 +1,290 @@
+"""gRPC on one HTTP/2 stream: its bytes to a Handler as messages, the Handler's messages and status to the stream."""
+
+import logging
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Protocol
+
+from epp.ext_proc.body import Budget
+from epp.ext_proc.protocol import Rejection
+from epp.wire.http2.header_blocks import Request, literal
+from epp.wire.http2.outgoing import Outgoing
+from epp.wire.http2.streams import NOBODY, Receiver, Stream
+from epp.wire.server.grpc_compression import ACCEPTED, GZIP, Inflating
+from epp.wire.server.grpc_messages import (
+    Message,
+    MessageReader,
+    Status,
+    StatusError,
+    in_pieces,
+    percent_encoded,
+)
+
+log = logging.getLogger(__name__)
+
+_CONTENT_TYPE: Final = b"\x0f\x10\x10application/grpc"  # static table 31, not indexed
+_RESPONSE: Final = b"\x88" + _CONTENT_TYPE  # :status 200
+_ENCODINGS: Final = (b"identity", GZIP)
+_GRPC_ONLY: Final = b"this port speaks gRPC only\n"
+_PLAIN: Final = literal(b"content-type", b"text/plain") + literal(b"content-length", b"%d" % len(_GRPC_ONLY))
+_NOT_GRPC: Final = (literal(b":status", b"405") + _PLAIN, literal(b":status", b"415") + _PLAIN)
+"""To what is no POST, and to a POST of something else."""
+_ACCEPTED: Final = literal(b"grpc-accept-encoding", ACCEPTED)
+
+
+class Handler(Protocol):
+    """One call of a method. What `message` and `half_closed` raise comes back as `fault`."""
+
+    def message(self, payload: bytes) -> None:
+        """A message of the client."""
+
+    def half_closed(self) -> None:
+        """The client sends no more."""
+
+    def fault(self, error: Exception) -> None:
+        """Something failed, StatusError where it is the client's doing: finish the call."""
+
+    def closed(self, cause: str) -> None:
+        """The call is over; told once."""
+
+
+class _Gone:
+    """The handler of a call that is over."""
+
+    __slots__ = ()
+
+    def message(self, payload: bytes) -> None:
+        """Nobody reads it."""
+
+    def half_closed(self) -> None:
+        """Nobody waits for it."""
+
+    def fault(self, error: Exception) -> None:
+        """Nothing is left to fail."""
+
+    def closed(self, cause: str) -> None:
+        """Was told."""
+
+
+_GONE: Final = _Gone()
+
+Method = Callable[["Call"], Handler]
+
+
+class Timer(Protocol):
+    """As asyncio.TimerHandle."""
+
+    def cancel(self) -> None:
+        """Do not call."""
+
+
+CallLater = Callable[[float, Callable[[], None]], Timer]
+
+
+class Call:
+    """What a Handler answers with; as a Receiver, what the stream tells."""
+
+    __slots__ = (
+        "_held",
+        "_memory",
+        "_outgoing",
+        "_reader",
+        "_started",
+        "_stream",
+        "cause",
+        "finished",
+        "handler",
+        "timer",
+    )
+
+    handler: Handler
+
+    def __init__(self, outgoing: Outgoing, stream: Stream, memory: Budget, limit: int) -> None:
+        self._outgoing = outgoing
+        self._stream = stream
+        self._memory = memory
+        self._reader = MessageReader(limit)
+        self._held = 0
+        self._started = False
+        self.finished = False
+        self.cause = "end of stream"
+        self.timer: Timer | None = None
+
+    def expect_compressed(self, limit: int) -> None:
+        """The client says that it may compress its messages, of at most `limit` bytes each."""
+        self.handler = Inflating(self.handler, self._reader.expect_compressed(), limit)
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """In this order; after `finish`, or when the stream is gone, nothing."""
+        if self.finished:
+            return
+        if not self._started:
+            self._started = True
+            self._outgoing.head(self._stream, _RESPONSE)
+        self._outgoing.send(self._stream, in_pieces(messages))
+
+    def finish(self, status: Status, message: str = "", *, cause: str = "end of stream") -> None:
+        """End the call when everything is sent; `cause` is what the handler is told then. Once."""
+        if self.finished:
+            return
+        self.finished = True
+        self.cause = cause
+        block = _TRAILERS_OK if status is Status.OK else _trailers(status, message)
+        self._outgoing.end(self._stream, block if self._started else _RESPONSE + block)
+
+    def data(self, chunk: bytes) -> None:
+        """See Receiver."""
+        if self.finished:
+            return
+        try:
+            messages = self._reader.feed(chunk)
+            if self._reader.held or self._held:
+                self._account()
+            message = self.handler.message
+            for payload in messages:
+                message(payload)
+                if self.finished:
+                    return
+        except Exception as error:  # noqa: BLE001  # the edge: whatever failed, only this call ends
+            self.handler.fault(error)
+
+    def data_run(self, pieces: Iterator[memoryview]) -> None:
+        """See Receiver. Of a message that is whole in the end nothing was held."""
+        if self.finished:
+            return
+        reader = self._reader
+        try:
+            while messages := reader.feed_until_whole(pieces):
+                if reader.held or self._held:
+                    self._account()
+                for payload in messages:
+                    self.handler.message(payload)
+                    if self.finished:
+                        return
+            reader.keep()
+            if reader.held or self._held:
+                self._account()
+        except Exception as error:  # noqa: BLE001  # the edge
+            self.handler.fault(error)
+
+    def ended(self) -> None:
+        """See Receiver."""
+        if self.finished:
+            return
+        try:
+            if self._reader.unfinished:
+                raise StatusError(Status.INTERNAL, "the stream ended within a message")
+            self.handler.half_closed()
+        except Exception as error:  # noqa: BLE001  # the edge
+            self.handler.fault(error)
+
+    def lost(self, cause: str) -> None:
+        """See Receiver."""
+        self.finished = True
+        self._close(cause)
+
+    def done(self) -> None:
+        """See Receiver."""
+        self._close(self.cause)
+
+    def stop(self) -> None:
+        """See Receiver."""
+        if not self.finished:
+            self.handler.fault(StatusError(Status.UNAVAILABLE, "the picker stops"))
+
+    def expire(self) -> None:
+        """The client's deadline has passed."""
+        self.timer = None
+        if not self.finished:
+            self.handler.fault(StatusError(Status.DEADLINE_EXCEEDED, "the deadline has passed"))
+
+    def _account(self) -> None:
+        """Unfinished messages count among what all connections together may hold."""
+        more = self._reader.held - self._held
+        if more > 0:
+            try:
+                self._memory.take(more)
+            except Rejection as rejection:
+                raise StatusError(Status.RESOURCE_EXHAUSTED, rejection.message) from rejection
+        else:
+            self._memory.give_back(-more)
+        self._held += more
+
+    def _close(self, cause: str) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        if self._held:
+            self._memory.give_back(self._held)
+            self._held = 0
+        handler, self.handler = self.handler, _GONE  # no cycles: what a stream was made of goes when it ends
+        self._stream.receiver = NOBODY
+        try:
+            handler.closed(cause)
+        except Exception as error:  # noqa: BLE001  # the edge
+            log.error("the end of a stream: %s\n%s", type(error).__name__, frames(error))
+
+
+class Methods:
+    """By path, as `/package.Service/Method`; `limit` is the largest message in bytes."""
+
+    def __init__(
+        self, methods: Mapping[bytes, Method], limit: int, memory: Budget, call_later: CallLater
+    ) -> None:
+        self._methods = dict(methods)
+        self._limit = limit
+        self._memory = memory
+        self._call_later = call_later
+
+    def accept(self, outgoing: Outgoing, stream: Stream, request: Request) -> Receiver:
+        """Begin a call, or refuse it at once."""
+        method = self._methods.get(request.path)
+        if not _is_grpc(request):
+            outgoing.head(stream, _NOT_GRPC[request.method == b"POST"])
+            outgoing.send(stream, (_GRPC_ONLY,))
+            outgoing.end(stream, b"")
+            return NOBODY
+        if method is None or request.encoding not in _ENCODINGS:
+            outgoing.end(stream, _unimplemented(request, known=method is not None))
+            return NOBODY
+        call = Call(outgoing, stream, self._memory, self._limit)
+        try:
+            call.handler = method(call)
+        except Exception as error:  # noqa: BLE001  # the edge
+            log.error("a stream cannot be opened: %s\n%s", type(error).__name__, frames(error))
+            outgoing.end(stream, _RESPONSE + _trailers(Status.INTERNAL, "the picker failed"))
+            return NOBODY
+        if request.encoding == GZIP:
+            call.expect_compressed(self._limit)
+        if request.timeout is not None:
+            call.timer = self._call_later(request.timeout, call.expire)
+        return call
+
+
+def frames(error: BaseException) -> str:
+    """Where it happened, without the exception's own words: those may quote a request."""
+    cause = error.__cause__ or error
+    return "".join(traceback.format_tb(cause.__traceback__)).rstrip()
+
+
+def _is_grpc(request: Request) -> bool:
+    kind = request.content_type
+    return request.method == b"POST" and (
+        kind == b"application/grpc" or kind.startswith((b"application/grpc+", b"application/grpc;"))
+    )
+
+
+def _unimplemented(request: Request, *, known: bool) -> bytes:
+    """Headers that are the whole answer."""
+    if known:
+        text = "only identity and gzip are taken as grpc-encoding"
+        return _RESPONSE + _trailers(Status.UNIMPLEMENTED, text) + _ACCEPTED
+    path = request.path.decode("utf-8", "replace")[:100]
+    return _RESPONSE + _trailers(Status.UNIMPLEMENTED, f"there is no method {path}")
+
+
+def _trailers(status: Status, message: str) -> bytes:
+    block = literal(b"grpc-status", b"%d" % status)
+    return block + literal(b"grpc-message", percent_encoded(message)) if message else block
+
+
+_TRAILERS_OK: Final = _trailers(Status.OK, "")

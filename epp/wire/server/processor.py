@@ -1,0 +1,115 @@
+"""ext_proc as a method of our own gRPC server: hands the messages of each stream to an Exchange and sends its answers."""
+
+import logging
+import math
+from collections.abc import Callable
+
+from google.protobuf.message import DecodeError
+
+from epp.ext_proc.answers import Answer
+from epp.ext_proc.exchange import Exchange, ExchangeError
+from epp.ext_proc.protocol import EXT_PROC, UnreadableError
+from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
+from epp.wire.server.body_message import LARGE, read_body
+from epp.wire.server.grpc_call import Call, Method, frames
+from epp.wire.server.grpc_messages import Status, StatusError
+
+log = logging.getLogger(__name__)
+
+
+class ExternalProcessor:
+    """The ext_proc service; `open_exchange` is called once per stream, `clock` gives monotonic seconds."""
+
+    def __init__(self, open_exchange: Callable[[], Exchange], clock: Callable[[], float]) -> None:
+        self.open_exchange = open_exchange
+        self.clock = clock
+        self.streams: set[_Conversation] = set()
+        self.draining = False
+        self.opened_at = -math.inf
+        """When the last stream was opened."""
+
+    def methods(self) -> dict[bytes, Method]:
+        """By path."""
+        return {f"/{EXT_PROC}/Process".encode(): self._process}
+
+    def drain(self) -> None:
+        """See Transport."""
+        self.draining = True
+        for stream in list(self.streams):
+            stream.end_if_it_may()
+
+    def _process(self, call: Call) -> "_Conversation":
+        self.opened_at = self.clock()
+        return _Conversation(self, call)
+
+
+def _read(payload: bytes) -> ProcessingRequest:
+    try:
+        return ProcessingRequest.FromString(payload)
+    except DecodeError:
+        raise UnreadableError("a message that is no ProcessingRequest") from None
+
+
+def _unheard(_: object) -> None:
+    """Nobody listens any more."""
+
+
+class _Conversation:
+    """One stream: its exchange between the client's messages and ours."""
+
+    __slots__ = ("_call", "_exchange", "_service")
+
+    def __init__(self, service: ExternalProcessor, call: Call) -> None:
+        self._service = service
+        self._call = call
+        self._exchange = service.open_exchange()
+        self._exchange.on_answer(self._answer, self.fault)
+        service.streams.add(self)
+
+    def message(self, payload: bytes) -> None:
+        """See Handler."""
+        now = self._service.clock()
+        if len(payload) >= LARGE and (piece := read_body(payload)):
+            answers = self._exchange.feed_body(*piece, now)
+        else:
+            answers = self._exchange.feed(_read(payload), now)
+        if answers:
+            self._answer(answers)
+        if self._service.draining:
+            self.end_if_it_may()
+
+    def half_closed(self) -> None:
+        """See Handler."""
+        self._call.finish(Status.OK)
+
+    def fault(self, error: Exception) -> None:
+        """See Handler. Once the response headers are answered Envoy must not see anything but OK."""
+        if isinstance(error, StatusError):
+            status, text, cause = error.status, str(error), "refused"
+        elif isinstance(error, UnreadableError):
+            status, text, cause = Status.INTERNAL, str(error), "refused"
+        else:
+            known = isinstance(error, ExchangeError)
+            text = str(error) if known else f"the picker failed: {type(error).__name__}"
+            status, cause = Status.INTERNAL, "fault"
+            log.error("an ext_proc stream ended: %s\n%s", text, frames(error))
+        if self._exchange.responded:
+            self._call.finish(Status.OK, cause=cause)
+        else:
+            self._call.finish(status, text, cause=cause)
+
+    def closed(self, cause: str) -> None:
+        """See Handler."""
+        self._service.streams.discard(self)
+        self._exchange.close(cause, self._service.clock())
+        self._exchange.on_answer(_unheard, _unheard)  # what it was given pointed back to it
+
+    def end_if_it_may(self) -> None:
+        """What a drain asks for."""
+        if self._exchange.may_end:
+            self._call.finish(Status.OK)
+
+    def _answer(self, answers: list[Answer]) -> None:
+        """What waits for the data plane to read is held, and counted, by the stream, no more by the exchange."""
+        self._call.send(answers)
+        self._exchange.sent()

@@ -1,0 +1,147 @@
+"""Does a Service make this pod visible? Decides over a list of Services and says which manifest lines are missing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from discovery.errors import RegistrationError
+from discovery.kubernetes.rbac import Right
+from discovery.source import ComponentKey
+from registry.kubernetes.pod import Pod, labels_of
+
+LIST_SERVICES: Final = Right("", "services", ("list",))
+
+
+class ServicePort(msgspec.Struct, frozen=True):
+    """One of a Service's ports. `targetPort` unset: the same as `port`; a string names a port of the container."""
+
+    port: int = 0
+    name: str | None = None
+    targetPort: int | str | None = None  # noqa: N815  # the API's name
+
+    @property
+    def target(self) -> int | str:
+        return self.targetPort or self.port
+
+
+class ServiceSpec(msgspec.Struct, frozen=True):
+    type: str | None = None
+    selector: dict[str, str] | None = None
+    ports: list[ServicePort] | None = None
+
+
+class ServiceMetadata(msgspec.Struct, frozen=True):
+    name: str
+    labels: dict[str, str] | None = None
+
+
+class Service(msgspec.Struct, frozen=True):
+    """What of a Service decides whether a pod is in its EndpointSlices."""
+
+    metadata: ServiceMetadata
+    spec: ServiceSpec = ServiceSpec()
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """As the EndpointSlice controller does: all of the selector; none and an empty one select nothing."""
+        selector = self.spec.selector or {}
+        if self.spec.type == "ExternalName" or not selector:
+            return False
+        return all(labels.get(name) == value for name, value in selector.items())
+
+
+class ServiceList(msgspec.Struct, frozen=True):
+    """The answer to a list; `items` is null when there are none."""
+
+    items: list[Service] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """By what discovery finds a component: a Service of this name (None: one that carries the labels of the seed),
+    and in it the port of this name, which must lead to `port`, where the contract is served.
+    """
+
+    key: ComponentKey
+    service: str | None
+    port_name: str
+    port: int
+
+    def check(self, pod: Pod, services: Sequence[Service]) -> None:
+        """RegistrationError unless one of `services`, those of the pod's namespace, makes the pod visible."""
+        selecting = [service for service in services if service.selects(pod.labels)]
+        visible = [service for service in selecting if self._is_watched(service)]
+        if not visible:
+            raise RegistrationError(f"{self._hidden(pod, services, selecting)}\n{self._manifest(pod)}")
+        problems = [self._port_problem(service) for service in visible]
+        if all(problems):
+            raise RegistrationError(f"{problems[0]} In the Service's spec it must say:\n{self._ports(2)}")
+
+    def _is_watched(self, service: Service) -> bool:
+        if self.service is not None:
+            return service.metadata.name == self.service
+        carried = service.metadata.labels or {}
+        return all(carried.get(name) == value for name, value in labels_of(self.key).items())
+
+    def _hidden(self, pod: Pod, services: Sequence[Service], selecting: Sequence[Service]) -> str:
+        """Why no watcher sees the pod, from the nearest miss."""
+        who = f"pod {pod.name} of {self.key} is invisible: "
+        if selecting:
+            names = ", ".join(sorted(service.metadata.name for service in selecting))
+            if self.service is None:
+                return f"{who}Service {names} selects it, but does not carry the labels that discovery looks for."
+            return (
+                f"{who}Service {names} selects it, but discovery looks at {self.service!r} (the URL's `service=` "
+                "is the template of that name, and must be the same on both sides)."
+            )
+        named = next((service for service in services if service.metadata.name == self.service), None)
+        if named is None:
+            return f"{who}no Service in namespace {pod.namespace!r} selects it."
+        return f"{who}Service {self.service} is there, but {_misses(named, pod)}."
+
+    def _port_problem(self, service: Service) -> str | None:
+        name = service.metadata.name
+        ports = {port.name or "": port for port in service.spec.ports or ()}
+        if self.port_name not in ports:
+            found = ", ".join(repr(port) for port in ports) or "none"
+            return (
+                f"Service {name} has no port named {self.port_name!r} (it has {found}), so discovery cannot ask for "
+                "the metadata (the URL's `port=` is that name)."
+            )
+        target = ports[self.port_name].target
+        if isinstance(target, int) and target != self.port:
+            return (
+                f"Service {name} leads its port {self.port_name!r} to {target}, but the worker's contract is served "
+                f"on {self.port}."
+            )
+        return None
+
+    def _manifest(self, pod: Pod) -> str:
+        labels = labels_of(self.key)
+        pairs = "\n".join(f"    {name}: {value}" for name, value in labels.items())
+        carried = "" if self.service is not None else f"\n  labels:\n{pairs}"
+        name = self.service or f"dynamo-{self.key.component}-service"
+        return (
+            "It takes this Service (or `?assert_service=false`, which asks no more):\n"
+            f"apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n  namespace: {pod.namespace}{carried}\n"
+            f"spec:\n  selector:\n{pairs}\n{self._ports(2)}"
+        )
+
+    def _ports(self, indent: int) -> str:
+        start = " " * indent
+        return f"{start}ports:\n{start}  - {{name: {self.port_name}, port: {self.port}, targetPort: {self.port}}}"
+
+
+def _misses(service: Service, pod: Pod) -> str:
+    selector = service.spec.selector or {}
+    if service.spec.type == "ExternalName":
+        return "it is of type ExternalName, which selects nothing"
+    if not selector:
+        return "it has no selector, so it selects nothing"
+    wrong = [
+        f"{name}={value} (the pod has {pod.labels.get(name) or 'none'})"
+        for name, value in selector.items()
+        if pod.labels.get(name) != value
+    ]
+    return f"it selects {', '.join(wrong)}"

@@ -1,0 +1,1 @@
+"""Registers a model server that is not ours: follows its health and describes it."""

@@ -1,0 +1,181 @@
+"""What one look at a directory sees: what is odd, what is old, what is in short supply."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from discovery.filesystem.directory import ComponentDirectory
+from discovery.filesystem.record import this_host
+from registry.filesystem.locks import HeldLock
+from tests.held_records import descriptors_left, hold, open_descriptors, write
+
+
+@pytest.fixture
+def component(tmp_path: Path) -> Path:
+    path = tmp_path / "prod" / "decode"
+    path.mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+def directory(component: Path) -> Iterator[ComponentDirectory]:
+    with closing(ComponentDirectory(component, this_host())) as opened:
+        yield opened
+
+
+def ids(directory: ComponentDirectory, now: float = 0.0) -> list[str]:
+    return sorted(directory.scan(now).instances)
+
+
+def test_a_reader_short_of_descriptors_says_so_and_forgets_nothing(
+    component: Path, directory: ComponentDirectory
+) -> None:
+    with closing_lock(hold(component, "a")):
+        assert ids(directory) == ["a"]
+        write(component, "a", counter=1)
+        with descriptors_left(0), pytest.raises(OSError, match="Too many open files"):
+            directory.scan(1.0, {"a.json"})
+        [candidate] = directory.scan(2.0, ()).candidates
+        assert candidate.reason is None
+        assert ids(directory, 3.0) == ["a"]
+
+
+def test_a_first_look_without_descriptors_is_no_empty_set(
+    component: Path, directory: ComponentDirectory
+) -> None:
+    with closing_lock(hold(component, "a")):
+        with descriptors_left(1), pytest.raises(OSError, match="Too many open files"):
+            directory.scan(0.0)
+        assert ids(directory, 1.0) == ["a"]
+
+
+def test_more_workers_than_descriptors_are_all_seen(component: Path, directory: ComponentDirectory) -> None:
+    with ExitStack() as locks:
+        for number in range(60):
+            locks.enter_context(closing_lock(hold(component, f"w{number}")))
+        with descriptors_left(20):
+            assert len(ids(directory)) == 60
+            before = open_descriptors()
+            assert len(ids(directory, 1.0)) == 60
+            assert open_descriptors() == before
+
+
+def test_a_worker_that_renews_its_lock_does_not_flap(component: Path, directory: ComponentDirectory) -> None:
+    first = hold(component, "a")
+    assert ids(directory) == ["a"]
+    with closing_lock(HeldLock(component / "aside")):
+        (component / "aside").rename(component / "a.lock")
+        first.release()
+        [candidate] = directory.scan(1.0, ()).candidates
+        assert candidate.reason is None
+
+
+def test_what_is_no_file_is_reported_and_waited_for_by_nobody(
+    component: Path, directory: ComponentDirectory
+) -> None:
+    os.mkfifo(component / "pipe.json")
+    (component / "folder.json").mkdir()
+    write(component, "b")
+    os.mkfifo(component / "b.lock")
+    with closing_lock(hold(component, "a")):
+        assert ids(directory) == ["a"]
+        reasons = {c.id: c.reason for c in directory.scan(1.0).candidates}
+        assert reasons["pipe"] == reasons["folder"] == "its record cannot be used: not a regular file"
+
+
+@pytest.mark.parametrize(
+    "address", ["foo:bar", "a..b", "x/y", "a b", "u:p@127.0.0.1", "a\0b", "fe80::1%lo", "*", "", "0.0.0.0"]
+)
+def test_a_record_with_an_address_that_is_none_is_a_rejected_candidate(
+    component: Path, directory: ComponentDirectory, address: str
+) -> None:
+    (component / "bad.lock").touch()
+    path = write(component, "bad")
+    path.write_text(path.read_text().replace('"127.0.0.1"', f'"{address}"'.replace("\0", "\\u0000")))
+    [candidate] = directory.scan(0.0).candidates
+    assert candidate.instance is None
+    assert "not a whole record: address: Value error" in (candidate.reason or "")
+
+
+def test_file_names_cannot_write_to_a_terminal(component: Path, directory: ComponentDirectory) -> None:
+    (component / "x\x1b[2J\n.json").touch()
+    (component / os.fsdecode(b"\xff.json")).touch()
+    assert {c.id for c in directory.scan(0.0).candidates} == {r"x\x1b[2J\n", r"\udcff"}
+
+
+def test_a_record_of_before_the_last_boot_is_not_believed_until_it_speaks(
+    component: Path, directory: ComponentDirectory
+) -> None:
+    path = write(component, "a", host="another-boot")
+    os.utime(path, (path.stat().st_mtime - 100,) * 2)
+    [candidate] = directory.scan(0.0).candidates
+    assert "silent for more than 6 s" in (candidate.reason or "")
+    assert path.exists(), "it may be that only its clock is off"
+    write(component, "a", host="another-boot", counter=1)
+    assert ids(directory, 1.0) == ["a"]
+
+
+def test_a_fresh_record_of_another_host_is_believed_at_once(
+    component: Path, directory: ComponentDirectory
+) -> None:
+    write(component, "a", host="another-host")
+    assert ids(directory) == ["a"]
+
+
+def test_what_was_dead_is_alive_with_its_next_record(component: Path, directory: ComponentDirectory) -> None:
+    write(component, "a")
+    assert ids(directory) == []
+    with closing_lock(hold(component, "a")):
+        assert sorted(directory.scan(1.0, {"a.json"}).instances) == ["a"]
+
+
+def test_the_dead_take_no_descriptors(component: Path, directory: ComponentDirectory) -> None:
+    for number in range(40):
+        write(component, f"w{number}")
+        (component / f"w{number}.lock").touch()
+    before = open_descriptors()
+    assert ids(directory) == []
+    assert open_descriptors() == before + 1, "the directory itself"
+
+
+def test_a_link_is_no_record_and_no_lock(
+    component: Path, directory: ComponentDirectory, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    with closing_lock(hold(component, "a")):
+        (component / "a.json").rename(elsewhere)
+        (component / "a.json").symlink_to(elsewhere)
+        [candidate] = directory.scan(0.0).candidates
+        assert candidate.reason is not None
+        assert candidate.reason.startswith("its record cannot be used")
+        (component / "a.json").unlink()
+        elsewhere.rename(component / "a.json")
+        (component / "a.lock").rename(elsewhere)
+        (component / "a.lock").symlink_to(elsewhere)
+        [candidate] = directory.scan(1.0).candidates
+        assert candidate.reason is not None
+        assert candidate.reason.startswith("its lock cannot be probed")
+
+
+def test_a_directory_that_took_the_place_of_another_is_noticed(
+    component: Path, directory: ComponentDirectory
+) -> None:
+    assert ids(directory) == []
+    for _ in range(5):  # the number of the removed one is given to the next, on most file systems
+        component.rmdir()
+        component.mkdir()
+    with pytest.raises(FileNotFoundError, match=re.escape(f"{component} was removed, or replaced")):
+        directory.scan(1.0)
+
+
+def closing_lock(lock: HeldLock) -> "closing[_Closing]":
+    return closing(_Closing(lock))
+
+
+class _Closing:
+    def __init__(self, lock: HeldLock) -> None:
+        self.close = lock.release

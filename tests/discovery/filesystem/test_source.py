@@ -1,0 +1,296 @@
+"""The directory as truth: real locks, real processes, real deaths."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from discovery import (
+    Instance,
+    InstanceAddedEvent,
+    InstanceRemovedEvent,
+    RegistrationError,
+    SourceDiscovery,
+    WatchState,
+)
+from discovery.filesystem.directory import ComponentDirectory
+from discovery.filesystem.record import this_host
+from discovery.filesystem.root import RootError, check_root
+from discovery.filesystem.source import FilesystemSource, is_network_filesystem
+from registry.filesystem.membership import FilesystemMembership
+from tests.owner_process import owner
+
+Eventually = Callable[..., Awaitable[float]]
+
+
+def an_instance(instance_id: str = "a", incarnation: str = "one") -> Instance:
+    return Instance(instance_id, "prod", "decode", "127.0.0.1", 80, incarnation)
+
+
+@pytest.fixture
+def component(tmp_path: Path) -> Path:
+    path = tmp_path / "prod" / "decode"
+    path.mkdir(parents=True)
+    return path
+
+
+@pytest.fixture
+async def discovering(tmp_path: Path) -> AsyncIterator[SourceDiscovery]:
+    async with SourceDiscovery(FilesystemSource(tmp_path)) as service:
+        yield service
+
+
+async def test_a_killed_owner_leaves_no_ghost_and_the_next_worker_removes_its_record(
+    tmp_path: Path, component: Path, discovering: SourceDiscovery, eventually: Eventually
+) -> None:
+    async with discovering.watch("prod", "decode") as stream:
+        with owner(tmp_path, "a") as process:
+            assert isinstance(await anext(stream), InstanceAddedEvent)
+            process.send_signal(signal.SIGKILL)
+            removed = await anext(stream)
+            assert isinstance(removed, InstanceRemovedEvent)
+            assert removed.reason == "deleted"
+            assert {p.name for p in component.iterdir()} == {".lock", "a.json", "a.lock"}, (
+                "a reader only reads"
+            )
+            with owner(tmp_path, "b"):
+                await eventually(lambda: not [p for p in component.iterdir() if p.name.startswith("a.")])
+
+
+async def test_a_forked_child_does_not_keep_a_dead_owner_alive(
+    tmp_path: Path, discovering: SourceDiscovery
+) -> None:
+    with owner(tmp_path, "a", "fork") as process:
+        async with discovering.watch("prod", "decode") as stream:
+            assert isinstance(await anext(stream), InstanceAddedEvent)
+            process.send_signal(signal.SIGKILL)
+            assert isinstance(await anext(stream), InstanceRemovedEvent)
+    # the child, which nobody waits for, is told to end by its closed standard output at the latest after 60 s
+
+
+async def test_a_stopped_owner_lives(tmp_path: Path, discovering: SourceDiscovery) -> None:
+    with owner(tmp_path, "a") as process:
+        process.send_signal(signal.SIGSTOP)
+        assert [i.id for i in await discovering.list_instances("prod", "decode")] == ["a"]
+        process.send_signal(signal.SIGCONT)
+
+
+async def test_two_processes_never_share_an_id(tmp_path: Path, discovering: SourceDiscovery) -> None:
+    with owner(tmp_path, "a"):
+        with pytest.raises(RegistrationError, match="'a' is held by a living process"):
+            await FilesystemMembership(tmp_path).join(an_instance())
+        assert len(await discovering.list_instances("prod", "decode")) == 1
+
+
+async def test_a_dead_owners_id_can_be_taken_at_once(tmp_path: Path, discovering: SourceDiscovery) -> None:
+    with owner(tmp_path, "a") as process:
+        process.kill()
+        process.wait()
+        membership = FilesystemMembership(tmp_path)
+        await membership.join(an_instance(incarnation="two"))
+        [instance] = await discovering.list_instances("prod", "decode")
+        assert instance.incarnation == "two"
+        await membership.leave()
+
+
+async def test_leaving_removes_the_files_at_once(
+    tmp_path: Path, component: Path, discovering: SourceDiscovery
+) -> None:
+    membership = FilesystemMembership(tmp_path)
+    await membership.join(an_instance())
+    assert {p.name for p in component.iterdir()} == {".lock", "a.json", "a.lock"}
+    await membership.leave()
+    await membership.leave()
+    assert {p.name for p in component.iterdir()} == {".lock"}
+    assert await discovering.list_instances("prod", "decode") == []
+
+
+async def test_removed_files_come_back_while_the_owner_lives(
+    tmp_path: Path, component: Path, discovering: SourceDiscovery
+) -> None:
+    membership = FilesystemMembership(tmp_path)
+    await membership.join(an_instance())
+    async with discovering.watch("prod", "decode") as stream:
+        assert isinstance(await anext(stream), InstanceAddedEvent)
+        for path in component.iterdir():
+            path.unlink()
+        component.rmdir()
+        assert isinstance(await anext(stream), InstanceRemovedEvent)
+        assert isinstance(await anext(stream), InstanceAddedEvent)
+    await membership.leave()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{"version": 1, "instance_id": "b', "not a whole record"),
+        (b"", "not a whole record"),
+        (b'{"version": 2}', "not a whole record"),
+        (b"\xff\x00", "not a whole record"),
+        (b"x" * 100_000, "larger than 65536 bytes"),
+    ],
+)
+async def test_a_half_written_or_foreign_file_is_reported_and_skipped(
+    tmp_path: Path, component: Path, discovering: SourceDiscovery, content: bytes, reason: str
+) -> None:
+    (component / "b.json").write_bytes(content)
+    (component / "README").write_text("not a record at all")
+    with owner(tmp_path, "a"):
+        assert [i.id for i in await discovering.list_instances("prod", "decode")] == ["a"]
+        explanation = await discovering.explain("prod", "decode")
+        [broken] = [candidate for candidate in explanation.candidates if candidate.id == "b"]
+        assert reason in (broken.reason or "")
+        assert (component / "b.json").exists(), "what is not ours is not removed"
+
+
+def a_record(host: str, counter: int = 0, **more: object) -> str:
+    return json.dumps(
+        {
+            "version": 1,
+            "instance_id": "a",
+            "namespace": "prod",
+            "component": "decode",
+            "incarnation": "one",
+            "host": host,
+            "address": "10.0.0.1",
+            "port": 80,
+            "status": "ready",
+            "labels": {},
+            "counter": counter,
+        }
+        | more
+    )
+
+
+def ids(directory: ComponentDirectory, now: float) -> list[str]:
+    return sorted(directory.scan(now).instances)
+
+
+def test_another_hosts_worker_is_judged_by_its_counter_and_our_clock(component: Path) -> None:
+    directory = ComponentDirectory(component, "this")
+    record = component / "a.json"
+    record.write_text(a_record("other"))
+    assert ids(directory, 0.0) == ["a"]
+    assert ids(directory, 5.0) == ["a"]
+    record.write_text(a_record("other", counter=1))
+    assert ids(directory, 10.0) == ["a"]
+    assert ids(directory, 16.5) == []
+    [silent] = directory.scan(17.0).candidates
+    assert silent.reason is not None
+    assert "silent for more than 6 s" in silent.reason
+    directory.close()
+
+
+def test_another_hosts_worker_that_speaks_again_is_back(component: Path) -> None:
+    directory = ComponentDirectory(component, "this")
+    record = component / "a.json"
+    record.write_text(a_record("other"))
+    assert ids(directory, 0.0) == ["a"]
+    assert ids(directory, 10.0) == []
+    record.write_text(a_record("other", counter=100))
+    assert ids(directory, 11.0) == ["a"]
+    directory.close()
+
+
+def test_unknown_keys_are_tolerated_and_a_foreign_path_is_not(component: Path) -> None:
+    directory = ComponentDirectory(component, "this")
+    (component / "a.json").write_text(a_record("other", newer={"x": 1}))
+    (component / "b.json").write_text(a_record("other"))
+    assert ids(directory, 0.0) == ["a"]
+    reasons = [c.reason for c in directory.scan(0.0).candidates if c.id == "b"]
+    assert "foreign record" in (reasons[0] or "")
+    directory.close()
+
+
+def test_an_unlocked_record_of_this_host_is_dead(component: Path) -> None:
+    directory = ComponentDirectory(component, this_host())
+    (component / "a.json").write_text(a_record(this_host()))
+    (component / "a.lock").touch()
+    [dead] = directory.scan(0.0).candidates
+    assert dead.instance is None
+    assert "its owner is dead" in (dead.reason or "")
+    directory.close()
+
+
+async def test_a_missing_root_that_was_named_is_a_clear_error(tmp_path: Path) -> None:
+    missing = tmp_path / "nowhere"
+    async with SourceDiscovery(FilesystemSource(missing)) as service:
+        with pytest.raises(RootError, match=f"the root {missing} does not exist: mkdir"):
+            await service.list_instances("prod", "decode")
+    with pytest.raises(RegistrationError, match="does not exist"):
+        await FilesystemMembership(missing).join(an_instance())
+
+
+async def test_a_root_that_everyone_can_write_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with pytest.raises(RegistrationError, match="can be written by everyone"):
+        await FilesystemMembership(tmp_path).join(an_instance())
+
+
+async def test_a_root_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(RootError, match="is not a directory"):
+        check_root(tmp_path / "file")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs another user's directory, which only root can make")
+async def test_another_users_root_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 12345, -1)
+    with pytest.raises(RootError, match="belongs to user 12345"):
+        check_root(tmp_path)
+
+
+async def test_the_default_root_is_made_for_this_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ADSUM_ROOT", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    async with SourceDiscovery(FilesystemSource()) as service, service.watch("prod", "decode") as stream:
+        assert (await service.explain("prod", "decode")).candidates == ()
+        assert list(tmp_path.iterdir()) == [], "a reader makes nothing"
+        membership = FilesystemMembership()
+        await membership.join(an_instance())
+        assert isinstance(await anext(stream), InstanceAddedEvent)
+        assert (tmp_path / "adsum").stat().st_mode & 0o777 == 0o700
+        await membership.leave()
+
+
+async def test_a_reader_makes_nothing_and_sees_what_is_made(
+    tmp_path: Path, discovering: SourceDiscovery, eventually: Eventually
+) -> None:
+    assert await discovering.list_instances("typo", "nobody") == []
+    assert (await discovering.explain("typo", "nobody")).candidates == ()
+    async with discovering.watch("prod", "decode") as stream:
+        assert list(tmp_path.iterdir()) == []
+        with owner(tmp_path, "a"):
+            assert isinstance(await anext(stream), InstanceAddedEvent)
+        assert isinstance(await anext(stream), InstanceRemovedEvent)
+        shutil.rmtree(tmp_path / "prod")
+        await asyncio.sleep(0.6)
+        assert list(tmp_path.iterdir()) == []
+        assert stream.health.state is WatchState.SYNCED
+        with owner(tmp_path, "b"):
+            assert (await anext(stream)).instance_id == "b"
+
+
+async def test_a_directory_that_others_can_write_to_later_is_noticed(
+    tmp_path: Path, component: Path, discovering: SourceDiscovery, eventually: Eventually
+) -> None:
+    with owner(tmp_path, "a"):
+        async with discovering.watch("prod", "decode") as stream:
+            component.chmod(0o777)
+            await eventually(lambda: stream.health.state is WatchState.DEGRADED, within=20)
+            assert f"{component} can be written by everyone" in (stream.health.reason or "")
+            assert set(stream.instances) == {"a"}, "what was known goes on serving"
+            component.chmod(0o700)
+            await eventually(lambda: stream.health.state is WatchState.SYNCED, within=20)
+
+
+def test_the_kernels_own_filesystems_are_not_network_ones(tmp_path: Path) -> None:
+    assert not is_network_filesystem(tmp_path)
+    assert not is_network_filesystem(Path("/proc"))

@@ -1,0 +1,80 @@
+"""Workers that hang keep nobody waiting, however many they are."""
+
+import asyncio
+import socket
+
+from discovery import Instance, MetadataClient, SourceDiscovery
+from discovery.memory import MemorySource, MemoryStore
+from discovery.metadata.concurrency import Turns
+from tests.fake_worker import FakeWorker, serving
+
+
+async def test_hundreds_that_hang_keep_nobody_waiting(store: MemoryStore) -> None:
+    """Each may take 30 seconds to answer, and 128 are asked at once."""
+    async with serving(FakeWorker("0.0.0.0")) as good:
+        with socket.create_server(("0.0.0.0", 0), backlog=1024) as hung:  # the kernel accepts, nobody answers
+            port = hung.getsockname()[1]
+            for number in range(400):
+                where = f"127.1.{number // 200}.{number % 200 + 1}"
+                store.put(Instance(f"hung-{number:03}", "prod", "decode", where, port, "one"))
+            for number in range(20):
+                where = f"127.2.0.{number + 1}"
+                store.put(Instance(f"good-{number:02}", "prod", "decode", where, good.port, "one"))
+            service = SourceDiscovery(MemorySource(store), client=MetadataClient(timeout=30.0))
+            async with service, service.watch("prod", "decode", metadata=True) as stream:
+                async with asyncio.timeout(25):
+                    while len(stream.instances) < 20:
+                        await anext(stream)
+                assert all(instance_id.startswith("good") for instance_id in stream.instances)
+
+
+async def test_what_is_answered_soon_takes_turns() -> None:
+    turns, most, now = Turns(4), 0, 0
+
+    async def ask() -> None:
+        nonlocal most, now
+        async with turns.turn():
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(0)
+            now -= 1
+
+    await asyncio.gather(*(ask() for _ in range(100)))
+    assert (most, now) == (4, 0)
+
+
+async def test_who_waits_long_gives_way_and_a_place_given_back_twice_is_one_place() -> None:
+    turns = Turns(1)
+    order: list[str] = []
+    answer = asyncio.Event()
+
+    async def ask(name: str, *, slow: bool) -> None:
+        async with turns.turn():
+            order.append(f"{name} begins")
+            if slow:
+                await answer.wait()
+            order.append(f"{name} ends")
+
+    slow = asyncio.create_task(ask("slow", slow=True))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        await ask("quick", slow=False)
+        answer.set()
+        await slow
+    assert order == ["slow begins", "quick begins", "quick ends", "slow ends"]
+    await one_at_a_time(turns)
+
+
+async def test_who_gives_up_waiting_leaves_the_place_to_others() -> None:
+    await one_at_a_time(Turns(1))
+
+
+async def one_at_a_time(turns: Turns) -> None:
+    async with turns.turn():
+        waiting = asyncio.create_task(turns.turn().__aenter__())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    async with asyncio.timeout(20), turns.turn(retry=True):
+        pass

@@ -1,0 +1,125 @@
+"""GETs of workers over kept connections, against servers that behave as no server should."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from discovery import Instance, MetadataUnavailableError, WorkerUnreachableError
+from discovery.metadata.connections import Asker
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+@asynccontextmanager
+async def serving(serve: Serve) -> AsyncIterator[Instance]:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await serve(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield Instance("w", "prod", "decode", "127.0.0.1", server.sockets[0].getsockname()[1], "one")
+    finally:
+        server.close()
+
+
+@asynccontextmanager
+async def asking(token: str | None = None) -> AsyncIterator[Asker]:
+    asker = Asker(ssl_context=None, token=token)
+    try:
+        yield asker
+    finally:
+        await asker.aclose()
+
+
+async def test_one_connection_serves_one_question_after_the_other_and_two_at_once_have_two() -> None:
+    heads: list[list[bytes]] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append([])
+        while True:
+            heads[-1].append(await reader.readuntil(b"\r\n\r\n"))
+            await asyncio.sleep(0.05)
+            writer.write(EMPTY)
+
+    async with serving(serve) as worker, asking("s3cret") as asker:
+        for _ in range(3):
+            answer = await asker.get(worker, "/metadata", {"Prefer": "wait=2"}, 20)
+            assert (answer.status, bytes(answer.body)) == (200, b"{}")
+        assert len(heads) == 1
+        assert heads[0][0].decode().split("\r\n")[:2] == [
+            "GET /metadata HTTP/1.1",
+            f"Host: {worker.authority}",
+        ]
+        assert b"\r\nAuthorization: Bearer s3cret\r\n" in heads[0][0]
+        assert heads[0][0].endswith(b"\r\nPrefer: wait=2\r\n\r\n")
+        await asyncio.gather(*(asker.get(worker, "/health", {}, 20) for _ in range(2)))
+        assert sorted(map(len, heads)) == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "does not speak HTTP/1.1"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9999999\r\n\r\n", "more than 1048576 bytes"),
+        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx", "encoded"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, "header fields take more than"),
+    ],
+)
+async def test_what_is_no_answer_is_somebody_who_listens(said: bytes, reason: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        await reader.read()
+
+    async with serving(serve) as worker, asking() as asker:
+        with pytest.raises(MetadataUnavailableError, match=reason) as caught:
+            await asker.get(worker, "/metadata", {}, 20)
+    assert caught.value.connected
+    assert not isinstance(caught.value, WorkerUnreachableError)
+
+
+async def test_refused_cut_and_silent_are_told_apart() -> None:
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    seen: list[tuple[bool, bool]] = []
+    async with serving(cut) as refused:
+        pass
+    async with serving(cut) as cutting, serving(silent) as hung, asking() as asker:
+        for worker in (refused, cutting, hung):
+            with pytest.raises(WorkerUnreachableError) as caught:
+                await asker.get(worker, "/metadata", {}, 0.3)
+            seen.append((caught.value.connected, caught.value.silent))
+    assert seen == [(False, False), (True, False), (True, True)]
+
+
+async def test_closing_ends_what_is_under_way_and_leaves_no_connection_behind() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    asker = Asker(ssl_context=None, token=None)
+    async with serving(silent) as worker:
+        under_way = asyncio.create_task(asker.get(worker, "/metadata", {}, 20))
+        await asyncio.sleep(0.1)
+        await asker.aclose()
+        async with asyncio.timeout(10):
+            with pytest.raises(WorkerUnreachableError):
+                await under_way
+        with pytest.raises(MetadataUnavailableError, match="its discovery is closed"):
+            await asker.get(worker, "/metadata", {}, 20)
+    gc.collect()  # a transport that was left open would warn, which is an error here
+
+
+def test_a_token_that_no_header_can_hold_is_refused_and_not_shown() -> None:
+    with pytest.raises(ValueError, match="the bearer token has a character") as caught:
+        Asker(ssl_context=None, token="s3cret\r\nX: 1")
+    assert "s3cret" not in str(caught.value)

@@ -1,0 +1,203 @@
+"""How soon a worker that is frozen is told: its process is stopped, its connections stay open."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import discovery
+from discovery import (
+    Instance,
+    InstanceAddedEvent,
+    InstanceEventStream,
+    InstanceRemovedEvent,
+    InstanceUpdatedEvent,
+    MetadataClient,
+    SourceDiscovery,
+)
+from discovery.memory import MemorySource, MemoryStore
+from discovery.metadata.silence import VARIABLE, Silence, given
+
+WORKER = """
+import asyncio, sys, registry
+async def main():
+    async with registry.open(sys.argv[1], instance_id="w-0").register_instance("prod", "decode") as worker:
+        worker.set_ready("ready")
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+asyncio.run(main())
+"""
+LISTED = """
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_error(404)
+    def log_message(self, *arguments):
+        pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@asynccontextmanager
+async def process(script: str, *arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """A worker's process, and the first line that it says."""
+    pipe = asyncio.subprocess.PIPE
+    started = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, *arguments, stdin=pipe, stdout=pipe
+    )
+    assert started.stdout is not None
+    try:
+        async with asyncio.timeout(30):
+            line = (await started.stdout.readline()).decode().strip()
+        yield started, line
+    finally:
+        if started.returncode is None:
+            started.send_signal(signal.SIGCONT)
+            started.kill()
+        await started.communicate()
+
+
+async def next_event(stream: InstanceEventStream, within: float = 20) -> discovery.InstanceEvent:
+    async with asyncio.timeout(within):
+        return await anext(stream)
+
+
+async def frozen_and_thawed(stream: InstanceEventStream, worker: asyncio.subprocess.Process) -> None:
+    assert isinstance(await next_event(stream), InstanceAddedEvent)
+    await asyncio.sleep(1.0)  # until it was heard
+    worker.send_signal(signal.SIGSTOP)
+    lost = await next_event(stream)
+    assert isinstance(lost, InstanceUpdatedEvent)
+    assert not lost.new.reachable
+    assert not next(iter(stream.instances.values())).reachable
+    worker.send_signal(signal.SIGCONT)
+    back = await next_event(stream)
+    assert isinstance(back, InstanceUpdatedEvent)
+    assert back.new.reachable
+
+
+@asynccontextmanager
+async def watching(url: str, **options: Any) -> AsyncIterator[InstanceEventStream]:
+    metadata = options.pop("metadata", False)
+    async with (
+        discovery.open(url, **options) as found,
+        found.watch("prod", "decode", metadata=metadata) as stream,
+    ):
+        yield stream
+
+
+@pytest.mark.parametrize("metadata", [False, True])
+async def test_a_frozen_worker_is_told_in_every_watch(tmp_path: Path, metadata: bool) -> None:
+    url = f"file://{tmp_path}"
+    async with process(WORKER, url) as (worker, _), watching(url, metadata=metadata) as stream:
+        await frozen_and_thawed(stream, worker)
+
+
+@pytest.mark.parametrize("metadata", [False, True])
+async def test_a_frozen_server_that_is_listed_and_polled_is_told_too(metadata: bool) -> None:
+    async with AsyncExitStack() as stack:
+        server, port = await stack.enter_async_context(process(LISTED))
+        where = f"static://127.0.0.1:{port}"
+        stream = await stack.enter_async_context(watching(where, metadata=metadata))
+        await frozen_and_thawed(stream, server)
+
+
+async def test_a_watch_without_metadata_tells_nothing_else_of_what_a_worker_says(tmp_path: Path) -> None:
+    """Its own word that it drains, and the connection that it closes, come before its source says that it is gone."""
+    url = f"file://{tmp_path}"
+    async with process(WORKER, url) as (worker, _), watching(url) as stream:
+        added = await next_event(stream)
+        assert added.instance.revision is None
+        await asyncio.sleep(0.5)
+        assert worker.stdin is not None
+        worker.stdin.close()
+        assert isinstance(await next_event(stream), InstanceRemovedEvent)
+
+
+async def test_a_worker_that_nobody_ever_heard_is_not_told_to_be_silent() -> None:
+    async with watching("static://127.0.0.1:9", silent_after=1.0) as stream:
+        assert (await next_event(stream)).instance.reachable
+        with pytest.raises(TimeoutError):
+            await next_event(stream, 2.5)
+
+
+async def test_watchers_of_one_key_share_one_look(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}"
+    async with (
+        process(WORKER, url) as (worker, _),
+        discovery.open(url, silent_after=1.0) as found,
+        found.watch("prod", "decode") as first,
+        found.watch("prod", "decode") as second,
+    ):
+        before = connections(worker.pid)
+        await asyncio.sleep(1.5)
+        assert connections(worker.pid) - before <= 1
+        for stream in (first, second):
+            assert (await next_event(stream)).instance.reachable
+        worker.send_signal(signal.SIGSTOP)
+        for stream in (first, second):
+            assert not (await next_event(stream)).instance.reachable
+
+
+async def test_what_a_watch_without_metadata_looks_at_is_bounded(eventually: Any) -> None:
+    store = MemoryStore()
+    for number in range(2100):
+        where = f"127.3.{number // 200}.{number % 200 + 1}"
+        store.put(Instance(f"w-{number}", "prod", "decode", where, 9, "one"))  # nobody listens there
+
+    def followed() -> int:
+        return sum(task.get_name().startswith("follow ") for task in asyncio.all_tasks())
+
+    async with SourceDiscovery(MemorySource(store)) as found, found.watch("prod", "decode") as stream:
+        assert len(stream.instances) == 2100
+        await eventually(lambda: followed() == 2048, within=30)
+        async with found.watch("prod", "decode", metadata=True):
+            await eventually(lambda: followed() == 2100, within=30)
+
+
+def connections(pid: int) -> int:
+    """Open sockets of a process."""
+    links = (os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd"))
+    return sum(link.startswith("socket:") for link in links)
+
+
+@pytest.mark.parametrize("seconds", [1.0, 1.5, 4.0, 60.0])
+def test_the_longest_time_between_two_signs_of_life_is_within_what_was_asked_for(seconds: float) -> None:
+    silence = Silence.told_within(seconds)
+    assert silence.wait + silence.margin < seconds
+    assert 1.1 * silence.poll + silence.margin < seconds
+    assert silence.in_every_watch
+
+
+def test_zero_looks_in_no_watch_without_metadata() -> None:
+    assert not Silence.told_within(0).in_every_watch
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "0.5", "inf", "1e9"])
+def test_what_makes_no_sense_is_refused_with_its_name(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, text)
+    with pytest.raises(ValueError, match=rf"\${VARIABLE} is '{text}'; expected seconds from 1 to 3600, or 0"):
+        given(None)
+    if text != "soon":
+        with pytest.raises(ValueError, match="silent_after is"):
+            discovery.open("memory://x", silent_after=float(text))
+
+
+def test_the_environment_says_it_where_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert given(None) == Silence.told_within(4)
+    monkeypatch.setenv(VARIABLE, "8")
+    assert given(None) == Silence.told_within(8)
+    assert given(2) == Silence.told_within(2)
+
+
+def test_a_client_of_ones_own_heeds_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "8")
+    assert MetadataClient().silence == Silence.told_within(8)

@@ -1,0 +1,353 @@
+"""Fixed addresses: lists, host names, files."""
+
+import asyncio
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import discovery
+from discovery import InstanceAddedEvent, InstanceRemovedEvent, SourceDiscovery, WatchState
+from discovery.static.endpoints_file import (
+    EndpointsFile,
+    FixedEndpoint,
+    describe_change,
+    parse_hosts,
+    read_endpoints_file,
+)
+from discovery.static.source import StaticSource, open_static
+
+
+async def listed(url: str) -> list[str]:
+    async with discovery.open(url) as service:
+        return [f"{i.id} {i.authority}" for i in await service.list_instances("any", "thing")]
+
+
+async def test_a_list_of_addresses() -> None:
+    assert await listed("static://10.0.0.1:8000,[::1]:8001") == [
+        "0000-0000-0000-0000-0000-0000-0000-0001-8001 [::1]:8001",
+        "10-0-0-1-8000 10.0.0.1:8000",
+    ]
+
+
+async def test_a_host_name_stands_for_all_its_addresses() -> None:
+    assert "127-0-0-1-8000 127.0.0.1:8000" in await listed("static://localhost:8000")
+
+
+async def test_a_name_that_does_not_resolve_hides_nobody_and_shows_in_explain() -> None:
+    async with discovery.open("static://nowhere.invalid:80,10.0.0.1:80") as service:
+        assert [i.id for i in await service.list_instances("any", "thing")] == ["10-0-0-1-80"]
+        reasons = {c.id: c.reason or "" for c in (await service.explain("any", "thing")).candidates}
+        assert "does not resolve" in reasons["nowhere.invalid"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "message"),
+    [
+        ("10.0.0.1", "is not host:port"),
+        ("10.0.0.1:0", "port from 1 to 65535"),
+        ("10.0.0.1:65536", "port from 1 to 65535"),
+        ("10.0.0.1:http", "is not host:port"),
+        ("::1:80", "needs brackets"),
+        ("[x]:80", "not an IPv6 address"),
+        (":80", "is not host:port"),
+        (",", "no endpoint is named"),
+        ("good:80,bad..name:80", "'bad..name:80': 'bad..name' is not a host name: label empty"),
+        (f"{'a' * 64}.org:80", "is not a host name"),
+        ("a/b:80", "'a/b' is not a host name"),
+        ("a b:80", "'a b' is not a host name"),
+        ("user@host:80", "'user@host' is not a host name"),
+        ("[10.0.0.1]:80", "not an IPv6 address"),
+        ("[fe80::1%eth0]:80", "the zone %eth0 means something on one machine only"),
+        (f"h:{'9' * 5000}", "is not host:port"),
+    ],
+)
+def test_a_wrong_entry_is_named(hosts: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_hosts(hosts)
+
+
+@pytest.mark.parametrize("name", ["b\u00fccher.example", "under_score", "Upper.Case", "dot.at.end."])
+def test_host_names_of_all_kinds(name: str) -> None:
+    assert [endpoint.address for endpoint in parse_hosts(f"{name}:80")] == [name.lower()]
+
+
+async def test_an_ipv6_address_may_stand_behind_another_host() -> None:
+    assert await listed("static://10.0.0.1:80,[::1]:80") == [
+        "0000-0000-0000-0000-0000-0000-0000-0001-80 [::1]:80",
+        "10-0-0-1-80 10.0.0.1:80",
+    ]
+
+
+async def test_a_name_that_no_resolver_can_be_asked_for_ends_nothing() -> None:
+    endpoints = [FixedEndpoint("bad..name", 80, "bad"), FixedEndpoint("10.0.0.1", 80, "good")]
+    async with SourceDiscovery(StaticSource(lambda: endpoints)) as service:
+        assert [i.id for i in await service.list_instances("any", "thing")] == ["good"]
+        [reason] = [c.reason for c in (await service.explain("any", "thing")).candidates if c.id == "bad"]
+        assert "label empty" in (reason or "")
+
+
+@given(st.text(max_size=30))
+def test_no_text_makes_it_fail_in_another_way(text: str) -> None:
+    try:
+        for endpoint in parse_hosts(text):
+            assert 1 <= endpoint.port <= 65535
+    except ValueError:
+        pass
+
+
+@pytest.mark.parametrize(("hosts", "path"), [("", ""), ("", "/"), ("10.0.0.1:80", "/file")])
+def test_a_static_url_names_hosts_or_a_file(hosts: str, path: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        open_static(hosts, path)
+
+
+YAML = """
+endpoints:
+  - name: vllm-0
+    address: 10.0.0.1
+    port: "8000"
+    labels: {model: llama}
+  - name: vllm-1
+    namespace: other
+    address: localhost
+    port: 8001
+"""
+
+
+async def test_the_go_pickers_file(tmp_path: Path) -> None:
+    (tmp_path / "endpoints.yaml").write_text(YAML)
+    found = await listed(f"static://{tmp_path / 'endpoints.yaml'}")
+    assert found[0] == "vllm-0 10.0.0.1:8000"
+    assert "vllm-1-127-0-0-1 127.0.0.1:8001" in found
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("endpoints: 5", r"endpoints: .*list"),
+        ("endpoints: [{name: a, address: 10.0.0.1}]", "endpoints.0.port: Field required"),
+        ("endpoints: [{name: a, address: 10.0.0.1, port: 0}]", "endpoints.0.port"),
+        ("endpoints: [{name: A, address: 10.0.0.1, port: 1}]", "endpoints.0.name: .*DNS-1123"),
+        ("endpoints: [{name: a, address: 10.0.0.1, port: 1, metrics: 2}]", "endpoints.0.metrics"),
+        ("endpoints: [{name: a, address: x, port: 1}, {name: a, address: y, port: 1}]", "'a' stands twice"),
+        ("endpoints: [{name: a, address: bad..name, port: 1}]", "endpoints.0.address: 'bad..name' is not"),
+        ("endpoints: [{name: a, address: 'fe80::1%lo', port: 1}]", "endpoints.0.address: the zone %lo"),
+        ("endpoints: " + "[" * 100_000 + "]" * 100_000, "nested deeper than 20 levels"),
+        ("- " * 300_000, "nested deeper than 20 levels"),
+        (
+            "endpoints: [{name: a, namespace: x, address: h, port: 1}, {name: a, address: h, port: 1}, "
+            + "{name: a.x, address: h, port: 1}]",
+            "two endpoints would be the instance 'a.x'",
+        ),
+        ("{", "neither YAML nor JSON"),
+        ("- 1", "the document"),
+    ],
+)
+def test_a_wrong_file_names_the_place(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_endpoints_file(path)
+
+
+async def test_the_same_name_in_two_namespaces_hides_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(
+        "endpoints:\n"
+        "- {name: a, namespace: x, address: 10.0.0.1, port: 1}\n"
+        "- {name: a, namespace: y, address: 10.0.0.2, port: 2}\n"
+        "- {name: b, namespace: y, address: 10.0.0.3, port: 3}\n"
+    )
+    assert await listed(f"static://{path}") == ["a.x 10.0.0.1:1", "a.y 10.0.0.2:2", "b 10.0.0.3:3"]
+
+
+def test_a_file_that_did_not_change_is_not_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.json"
+
+    def write(port: int, seconds_ago: float) -> None:
+        path.write_text(json.dumps({"endpoints": [{"name": "w", "address": "10.0.0.1", "port": port}]}))
+        then = time.time() - seconds_ago
+        os.utime(path, (then, then))
+
+    write(1, 100)
+    read = EndpointsFile(path)
+    first = read()
+    assert read() is first
+    write(2, 50)
+    assert [endpoint.port for endpoint in read()] == [2]
+    write(3, 0)  # just now: another change could carry the same time
+    fresh = read()
+    assert read() is not fresh
+    path.write_text("{")
+    os.utime(path, (1, 1))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="neither YAML nor JSON"):
+            read()
+    write(4, 10)
+    assert [endpoint.port for endpoint in read()] == [4]
+
+
+async def test_a_list_that_takes_long_to_read_stops_nobody_else() -> None:
+    started, may_go = threading.Event(), threading.Event()
+
+    def read() -> list[FixedEndpoint]:
+        started.set()
+        assert may_go.wait(5)
+        return [FixedEndpoint("10.0.0.1", 80)]
+
+    async with SourceDiscovery(StaticSource(read)) as service:
+        listing = asyncio.create_task(service.list_instances("any", "thing"))
+        async with asyncio.timeout(20):
+            while not started.is_set():
+                await asyncio.sleep(0.01)
+        may_go.set()
+        assert len(await listing) == 1
+
+
+async def test_a_wrong_name_edited_into_the_file_keeps_the_last_good_list(tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text("endpoints: [{name: a, address: 10.0.0.1, port: 1}]")
+    async with (
+        asyncio.timeout(20),
+        discovery.open(f"static://{path}") as service,
+        service.watch("any", "thing") as stream,
+    ):
+        path.write_text("endpoints: [{name: a, address: bad..name, port: 1}]")
+        while stream.health.state is not WatchState.DEGRADED:
+            await asyncio.sleep(0.01)
+        assert "'bad..name' is not a host name" in (stream.health.reason or "")
+        assert list(stream.instances) == ["a"]
+
+
+async def test_a_changed_file_is_read_again_and_a_broken_one_keeps_the_last_good_list(tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.json"
+
+    def write(*ports: int) -> None:
+        entries = [{"name": f"w{port}", "address": "10.0.0.1", "port": port} for port in ports]
+        path.write_text(json.dumps({"endpoints": entries}))
+
+    write(1)
+    async with (
+        asyncio.timeout(20),
+        SourceDiscovery(StaticSource(lambda: read_endpoints_file(path))) as service,
+        service.watch("any", "thing") as stream,
+    ):
+        assert isinstance(await anext(stream), InstanceAddedEvent)
+        path.write_text("{")
+        while stream.health.state is not WatchState.DEGRADED:
+            await asyncio.sleep(0.01)
+        assert "neither YAML nor JSON" in (stream.health.reason or "")
+        assert list(stream.instances) == ["w1"]
+        write(2)
+        removed, added = await anext(stream), await anext(stream)
+        assert isinstance(removed, InstanceRemovedEvent)
+        assert (removed.instance_id, added.instance_id) == ("w1", "w2")
+        assert stream.health.state is WatchState.SYNCED
+
+
+GOOD = "endpoints: [{name: a, address: 10.0.0.1, port: 1}]"
+
+
+def _put(path: Path, text: str) -> None:
+    """At once: nobody reads half of it."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda path: _put(path, "endpoints:\n  - {\n"), "is neither YAML nor JSON"),
+        (lambda path: _put(path, "endpoint: []"), "endpoints: Field required"),
+        (
+            lambda path: _put(path, f"{GOOD[:-1]}, {GOOD[12:]}"),
+            "the name 'a' stands twice in namespace 'default'",
+        ),
+        (lambda path: path.unlink(), "No such file or directory"),
+    ],
+)
+async def test_a_file_that_goes_bad_is_said_once_and_its_recovery_too(
+    spoil: Callable[[Path], Any], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, eventually: Any
+) -> None:
+    caplog.set_level(logging.INFO, "discovery.static.source")
+    path = tmp_path / "endpoints.yaml"
+    _put(path, GOOD)
+    looks = 0
+    read = EndpointsFile(path)
+
+    def counted() -> list[FixedEndpoint]:
+        nonlocal looks
+        looks += 1
+        return read()
+
+    async with SourceDiscovery(StaticSource(counted)) as service, service.watch("any", "thing") as stream:
+        spoil(path)
+        await eventually(lambda: caplog.records)
+        before = looks
+        await eventually(lambda: looks >= before + 2)
+        [warning] = caplog.records
+        assert warning.levelno == logging.WARNING
+        assert warning.getMessage().startswith(str(path))
+        assert said in warning.getMessage()
+        assert warning.getMessage().endswith("; the endpoints stay as they were")
+        assert "\n" not in warning.getMessage()
+        _put(path, "endpoints: [x]")
+        await eventually(lambda: len(caplog.records) == 2)
+        assert "endpoints.0: expected a mapping" in caplog.records[1].getMessage()
+        _put(path, GOOD)
+        await eventually(lambda: len(caplog.records) == 3)
+        assert caplog.records[2].levelno == logging.INFO
+        assert "is good again" in caplog.records[2].getMessage()
+        await eventually(lambda: stream.health.state is WatchState.SYNCED)
+
+
+async def test_a_file_that_is_missing_at_the_start_is_an_error(tmp_path: Path) -> None:
+    async with discovery.open(f"static://{tmp_path}/none.yaml") as service:
+        with pytest.raises(FileNotFoundError, match="none.yaml"):
+            await service.list_instances("any", "thing")
+
+
+async def test_a_list_that_changed_is_said_once_with_what_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, eventually: Any
+) -> None:
+    caplog.set_level(logging.INFO, "discovery.static.source")
+    path = tmp_path / "endpoints.yaml"
+    _put(path, GOOD)
+    looks = 0
+    read = EndpointsFile(path)
+
+    def counted() -> list[FixedEndpoint]:
+        nonlocal looks
+        looks += 1
+        return read()
+
+    async with SourceDiscovery(StaticSource(counted)) as service, service.watch("any", "thing"):
+        _put(path, f"# a comment changes nothing\n{GOOD}")
+        before = looks
+        await eventually(lambda: looks >= before + 2)
+        _put(
+            path, "endpoints: [{name: a, address: 10.0.0.1, port: 2}, {name: b, address: 10.0.0.3, port: 1}]"
+        )
+        await eventually(lambda: caplog.records)
+        before = looks
+        await eventually(lambda: looks >= before + 2)
+        said = [(record.levelno, record.getMessage()) for record in caplog.records]
+        assert said == [(logging.INFO, "the list of endpoints was read again: added b; changed a")]
+
+
+def test_a_change_of_thousands_is_one_short_line() -> None:
+    old = [FixedEndpoint("10.0.0.1", port) for port in range(1, 2001)]
+    new = [FixedEndpoint("::1", 1, "named")]
+    listed = ", ".join(f"10.0.0.1:{port}" for port in range(1, 11))
+    assert describe_change(old, new) == f"added named; removed {listed} and 1990 more"
+    assert describe_change(old, list(old)) == ""

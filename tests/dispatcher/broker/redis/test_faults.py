@@ -1,0 +1,365 @@
+"""Owners that die or freeze, a broker that dies or freezes, answers that are lost."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from dispatcher.broker.memory.broker import MemoryBroker
+from dispatcher.broker.message import Claim, ErrorCode, Result
+from dispatcher.broker.queue import Queue, QueueError, Rules, State
+from dispatcher.broker.redis.broker import RedisBroker
+from tests.dispatcher.owner import owner
+from tests.dispatcher.queued import HOUR, answer, claimed, counts, submitted, until, until_ms
+from tests.redis_server import RedisServer
+
+SHORT = Rules(lease_ms=400)
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """One that comes back with everything after it was killed."""
+    with RedisServer(tmp_path_factory.mktemp("durable"), durable=True) as server:
+        yield server
+
+
+async def drained(queue: Queue, count: int) -> list[Result]:
+    """Work on what is left until `count` requests have their result; each result once."""
+    results: list[Result] = []
+
+    async def all_there() -> bool:
+        for claim in await queue.claim(100, owner="rescuer"):
+            await queue.finish(claim, answer(claim, b"from the rescuer"))
+        await queue.sweep()
+        leased = await queue.lease_results(1000)
+        await queue.ack_results(leased)
+        results.extend(one.result for one in leased)
+        return len(results) >= count
+
+    await until(all_there, within=30)
+    return results
+
+
+@pytest.mark.parametrize("stop_after", ["claim", "retry"])
+async def test_01_what_a_killed_owner_held_is_answered_once(redis_url: str, stop_after: str) -> None:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", SHORT) as queue:
+        for n in range(50):
+            await submitted(broker, queue, f"r{n}")
+        with owner(redis_url, stop_after, 30, lease_ms=400) as process:
+            process.kill()
+            process.wait()
+            results = await drained(queue, 50)
+        assert sorted(result.id for result in results) == sorted(f"r{n}" for n in range(50))
+        assert (await counts(queue))["succeeded"] == 50
+
+
+async def test_02_a_frozen_owner_that_wakes_up_too_late_publishes_nothing(redis_url: str) -> None:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", SHORT) as queue:
+        await submitted(broker, queue, "a")
+        with owner(redis_url, "claim", lease_ms=400) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.send_signal(signal.SIGSTOP)
+            [result] = await drained(queue, 1)
+            assert result.payload == b"from the rescuer"
+            process.send_signal(signal.SIGCONT)
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            assert await asyncio.to_thread(process.stdout.readline) == "0\n"
+        assert await queue.lease_results(9) == []
+        assert await counts(queue) == {"submitted": 1, "succeeded": 1, "redelivered": 1}
+
+
+async def test_03_a_clock_that_went_back_leaves_no_claim_to_a_dead_owner(redis_url: str) -> None:
+    """What a failover to a server whose clock is an hour behind leaves: a lease that ends in an hour."""
+    async with RedisBroker(redis_url) as broker, broker.queue("q", SHORT) as queue:
+        await submitted(broker, queue, "a")
+        claim = await claimed(queue)
+        await broker._client.zincrby("adsum:{q}:leases", HOUR, claim.fence.partition(".")[0])
+        await queue.sweep()
+        [(_, until_ms_)] = await broker._client.zrange("adsum:{q}:leases", 0, -1, withscores=True)
+        assert until_ms_ - await broker.now_ms() <= 15_000
+
+
+async def test_03_a_clock_that_went_back_leaves_no_claim_to_a_dead_owner_in_memory() -> None:
+    now = 10 * HOUR
+    async with MemoryBroker(lambda: now) as broker, broker.queue("q", SHORT) as queue:
+        await submitted(broker, queue, "a", within_ms=5 * HOUR)
+        await claimed(queue)
+        now -= HOUR
+        assert await queue.sweep() == 0
+        now += 15_000
+        assert await queue.sweep() == 1
+        assert (await claimed(queue)).delivery == 2
+
+
+CLOCKS = """
+import asyncio, os, sys, time
+shift = float(sys.argv[2])
+real = time.time
+time.time = lambda: real() + shift
+time.time_ns = lambda: int((real() + shift) * 1e9)
+from dispatcher.broker.message import Request, Result
+from dispatcher.broker.queue import Rules
+from dispatcher.broker.redis.broker import RedisBroker
+
+async def main():
+    async with RedisBroker(sys.argv[1]) as broker, broker.queue("q", Rules(lease_ms=60_000)) as queue:
+        now = await broker.now_ms()
+        await queue.submit(Request("a", b"{}", now + 30_000))
+        [claim] = await queue.claim(1, owner="o")
+        print(claim.leased_until_ms - now, claim.request.created_ms - now)
+        assert await queue.retry(claim, 300)
+        assert not await queue.peek(1)
+        assert await queue.wait(10)
+        [again] = await queue.claim(1, owner="o")
+        print(await broker.now_ms() - now)
+        assert await queue.finish(again, Result("a", "", 200, b"ok"))
+        [leased] = await queue.lease_results(1, lease_ms=60_000)
+        assert not await queue.lease_results(1)
+        print(leased.result.finished_ms - now)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("shift", [-3600, 0, 3600])
+async def test_03_a_client_whose_clock_is_an_hour_off_changes_nothing(redis_url: str, shift: int) -> None:
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", CLOCKS, redis_url, str(shift)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stderr
+    lease, created, due, finished = map(int, done.stdout.split())
+    assert 60_000 <= lease < 90_000
+    assert 0 <= created < 30_000
+    assert 300 <= due < 30_000
+    assert 300 <= finished < 30_000
+
+
+async def test_05_a_killed_broker_comes_back_and_nothing_is_lost(server: RedisServer) -> None:
+    async with RedisBroker(server.url) as broker, broker.queue("q", Rules()) as queue:
+        for n in range(20):
+            await submitted(broker, queue, f"r{n}")
+        held = await queue.claim(10, owner="o")
+        server.kill()
+        assert not await broker.ping()
+        for asking in (queue.peek(1), queue.finish(held[0], answer(held[0])), queue.wait(1), queue.totals()):
+            with pytest.raises(QueueError, match="does not answer"):
+                await asking
+        server.start()
+        await until(broker.ping)
+        assert [await queue.finish(claim, answer(claim)) for claim in held] == [True] * 10
+        results = await drained(queue, 20)
+        assert len({result.id for result in results}) == 20
+        assert await counts(queue) == {"submitted": 20, "succeeded": 20}
+
+
+async def test_05_whoever_waits_is_woken_after_the_broker_was_away(server: RedisServer) -> None:
+    async with RedisBroker(server.url) as broker, broker.queue("q", Rules()) as queue:
+        server.kill()
+        server.start()
+        await until(broker.ping)
+        assert not await queue.peek(1)
+        waiting = asyncio.create_task(queue.wait(30))
+        result = asyncio.create_task(queue.wait_result("a", timeout=30))
+        await submitted(broker, queue, "a")
+        async with asyncio.timeout(20):
+            while not await waiting:  # it may be told of the new subscription first
+                waiting = asyncio.create_task(queue.wait(30))
+            claim = await claimed(queue)
+            await queue.finish(claim, answer(claim))
+            assert (await result) is not None
+
+
+async def test_05_a_frozen_broker_is_said_to_be_away_and_a_result_may_be_told_again(
+    server: RedisServer,
+) -> None:
+    async with RedisBroker(server.url) as broker, broker.queue("q", Rules()) as queue:
+        await submitted(broker, queue, "a")
+        claim = await claimed(queue)
+        server.pause()
+        started = time.monotonic()
+        with pytest.raises(QueueError, match="does not answer.*asking again is safe"):
+            await queue.finish(claim, answer(claim, b"first"))
+        assert time.monotonic() - started < 30
+        server.resume()  # the script that was sent runs after all: its answer is lost
+        await until(broker.ping)
+        assert await queue.finish(claim, answer(claim, b"second"))
+        assert len(await queue.lease_results(9)) == 1
+        assert await counts(queue) == {"submitted": 1, "succeeded": 1}
+
+
+async def test_a_broker_that_was_emptied_gets_its_scripts_again(server: RedisServer) -> None:
+    async with RedisBroker(server.url) as broker, broker.queue("q", Rules()) as queue:
+        await submitted(broker, queue, "a")
+        assert await broker._client.script_flush()
+        assert len(await queue.peek(1)) == 1
+        claim = await claimed(queue)
+        assert await queue.finish(claim, answer(claim))
+
+
+async def test_nobody_there_is_said_at_the_door_without_the_password() -> None:
+    with pytest.raises(QueueError, match=r"redis://127\.0\.0\.1:1/0 does not answer") as caught:
+        async with RedisBroker("redis://user:secret@127.0.0.1:1/0"):
+            pass
+    assert "secret" not in str(caught.value)
+
+
+def test_another_kind_of_url_is_refused_without_its_password() -> None:
+    with pytest.raises(ValueError, match="is no Redis URL; expected redis://") as caught:
+        RedisBroker("http://user:secret@host/")
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_body_that_the_broker_lost_is_answered(redis_url: str) -> None:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
+        for id, size in (("small", 10), ("large", 100_000)):
+            await submitted(broker, queue, id, payload=b"x" * size)
+        for key in await broker._client.keys("adsum:{q}:b:*"):
+            await broker._client.delete(key)
+        assert await queue.claim(9, owner="o") == []
+        results = [leased.result for leased in await queue.lease_results(9)]
+        assert {result.error_code for result in results} == {ErrorCode.PAYLOAD_UNAVAILABLE}
+        assert await counts(queue) == {"submitted": 2, "failed": 2}
+
+
+async def test_a_full_broker_refuses_new_work_and_takes_results(redis_url: str) -> None:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
+        await submitted(broker, queue, "a")
+        claim = await claimed(queue)
+        await broker._client.config_set("maxmemory", 1)
+        try:
+            with pytest.raises(QueueError, match="refuses, nothing was changed"):
+                await submitted(broker, queue, "b")
+            assert await queue.finish(claim, answer(claim))
+        finally:
+            await broker._client.config_set("maxmemory", 0)
+        assert await counts(queue) == {"submitted": 1, "succeeded": 1}
+
+
+async def test_who_stops_asking_leaves_the_connections_usable(redis_url: str) -> None:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
+        for turns in range(40):
+            asking = asyncio.create_task(queue.wait_result("nobody", timeout=30))
+            for _ in range(turns % 8):
+                await asyncio.sleep(0)
+            asking.cancel()
+            async with asyncio.timeout(20):
+                with pytest.raises(asyncio.CancelledError):
+                    await asking
+            assert (await queue.totals()).submitted == 0
+
+
+async def test_hundreds_may_ask_at_once(redis_url: str) -> None:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
+        asking = [queue.wait_result(f"r{n}", timeout=30) for n in range(500)]
+        waiting = asyncio.gather(*asking)
+        for n in range(500):
+            await submitted(broker, queue, f"r{n}")
+        while claims := await queue.claim(64, owner="o"):
+            await asyncio.gather(*(queue.finish(claim, answer(claim)) for claim in claims))
+        async with asyncio.timeout(30):
+            assert all(await waiting)
+
+
+async def test_nothing_is_left_of_what_is_over(redis_url: str) -> None:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
+        for n in range(100):
+            await submitted(broker, queue, f"r{n}", tenant=f"t{n % 7}", within_ms=HOUR)
+        for turn in range(4):
+            for claim in await queue.claim(50, owner="o"):
+                if turn < 2:
+                    await queue.retry(claim, 0)
+                else:
+                    await queue.finish(claim, answer(claim))
+        await queue.ack_results(await queue.lease_results(1000))
+        left = {key.decode() for key in await broker._client.keys("*")}
+        assert {key for key in left if not key.startswith("adsum:{q}:f:")} == {
+            f"adsum:{{q}}:{name}" for name in ("counts", "events", "last", "now", "pulse", "s:0")
+        }
+
+
+async def test_results_that_nobody_fetched_leave_nothing_behind(redis_url: str) -> None:
+    rules = Rules(result_ttl_ms=20)
+    async with RedisBroker(redis_url) as broker, broker.queue("q", rules) as queue:
+        for _ in range(40):
+            await submitted(broker, queue, "same id")
+            claim = await claimed(queue)
+            await queue.finish(claim, answer(claim))
+            await until_ms(broker, await broker.now_ms() + 21)
+        assert await broker._client.zcard("adsum:{q}:i:same id") <= 8
+        await queue.sweep()
+        assert await broker._client.exists("adsum:{q}:ready") == 0
+        await submitted(broker, queue, "leased", within_ms=50)
+        claim = await claimed(queue)
+        await queue.finish(claim, answer(claim))
+        assert len(await queue.lease_results(9, lease_ms=1)) == 1
+        await until_ms(broker, await broker.now_ms() + 80)
+        await queue.sweep()
+        assert await broker._client.exists("adsum:{q}:held", "adsum:{q}:i:leased") == 0
+
+
+async def test_30_thousands_of_claims_and_results_are_counted_once_each(redis_url: str) -> None:
+    """How many a second stands in benchmarks/README.md."""
+    count = 3_000
+    async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
+        await asyncio.gather(*(submitted(broker, queue, f"r{n}", payload=b"x" * 2048) for n in range(count)))
+
+        async def work(claim: Claim) -> None:
+            assert await queue.finish(claim, answer(claim, b"y" * 500))
+
+        while claims := await queue.claim(64, owner="o"):
+            await asyncio.gather(*map(work, claims))
+        assert await counts(queue) == {"submitted": count, "succeeded": count}
+
+
+async def test_what_is_claimed_can_be_ended_or_given_back_where_the_broker_has_no_memory_left(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with RedisServer(tmp_path_factory.mktemp("full")) as server:
+        async with RedisBroker(server.url) as broker, broker.queue("q", Rules()) as queue:
+            for n in range(4):
+                await submitted(broker, queue, f"r{n}")
+            one, two, three, four = await queue.claim(4, owner="o")
+            await broker._client.config_set("maxmemory", 1)
+            with pytest.raises(QueueError, match="refuses, nothing was changed"):
+                await submitted(broker, queue, "more")
+            assert await queue.finish(one, answer(one))
+            assert await queue.retry(two, 0)
+            assert await queue.retry(three, 900)
+            assert await queue.release([four]) == 1
+            await broker._client.config_set("maxmemory", 0)
+            assert await counts(queue) == {
+                "submitted": 4, "succeeded": 1, "pending": 3, "delayed": 1, "retries": 2,
+            }  # fmt: skip
+
+
+async def test_a_late_result_is_found_although_results_are_kept_longer_since(redis_url: str) -> None:
+    short, long = Rules(lease_ms=60_000, result_ttl_ms=50), Rules(lease_ms=60_000, result_ttl_ms=60_000)
+    async with RedisBroker(redis_url) as broker:
+        async with broker.queue("q", short) as queue:
+            late = await submitted(broker, queue, "same", within_ms=200)
+            claim = await claimed(queue)
+        await until_ms(broker, late.deadline_ms + 200)  # the index of the id has ended
+        async with broker.queue("q", long) as queue:
+            await submitted(broker, queue, "same")
+            assert await queue.finish(claim, answer(claim))
+            assert (await queue.state("same", late.token))[0] is State.DONE
+
+
+async def test_a_go_request_of_which_only_the_number_is_left_leaves_no_mark(redis_url: str) -> None:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
+        await submitted(broker, queue, "a")
+        number = "000000000001"
+        await broker._client.hset("adsum:{q}:go", number, "t\0a")
+        await broker._client.delete(f"adsum:{{q}}:e:{number}")
+        assert await queue.claim(1, owner="o") == []
+        assert await broker._client.exists("adsum:{q}:go") == 0

@@ -1,0 +1,250 @@
+"""What only replicas in processes of their own, and a broker that goes away, can show."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, ExitStack
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from dispatcher.broker.account import REASONS
+from dispatcher.broker.ledger import Reading, Refusal, Reservation
+from dispatcher.broker.queue import QueueError
+from dispatcher.broker.quota import Grant, Quota, QuotaMode
+from dispatcher.broker.redis.connection import connect
+from dispatcher.broker.redis.ledger import RedisLedger
+from dispatcher.broker.redis.quota import RedisQuotas
+from dispatcher.gates.gate import Outcome
+from dispatcher.gates.heartbeat import beating
+from tests.dispatcher.gates.gate_tools import Places, opened
+from tests.dispatcher.replica import replica
+from tests.dispatcher.target_simulator import TargetSimulator
+from tests.redis_server import RedisServer
+
+Eventually = Callable[..., Awaitable[float]]
+LEASE = 6.0
+
+
+async def shared_by_three(url: str, gate: dict[str, Any], limit: int, eventually: Eventually) -> None:
+    """Three processes have `limit` places in all; one is killed, and within a lease the others have its places."""
+    with ExitStack() as stack:
+        replicas = [stack.enter_context(replica(url, int(LEASE * 1000), json.dumps(gate))) for _ in range(3)]
+        await eventually(lambda: all(one.ready for one in replicas), within=30)
+        for one in replicas:
+            one.go()
+        await eventually(lambda: all(one.held >= 0 for one in replicas), within=20)
+        await eventually(lambda: sum(one.held for one in replicas) == limit, within=20)
+        dead = max(replicas, key=lambda one: one.held)
+        assert all(one.held > 0 for one in replicas)
+        living = [one for one in replicas if one is not dead]
+        had, lost = sum(one.held for one in living), dead.held
+        dead.end()
+        killed = time.monotonic()
+        while time.monotonic() < killed + LEASE / 4:  # its requests may still run at the target
+            assert sum(one.held for one in living) == had
+            await asyncio.sleep(0.02)
+        await eventually(lambda: sum(one.held for one in living) == had + lost, within=LEASE + 10)
+        settled = time.monotonic() + 1.5  # by now the others' leases would have ended, were they not renewed
+        while time.monotonic() < settled:
+            assert sum(one.held for one in living) == limit
+            await asyncio.sleep(0.02)
+
+
+async def test_09_a_killed_replica_gives_its_reservations_back_within_a_lease(
+    redis_url: str, eventually: Eventually
+) -> None:
+    target = TargetSimulator()
+    target.others = 20
+    async with target.serving() as url:
+        params = {
+            "url": f"{url}/metrics",
+            "metric": "load",
+            "max_count_per_pod": 50,
+            "lag": "1h",
+            "interval": "1h",
+        }
+        await shared_by_three(redis_url, {"type": "endpoint-scrape", "params": params}, 30, eventually)
+
+
+async def test_20_a_killed_replica_gives_its_quota_back_within_a_lease(
+    redis_url: str, eventually: Eventually
+) -> None:
+    params = {"mode": "concurrency", "limit": 7, "lease": f"{LEASE}s"}
+    await shared_by_three(redis_url, {"type": "redis-quota", "params": params}, 7, eventually)
+
+
+async def test_11_64_who_wake_on_one_reading_are_n_in_all(redis_url: str, eventually: Eventually) -> None:
+    """Shut, 64 wait at three replicas; a reading opens it for 30 and three quarters. The page shows ours an hour late."""
+    target = TargetSimulator()
+    target.page = "saturation 1\n"
+    params = {
+        "metric": "saturation",
+        "interval": "200ms",
+        "lag": "1h",
+        "max_concurrency": 50,
+        "baseline": 0.1,
+    }
+    admitted: list[float] = []
+
+    async def park(places: Places) -> None:
+        while (refusal := await places.ask()) is not None:
+            await refusal.changed()
+        admitted.append(time.monotonic())
+
+    async with AsyncExitStack() as stack:
+        params["url"] = f"{await stack.enter_async_context(target.serving())}/metrics"
+        gates = []
+        for _ in range(3):
+            client = await stack.enter_async_context(Redis.from_url(redis_url))
+            ledger = await stack.enter_async_context(RedisLedger(client, "pool"))
+            gate = opened("endpoint-scrape", params, ledger=ledger)
+            gates.append(Places(await stack.enter_async_context(gate)))
+        tasks = [asyncio.create_task(park(gates[number % 3])) for number in range(64)]
+        await eventually(lambda: target.looks > 6)
+        assert not admitted
+        target.page = "saturation 0.285\n"  # 50 x (0.715 - 0.1) = 30.75
+        await eventually(lambda: len(admitted) >= 30, within=20)
+        looks = target.looks
+        await eventually(lambda: target.looks > looks + 9)
+        assert len(admitted) == 30
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert max(admitted) - min(admitted) < 5
+
+
+async def test_12_a_429_at_one_replica_closes_the_others_before_their_next_request(redis_url: str) -> None:
+    async with (
+        Redis.from_url(redis_url) as client,
+        RedisLedger(client, "pool") as one,
+        RedisLedger(client, "pool") as other,
+        opened("constant", ledger=one) as mine,
+        opened("constant", ledger=other) as theirs,
+    ):
+        rejected = Places(mine)
+        await rejected.ask()
+        await rejected.give_back(Outcome.OVERLOADED, retry_after_ms=60_000)
+        assert await Places(theirs).take_all() == 0
+
+
+async def test_a_broker_that_is_away_lets_nobody_in_and_what_it_missed_is_told(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    with RedisServer(tmp_path, durable=True) as server:
+        client = Redis.from_url(server.url)
+        async with client, RedisLedger(client, "pool") as ledger, opened("constant", ledger=ledger) as gate:
+            places = Places(gate)
+            assert await places.take_all(most=2) == 2
+            server.stop()
+            refusal = await places.ask()
+            assert refusal is not None
+            assert "does not answer" in str(refusal)
+            await places.give_back(Outcome.OVERLOADED, retry_after_ms=60_000)  # raises nothing
+            with pytest.raises(QueueError):
+                await ledger.now_ms()
+            server.start()
+            deadline = time.monotonic() + 40
+            while "asked to wait" not in (said := str(await places.ask())):
+                assert "does not answer" in said
+                assert time.monotonic() < deadline
+
+
+async def test_what_was_reserved_when_the_answer_was_lost_comes_back_with_its_lease(tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as server:
+        client = connect(server.url, answers_within=0.5)
+        async with client, RedisLedger(client, "pool", lease_ms=400) as ledger:
+            reading = Reading(Fraction(1), await ledger.now_ms())
+            server.pause()
+            with pytest.raises(QueueError):
+                await ledger.reserve(reading, 1)
+            server.resume()  # and now the script runs
+            deadline = time.monotonic() + 40
+            while not isinstance(await ledger.reserve(reading, 1), Reservation):
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.02)
+
+
+async def test_11_a_broker_that_lost_the_book_gives_no_place_twice(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    """One holds all three places, and says so three times a lease; the other asks the empty book for one."""
+
+    async def asked() -> Reservation | Refusal | None:
+        try:
+            return await other.reserve(Reading(Fraction(3), await other.now_ms() - 60_000), 1)
+        except QueueError:
+            return None
+
+    with RedisServer(tmp_path) as server:
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(Redis.from_url(server.url)) for _ in range(2)]
+            one, other = [
+                await stack.enter_async_context(RedisLedger(client, "pool", lease_ms=3000))
+                for client in clients
+            ]
+            reading = Reading(Fraction(3), await one.now_ms())
+            held = [await one.reserve(reading, 1) for _ in range(3)]
+            reserved = [place for place in held if isinstance(place, Reservation)]
+            assert isinstance(await asked(), Refusal)
+            server.kill()
+            server.start()
+            await stack.enter_async_context(beating(lambda: one.heartbeat(reserved), one.lease_ms))
+            reasons = set()
+            deadline = time.monotonic() + 40
+            while REASONS["spent"] not in reasons:
+                answer = await asked()
+                assert not isinstance(answer, Reservation), "there is no fourth place"
+                if isinstance(answer, Refusal):
+                    reasons.add(answer.reason)
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.02)
+            assert REASONS["lost"] in reasons
+            await one.release(reserved[0], accepted=True)
+            assert isinstance(await asked(), Reservation)
+
+
+async def test_a_listener_that_was_cut_off_listens_again(redis_url: str, eventually: Eventually) -> None:
+    async with Redis.from_url(redis_url) as client, RedisLedger(client, "pool") as ledger:
+        await client.client_kill_filter(_type="pubsub")
+        listeners = 0
+        deadline = time.monotonic() + 40
+        while not listeners:
+            assert time.monotonic() < deadline
+            listeners = (await client.pubsub_numsub("adsum:{target:pool}:changed"))[0][1]
+            await asyncio.sleep(0.02)
+        reading = Reading(Fraction(1), await ledger.now_ms())
+        first = await ledger.reserve(reading, 1)
+        refusal = await ledger.reserve(reading, 1)
+        assert isinstance(first, Reservation)
+        assert isinstance(refusal, Refusal)
+        waiting = asyncio.create_task(ledger.wait(30, seen=refusal.seen))
+        await ledger.release(first, accepted=True)
+        await asyncio.wait_for(waiting, 20)
+
+
+async def test_every_key_of_a_script_has_one_hash_tag(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, cluster=True) as server:
+        client = Redis.from_url(server.url)
+        async with client, RedisLedger(client, "a pool") as ledger, RedisQuotas(client) as quotas:
+            answer = await ledger.reserve(Reading(Fraction(1), await ledger.now_ms()), 1)
+            assert isinstance(answer, Reservation)
+            await ledger.overloaded()
+            grant = await quotas.take("quota:a tenant", Quota(1, QuotaMode.CONCURRENCY))
+            assert isinstance(grant, Grant)
+
+
+async def test_all_keys_vanish_when_nobody_cares_any_more(redis_url: str) -> None:
+    client = Redis.from_url(redis_url)
+    async with client, RedisLedger(client, "pool") as ledger, RedisQuotas(client) as quotas:
+        await ledger.reserve(Reading(Fraction(1), await ledger.now_ms()), 1)
+        await ledger.overloaded()
+        await quotas.take("a", Quota(1))
+        keys = [key async for key in client.scan_iter()]
+        assert len(keys) == 4
+        for key in keys:
+            assert 0 < await client.pttl(key) <= 86_400_000

@@ -1,0 +1,105 @@
+"""A broker that loses keys, or is no longer the one that may be written to."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from dispatcher.broker.queue import QueueError, Rules
+from dispatcher.broker.redis.broker import RedisBroker
+from tests.dispatcher.queued import answer, claimed, counts, submitted, until, until_ms
+from tests.redis_server import RedisServer
+
+
+@pytest.mark.parametrize("where", ["pending", "delayed", "claimed"])
+async def test_a_request_that_the_broker_threw_away_stops_no_other(redis_url: str, where: str) -> None:
+    """As a maxmemory policy other than noeviction does."""
+    rules = Rules(lease_ms=300)
+    async with RedisBroker(redis_url) as broker, broker.queue("q", rules) as queue:
+        await submitted(broker, queue, "lost")
+        if where != "pending":
+            claim = await claimed(queue)
+            if where == "delayed":
+                await queue.retry(claim, 300)
+        for key in await broker._client.keys("adsum:{q}:e:*"):
+            await broker._client.delete(key)
+        await submitted(broker, queue, "kept")
+        await until_ms(broker, await broker.now_ms() + 301)
+        assert [head.id for head in await queue.peek(9)] == ["kept"]
+        [claim] = await queue.claim(9, owner="o")
+        await queue.sweep()
+        assert await queue.finish(claim, answer(claim))
+        assert await counts(queue) | {"retries": 0} == {
+            "submitted": 2, "succeeded": 1, "failed": 1, "dead_letters": 1, "retries": 0
+        }  # fmt: skip
+        [letter] = await queue.dead_letters(9)
+        assert "lost the request" in letter.reason
+
+
+class Address:
+    """A name that stands for one server after another: connections stay where they were made to."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[int]:
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there, back = await asyncio.open_connection("127.0.0.1", self.port)
+            for source, sink in ((reader, back), (there, writer)):
+                task = asyncio.create_task(pass_on(source, sink))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+
+        async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            try:
+                while data := await source.read(65536):
+                    sink.write(data)
+            except ConnectionError:
+                pass
+            finally:
+                sink.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            server.close()
+            for task in list(tasks):
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_server_that_may_only_be_read_any_more_is_left(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """After a failover the old master answers on, as a replica: who keeps its connections writes nowhere."""
+    with (
+        RedisServer(tmp_path_factory.mktemp("old")) as old,
+        RedisServer(tmp_path_factory.mktemp("new")) as new,
+    ):
+        address = Address(old.port)
+        async with address.listening() as port:
+            url = f"redis://127.0.0.1:{port}/0"
+            async with (
+                RedisBroker(url) as broker,
+                broker.queue("q", Rules()) as queue,
+                RedisBroker(old.url) as there,
+            ):
+                await asyncio.gather(*(submitted(broker, queue, f"r{n}") for n in range(20)))
+                await there._client.execute_command("REPLICAOF", "127.0.0.1", str(new.port))
+                address.port = new.port
+                with pytest.raises(QueueError, match="read only"):
+                    await submitted(broker, queue, "while it changes")
+
+                async def written() -> bool:
+                    try:
+                        await submitted(broker, queue, "after it changed")
+                    except QueueError:
+                        return False
+                    return True
+
+                await until(written)

@@ -1,0 +1,152 @@
+from typing import Any
+
+import pytest
+import yaml
+
+from dispatcher.config.config_error import ConfigError
+from dispatcher.config.config_file import Config, read_config
+
+TARGET = {"name": "pool", "url": "http://gateway:8080/base/"}
+QUEUE = {"name": "batch", "target": "pool", "gate": {"type": "constant"}}
+SOUND = {"broker": "redis://127.0.0.1:6379/0", "targets": [TARGET], "queues": [QUEUE]}
+
+
+def read(document: dict[str, Any], **environment: str) -> Config:
+    return read_config(yaml.safe_dump(document), environment)
+
+
+def queue(**changes: Any) -> dict[str, Any]:
+    return {**SOUND, "queues": [{**QUEUE, **changes}]}
+
+
+def target(**changes: Any) -> dict[str, Any]:
+    return {**SOUND, "targets": [{**TARGET, **changes}]}
+
+
+def test_the_defaults() -> None:
+    config = read(SOUND)
+    [queue_] = config.queues
+    assert config.target("pool").url == "http://gateway:8080/base"
+    assert config.target("pool").request_timeout == 300
+    assert queue_.rules.lease_ms == 15_000
+    assert queue_.rules.result_list == ""
+    assert queue_.route(config.target("pool")).target_path() == "/v1/chat/completions"
+    assert config.drain_timeout == 120
+
+
+def test_everything_said() -> None:
+    said = {
+        "path": "/v1/embeddings",
+        "objective": "low",
+        "weights": {"a": 2.0, "b": 1},
+        "strict_tiers": True,
+        "lease": "9s",
+        "max_deliveries": 3,
+        "result_ttl": "1h30m",
+        "max_payload": "64KiB",
+        "results": "go-list",
+        "result_list": "answers",
+    }
+    rules = read(queue(**said)).queues[0].rules
+    assert (rules.lease_ms, rules.max_deliveries, rules.result_ttl_ms) == (9000, 3, 5_400_000)
+    assert (rules.max_payload, rules.weights, rules.strict_tiers) == (65_536, {"a": 2.0, "b": 1.0}, True)
+    assert rules.result_list == "answers"
+
+
+def test_secrets_come_from_the_environment_and_are_not_shown() -> None:
+    document = target(headers={"Authorization": "Bearer ${TOKEN}"}) | {"broker": "redis://:${WORD}@r:6379"}
+    config = read(document, TOKEN="t0psecret", WORD="passw0rd")
+    assert config.queues[0].route(config.target("pool")).headers == {"authorization": "Bearer t0psecret"}
+    assert config.broker == "redis://:passw0rd@r:6379"
+    assert "t0psecret" not in repr(config)
+    assert "passw0rd" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({}, "broker: it is missing; this field has no default"),
+        ([], "expected a mapping"),
+        ({**SOUND, "brokers": 1}, "unknown field 'brokers'; known: broker, http"),
+        ({**SOUND, "broker": "kafka://x"}, "broker: expected redis://"),
+        ({**SOUND, "broker": "redis://${NOWHERE}"}, "broker: the environment has no variable NOWHERE"),
+        ({**SOUND, "targets": []}, "targets: List should have at least 1 item"),
+        ({**SOUND, "targets": [TARGET, TARGET]}, "targets: the name 'pool' stands twice"),
+        ({**SOUND, "queues": [QUEUE, QUEUE]}, "queues: the name 'batch' stands twice"),
+        ({**SOUND, "drain_timeout": "soon"}, "drain_timeout: 'soon' is not a duration"),
+        ({**SOUND, "front_door": {"queue": "other"}}, "there is no queue 'other'; there are batch"),
+        (queue(target="other"), "queues.batch.target: there is no target 'other'; there are pool"),
+        (queue(gate={"type": "open"}), "queues.batch.gate.type: 'open' is no known gate"),
+        (queue(gate={"type": "constant", "params": {"x": 1}}), "queues.batch.gate.params: unknown field 'x'"),
+        (queue(gate={}), "queues.batch.gate: expected a mapping with a type"),
+        (queue(lease="60s"), "queues[0].lease: expected less than or equal to 15"),
+        (queue(max_payload="11MiB"), "queues[0].max_payload: expected less"),
+        (queue(weights={"a": 0}), "queues[0].weights.a: expected greater than"),
+        (queue(path="/admin"), "queues.batch.path: the path '/admin' is not allowed"),
+        (queue(results="list"), "queues[0].results: expected 'leased' or 'go-list'"),
+        (queue(name="a b"), "queues[0].name: String should match"),
+        (target(url="gateway:8080"), "targets[0].url: expected http://"),
+        (target(url="http://u:secret@gateway"), "targets[0].url: a user and a password belong"),
+        (target(paths=["v1"]), "targets[0]: the path 'v1' is not an absolute path"),
+        (target(paths=[]), "targets[0].paths: List should have at least 1 item"),
+        (target(headers={"Content-Length": "1"}), "targets[0]: the header 'Content-Length' cannot be set"),
+        (target(headers={"a": "${B}"}), "targets[0].headers.a: the environment has no variable B"),
+        (target(url="http://gateway:99999"), "targets[0].url: expected http://"),
+        (target(url="http://gateway:port"), "targets[0].url: expected http://"),
+        (target(url="http://gateway/a b"), "targets[0].url: expected http://"),
+        (target(timeout_header="x-time\r\nout"), "targets[0]: the header 'x-time\\r\\nout' cannot be set"),
+        ({**SOUND, "broker": "redis://:pa/secret@r:6379/0"}, "broker: expected redis://"),
+        ({**SOUND, "broker": "redis://r:99999/0"}, "broker: expected redis://"),
+        ({**SOUND, "broker": "redis://:secret@r:port/0"}, "broker: expected redis://"),
+        ({**SOUND, "broker": "redis://r/0?max_connections=secret"}, "broker: 'max_connections' cannot"),
+        ({**SOUND, "broker": "redis://r/0?nothing=secret"}, "broker: 'nothing' cannot"),
+        (queue(result_ttl="999999999999d"), "queues[0].result_ttl: expected less"),
+        (queue(weights={"a": 1e-320}), "queues[0].weights.a: expected greater than or equal"),
+        ({**SOUND, "front_door": {"queue": "batch", "tokens": {"a": ""}}}, "token of tenant 'a' is empty"),
+        ({**SOUND, "front_door": {"queue": "batch", "tokens": {"a": "secret", "b": "secret"}}}, "'a' and 'b' have the same token"),
+        ({**SOUND, "front_door": {"queue": "batch", "tokens": {"a\n": "secret"}}}, "tenant 'a\\n'"),
+        (queue(results="go-list", result_list="in", intake={"key": "in"}), "queues.batch.result_list: it is 'in', from which"),
+        (queue(intake={"result_lists": ["adsum:x"]}), "queues.batch.intake.result_lists: it is 'adsum:x', but keys"),
+        (target(concurrency=0), "targets[0].concurrency: expected greater"),
+        (target(concurrency="64"), "targets[0].concurrency: expected a valid integer"),
+    ],
+)  # fmt: skip
+def test_what_is_not_sound(document: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(document)
+    assert said in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["broker: [", "a: b: c", "&a [*a]", "- x", "", "\x00"])
+def test_what_is_no_yaml_mapping(text: str) -> None:
+    with pytest.raises(ConfigError):
+        read_config(text, {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "broker: redis://:s3cret@r:6379/0\nqueues: a: b",
+        'broker: "redis://:s3cret@r/0\nx',
+        "broker: s3cret: b",
+    ],
+)
+def test_a_file_that_is_no_yaml_is_not_quoted(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"not YAML: .*line \d+") as caught:
+        read_config(text, {})
+    assert "s3cret" not in str(caught.value)
+
+
+def test_what_is_counted_at_one_target_is_counted_in_one_unit() -> None:
+    def scrape(name: str, unit: str) -> dict[str, Any]:
+        params = {"url": "http://w/metrics", "metric": "load", "unit": unit, "allow_unreachable": True}
+        return {**QUEUE, "name": name, "gate": {"type": "endpoint-scrape", "params": params}}
+
+    read({**SOUND, "queues": [scrape("a", "bytes"), scrape("b", "bytes"), QUEUE]})
+    with pytest.raises(ConfigError, match="by 'a' in bytes and by 'b' in requests"):
+        read({**SOUND, "queues": [scrape("a", "bytes"), scrape("b", "requests")]})
+
+
+def test_weights_and_numbers_of_yaml() -> None:
+    assert read(queue(weights={"a": 3})).queues[0].weights == {"a": 3.0}

@@ -1,0 +1,252 @@
+"""What goes over the connection between a gateway and its target, and when the connection may serve again."""
+
+import asyncio
+import random
+import ssl
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from dispatcher.delivery.gateway import Answer, Gateway, NoAnswer
+from tests.connections import connected
+from tests.dispatcher.listening import LARGE, OK, PATH, Listening, listening, ok, request
+from tests.kubernetes.fake.authority import Authority
+
+INFORMATIONAL = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"
+
+
+def trusting(authority: Authority) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(cadata=authority.pem.decode())
+    return context
+
+
+async def echo(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Says what was sent."""
+    while True:
+        body = await request(seen, reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body))
+        writer.write(body)
+
+
+async def test_one_request_after_the_other_takes_one_connection() -> None:
+    async with listening(ok) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
+        for _ in range(20):
+            assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        assert (len(seen.heads), seen.connections) == (20, 1)
+        for _ in range(5):
+            said = await asyncio.gather(*(gateway.post(PATH, {}, b"{}", 10) for _ in range(4)))
+            assert said == [Answer(200, b"ok")] * 4
+        assert (len(seen.heads), seen.connections) == (40, 4)
+
+
+async def test_a_head_byte_for_byte() -> None:
+    async with listening(ok) as seen, Gateway(f"http://127.0.0.1:{seen.port}/below/") as gateway:
+        await gateway.post("/v1/x?y=%2F+1", {"x-a": "1", "x-b": "\xe9, c"}, b"{}", 10)
+        await gateway.post("/v1/x", {"x-a": "1", "host": "pool.example"}, b"", 10)
+    assert seen.heads == [
+        b"POST /below/v1/x?y=%%2F+1 HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nx-a: 1\r\nx-b: \xc3\xa9, c\r\n"
+        b"Content-Length: 2\r\n\r\n" % seen.port,
+        b"POST /below/v1/x HTTP/1.1\r\nHost: pool.example\r\nx-a: 1\r\nContent-Length: 0\r\n\r\n",
+    ]
+
+
+async def test_the_host_of_an_ipv6_address() -> None:
+    async with listening(ok, host="::1") as seen, Gateway(f"http://[::1]:{seen.port}") as gateway:
+        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+    assert b"\r\nHost: [::1]:%d\r\n" % seen.port in seen.heads[0]
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("http://pool.example:80", "pool.example"),
+        ("https://pool.example:443/v1", "pool.example"),
+        ("http://pool.example:443", "pool.example:443"),
+        ("http://Pool.example.:8000", "pool.example:8000"),
+        ("http://[::1]", "[::1]"),
+    ],
+)
+def test_a_host_has_its_port_where_the_scheme_does_not_say_it(url: str, host: str) -> None:
+    assert f"\r\nHost: {host}\r\n".encode() in Gateway(url)._head(PATH, {}, b"")
+
+
+async def test_a_second_try_says_that_it_is_the_only_request_of_its_connection() -> None:
+    async def once(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request(seen, reader)
+        writer.write(OK)
+        await request(seen, reader)
+
+    async with listening(once) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
+        for _ in range(2):
+            assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+    assert [b"\r\nConnection: close\r\n" in head for head in seen.heads] == [False, False, True]
+
+
+@pytest.mark.parametrize("tls", [False, True])
+async def test_bodies_of_every_size_arrive_whole_both_ways(tmp_path: Path, tls: bool) -> None:
+    authority = Authority("target")
+    served = authority.server_context(tmp_path) if tls else None
+    sizes = (0, 1, 65_535, 65_536, 65_537, 327_679, 327_680, 327_681, 1_048_577, LARGE)
+    async with (
+        listening(echo, tls=served) as seen,
+        Gateway(f"http{'s' if tls else ''}://127.0.0.1:{seen.port}", tls=trusting(authority)) as gateway,
+    ):
+        for size in sizes:
+            body = random.Random(size).randbytes(size)
+            answer = await gateway.post(PATH, {}, body, 20)
+            assert isinstance(answer, Answer)
+            assert (
+                answer.body == body
+            )  # not compared with all else that an answer has: nobody reads 10 MB of text
+        assert seen.connections == 1
+
+
+async def test_a_target_with_a_certificate_that_nobody_vouches_for_is_not_asked(tmp_path: Path) -> None:
+    async with (
+        listening(ok, tls=Authority("target").server_context(tmp_path)) as seen,
+        Gateway(f"https://127.0.0.1:{seen.port}", tls=trusting(Authority("another"))) as gateway,
+    ):
+        said = await gateway.post(PATH, {}, b"{}", 10)
+        assert isinstance(said, NoAnswer)
+        assert said.reason.startswith("no connection: ")
+        assert not said.reached
+        assert seen.heads == []
+
+
+async def test_leaving_asks_nobody_again(eventually: Callable[..., Awaitable[float]]) -> None:
+    async def silent(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request(seen, reader)
+        writer.write(OK)
+        await request(seen, reader)
+        await reader.read(1)
+
+    async with listening(silent) as seen:
+        async with Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
+            assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+            posting = asyncio.create_task(gateway.post(PATH, {}, b"{}", 60))
+            await eventually(lambda: len(seen.heads) == 2)
+        assert await posting == NoAnswer("the connection ended")
+        assert seen.connections == 1
+
+
+async def test_informational_answers_before_the_answer() -> None:
+    """Each comes when it comes, on a kept connection too."""
+
+    async def slow(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await request(seen, reader)
+            for part in (INFORMATIONAL, b"HTTP/1.1 100 Continue\r\n\r\n", INFORMATIONAL + OK):
+                writer.write(part)
+                for _ in range(5):  # turns of the loop that both sides share
+                    await asyncio.sleep(0)
+
+    async with listening(slow) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
+        for _ in range(3):
+            assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        assert seen.connections == 1
+
+
+async def test_a_connection_that_ends_after_an_informational_answer_was_heard() -> None:
+    """The target knows of the request, so it is not asked again."""
+
+    async def hint(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request(seen, reader)
+        writer.write(OK)
+        await request(seen, reader)
+        writer.write(INFORMATIONAL)
+
+    async with listening(hint) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
+        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        assert await gateway.post(PATH, {}, b"{}", 10) == NoAnswer("the connection ended")
+        assert (len(seen.heads), seen.connections) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "more", [OK, b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\r\n", b"nonsense\r\n\r\n", b"\x00"]
+)
+async def test_what_comes_after_an_answer_ends_its_connection(more: bytes) -> None:
+    async def talk(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request(seen, reader)
+        writer.write(OK)
+        if seen.connections == 1:
+            await go_on.wait()
+            writer.write(more)
+        await reader.read(1)
+
+    go_on = asyncio.Event()
+    async with listening(talk) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
+        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        go_on.set()
+        for _ in range(5):  # turns of the loop that both sides share
+            await asyncio.sleep(0)
+        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        assert (len(seen.heads), seen.connections) == (2, 2)
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+async def test_an_answer_without_a_length_ends_with_its_connection(version: bytes) -> None:
+    body = random.Random(1).randbytes(3_000_000)
+
+    async def unmeasured(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request(seen, reader)
+        writer.write(b"HTTP/%s 200 OK\r\nretry-after: 7\r\n\r\n" % version)
+        for start in range(0, len(body), 100_000):
+            writer.write(body[start : start + 100_000])
+            await writer.drain()
+
+    async with listening(unmeasured) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
+        for _ in range(2):
+            answer = await gateway.post(PATH, {}, b"{}", 10)
+            assert isinstance(answer, Answer)
+            assert answer.body == body
+            assert answer.retry_after == 7
+        assert seen.connections == 2
+
+
+async def test_a_chunked_answer_in_many_pieces_leaves_its_connection_useful() -> None:
+    pieces = [random.Random(number).randbytes(10_000) for number in range(200)]
+
+    async def chunked(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await request(seen, reader)
+            writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+            for piece in pieces:
+                writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                await writer.drain()
+            writer.write(b"0\r\n\r\n")
+
+    async with listening(chunked) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
+        for _ in range(3):
+            answer = await gateway.post(PATH, {}, b"{}", 10)
+            assert isinstance(answer, Answer)
+            assert answer.body == b"".join(pieces)
+        assert seen.connections == 1
+
+
+async def test_an_answer_that_is_too_large_is_not_read(eventually: Callable[..., Awaitable[float]]) -> None:
+    async def boast(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request(seen, reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 10000\r\n\r\n")
+        await reader.read(1)
+
+    async with (
+        listening(boast) as seen,
+        Gateway(f"http://127.0.0.1:{seen.port}", max_answer=9999) as gateway,
+    ):
+        said = await gateway.post(PATH, {}, b"{}", 10)
+        assert said == NoAnswer("the answer is larger than 9999 bytes", final=True)
+        await eventually(lambda: not connected(seen.port))
+
+
+async def test_a_length_with_more_zeros_than_a_number_may_have_is_a_length() -> None:
+    async def zeros(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request(seen, reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: " + b"0" * 5000 + b"2\r\n\r\nok")
+        await writer.drain()
+        await seen.over.wait()
+
+    async with listening(zeros) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
+        answer = await gateway.post(PATH, {}, b"{}", 5)
+    assert answer == Answer(200, b"ok")

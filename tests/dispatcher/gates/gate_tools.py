@@ -1,0 +1,76 @@
+"""How tests open gates."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from dispatcher.broker.ledger import Ledger
+from dispatcher.broker.memory.broker import wall_clock_ms
+from dispatcher.broker.memory.ledger import MemoryLedger
+from dispatcher.broker.memory.quota import MemoryQuotas
+from dispatcher.broker.message import Candidate
+from dispatcher.broker.quota import Quotas
+from dispatcher.gates.building import Surroundings, build_gate
+from dispatcher.gates.catalogue import parse_gate
+from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Slot
+from dispatcher.gates.meter import Meters
+
+
+def candidate(tenant: str = "default", size: int = 10) -> Candidate:
+    return Candidate("same", "same", tenant, 0, size)
+
+
+@asynccontextmanager
+async def opened(
+    type: str,
+    params: Mapping[str, Any] | None = None,
+    *,
+    ledger: Ledger | None = None,
+    quotas: Quotas | None = None,
+    meters: Meters | None = None,
+) -> AsyncIterator[DispatchGate]:
+    """The gate of a configuration, entered; in memory where nothing else is given."""
+    async with AsyncExitStack() as stack:
+        around = Surroundings(
+            "pool",
+            ledger or MemoryLedger(wall_clock_ms),
+            quotas or MemoryQuotas(wall_clock_ms),
+            meters or await stack.enter_async_context(Meters()),
+        )
+        spec = parse_gate({"type": type, "params": dict(params or {})}, "gate")
+        yield await stack.enter_async_context(build_gate(spec, around))
+
+
+class Places:
+    """What a gate granted, held until it is given back."""
+
+    def __init__(self, gate: DispatchGate) -> None:
+        self._gate = gate
+        self._stack = AsyncExitStack()
+        self._held: list[tuple[AsyncExitStack, Slot]] = []
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    async def ask(self, one: Candidate | None = None) -> RefusedError | None:
+        """One more, or why not."""
+        stack = AsyncExitStack()
+        try:
+            slot = await stack.enter_async_context(self._gate.admit(one or candidate()))
+        except RefusedError as refusal:
+            return refusal
+        self._held.append((stack, slot))
+        return None
+
+    async def take_all(self, one: Candidate | None = None, most: int = 1000) -> int:
+        """As many as there are."""
+        before = len(self)
+        while len(self) - before < most and await self.ask(one) is None:
+            pass
+        return len(self) - before
+
+    async def give_back(self, outcome: Outcome = Outcome.ACCEPTED, retry_after_ms: int = 0) -> None:
+        """The oldest."""
+        stack, slot = self._held.pop(0)
+        slot.outcome, slot.retry_after_ms = outcome, retry_after_ms
+        await stack.aclose()

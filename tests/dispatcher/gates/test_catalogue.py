@@ -1,0 +1,140 @@
+"""What is wrong with a gate is said at start."""
+
+from typing import Any
+
+import pytest
+
+from dispatcher.broker.memory.broker import wall_clock_ms
+from dispatcher.broker.memory.ledger import MemoryLedger
+from dispatcher.broker.memory.quota import MemoryQuotas
+from dispatcher.gates.building import Surroundings, build_gate, meter_states
+from dispatcher.gates.catalogue import GATES, GateConfigError, parse_gate
+from dispatcher.gates.meter import Meters
+from tests.dispatcher.gates.gate_tools import opened
+
+PROMETHEUS = {"url": "http://127.0.0.1:9", "pool": "pool"}
+PAGE = {"url": "http://127.0.0.1:9/metrics", "metric": "load", "max_count_per_pod": 10}
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (
+            {"type": "prometheus-budged"},
+            r"gate.type: 'prometheus-budged' is no known gate; there are: all-of, ",
+        ),
+        ({"type": "tier-priority-admission"}, "a gate of the Go processor that is not built here"),
+        ({}, "expected a mapping with a type"),
+        ("constant", "expected a mapping with a type"),
+        ({"type": "constant", "parameters": {}}, "unknown field 'parameters'; known: type, params"),
+        ({"type": "constant", "params": {"budget": 1}}, "unknown field 'budget'; known: none"),
+        ({"type": "local-max-concurrency"}, "gate.params.limit: it is missing"),
+        ({"type": "local-max-concurrency", "params": {"limit": 0}}, "greater than or equal to 1"),
+        ({"type": "redis-quota", "params": {"limit": 1, "mode": "speed"}}, "'concurrency' or 'rate-limit'"),
+        ({"type": "redis-quota", "params": {"limit": 1, "window": "1 minute"}}, "is not a duration"),
+        ({"type": "prometheus-query", "params": PROMETHEUS}, "gate.params.query: it is missing"),
+        (
+            {"type": "prometheus-query", "params": {"url": "http://p", "query": "x"}},
+            "set pool, or pods, or pods_query",
+        ),
+        (
+            {"type": "prometheus-budget", "params": {"url": "http://p", "pods": 1}},
+            "a query that gives the load",
+        ),
+        ({"type": "prometheus-budget", "params": {**PROMETHEUS, "baseline": 1}}, "less than 1"),
+        (
+            {"type": "prometheus-budget", "params": {**PROMETHEUS, "baseline": "5%"}},
+            "'5%' is not a decimal number",
+        ),
+        ({"type": "prometheus-budget", "params": {**PROMETHEUS, "max_concurrency": 0}}, "greater than 0"),
+        ({"type": "prometheus-budget", "params": {**PROMETHEUS, "fallback": 2}}, "less than or equal to 1"),
+        ({"type": "prometheus-budget", "params": {**PROMETHEUS, "fallback": True}}, "expected a number"),
+        (
+            {"type": "prometheus-budget", "params": {**PROMETHEUS, "fallback": float("nan")}},
+            "not a decimal number",
+        ),
+        ({"type": "prometheus-budget", "params": {**PROMETHEUS, "url": "p:9090"}}, "gate.params.url"),
+        (
+            {"type": "prometheus-budget", "params": {**PROMETHEUS, "pool": 'p"} or vector(1)'}},
+            "gate.params.pool",
+        ),
+        (
+            {"type": "prometheus-saturation", "params": {**PROMETHEUS, "threshold": 1.1}},
+            "less than or equal to 1",
+        ),
+        (
+            {"type": "endpoint-scrape", "params": {**PAGE, "pods_url": "http://p/"}},
+            "pods_url needs pods_metric",
+        ),
+        ({"type": "endpoint-scrape", "params": {**PAGE, "metric": []}}, "gate.params.metric"),
+        (
+            {"type": "composite", "params": {"gates": [{"type": "constant"}, {"type": "open"}]}},
+            r"gate.params.gates\[1\].type: 'open' is no known gate",
+        ),
+        ({"type": "all-of", "params": {"gates": []}}, "at least 1 item"),
+        ({"type": "wait-on-refuse", "params": {}}, "gate.params.gate: it is missing"),
+        ({"type": "wait-on-refuse", "params": {"gate": {"type": "x"}}}, "gate.params.gate.type: 'x' is no"),
+    ],
+)
+def test_14_what_is_wrong_is_an_error_that_says_what_could_stand_there(document: Any, said: str) -> None:
+    with pytest.raises(GateConfigError, match=said):
+        parse_gate(document, "gate")
+
+
+@pytest.mark.parametrize(
+    ("document", "workers", "fits"),
+    [
+        ({"type": "prometheus-budget", "params": PROMETHEUS}, 94, False),  # 100 x (1 - .05)
+        ({"type": "prometheus-budget", "params": PROMETHEUS}, 95, True),
+        (
+            {"type": "prometheus-budget", "params": {**PROMETHEUS, "pods": 5, "max_concurrency": 10}},
+            47,
+            False,
+        ),
+        ({"type": "prometheus-budget", "params": {**PROMETHEUS, "pods": 5, "max_concurrency": 10}}, 48, True),
+        ({"type": "prometheus-budget", "params": {**PROMETHEUS, "allow_unreachable": True}}, 1, True),
+        ({"type": "endpoint-scrape", "params": {**PAGE, "pods": 2, "baseline": 0.1}}, 17, False),
+        ({"type": "endpoint-scrape", "params": {**PAGE, "pods": 2, "baseline": 0.1}}, 18, True),
+        ({"type": "all-of", "params": {"gates": [{"type": "endpoint-scrape", "params": PAGE}]}}, 9, False),
+        (
+            {"type": "wait-on-refuse", "params": {"gate": {"type": "endpoint-scrape", "params": PAGE}}},
+            9,
+            False,
+        ),
+        ({"type": "prometheus-budget", "params": PROMETHEUS}, None, True),
+        ({"type": "prometheus-saturation", "params": PROMETHEUS}, 1, True),
+    ],
+)
+async def test_14_a_closing_point_that_cannot_be_reached_is_an_error(
+    document: dict[str, Any], workers: int | None, fits: bool
+) -> None:
+    around = Surroundings("pool", MemoryLedger(wall_clock_ms), MemoryQuotas(wall_clock_ms), Meters(), workers)
+    spec = parse_gate(document, "gate")
+    if fits:
+        build_gate(spec, around)
+        return
+    with pytest.raises(GateConfigError, match=f"this process sends {workers} at most: it can never"):
+        build_gate(spec, around)
+
+
+async def test_14_certificates_that_are_none_are_an_error_at_start() -> None:
+    with pytest.raises(GateConfigError, match=r"gate.params.ca_file: no certificates there"):
+        async with opened("prometheus-budget", {**PROMETHEUS, "ca_file": "/nowhere/ca.pem"}):
+            pass
+
+
+def test_equal_documents_make_equal_specs() -> None:
+    document = {"type": "all-of", "params": {"gates": [{"type": "endpoint-scrape", "params": PAGE}]}}
+    assert parse_gate(document, "gate") == parse_gate(document, "gate")
+
+
+async def test_states_of_metric_gates_only() -> None:
+    gates = [{"type": "constant"}, {"type": "prometheus-saturation", "params": PROMETHEUS}]
+    async with opened("all-of", {"gates": gates}) as gate:
+        [state] = meter_states(gate)
+        assert (state.name, state.available) == ("saturation of pool", False)
+
+
+def test_every_gate_of_the_catalogue_has_parameters_that_say_what_they_are() -> None:
+    for parameters in GATES.values():
+        assert parameters.__doc__

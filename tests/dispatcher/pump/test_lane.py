@@ -1,0 +1,435 @@
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from dispatcher.broker.memory.broker import MemoryBroker
+from dispatcher.broker.memory.queue import MemoryQueue
+from dispatcher.broker.message import Claim, ErrorCode
+from dispatcher.broker.queue import Broker, State
+from dispatcher.broker.redis.queue import RedisQueue
+from tests.dispatcher.dispatching import configured, dispatching, producer
+from tests.dispatcher.target import Asked, Target, ok
+
+Eventually = Callable[..., Awaitable[float]]
+
+
+@pytest.fixture
+async def target() -> AsyncIterator[Target]:
+    async with Target() as target:
+        yield target
+
+
+async def never(asked: Asked) -> web.StreamResponse:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def then(
+    *answers: Callable[[Asked], Awaitable[web.StreamResponse]],
+) -> Callable[[Asked], Awaitable[web.StreamResponse]]:
+    """Each request gets the next of these; the last one stays."""
+    left = list(answers)
+
+    async def answer(asked: Asked) -> web.StreamResponse:
+        return await (left.pop(0) if len(left) > 1 else left[0])(asked)
+
+    return answer
+
+
+def slowly_claimed(
+    monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Sequence[Claim]], Awaitable[object]]
+) -> None:
+    """What is claimed first gets to its owner only after `meanwhile`."""
+    for kind in (MemoryQueue, RedisQueue):
+
+        async def claim(
+            self: Any,
+            *args: Any,
+            original: Callable[..., Awaitable[Sequence[Claim]]] = kind.claim,
+            **options: Any,
+        ) -> Sequence[Claim]:
+            claims = await original(self, *args, **options)
+            if claims:
+                monkeypatch.undo()
+                await meanwhile(claims)
+            return claims
+
+        monkeypatch.setattr(kind, "claim", claim)
+
+
+def status(code: int, **headers: str) -> Callable[[Asked], Awaitable[web.StreamResponse]]:
+    async def answer(asked: Asked) -> web.StreamResponse:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        return web.Response(status=code, headers=named, body=f"said {code}".encode())
+
+    return answer
+
+
+async def test_a_request_is_sent_and_its_answer_is_its_result(broker: Broker, target: Target) -> None:
+    config = configured(target.url, {"name": "batch", "objective": "low"})
+    async with producer(broker, config) as queue, dispatching(broker, config):
+        request = await queue.submit("r1", tenant="acme", seconds=30, headers={"x-own": "1"})
+        result = await queue.result(request)
+    assert (result.status_code, result.error_code, result.attempts) == (200, None, 1)
+    assert json.loads(result.payload) == {"served": "r1"}
+    [asked] = target.asked
+    assert asked.path == "/v1/chat/completions"
+    assert json.loads(asked.body) == {"model": "m", "prompt": "r1"}
+    assert asked.headers["x-llm-d-inference-fairness-id"] == "acme"
+    assert asked.headers["x-llm-d-inference-objective"] == "low"
+    assert asked.headers["x-own"] == "1"
+
+
+async def test_06_what_is_left_of_the_deadline_goes_along(broker: Broker, target: Target) -> None:
+    config = configured(target.url, request_timeout="10s")
+    async with producer(broker, config) as queue, dispatching(broker, config):
+        await queue.result(await queue.submit("soon", seconds=4))
+        await queue.result(await queue.submit("late", seconds=600))
+    left = {
+        asked.headers["x-request-id"]: int(asked.headers["x-envoy-upstream-rq-timeout-ms"])
+        for asked in target.asked
+    }
+    assert 1000 < left["soon"] <= 4010
+    assert left["late"] == 10_000
+
+
+async def test_06_a_deadline_in_flight(broker: Broker, target: Target, eventually: Eventually) -> None:
+    target.answer = never
+    config = configured(target.url)
+    async with producer(broker, config) as queue, dispatching(broker, config):
+        result = await queue.result(await queue.submit("r1", seconds=1.5))
+        assert (result.status_code, result.error_code, result.attempts) == (0, ErrorCode.DEADLINE_EXCEEDED, 1)
+        await eventually(lambda: target.asked[0].closed)
+        assert len(target.asked) == 1
+
+
+async def test_06_nothing_is_sent_after_its_deadline(
+    broker: Broker, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slowly_claimed(monkeypatch, lambda _: asyncio.sleep(0.6))
+    config = configured(target.url)
+    async with producer(broker, config) as queue, dispatching(broker, config):
+        result = await queue.result(await queue.submit("r1", seconds=0.5))
+    assert (result.status_code, result.error_code, result.attempts) == (0, ErrorCode.DEADLINE_EXCEEDED, 0)
+    assert target.asked == []
+
+
+async def test_02_whoever_stood_still_for_a_lease_sends_nothing(
+    broker: Broker, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(target.url, {"name": "batch", "lease": "1s"})
+    async with producer(broker, config) as queue:
+
+        async def stand_still(claims: Sequence[Claim]) -> None:
+            while await queue.broker.now_ms() <= claims[0].leased_until_ms:
+                await asyncio.sleep(0.05)
+
+        slowly_claimed(monkeypatch, stand_still)
+        async with dispatching(broker, config):
+            result = await queue.result(await queue.submit("r1"))
+    assert result.status_code == 200
+    [asked] = target.asked
+    assert asked.headers["x-dispatch-attempt"] == str(result.attempts)
+
+
+async def test_a_clock_that_went_back_as_after_a_failover_holds_nobody_up(target: Target) -> None:
+    back = 0
+    config = configured(target.url)
+    async with (
+        MemoryBroker(lambda: int(time.time() * 1000) - back) as broker,
+        producer(broker, config) as queue,
+        dispatching(broker, config),
+    ):
+        await queue.result(await queue.submit("before"))
+        back = 20_000
+        assert (await queue.result(await queue.submit("after", seconds=300), within=20)).attempts == 1
+
+
+async def test_21_what_is_cancelled_before_its_owner_has_it_is_not_sent(
+    broker: Broker, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(target.url)
+    heard = asyncio.Event()
+    async with producer(broker, config) as queue:
+
+        async def cancel(claims: Sequence[Claim]) -> None:
+            assert await queue.queue.cancel(claims[0].request.id) is State.CLAIMED
+            await heard.wait()
+
+        slowly_claimed(monkeypatch, cancel)
+        kind = type(queue.queue)
+        original = kind.cancelled
+
+        async def cancelled(self: Any, timeout: float) -> Collection[str]:
+            fences = await original(self, timeout)
+            if fences:
+                heard.set()
+            return fences
+
+        monkeypatch.setattr(kind, "cancelled", cancelled)
+        async with dispatching(broker, config):
+            result = await queue.result(await queue.submit("r1"))
+            assert (await queue.result(await queue.submit("r2"))).status_code == 200
+    assert result.error_code is ErrorCode.CANCELLED
+    assert [asked.headers["x-request-id"] for asked in target.asked] == ["r2"]
+
+
+async def test_06_a_deadline_behind_a_closed_gate(broker: Broker, target: Target) -> None:
+    nothing = {"type": "endpoint-scrape", "params": {"url": "http://127.0.0.1:9/metrics", "metric": "x"}}
+    config = configured(target.url, {"name": "batch", "gate": nothing})
+    async with producer(broker, config) as queue, dispatching(broker, config):
+        result = await queue.result(await queue.submit("r1", seconds=0.5))
+    assert result.error_code is ErrorCode.DEADLINE_EXCEEDED
+    assert target.asked == []
+
+
+@pytest.mark.parametrize("code", [429, 503])
+async def test_16_what_is_tried_again(broker: Broker, target: Target, code: int) -> None:
+    target.answer = then(status(code), ok)
+    config = configured(target.url)
+    async with producer(broker, config) as queue, dispatching(broker, config):
+        result = await queue.result(await queue.submit("r1", seconds=3))  # the deadline bounds the backoff
+    assert (result.status_code, result.attempts) == (200, 2)
+    assert target.asked[1].at - target.asked[0].at >= 0.9
+
+
+@pytest.mark.parametrize("code", [400, 401, 404, 408, 422])
+async def test_16_what_is_final(broker: Broker, target: Target, code: int) -> None:
+    target.answer = status(code)
+    config = configured(target.url)
+    async with producer(broker, config) as queue, dispatching(broker, config):
+        result = await queue.result(await queue.submit("r1"))
+        totals = await queue.queue.totals()
+    assert (result.status_code, result.payload, result.attempts) == (code, f"said {code}".encode(), 1)
+    assert (totals.failed, totals.pending) == (1, 0)
+
+
+async def test_16_the_last_answer_is_kept_when_time_is_up(broker: Broker, target: Target) -> None:
+    target.answer = status(503)
+    config = configured(target.url)
+    async with producer(broker, config) as queue, dispatching(broker, config):
+        result = await queue.result(await queue.submit("r1", seconds=2.5))
+    assert result.status_code == 503
+    assert result.payload == b"said 503"
+    assert result.error_code is ErrorCode.DEADLINE_EXCEEDED
+    assert result.attempts == len(target.asked) >= 2
+
+
+async def test_15_a_gateway_that_is_not_there_yet(broker: Broker, target: Target) -> None:
+    async with Target() as early:
+        url, port = early.url, early.port
+    config = configured(url)
+    async with producer(broker, config) as queue, dispatching(broker, config):
+        request = await queue.submit("r1", seconds=6)
+        await asyncio.sleep(0.3)
+        async with Target(port=port) as late:
+            result = await queue.result(request)
+            assert result.status_code == 200
+            assert len(late.asked) == 1
+
+
+async def test_25_every_attempt_says_which_it_is(broker: Broker, target: Target) -> None:
+    target.answer = then(status(500), ok)
+    config = configured(target.url)
+    async with producer(broker, config) as queue, dispatching(broker, config):
+        request = await queue.submit("r1", seconds=3)
+        await queue.result(request)
+    assert [asked.headers["x-dispatch-attempt"] for asked in target.asked] == ["1", "2"]
+    assert {asked.headers["idempotency-key"] for asked in target.asked} == {request.token}
+    assert {asked.headers["x-request-id"] for asked in target.asked} == {"r1"}
+
+
+async def test_21_cancelled_while_queued(broker: Broker, target: Target) -> None:
+    config = configured(target.url)
+    async with producer(broker, config) as queue:
+        request = await queue.submit("r1")
+        assert await queue.queue.cancel("r1") is State.PENDING
+        async with dispatching(broker, config):
+            result = await queue.result(request)
+            after = await queue.result(await queue.submit("r2"))
+    assert result.error_code is ErrorCode.CANCELLED
+    assert after.status_code == 200
+    assert target.ids() == ["r2"]
+
+
+async def test_21_cancelled_in_flight(broker: Broker, target: Target, eventually: Eventually) -> None:
+    target.answer = then(never, ok)
+    config = configured(target.url)
+    async with producer(broker, config) as queue, dispatching(broker, config) as lanes:
+        request = await queue.submit("r1")
+        await eventually(lambda: target.asked)
+        await queue.queue.cancel("r1")
+        result = await queue.result(request, within=20)
+        assert result.error_code is ErrorCode.CANCELLED
+        await eventually(lambda: target.asked[0].closed, within=20)
+        await eventually(lambda: lanes.running["batch"].lane.in_flight == 0)
+        again = await queue.result(await queue.submit("r1"))
+        assert again.status_code == 200, "an older cancel must not reach a new request of the same id"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"path": "//evil.example/x"}, "path"),
+        ({"path": "/admin"}, "not allowed"),
+        ({"headers": {"x-a": "b\r\nc: d"}}, "header"),
+    ],
+)
+async def test_29_what_must_not_be_sent(
+    broker: Broker, target: Target, fields: dict[str, object], said: str
+) -> None:
+    config = configured(target.url)
+    async with producer(broker, config) as queue, dispatching(broker, config):
+        result = await queue.result(await queue.submit("r1", **fields))
+    assert result.error_code is ErrorCode.INVALID_REQUEST
+    assert said in result.error_message
+    assert target.asked == []
+
+
+async def test_19_a_closed_gate_holds_up_no_other_queue(broker: Broker, target: Target) -> None:
+    nothing = {"type": "endpoint-scrape", "params": {"url": "http://127.0.0.1:9/metrics", "metric": "x"}}
+    config = configured(target.url, {"name": "batch"}, {"name": "closed", "gate": nothing}, concurrency=1)
+    async with producer(broker, config, "closed") as closed, producer(broker, config) as queue:
+        await closed.submit_all([f"c{number}" for number in range(100)])
+        async with dispatching(broker, config):
+            results = await queue.results(await queue.submit_all([f"r{number}" for number in range(50)]))
+        assert {result.status_code for result in results} == {200}
+        assert (await closed.queue.totals()).pending == 100
+    assert not any(id.startswith("c") for id in target.ids())
+
+
+async def test_19_a_tenant_over_its_quota_holds_up_no_other(broker: Broker, target: Target) -> None:
+    open_ = asyncio.Event()
+
+    async def answer(asked: Asked) -> web.StreamResponse:
+        if asked.headers["x-llm-d-inference-fairness-id"] == "greedy":
+            await open_.wait()
+        return await ok(asked)
+
+    target.answer = answer
+    one = {"type": "redis-quota", "params": {"mode": "concurrency", "limit": 1}}
+    config = configured(target.url, {"name": "batch", "gate": one}, concurrency=4)
+    async with producer(broker, config) as queue, dispatching(broker, config):
+        greedy = await queue.submit_all([f"g{number}" for number in range(20)], tenant="greedy", seconds=50)
+        modest = await queue.submit_all([f"m{number}" for number in range(20)], tenant="modest", seconds=60)
+        await queue.results(modest)
+        assert sum(id.startswith("g") for id in target.ids()) == 1
+        open_.set()
+        await queue.results(greedy)
+
+
+async def test_18_a_tenant_with_one_request_does_not_wait_for_ten_thousand(
+    broker: Broker, target: Target
+) -> None:
+    config = configured(target.url, concurrency=2)
+    async with producer(broker, config) as queue:
+        many = await queue.submit_all([f"a{number}" for number in range(300)], tenant="a", seconds=50)
+        await queue.submit("b", tenant="b", seconds=60)
+        async with dispatching(broker, config):
+            await queue.results(many)
+    assert target.ids().index("b") <= 4, "two places, at most two of the other tenant's before it on each"
+
+
+async def test_no_more_on_their_way_than_there_are_places(broker: Broker, target: Target) -> None:
+    async def answer(asked: Asked) -> web.StreamResponse:
+        await asyncio.sleep(0.01)
+        return await ok(asked)
+
+    target.answer = answer
+    config = configured(target.url, {"name": "batch"}, {"name": "more"}, concurrency=5)
+    async with producer(broker, config) as queue, producer(broker, config, "more") as more:
+        requests = await queue.submit_all([f"r{number}" for number in range(100)])
+        others = await more.submit_all([f"o{number}" for number in range(100)])
+        async with dispatching(broker, config):
+            await asyncio.gather(queue.results(requests), more.results(others))
+    assert target.most == 5
+    first = target.ids()[:60]
+    assert 10 <= sum(id.startswith("o") for id in first) <= 50, "two queues of one target take turns"
+
+
+async def test_a_request_that_takes_longer_than_its_lease(broker: Broker, target: Target) -> None:
+    async def slow(asked: Asked) -> web.StreamResponse:
+        await asyncio.sleep(10)
+        return await ok(asked)
+
+    target.answer = slow
+    config = configured(target.url, {"name": "batch", "lease": "4s"})
+    async with producer(broker, config) as queue, dispatching(broker, config):
+        result = await queue.result(await queue.submit("r1"))
+        assert (await queue.queue.totals()).redelivered == 0
+    assert (result.status_code, len(target.asked)) == (200, 1), "its heartbeat kept the claim"
+
+
+async def test_a_claim_that_was_taken_away_stops_its_request(
+    broker: Broker, target: Target, eventually: Eventually
+) -> None:
+    target.answer = never
+    config = configured(target.url, {"name": "batch", "lease": "4s"})
+    async with producer(broker, config) as queue, dispatching(broker, config) as lanes:
+        await queue.submit("r1")
+        await eventually(lambda: target.asked)
+        [claim] = lanes.running["batch"].lane.claims
+        assert await queue.queue.retry(claim, 20_000)
+        await eventually(lambda: target.asked[0].closed, within=20)
+        await eventually(lambda: lanes.running["batch"].lane.in_flight == 0)
+        assert (await queue.queue.totals()).delayed == 1
+
+
+async def test_30_one_request_after_the_other_is_sent_once_and_in_order(
+    broker: Broker, target: Target
+) -> None:
+    """How long one takes on an idle dispatcher stands in benchmarks/README.md."""
+    config = configured(target.url)
+    async with producer(broker, config) as queue, dispatching(broker, config):
+        for number in range(50):
+            assert (await queue.result(await queue.submit(f"r{number}"))).status_code == 200
+    assert target.ids() == [f"r{number}" for number in range(50)]
+
+
+async def test_30_many_at_once_are_sent_once_each_and_never_more_than_may_be(
+    broker: Broker, target: Target
+) -> None:
+    """How many a second stands in benchmarks/README.md."""
+    under_way = most = 0
+
+    async def counted(asked: Asked) -> web.StreamResponse:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.01)
+        under_way -= 1
+        return await ok(asked)
+
+    target.answer = counted
+    config = configured(target.url, concurrency=256)
+    async with producer(broker, config) as queue:
+        requests = await queue.submit_all([f"r{number}" for number in range(1000)])
+        async with dispatching(broker, config):
+            results = await queue.results(requests)
+    assert {result.status_code for result in results} == {200}
+    assert sorted(target.ids()) == sorted(request.id for request in requests)
+    assert 1 < most <= 256
+
+
+async def test_what_is_on_its_way_is_handed_back_when_the_process_leaves(
+    broker: Broker, target: Target, eventually: Eventually
+) -> None:
+    target.answer = never
+    config = configured(target.url)
+    async with producer(broker, config) as queue:
+        async with dispatching(broker, config):
+            await queue.submit_all(["r1", "r2", "r3"])
+            await eventually(lambda: len(target.asked) == 3)
+            begun = time.monotonic()
+        assert time.monotonic() - begun < 30
+        totals = await queue.queue.totals()
+        assert (totals.pending, totals.claimed) == (3, 0)
+        await eventually(lambda: all(asked.closed for asked in target.asked))
+        claims = await queue.queue.claim(3, owner="another")
+        assert [claim.request.id for claim in claims] == ["r1", "r2", "r3"]
+        assert {claim.delivery for claim in claims} <= {1, 2}

@@ -1,0 +1,297 @@
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.broker.memory.broker import MemoryBroker
+from dispatcher.broker.message import Candidate, Claim, Request
+from dispatcher.broker.queue import Queue, QueueError, Rules
+from dispatcher.delivery.sending import Admission
+from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
+from dispatcher.pump.pump import Pump, pair
+from dispatcher.pump.slots import Slots
+from dispatcher.telemetry.counters import Telemetry
+
+Eventually = Callable[..., Awaitable[float]]
+
+
+@asynccontextmanager
+async def granted() -> AsyncIterator[Slot]:
+    yield Slot()
+
+
+def admission(token: str, tenant: str = "t", size: int = 10) -> Admission:
+    return Admission(Candidate(token, token, tenant, 1, size), granted(), Slot())
+
+
+def claim(token: str, tenant: str = "t", size: int = 10) -> Claim:
+    request = Request(token, b"x" * size, 1, tenant=tenant, token=token)
+    return Claim(request, f"fence-{token}", 1, 0, 1)
+
+
+def tokens(pairs: object) -> list[tuple[str, str]]:
+    return [(claim.request.token, admission.candidate.token) for claim, admission in pairs]  # type: ignore[attr-defined]
+
+
+def test_what_was_admitted_goes_with_what_was_claimed() -> None:
+    paired = pair([claim("b"), claim("a")], [admission("a"), admission("b")])
+    assert tokens(paired.pairs) == [("b", "b"), ("a", "a")]
+    assert not paired.claims
+    assert not paired.admissions
+
+
+def test_another_head_needs_an_admission_as_large_and_of_its_tenant() -> None:
+    claims = [claim("x", size=10), claim("y", size=11), claim("z", tenant="other")]
+    paired = pair(claims, [admission("a"), admission("b"), admission("c")])
+    assert tokens(paired.pairs) == [("x", "a")]
+    assert [one.request.token for one in paired.claims] == ["y", "z"]
+    assert [one.candidate.token for one in paired.admissions] == ["b", "c"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("tu"), st.integers(1, 3)), unique_by=lambda x: x[0]),
+    st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("tu"), st.integers(1, 3)), unique_by=lambda x: x[0]),
+)  # fmt: skip
+def test_nothing_is_lost_between_claims_and_admissions(
+    claims: list[tuple[str, str, int]], admissions: list[tuple[str, str, int]]
+) -> None:
+    made, given_ = [claim(*one) for one in claims], [admission(*one) for one in admissions]
+    paired = pair(made, given_)
+    assert sorted([c.fence for c, _ in paired.pairs] + [c.fence for c in paired.claims]) == sorted(
+        c.fence for c in made
+    )
+    ids = [id(a) for _, a in paired.pairs] + [id(a) for a in paired.admissions]
+    assert sorted(ids) == sorted(map(id, given_))
+    for one, covering in paired.pairs:
+        same = one.request.token == covering.candidate.token
+        assert same or covering.candidate.size >= len(one.request.payload)
+
+
+class ScriptedGate:
+    """Answers each question by `judge`; counts who was asked and which slots were left how."""
+
+    def __init__(self, judge: Callable[[Candidate], RefusedError | None]) -> None:
+        self.judge = judge
+        self.asked: list[str] = []
+        self.left: list[Outcome] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def budget(self) -> float:
+        return 1.0
+
+    @asynccontextmanager
+    async def admit(self, candidate: Candidate) -> AsyncIterator[Slot]:
+        self.asked.append(candidate.id)
+        if (refusal := self.judge(candidate)) is not None:
+            raise refusal
+        slot = Slot()
+        yield slot
+        self.left.append(slot.outcome)
+
+
+@asynccontextmanager
+async def pumping(
+    gate: ScriptedGate, count: int = 5, limit: int = 100
+) -> AsyncIterator[tuple[Queue, list[str], Slots, Pump]]:
+    """A pump over a memory queue with `count` requests; what it launches is only written down."""
+    launched: list[str] = []
+    async with MemoryBroker() as broker, broker.queue("batch", Rules()) as queue:
+        deadline_ms = await broker.now_ms() + 60_000
+        for number in range(count):
+            await queue.submit(Request(f"r{number}", b"x" * (number + 1), deadline_ms + number))
+        slots = Slots(limit)
+        observer = Telemetry().of("batch", "pool")
+        pump = Pump(queue, gate, slots, "me", lambda claim, *_: launched.append(claim.request.id), observer)
+        running = asyncio.create_task(pump.run())
+        try:
+            yield queue, launched, slots, pump
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+
+async def test_a_closed_gate_is_asked_once_and_not_polled(eventually: Eventually) -> None:
+    opened = asyncio.Event()
+    refusal = RefusedError("closed for now", Scope.QUEUE, opened.wait)
+    gate = ScriptedGate(lambda candidate: None if opened.is_set() else refusal)
+    async with pumping(gate) as (_, launched, slots, pump):
+        await eventually(lambda: pump.waits_for == "closed for now")
+        asked = len(gate.asked)
+        assert asked <= 5
+        await asyncio.sleep(0.3)  # a poller would ask again
+        assert len(gate.asked) == asked
+        assert slots.taken == 0, "who waits for a gate holds no slot"
+        opened.set()
+        await eventually(lambda: len(launched) == 5)
+        assert pump.waits_for == ""
+
+
+async def test_a_gate_that_stays_closed_is_said_once_and_so_is_its_end(
+    eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes = asyncio.Queue[None]()
+    open_ = False
+    refusal = RefusedError("closed for now", Scope.QUEUE, changes.get)
+    gate = ScriptedGate(lambda candidate: None if open_ else refusal)
+
+    def told() -> list[str]:
+        return [
+            record.getMessage()
+            for record in caplog.records
+            if record.name == "dispatcher.pump.closed_gate_log"
+        ]
+
+    async with pumping(gate) as (_, launched, _, pump):
+        pump.standstill.after = 0.1
+        await eventually(told)
+        asked = len(gate.asked)
+        for _ in range(5):
+            changes.put_nowait(None)
+        await eventually(lambda: len(gate.asked) >= asked + 5)
+        await asyncio.sleep(0.3)  # one that repeats itself would
+        assert told() == ["queue batch: nothing goes: closed for now"]
+        open_ = True
+        changes.put_nowait(None)
+        await eventually(lambda: len(launched) == 5)
+    assert len(told()) == 2
+    assert told()[1].startswith("queue batch: it goes on, after ")
+
+
+async def test_a_gate_that_is_closed_for_a_moment_says_nothing(
+    eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = asyncio.Event()
+    refusal = RefusedError("closed for now", Scope.QUEUE, opened.wait)
+    gate = ScriptedGate(lambda candidate: None if opened.is_set() else refusal)
+    async with pumping(gate) as (_, launched, _, pump):
+        await eventually(lambda: pump.waits_for)
+        opened.set()
+        await eventually(lambda: len(launched) == 5)
+    assert "nothing goes" not in caplog.text
+    assert "it goes on" not in caplog.text
+
+
+async def test_nobody_overtakes_one_that_is_too_large(eventually: Eventually) -> None:
+    opened = asyncio.Event()
+    refusal = RefusedError("too large", Scope.QUEUE, opened.wait)
+    gate = ScriptedGate(lambda candidate: refusal if candidate.id == "r2" and not opened.is_set() else None)
+    async with pumping(gate) as (_, launched, slots, pump):
+        await eventually(lambda: pump.waits_for == "too large")
+        assert launched == ["r0", "r1"]
+        assert gate.left == [Outcome.UNUSED] * 2, "r3 and r4 gave back what they were granted"
+        assert slots.taken == 2
+        opened.set()
+        await eventually(lambda: len(launched) == 5)
+
+
+async def test_what_is_claimed_in_place_of_another_is_asked_for_again(eventually: Eventually) -> None:
+    """Another replica takes the head between the look and the claim."""
+    stolen = asyncio.Event()
+    async with contextlib.AsyncExitStack() as stack:
+        queue: Queue | None = None
+
+        async def steal() -> None:
+            if queue is not None and not stolen.is_set():
+                await queue.claim(1, owner="another")
+                stolen.set()
+
+        def judge(candidate: Candidate) -> RefusedError | None:
+            return None
+
+        gate = ScriptedGate(judge)
+        plain = gate.admit
+
+        @asynccontextmanager
+        async def admit(candidate: Candidate) -> AsyncIterator[Slot]:
+            await steal()
+            async with plain(candidate) as slot:
+                yield slot
+
+        gate.admit = admit  # type: ignore[method-assign]
+        queue, launched, slots, _ = await stack.enter_async_context(pumping(gate, count=3, limit=1))
+        await eventually(lambda: launched)
+        assert launched == ["r1"], "larger than what was admitted, so asked for by itself"
+        assert gate.asked.count("r1") >= 1
+        await eventually(lambda: slots.taken == 1)
+
+
+async def test_a_fault_of_a_gate_does_not_end_its_queue(
+    eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    def judge(candidate: Candidate) -> RefusedError | None:
+        raise ZeroDivisionError
+
+    gate = ScriptedGate(judge)
+    async with pumping(gate) as (_, launched, slots, pump):
+        await eventually(lambda: "a fault, see the log: ZeroDivisionError" in pump.waits_for)
+        assert slots.taken == 0
+        assert launched == []
+    assert "a fault; the queue goes on" in caplog.text
+
+
+async def test_a_broker_that_goes_away_is_waited_for(eventually: Eventually) -> None:
+    away = True
+
+    def judge(candidate: Candidate) -> RefusedError | None:
+        if away:
+            raise QueueError("gone")
+        return None
+
+    async with pumping(ScriptedGate(judge)) as (_, launched, slots, pump):
+        await eventually(lambda: pump.waits_for == "the broker is away: gone")
+        assert slots.taken == 0
+        away = False
+        await eventually(lambda: len(launched) == 5)
+
+
+async def test_a_held_up_tenant_lets_others_pass_and_comes_back(eventually: Eventually) -> None:
+    opened = asyncio.Event()
+    refusal = RefusedError("quota", Scope.TENANT, opened.wait)
+    gate = ScriptedGate(
+        lambda candidate: refusal if candidate.tenant == "greedy" and not opened.is_set() else None
+    )
+    async with pumping(gate, count=0) as (queue, launched, slots, pump):
+        deadline_ms = 2**42
+        for number in range(6):
+            tenant = "greedy" if number % 2 else "modest"
+            await queue.submit(Request(f"r{number}", b"x", deadline_ms, tenant=tenant))
+        await eventually(lambda: sorted(launched) == ["r0", "r2", "r4"])
+        assert pump.waits_for == ""
+        await eventually(lambda: slots.taken == 3)
+        await asyncio.sleep(0.05)
+        assert gate.asked.count("r1") == 1
+        opened.set()
+        await eventually(lambda: len(launched) == 6)
+
+
+async def test_19_many_held_up_tenants_do_not_hold_up_the_others(eventually: Eventually) -> None:
+    opened = asyncio.Event()
+    refusal = RefusedError("quota", Scope.TENANT, opened.wait)
+    gate = ScriptedGate(
+        lambda candidate: refusal if candidate.tenant != "modest" and not opened.is_set() else None
+    )
+    async with pumping(gate, count=0) as (queue, launched, slots, _):
+        for number in range(60):
+            await queue.submit(Request(f"g{number}", b"x", 2**42, tenant=f"greedy{number % 30}"))
+        for number in range(10):
+            await queue.submit(Request(f"m{number}", b"x", 2**42, tenant="modest"))
+        await eventually(lambda: len(launched) == 10, within=30)
+        await eventually(lambda: slots.taken == 10)  # in between the pump holds those it looks for work for
+        assert len(gate.asked) <= 2 * 70, "each was asked for about once, not once for each tenant"
+        opened.set()
+        await eventually(lambda: len(launched) == 70, within=30)
+        assert launched.index("g0") < launched.index("g30")

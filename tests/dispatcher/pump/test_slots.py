@@ -1,0 +1,102 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dispatcher.pump.slots import Slots
+
+Eventually = Callable[..., Awaitable[float]]
+
+
+async def test_as_many_as_are_free_and_at_least_one() -> None:
+    slots = Slots(5)
+    assert await slots.take(3) == 3
+    assert await slots.take(3) == 2
+    waiting = asyncio.create_task(slots.take(3))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    slots.give_back(1)
+    assert await waiting == 1
+    assert slots.taken == 5
+
+
+async def test_first_come_first_served() -> None:
+    slots = Slots(1)
+    await slots.take(1)
+    order: list[str] = []
+
+    async def wait(name: str) -> None:
+        await slots.take(1)
+        order.append(name)
+        slots.give_back(1)
+
+    waiting = [asyncio.create_task(wait(name)) for name in "abc"]
+    await asyncio.sleep(0)
+    slots.give_back(1)
+    late = asyncio.create_task(wait("late"))
+    await asyncio.gather(*waiting, late)
+    assert order == ["a", "b", "c", "late"]
+    assert slots.taken == 0
+
+
+async def test_one_that_gives_up_passes_its_turn_on() -> None:
+    slots = Slots(1)
+    await slots.take(1)
+    first, second = asyncio.create_task(slots.take(1)), asyncio.create_task(slots.take(1))
+    await asyncio.sleep(0)
+    slots.give_back(1)
+    first.cancel()  # its turn had come, it had not run yet
+    assert await second == 1
+    third = asyncio.create_task(slots.take(1))
+    await asyncio.sleep(0)
+    third.cancel()
+    await asyncio.wait([first, third])
+    slots.give_back(1)
+    assert await slots.take(9) == 1
+
+
+async def test_a_limit_that_changes() -> None:
+    slots = Slots(1)
+    await slots.take(1)
+    waiting = asyncio.create_task(slots.take(9))
+    await asyncio.sleep(0)
+    slots.limit = 4
+    assert await waiting == 3
+    slots.limit = 1
+    slots.give_back(3)
+    again = asyncio.create_task(slots.take(1))
+    await asyncio.sleep(0)
+    assert not again.done()
+    slots.give_back(1)
+    assert await again == 1
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=30), st.integers(1, 5))
+def test_never_more_than_there_are(steps: list[tuple[int, bool]], limit: int) -> None:
+    async def run() -> None:
+        slots = Slots(limit)
+        held: list[int] = []
+
+        async def take(most: int) -> None:
+            held.append(await slots.take(most))
+
+        tasks = []
+        for most, release in steps:
+            tasks.append(asyncio.create_task(take(most)))
+            await asyncio.sleep(0)
+            assert slots.taken == sum(held) <= limit
+            if release and held:
+                slots.give_back(held.pop())
+            elif release:
+                tasks[0].cancel()
+        while any(not task.done() for task in tasks):
+            await asyncio.sleep(0)
+            if held:
+                slots.give_back(held.pop())
+        await asyncio.sleep(0)
+        assert slots.taken == sum(held)
+        for task in tasks:
+            task.cancel()
+
+    asyncio.run(run())

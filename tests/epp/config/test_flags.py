@@ -1,0 +1,225 @@
+import contextlib
+import ssl
+from pathlib import Path
+
+import pytest
+
+from epp.config import flags, go_flags
+from epp.config.settings import Settings, TransportKind
+from epp.config.tls_rules import TlsRules
+from epp.ext_proc.protocol import ProtocolVersion
+from epp.scraping.engines import Series
+
+GO_FLAGS = [
+    "grpc-port",
+    "ha-enable-leader-election",
+    "drain-timeout",
+    "grpc-max-recv-msg-size",
+    "grpc-max-send-msg-size",
+    "pool-group",
+    "pool-namespace",
+    "pool-name",
+    "endpoint-selector",
+    "endpoint-target-ports",
+    "disable-endpoint-subset-filter",
+    "emit-endpoint-scores",
+    "refresh-metrics-interval",
+    "refresh-prometheus-metrics-interval",
+    "metrics-staleness-threshold",
+    "total-queued-requests-metric",
+    "total-running-requests-metric",
+    "kv-cache-usage-percentage-metric",
+    "lora-info-metric",
+    "cache-info-metric",
+    "v",
+    "zap-devel",
+    "zap-encoder",
+    "zap-log-level",
+    "zap-stacktrace-level",
+    "zap-time-encoding",
+    "tracing",
+    "health-checking",
+    "metrics-port",
+    "grpc-health-port",
+    "enable-pprof",
+    "cert-path",
+    "enable-cert-reload",
+    "enable-grpc-stream-metrics",
+    "secure-serving",
+    "tls-min-version",
+    "tls-cipher-suites",
+    "metrics-endpoint-auth",
+    "metrics-client-ca-file",
+    "metrics-cert-dir",
+    "config-file",
+    "config-text",
+    "allow-experimental-plugins",
+]
+"""llm-d-router, pkg/epp/server/options.go and pkg/common/observability/logging/options.go, August 2026."""
+
+
+def test_no_flags_are_the_go_pickers_defaults() -> None:
+    settings, verbosity, ignored = flags.parse([])
+    assert settings == Settings()
+    assert (settings.grpc_port, settings.grpc_health_port, settings.metrics_port) == (9002, 9003, 9090)
+    assert settings.secure_serving
+    assert (verbosity, ignored) == (2, [])
+
+
+def test_every_flag_reaches_its_setting() -> None:
+    arguments = (
+        "--grpc-port 1 --grpc-health-port=2 --metrics-port 3 --secure-serving=true --cert-path /certs "
+        "--enable-cert-reload --client-ca-file /ca.pem --transport grpc "
+        "--config-file f.yaml --pool-name pool --refresh-metrics-interval 100ms --metrics-staleness-threshold 1m "
+        "--disable-endpoint-subset-filter --emit-endpoint-scores=true "
+        "--drain-timeout 1m30s --grpc-max-recv-msg-size 5 --max-body-bytes 6 --max-buffered-bytes 7 --host 127.0.0.1 "
+        "--metrics-address 127.0.0.2 --discovery file:///x --namespace n --component c "
+        "--protocol-version 0.3.0 --model a --model b --objective low=-1 --objective high=2 -v 4"
+    )
+    settings, verbosity, ignored = flags.parse(arguments.split())
+    assert settings == Settings(
+        discovery="file:///x",
+        namespace="n",
+        component="c",
+        host="127.0.0.1",
+        grpc_port=1,
+        grpc_health_port=2,
+        metrics_address="127.0.0.2",
+        metrics_port=3,
+        secure_serving=True,
+        cert_path=Path("/certs"),
+        enable_cert_reload=True,
+        client_ca_file=Path("/ca.pem"),
+        transport=TransportKind.GRPC,
+        config_file=Path("f.yaml"),
+        pool_name="pool",
+        disable_endpoint_subset_filter=True,
+        emit_endpoint_scores=True,
+        refresh_metrics_interval=0.1,
+        metrics_staleness_threshold=60,
+        drain_timeout=90,
+        grpc_max_recv_msg_size=5,
+        max_body_bytes=6,
+        max_buffered_bytes=7,
+        protocol_version=ProtocolVersion.V0_3,
+        models=frozenset({"a", "b"}),
+        objectives={"low": -1, "high": 2},
+    )
+    assert (verbosity, ignored) == (4, [])
+
+
+def test_endpoints_are_static_discovery() -> None:
+    settings, _, _ = flags.parse(["--endpoint", "10.0.0.1:8000", "--endpoint", "[fd00::1]:8000"])
+    assert settings.discovery == "static://10.0.0.1:8000,[fd00::1]:8000"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [([], True), (["--secure-serving"], True), (["--secure-serving=0"], False)]
+)
+def test_booleans_are_written_as_in_go(text: list[str], value: bool) -> None:
+    assert flags.parse(text)[0].secure_serving is value
+
+
+def test_go_flags_without_effect_are_accepted_and_named() -> None:
+    _, _, ignored = flags.parse(["--enable-pprof", "--tracing=1", "--zap-encoder=json"])
+    assert ignored == ["enable-pprof", "tracing", "zap-encoder"]
+    assert go_flags.said("tracing") == "--tracing (no traces are written)"
+    _, _, ignored = flags.parse(["--enable-pprof=false", "--tracing=0", "--metrics-endpoint-auth=false"])
+    assert ignored == [], "what is not wanted is not missed"
+
+
+@pytest.mark.parametrize("name", GO_FLAGS)
+def test_no_flag_of_the_go_picker_is_unknown(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.suppress(SystemExit):
+        flags.parse([f"--{name}=1"])
+    assert "unknown argument" not in capsys.readouterr().err
+
+
+def test_flags_name_the_series_of_a_workers_page() -> None:
+    arguments = [
+        "--total-queued-requests-metric=mine_waiting",
+        "--total-running-requests-metric=mine_requests{kind=running}",
+        "--kv-cache-usage-percentage-metric=vllm:gpu_cache_usage_perc",
+        "--lora-info-metric=",
+    ]
+    settings, _, ignored = flags.parse(arguments)
+    assert settings.metric_names == {
+        "total-queued-requests-metric": (Series("mine_waiting", {}),),
+        "total-running-requests-metric": (Series("mine_requests", {"kind": "running"}),),
+        "kv-cache-usage-percentage-metric": (Series("vllm:gpu_cache_usage_perc", {}),),
+        "lora-info-metric": (),
+    }
+    assert ignored == []
+
+
+def test_sizes_have_units() -> None:
+    arguments = ["--grpc-max-recv-msg-size", "10MiB", "--max-body-bytes=1Mi", "--max-buffered-bytes", "1.5G"]
+    settings, _, _ = flags.parse(arguments)
+    assert settings.grpc_max_recv_msg_size == 10 * 2**20
+    assert settings.max_body_bytes == 2**20
+    assert settings.max_buffered_bytes == 1_500_000_000
+
+
+def test_flags_of_security_reach_the_settings() -> None:
+    suites = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
+    arguments = ["--tls-min-version=VersionTLS12", f"--tls-cipher-suites={suites}", "--metrics-cert-dir=/m"]
+    settings, _, ignored = flags.parse([*arguments, "--metrics-client-ca-file", "/ca"])
+    ciphers = ("ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES256-GCM-SHA384")
+    assert settings.tls == TlsRules(ssl.TLSVersion.TLSv1_2, ciphers)
+    assert (settings.metrics_cert_dir, settings.metrics_client_ca_file) == (Path("/m"), Path("/ca"))
+    assert ignored == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ("--grpc-port 70000", "0 to 65535"),
+        ("--grpc-port x", "0 to 65535"),
+        ("--drain-timeout 30", "write a number with a unit"),
+        ("--secure-serving=maybe", "neither true nor false"),
+        ("--objective low", "NAME=PRIORITY"),
+        ("--objective low=x", "NAME=PRIORITY"),
+        ("--objective =1", "NAME=PRIORITY"),
+        ("--max-body-bytes 0", "from 1 to"),
+        ("--max-body-bytes 2147483648", "--max-buffered-bytes"),
+        ("--max-buffered-bytes 5", "--max-body-bytes"),
+        ("--grpc-max-recv-msg-size 2147483648", "from 1 to 2147483647"),
+        ("--drain-timeout " + "9" * 30 + "s", "is not a duration"),
+        pytest.param("--grpc-port " + "9" * 5000, "0 to 65535", id="a long port"),
+        pytest.param("--max-body-bytes " + "9" * 5000, "is not a size", id="a long size"),
+        pytest.param("--objective a=" + "9" * 5000, "NAME=PRIORITY", id="a long priority"),
+        pytest.param("--drain-timeout " + "9" * 5000, "is not a duration", id="a long duration"),
+        ("--protocol-version 9", "protocol-version"),
+        ("--transport quic", "--transport"),
+        ("--client-ca-file f --secure-serving=false", "needs --secure-serving"),
+        ("--discovery file:///x --endpoint 10.0.0.1:1", "exclude each other"),
+        ("--config-file f --config-text x", "exclude each other"),
+        ("--no-such-flag", "no-such-flag"),
+        ("--grpc-prot 1", "did you mean --grpc-port?"),
+        ("--max-body-bytes 10mi", "is not a size; write a number with or without a unit"),
+        ("--grpc-max-send-msg-size x", "is not a size"),
+        ("--tracing=maybe", "neither true nor false"),
+        ("--metrics-endpoint-auth=true", "write --metrics-endpoint-auth=false"),
+        ("--metrics-endpoint-auth", "write --metrics-endpoint-auth=false"),
+        ("--tls-min-version VersionTLS11", "HTTP/2 needs TLS 1.2"),
+        ("--tls-min-version 1.3", "expected VersionTLS12 or VersionTLS13"),
+        ("--tls-cipher-suites TLS_RSA_WITH_AES_128_CBC_SHA", "not a suite that HTTP/2 allows"),
+        ("--tls-cipher-suites=,", "names no cipher suite"),
+        ("--tls-cipher-suites TLS_AES_128_GCM_SHA256", "name all three or none of them"),
+        ("--tls-min-version VersionTLS13 --secure-serving=false", "need --secure-serving"),
+        ("--tls-min-version VersionTLS13 --transport grpc", "need --transport http2"),
+        ("--metrics-client-ca-file f", "needs --metrics-cert-dir"),
+        ("--total-queued-requests-metric a{b", "is not a metric"),
+        ("--grpc-por 1", "--grpc-por"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(
+    arguments: str, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        flags.parse(arguments.split())
+    assert caught.value.code == 2
+    line = capsys.readouterr().err
+    assert complaint in line
+    assert line.count("\n") == 1
+    assert len(line) < 500

@@ -1,0 +1,232 @@
+"""What a flag says about who may connect, and how, holds on the wire; what cannot hold stops the start."""
+
+import asyncio
+import datetime
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+
+from epp.config import flags
+from epp.envoy.config import Address, EnvoySettings, render
+from epp.server import PickerServer
+from epp.wire.server import certificate
+from epp.wire.server.certificate import CertificateError, KeyPair
+
+LOCAL = ["--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0"]
+AES_256 = "ECDHE-ECDSA-AES256-GCM-SHA384"
+
+
+@asynccontextmanager
+async def picker(*arguments: str, endpoint: str = "127.0.0.1:9") -> AsyncIterator[dict[str, str]]:
+    """Where the ports are of a picker with these flags."""
+    settings, _, _ = flags.parse([*LOCAL, "--endpoint", endpoint, *arguments])
+    async with PickerServer(settings) as server:
+        yield dict(pair.split("=") for pair in server.ready_line.split()[1:])
+
+
+async def handshake(address: str, *, version: ssl.TLSVersion, ciphers: str = "") -> str | None:
+    """The cipher that a client of that version gets; None for one that is refused."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.minimum_version = context.maximum_version = version
+    context.set_alpn_protocols(["h2"])
+    if ciphers:
+        context.set_ciphers(ciphers)
+    host, port = address.rsplit(":", 1)
+    try:
+        _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    except (ssl.SSLError, OSError):
+        return None
+    name: str = writer.get_extra_info("cipher")[0]
+    writer.close()
+    return name
+
+
+def write(pair: KeyPair, folder: Path) -> None:
+    (folder / "tls.key").write_bytes(pair.key)
+    (folder / "tls.crt").write_bytes(pair.certificate)
+
+
+def rsa_pair() -> KeyPair:
+    key = rsa.generate_private_key(65537, 2048)
+    now = datetime.datetime.now(datetime.UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "picker")])
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
+    signed = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    kind, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return KeyPair(key.private_bytes(serialization.Encoding.PEM, kind, plain), signed)
+
+
+async def test_tls_1_2_is_enough_unless_that_is_said() -> None:
+    async with picker() as where:
+        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2)
+        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_3)
+
+
+async def test_the_least_version_is_refused_below_it() -> None:
+    async with picker("--tls-min-version=VersionTLS13") as where:
+        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) is None
+        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_3)
+
+
+async def test_the_least_version_holds_for_a_certificate_that_was_replaced(
+    tmp_path: Path, eventually: Any
+) -> None:
+    write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
+    arguments = ("--tls-min-version=VersionTLS13", f"--cert-path={tmp_path}", "--enable-cert-reload")
+    async with picker(*arguments) as where:
+        before = await served(where["grpc"])
+        write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
+        async with asyncio.timeout(20):
+            while await served(where["grpc"]) == before:
+                await asyncio.sleep(0.1)
+        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) is None
+
+
+async def served(address: str) -> str:
+    host, port = address.rsplit(":", 1)
+    return await asyncio.to_thread(ssl.get_server_certificate, (host, int(port)))
+
+
+async def test_only_the_cipher_suites_named_are_served() -> None:
+    suites = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
+    async with picker(f"--tls-cipher-suites={suites}") as where:
+        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) == AES_256
+        refused = await handshake(
+            where["grpc"], version=ssl.TLSVersion.TLSv1_2, ciphers="ECDHE-ECDSA-AES128-GCM-SHA256"
+        )
+        assert refused is None
+        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_3)
+
+
+async def test_with_suites_of_tls_1_3_alone_nothing_older_is_served() -> None:
+    suites = "TLS_AES_128_GCM_SHA256,TLS_AES_256_GCM_SHA384,TLS_CHACHA20_POLY1305_SHA256"
+    async with picker(f"--tls-cipher-suites={suites}") as where:
+        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) is None
+        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_3)
+
+
+async def test_suites_that_no_key_of_ours_fits_stop_the_start(tmp_path: Path) -> None:
+    only_rsa = "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
+    with pytest.raises(ValueError, match="expected one of TLS_ECDHE_ECDSA_WITH_"):
+        async with picker(only_rsa):
+            pass
+    write(rsa_pair(), tmp_path)
+    async with picker(only_rsa, f"--cert-path={tmp_path}") as where:
+        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) == "ECDHE-RSA-AES128-GCM-SHA256"
+
+
+async def test_a_replaced_certificate_that_no_suite_fits_stays_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(rsa_pair(), tmp_path)
+    only_rsa = "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
+    async with picker(only_rsa, f"--cert-path={tmp_path}", "--enable-cert-reload") as where:
+        write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
+        async with asyncio.timeout(20):
+            while "the certificate stays as it was: --tls-cipher-suites" not in caplog.text:
+                await asyncio.sleep(0.1)
+        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) == "ECDHE-RSA-AES128-GCM-SHA256"
+
+
+async def status(url: str, context: ssl.SSLContext | None = None) -> int | str:
+    async with aiohttp.ClientSession() as session:
+        try:
+            async with session.get(url, ssl=context or True) as answer:
+                return answer.status
+        except aiohttp.ClientError as error:
+            return type(error).__name__
+
+
+def client_context(own: KeyPair | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if own is not None:
+        certificate.load(context, own)
+    return context
+
+
+async def test_the_metrics_page_has_tls_where_it_has_a_certificate(tmp_path: Path) -> None:
+    pair = certificate.self_signed(datetime.datetime.now(datetime.UTC))
+    write(pair, tmp_path)
+    async with picker(f"--metrics-cert-dir={tmp_path}") as where:
+        assert await status(f"https://{where['metrics']}/metrics", client_context()) == 200
+        assert await status(f"http://{where['metrics']}/metrics") != 200
+
+
+async def test_the_metrics_page_is_shown_to_clients_of_the_authority_only(tmp_path: Path) -> None:
+    pair = certificate.self_signed(datetime.datetime.now(datetime.UTC))
+    other = certificate.self_signed(datetime.datetime.now(datetime.UTC))
+    write(pair, tmp_path)
+    (tmp_path / "ca.crt").write_bytes(pair.certificate)
+    arguments = (f"--metrics-cert-dir={tmp_path}", f"--metrics-client-ca-file={tmp_path}/ca.crt")
+    async with picker(*arguments) as where:
+        url = f"https://{where['metrics']}/debug/endpoints"
+        assert await status(url, client_context(pair)) == 200
+        for stranger in (None, other):
+            assert await status(url, client_context(stranger)) != 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [("--metrics-address=0.0.0.0", True), ("--metrics-address=127.0.0.1", False), ("", False)],
+)
+async def test_a_page_that_everybody_can_read_is_said_to_be_one(
+    arguments: str, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The Go picker asks for a token unless it is told not to."""
+    caplog.set_level("INFO")
+    async with picker(*arguments.split()):
+        assert ("the metrics page is open to whoever reaches 0.0.0.0:" in caplog.text) is told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--metrics-cert-dir=/nonexistent", "--metrics-cert-dir: cannot read /nonexistent/tls.key"),
+        (
+            "--metrics-cert-dir={0} --metrics-client-ca-file=/none.crt",
+            "--metrics-client-ca-file: cannot read /none",
+        ),
+    ],
+)
+async def test_files_of_the_metrics_page_that_cannot_be_read(
+    arguments: str, said: str, tmp_path: Path
+) -> None:
+    write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
+    with pytest.raises(CertificateError, match=said):
+        async with picker(*arguments.format(tmp_path).split()):
+            pass
+
+
+async def test_a_picker_of_tls_1_3_serves_the_envoy_that_is_configured_by_us(running_envoy: Any) -> None:
+    """An Envoy asks with TLS 1.2 at most unless it is told otherwise (its CommonTlsContext, tls_params)."""
+
+    async def hello(request: web.Request) -> web.Response:
+        return web.Response(text="hello")
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", hello)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    worker = f"127.0.0.1:{runner.addresses[0][1]}"
+    any_port = Address("127.0.0.1", 0)
+    async with picker("--tls-min-version=VersionTLS13", endpoint=worker) as where:
+        settings = EnvoySettings(listen=any_port, admin=any_port, pickers=(Address.parse(where["grpc"]),))
+        async with running_envoy(render(settings)) as envoy, aiohttp.ClientSession() as client:
+            asked = client.post(envoy.url("/v1/completions"), json={"model": "m", "prompt": "x"})
+            async with asked as answer:
+                assert (answer.status, await answer.text()) == (200, "hello")
+    await runner.cleanup()

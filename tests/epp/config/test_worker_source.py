@@ -1,0 +1,136 @@
+"""A flag that chooses workers has its effect or stops the start: an empty pool looks like one that works."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from epp.config.parameters import FileDiscoveryParameters
+from epp.config.problems import ConfigError
+from epp.config.settings import Settings
+from epp.config.worker_source import SourceError, WorkerSource, choose
+
+FILE = FileDiscoveryParameters(path="/etc/endpoints.yaml")
+POOL = {
+    "pool_name": "pool",
+    "pool_namespace": "serving",
+    "pool_group": "inference.networking.k8s.io",
+}
+
+GO_CHART_OF_A_POOL = (
+    "--pool-name vllm --pool-namespace serving --pool-group inference.networking.k8s.io --zap-encoder json "
+    "--grpc-health-port 9003 --tracing=false --metrics-endpoint-auth=false"
+)
+GO_CHART_STANDALONE = (
+    "--endpoint-selector app=vllm --endpoint-target-ports 8000 --zap-encoder json --grpc-health-port 9003 "
+    "--tracing=false --metrics-endpoint-auth=false"
+)
+"""The arguments that the charts of llm-d-router render, but for the file of the configuration."""
+
+
+async def start(*arguments: str) -> tuple[int | None, str]:
+    """Exit code and standard error of a picker that must not start; None if it is ready all the same."""
+    pipe = asyncio.subprocess.PIPE
+    environment = {name: value for name, value in os.environ.items() if name != "ADSUM_DISCOVERY"}
+    command = [sys.executable, "-m", "epp", "--host", "127.0.0.1", "--grpc-port", "0", "--metrics-port", "0"]
+    running = await asyncio.create_subprocess_exec(
+        *command, *arguments, "--grpc-health-port", "0", stdout=pipe, stderr=pipe, env=environment
+    )
+    assert running.stdout is not None
+    assert running.stderr is not None
+    try:
+        async with asyncio.timeout(30):
+            if await running.stdout.readline():
+                return None, "it is ready"
+            return await running.wait(), (await running.stderr.read()).decode()
+    finally:
+        if running.returncode is None:
+            running.kill()
+        await running.communicate()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (
+            GO_CHART_OF_A_POOL,
+            "--pool-name and --pool-namespace and --pool-group: the Pods of an InferencePool",
+        ),
+        (
+            GO_CHART_STANDALONE,
+            "--endpoint-selector and --endpoint-target-ports: Pods are not found by their labels",
+        ),
+        (
+            "--endpoint-selector app=x --discovery static://127.0.0.1:9",
+            "--endpoint-selector: Pods are not found",
+        ),
+        ("--pool-namespace a --discovery kubernetes://b", "name different namespaces"),
+    ],
+)
+async def test_what_cannot_be_honoured_stops_the_start(arguments: str, named: str) -> None:
+    code, stderr = await start(*arguments.split())
+    assert code == 2, stderr
+    assert stderr.splitlines()[-1].startswith("error: ")
+    assert named in stderr.splitlines()[-1]
+
+
+def test_what_to_use_instead_is_said() -> None:
+    with pytest.raises(
+        SourceError, match="--discovery kubernetes://NAMESPACE .* --endpoint HOST:PORT or .*file-disc"
+    ):
+        choose(Settings(pool_name="pool"), None, {})
+
+
+def test_without_any_of_them_the_default_holds() -> None:
+    assert choose(Settings(), None, {}) == WorkerSource()
+    assert choose(Settings(discovery="file:///x"), None, {}) == WorkerSource("file:///x")
+    assert choose(Settings(endpoint_selector="", pool_namespace=""), None, {}) == WorkerSource()
+
+
+def test_a_pool_only_has_a_name_where_something_else_says_who_is_in_it() -> None:
+    chosen = choose(Settings(discovery="file:///x", pool_name="pool"), None, {})
+    assert chosen == WorkerSource("file:///x")
+    assert choose(Settings(pool_name="pool"), None, {"ADSUM_DISCOVERY": "file:///x"}) == WorkerSource()
+
+
+@pytest.mark.parametrize(
+    ("url", "chosen"),
+    [
+        ("kubernetes://", "kubernetes://serving"),
+        ("kubernetes://?service=a", "kubernetes://serving?service=a"),
+        ("kubernetes:///?service=a", "kubernetes://serving/?service=a"),
+        ("kubernetes://serving?service=a", "kubernetes://serving?service=a"),
+    ],
+)
+def test_the_pools_namespace_is_that_of_a_cluster_that_names_none(url: str, chosen: str) -> None:
+    said = choose(Settings(discovery=url, **POOL), None, {})
+    assert said == WorkerSource(chosen, idle_flags=("--pool-group",))
+    environment = {"ADSUM_DISCOVERY": url}
+    assert choose(Settings(**POOL), None, environment).url == chosen
+
+
+def test_elsewhere_it_is_said_to_do_nothing() -> None:
+    chosen = choose(Settings(discovery="file:///x", **POOL), None, {})
+    assert chosen == WorkerSource("file:///x", idle_flags=("--pool-namespace", "--pool-group"))
+
+
+def test_a_file_of_endpoints_wins_over_a_pool_and_a_selector_as_in_the_go_picker() -> None:
+    chosen = choose(Settings(**POOL), FILE, {"ADSUM_DISCOVERY": "file:///x"})
+    assert chosen == WorkerSource(file=FILE, idle_flags=("--pool-namespace", "--pool-group"))
+    chosen = choose(Settings(endpoint_selector="a=b", endpoint_target_ports="80"), FILE, {})
+    assert chosen == WorkerSource(file=FILE, idle_flags=("--endpoint-selector", "--endpoint-target-ports"))
+    with pytest.raises(ConfigError, match="both say where the workers are"):
+        choose(Settings(discovery="file:///x"), FILE, {})
+
+
+async def test_the_go_pickers_arguments_with_a_file_of_endpoints_start(tmp_path: Path) -> None:
+    (tmp_path / "endpoints.yaml").write_text("endpoints: []\n")
+    (tmp_path / "config.yaml").write_text(
+        "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+        f"plugins: [{{type: file-discovery, parameters: {{path: {tmp_path}/endpoints.yaml}}}}]\n"
+        "dataLayer: {discovery: {pluginRef: file-discovery}}\n"
+    )
+    arguments = [*GO_CHART_OF_A_POOL.split(), "--config-file", str(tmp_path / "config.yaml")]
+    assert await start(*arguments) == (None, "it is ready")

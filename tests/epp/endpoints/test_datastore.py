@@ -1,0 +1,244 @@
+import math
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from discovery import (
+    Instance,
+    InstanceAddedEvent,
+    InstanceEvent,
+    InstanceRemovedEvent,
+    InstanceUpdatedEvent,
+    MetadataUnavailableError,
+)
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import Adapters
+from epp.endpoints.metadata_feed import follow
+from epp.scraping.metrics_page import Load
+
+
+def instance(name: str = "w1", **fields: Any) -> Instance:
+    given: dict[str, Any] = {
+        "namespace": "default",
+        "component": "decode",
+        "address": "10.0.0.1",
+        "port": 8000,
+        "incarnation": "a",
+    }
+    return Instance(name, **given | fields)
+
+
+def datastore(*names: str) -> Datastore:
+    store = Datastore()
+    for name in names:
+        store.apply(InstanceAddedEvent(instance(name)), {})
+    return store
+
+
+def test_endpoints_come_and_go() -> None:
+    changes: list[int] = []
+    store = Datastore()
+    store.on_change.append(lambda: changes.append(len(store.endpoints)))
+    for name in ("w1", "w2", "w3"):
+        store.apply(InstanceAddedEvent(instance(name)), {})
+    store.observe(store.endpoints[2], Load(waiting=7.0, adapters=Adapters(frozenset({"x"}))), now=5.0)
+    store.reserve(store.endpoints[1])
+    store.apply(InstanceRemovedEvent(instance("w1"), "deleted"))
+    pool = store.pool(now=6.0)
+    assert [endpoint.id for endpoint in pool.endpoints] == ["w2", "w3"]
+    assert pool.waiting.tolist() == [0, 7]
+    assert pool.inflight.tolist() == [1, 0]
+    assert pool.age.tolist() == [float("inf"), 1.0]
+    assert pool.adapters[1].active == {"x"}
+    assert changes == [1, 2, 3, 2]
+    store.apply(InstanceRemovedEvent(instance("w9"), "deleted"))
+    assert len(store.endpoints) == 2
+
+
+def test_numbers_are_written_in_place() -> None:
+    store = datastore("w1")
+    pool = store.pool(now=1.0)
+    store.reserve(store.endpoints[0])
+    assert pool.inflight.tolist() == [1]
+    store.observe(store.endpoints[0], Load(running=3.0, kv_usage=0.5, max_lora=2.0), now=0.5)
+    assert (pool.running.tolist(), pool.kv_usage.tolist(), pool.max_lora.tolist()) == ([3], [0.5], [2])
+    store.observe(store.endpoints[0], Load(waiting=1.0), now=0.75)
+    assert (pool.running.tolist(), pool.waiting.tolist(), pool.age.tolist()) == ([3], [1], [0.25])
+
+
+def test_an_update_keeps_numbers_and_in_flight() -> None:
+    store = datastore("w1", "w2")
+    before = store.endpoints[0]
+    store.reserve(before)
+    store.observe(before, Load(waiting=4.0), now=1.0)
+    update = InstanceUpdatedEvent(instance(), instance(reachable=False, labels={"a": "b"}))
+    store.apply(update, {"model": {"name": "m"}})
+    pool = store.pool(now=1.0)
+    assert pool.endpoints[0].models == {"m"}
+    assert (pool.waiting[0], pool.inflight[0], pool.reachable.tolist()) == (4, 1, [False, True])
+    store.apply(InstanceUpdatedEvent(instance(), instance()), None)
+    assert store.endpoints[0].models == {"m"}, "metadata that cannot be had now is not lost"
+    store.release(before)
+    assert store.pool(now=1.0).inflight.tolist() == [0, 0]
+
+
+def test_in_flight_survives_a_readiness_flip_but_not_another_incarnation() -> None:
+    store = datastore("w1")
+    first = store.endpoints[0]
+    store.reserve(first)
+    store.apply(InstanceRemovedEvent(instance(), "not_ready"))
+    store.apply(InstanceAddedEvent(instance()), {})
+    assert store.pool(now=0.0).inflight.tolist() == [1]
+    store.apply(InstanceRemovedEvent(instance(), "replaced"))
+    store.apply(InstanceAddedEvent(instance(incarnation="b")), {})
+    assert store.pool(now=0.0).inflight.tolist() == [0]
+    store.release(first)
+    assert store.pool(now=0.0).inflight.tolist() == [0]
+
+
+def test_another_process_under_the_same_name_is_known_of_nothing() -> None:
+    store, reset = Datastore(), list[str]()
+    store.on_reset.append(lambda endpoint: reset.append(endpoint.id))
+    store.apply(InstanceAddedEvent(instance(revision="a.one.1")), {})
+    store.reserve(store.endpoints[0])
+    store.observe(store.endpoints[0], Load(waiting=9.0), now=1.0)
+    store.apply(InstanceUpdatedEvent(instance(revision="a.one.1"), instance(revision="a.one.2")), {})
+    assert (reset, store.pool(now=1.0).waiting.tolist()) == ([], [9])
+    store.apply(InstanceUpdatedEvent(instance(revision="a.one.2"), instance(revision=None)), None)
+    store.apply(InstanceUpdatedEvent(instance(revision=None), instance(revision="a.two.1")), {})
+    pool = store.pool(now=1.0)
+    assert reset == ["w1"]
+    assert (pool.waiting.tolist(), pool.age.tolist(), pool.inflight.tolist()) == ([0], [float("inf")], [1])
+    store.apply(InstanceRemovedEvent(instance(), "not_ready"))
+    assert reset == ["w1"], "it comes back with its cache"
+    store.apply(InstanceAddedEvent(instance()), {})
+    store.apply(InstanceRemovedEvent(instance(), "deleted"))
+    assert reset == ["w1", "w1"]
+
+
+def test_who_serves_a_model() -> None:
+    store = Datastore()
+    assert store.serving("m") is None
+    store.apply(InstanceAddedEvent(instance("w1")), {})
+    assert store.serving("m") is None
+    store.apply(InstanceAddedEvent(instance("w2")), {"model": {"name": "m", "adapters": ["lora"]}})
+    store.apply(InstanceAddedEvent(instance("w3")), {"model": {"name": "other"}})
+    assert [
+        found.tolist() for name in ("m", "lora", "other") if (found := store.serving(name)) is not None
+    ] == [
+        [True, True, False],
+        [True, True, False],
+        [True, False, True],
+    ]
+    store.apply(InstanceRemovedEvent(instance("w1"), "deleted"))
+    unknown = store.serving("loaded-later")
+    assert unknown is not None
+    assert unknown.tolist() == [False, False]
+    store.observe(store.endpoints[1], Load(adapters=Adapters(frozenset({"loaded-later"}))), now=0.0)
+    shown = store.serving("loaded-later")
+    assert shown is not None
+    assert shown.tolist() == [False, True]
+
+
+def test_what_is_observed_or_released_of_the_unknown_is_no_matter() -> None:
+    store = datastore("w1")
+    gone = store.endpoints[0]
+    store.apply(InstanceRemovedEvent(instance(), "deleted"))
+    store.observe(gone, Load(waiting=1.0), now=0.0)
+    store.reserve(gone)
+    store.release(gone)
+    assert len(store.pool(now=0.0)) == 0
+
+
+class Reader:
+    """A worker's document, or none."""
+
+    def __init__(self, document: dict[str, Any] | None) -> None:
+        self._document = document
+
+    async def read(self, instance: Instance) -> dict[str, Any]:
+        if self._document is None:
+            raise MetadataUnavailableError(instance.id, "http://w", "it hangs")
+        return self._document
+
+
+async def test_follow_reads_the_metadata_of_each_event() -> None:
+    async def events() -> AsyncIterator[InstanceEvent]:
+        told = instance(reader=Reader({"Model": {"name": "m"}}))
+        silent = instance(reader=Reader(None), reachable=False)
+        yield InstanceAddedEvent(told)
+        yield InstanceAddedEvent(instance("w2", reader=Reader(None)))
+        yield InstanceUpdatedEvent(told, silent)
+        yield InstanceRemovedEvent(instance("w2"), "deleted")
+
+    store = Datastore()
+    await follow(events(), store)
+    (endpoint,) = store.endpoints
+    assert (endpoint.id, endpoint.models, endpoint.reachable) == ("w1", frozenset({"m"}), False)
+
+
+LOADED = Load(waiting=1.0, kv_usage=0.5, adapters=Adapters(frozenset({"x"})))
+
+
+@pytest.mark.parametrize(
+    ("load", "now", "period", "same"),
+    [
+        (LOADED, 1.1, 0.05, True),
+        (Load(), 1.1, 0.05, True),
+        (Load(waiting=2.0), 1.1, 0.05, False),
+        (Load(adapters=Adapters(frozenset({"y"}))), 1.1, 0.05, False),
+        (LOADED, 1.2, 0.05, False),
+        (LOADED, 1.1, 0.01, False),
+    ],
+    ids=["the same", "nothing said", "a number", "an adapter", "was stale", "stale sooner"],
+)
+def test_a_look_that_changes_nothing_leaves_the_state(
+    load: Load, now: float, period: float, same: bool
+) -> None:
+    store = datastore("w1")
+    store.observe(store.endpoints[0], LOADED, now=1.0, period=0.05)
+    before = store.pool(now=1.0)
+    store.reserve(store.endpoints[0])
+    assert store.pool(now=1.1).state is before.state, "what is in flight is no part of it"
+    store.observe(store.endpoints[0], load, now=now, period=period)
+    assert (store.pool(now=now).state is before.state) is same
+    assert store.pool(now=now).age.tolist() == [0]
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, -1.0, 1e308, 100_001.0])
+@pytest.mark.parametrize("field", ["waiting", "running", "kv_usage"])
+def test_what_makes_no_sense_is_not_known(field: str, number: float) -> None:
+    """Neither as the column's 0.0, which would be the best of all, nor as the last number that made sense."""
+    store = datastore("w1", "w2")
+    senseless = Load(**{"waiting": 0.0, "running": 0.0, "kv_usage": 0.0, field: number})
+    for endpoint in store.endpoints:
+        store.observe(endpoint, Load(waiting=0.0, running=0.0, kv_usage=0.0), now=1.0, period=0.05)
+    before = store.pool(now=1.0)
+    store.observe(store.endpoints[0], senseless, now=1.01, period=0.05)
+    pool = store.pool(now=1.02)
+    assert pool.fresh(3600.0).tolist() == [False, True]
+    assert pool.state is not before.state, "what was decided by its numbers is decided again"
+    assert np.isfinite(pool.waiting + pool.running + pool.kv_usage).all()
+    store.observe(store.endpoints[0], senseless, now=1.03, period=0.05)
+    assert store.pool(now=1.03).state is pool.state
+    store.observe(store.endpoints[0], Load(waiting=2.0), now=1.04, period=0.05)
+    assert store.pool(now=1.04).fresh(0.2).tolist() == [True, True]
+
+
+def test_who_comes_or_goes_changes_the_state() -> None:
+    store = datastore("w1")
+    before = store.pool(now=1.0)
+    store.apply(InstanceAddedEvent(instance("w2")), {})
+    assert store.pool(now=1.0).state is not before.state
+
+
+def test_a_model_that_all_serve_needs_no_mask() -> None:
+    store = Datastore()
+    for name in ("w1", "w2"):
+        store.apply(InstanceAddedEvent(instance(name)), {"model": {"name": "m"}})
+    assert store.serving("m") is None
+    assert store.all_reachable
+    store.apply(InstanceUpdatedEvent(instance("w1"), instance("w1", reachable=False)), None)
+    assert not store.all_reachable

@@ -1,0 +1,130 @@
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from discovery import (
+    Instance,
+)
+from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.endpoint_document import EndpointDefaults, read_endpoint
+
+
+def instance(name: str = "w1", **fields: Any) -> Instance:
+    given: dict[str, Any] = {
+        "namespace": "default",
+        "component": "decode",
+        "address": "10.0.0.1",
+        "port": 8000,
+        "incarnation": "a",
+    }
+    return Instance(name, **given | fields)
+
+
+def read(document: Mapping[str, Any], **fields: Any) -> Endpoint:
+    return read_endpoint(instance(**fields), document, EndpointDefaults())
+
+
+def test_an_instance_without_metadata() -> None:
+    endpoint = read({}, zone="z", node="n", labels={"a": "b"})
+    assert (endpoint.destination, endpoint.metrics_port, endpoint.metrics_path) == (
+        "10.0.0.1:8000",
+        8000,
+        "/metrics",
+    )
+    assert (endpoint.models, endpoint.engine, endpoint.zone, endpoint.node) == (frozenset(), None, "z", "n")
+    assert endpoint.labels == {"a": "b"}
+
+
+@pytest.mark.parametrize(("model", "transport"), [("model", "transport"), ("Model", "Transport")])
+def test_metadata_in_both_spellings(model: str, transport: str) -> None:
+    http = {"port": 9000, "metrics_port": "9100", "metrics_path": "/m?x=1", "engine": "sglang"}
+    endpoint = read(
+        {model: {"name": "base", "adapters": ["lora"], "aliases": ["also"]}, transport: {"http": http}}
+    )
+    assert endpoint.models == {"base", "lora", "also"}
+    assert (endpoint.port, endpoint.metrics_port, endpoint.metrics_path) == (9000, 9100, "/m?x=1")
+    assert endpoint.engine == "sglang"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"transport": []},
+        {
+            "transport": {
+                "http": {"port": 0, "metrics_port": True, "metrics_path": "http://evil/", "engine": 5}
+            }
+        },
+        {
+            "transport": {
+                "http": {"port": 70000, "metrics_path": "/\ud800", "host": "10.9.9.9", "address": "x"}
+            }
+        },
+        {"model": {"name": 5, "adapters": [None, {"name": "x"}]}, "labels": [1]},
+    ],
+)
+def test_metadata_that_is_not_what_it_should_be_counts_as_absent(document: Mapping[str, Any]) -> None:
+    endpoint = read(document)
+    assert (endpoint.destination, endpoint.metrics_port, endpoint.metrics_path) == (
+        "10.0.0.1:8000",
+        8000,
+        "/metrics",
+    )
+    assert (endpoint.models, endpoint.engine) == (frozenset(), None)
+
+
+KEYS = st.sampled_from(
+    [
+        "model",
+        "Model",
+        "transport",
+        "http",
+        "port",
+        "metrics_port",
+        "metrics_path",
+        "engine",
+        "name",
+        "labels",
+    ]
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+)
+
+
+@given(document=st.dictionaries(KEYS, JSON))
+def test_whatever_a_worker_says_the_host_is_the_instance_s(document: Mapping[str, Any]) -> None:
+    endpoint = read(document)
+    assert endpoint.address == "10.0.0.1"
+    assert 1 <= endpoint.port <= 65535
+    assert endpoint.metrics_path.startswith("/")
+
+
+def test_the_port_that_serves_is_the_metadata_s_else_the_named_one_else_the_instance_s() -> None:
+    defaults = EndpointDefaults(serving_port_name="api")
+    pod = instance(ports={"http": 8000, "api": 9000})
+    said = {"transport": {"http": {"port": 7000}}}
+    assert read_endpoint(pod, said, defaults).port == 7000
+    assert read_endpoint(pod, {}, defaults).port == 9000
+    assert read_endpoint(pod, {}, EndpointDefaults()).port == 8000
+    assert read_endpoint(instance(), {}, defaults).port == 8000
+
+
+def test_the_engine_comes_from_metadata_else_a_label_else_the_default() -> None:
+    labels = {"llm-d.ai/engine-type": "sglang"}
+    assert read({"transport": {"http": {"engine": "vllm"}}}, labels=labels).engine == "vllm"
+    assert read({}, labels=labels).engine == "sglang"
+    assert read({"labels": {"inference.networking.k8s.io/engine-type": "triton"}}).engine == "triton"
+    assert read_endpoint(instance(), {}, EndpointDefaults(engine="trtllm-serve")).engine == "trtllm-serve"
+
+
+@pytest.mark.parametrize("name", ["port", "metrics_port"])
+def test_metadata_move_nothing_to_a_port_of_the_host(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    endpoint = read({"transport": {"http": {name: 22}}})
+    assert (endpoint.port, endpoint.metrics_port) == (8000, 8000)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert f"metadata transport.http.{name} is 22, which is below 1024 and not what it registered" in line

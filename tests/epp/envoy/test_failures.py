@@ -1,0 +1,246 @@
+"""What a client sees through a real Envoy when a picker or a worker is dead or frozen; pickers are processes."""
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from epp.envoy import flags as envoy_flags
+from epp.envoy.config import render
+
+ANY_PORTS = ("--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0")
+IN_RANDOM_ORDER = """
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins: [{type: random-picker, parameters: {maxNumOfEndpoints: 2}}]
+schedulingProfiles: [{name: default, plugins: [{pluginRef: random-picker}]}]
+"""
+PROMPT = {"model": "m", "prompt": "x"}
+FROZEN = 60.0
+"""Seconds that a request may take, at most, while its picker is frozen; it takes 3 to 5."""
+
+
+class Worker:
+    """Answers each POST with `status` and writes down its size; with `serves_at` its metadata say that another port serves."""
+
+    def __init__(self, status: int = 200, serves_at: int | None = None) -> None:
+        self.status = status
+        self.serves_at = serves_at
+        self.bodies: list[int] = []
+        self.runner = web.AppRunner(self._app())
+        self.address = ""
+
+    def _app(self) -> web.Application:
+        app = web.Application(client_max_size=2**26)
+        app.router.add_post("/{path:.*}", self._answer)
+        app.router.add_get("/metadata", self._metadata)
+        return app
+
+    async def _metadata(self, _: web.Request) -> web.Response:
+        if self.serves_at is None:
+            return web.Response(status=404)
+        port = self.runner.addresses[0][1]
+        return web.json_response({"transport": {"http": {"port": self.serves_at, "metrics_port": port}}})
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        self.bodies.append(len(await request.read()))
+        return web.json_response({"served": self.address}, status=self.status)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator["Worker"]:
+        await self.runner.setup()
+        await web.TCPSite(self.runner, "127.0.0.1", 0).start()
+        self.address = f"127.0.0.1:{self.runner.addresses[0][1]}"
+        try:
+            yield self
+        finally:
+            await self.runner.cleanup()
+
+
+@asynccontextmanager
+async def picker(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """`python -m epp` and the address of its gRPC port."""
+    command = [sys.executable, "-m", "epp", *ANY_PORTS, "--secure-serving=false", "-v", "0", *arguments]
+    running = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert running.stdout is not None
+        async with asyncio.timeout(30):
+            word, grpc, *_ = (await running.stdout.readline()).decode().split()
+        assert word == "ready"
+        yield running, grpc.partition("=")[2]
+    finally:
+        if running.returncode is None:
+            running.kill()
+        await running.communicate()
+
+
+class Mesh:
+    """Opens what a test needs and closes it in the end."""
+
+    def __init__(self, stack: AsyncExitStack, running_envoy: Any) -> None:
+        self._stack = stack
+        self._running_envoy = running_envoy
+
+    async def worker(self, status: int = 200, serves_at: int | None = None) -> Worker:
+        return await self._stack.enter_async_context(Worker(status, serves_at).serving())
+
+    async def refusing(self) -> tuple[Worker, int]:
+        """One that the picker sees well, while connections to its port that serves are refused; and that port."""
+        dead = self._stack.enter_context(socket.socket())  # bound, not listening
+        dead.bind(("127.0.0.1", 0))
+        port: int = dead.getsockname()[1]
+        return await self.worker(serves_at=port), port
+
+    async def picker(self, workers: Sequence[str], *arguments: str) -> tuple[asyncio.subprocess.Process, str]:
+        endpoints = [word for address in workers for word in ("--endpoint", address)]
+        return await self._stack.enter_async_context(picker(*endpoints, *arguments))
+
+    async def envoy(self, pickers: Sequence[str], *arguments: str) -> Any:
+        asked = [word for address in pickers for word in ("--epp", address)]
+        where = ("--listen-port", "0", "--admin-port", "0", "--secure=false")
+        config = render(envoy_flags.parse([*asked, *where, *arguments]))
+        return await self._stack.enter_async_context(self._running_envoy(config))
+
+    async def client(self) -> aiohttp.ClientSession:
+        return await self._stack.enter_async_context(aiohttp.ClientSession())
+
+
+@pytest.fixture
+async def mesh(running_envoy: Any) -> AsyncIterator[Mesh]:
+    async with AsyncExitStack() as stack:
+        yield Mesh(stack, running_envoy)
+
+
+async def ask(client: aiohttp.ClientSession, envoy: Any, body: Any = PROMPT) -> tuple[int, Any, Any]:
+    """Status, body and headers."""
+    async with asyncio.timeout(FROZEN), client.post(envoy.url("/v1/completions"), json=body) as answer:
+        return answer.status, await answer.json(content_type=None), answer.headers
+
+
+def _refusal(said: Any) -> str:
+    """The code of an OpenAI-style error."""
+    assert said is not None, "an empty body"
+    assert set(said["error"]) == {"message", "type", "param", "code"}
+    code: str = said["error"]["code"]
+    return code
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.timeout(2 * FROZEN)
+async def test_the_only_picker_is_gone(mesh: Mesh, how: signal.Signals) -> None:
+    """The client learns it, in the words of the API that it speaks."""
+    worker = await mesh.worker()
+    running, address = await mesh.picker([worker.address])
+    envoy, client = await mesh.envoy([address]), await mesh.client()
+    assert (await ask(client, envoy))[0] == 200
+    running.send_signal(how)
+    for status, said, headers in await asyncio.gather(*(ask(client, envoy) for _ in range(5))):
+        assert (status, _refusal(said)) == (503, "picker_unavailable")
+        assert headers["retry-after"] == "1"
+        assert headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+@pytest.mark.timeout(2 * FROZEN)
+async def test_of_two_pickers_one_is_gone_and_no_request_fails(mesh: Mesh, how: signal.Signals) -> None:
+    worker = await mesh.worker()
+    (first, one), (_, other) = [await mesh.picker([worker.address]) for _ in range(2)]
+    envoy, client = await mesh.envoy([one, other]), await mesh.client()
+    assert {(await ask(client, envoy))[0] for _ in range(10)} == {200}
+    first.send_signal(how)
+    asked = [ask(client, envoy) for _ in range(10)] + [
+        ask(client, envoy, {"model": "m", "prompt": "x" * 30_000}) for _ in range(10)
+    ]
+    large = [ask(client, envoy, {"model": "m", "prompt": "x" * 1_000_000}) for _ in range(4)]
+    answered, larger = await asyncio.gather(asyncio.gather(*asked), asyncio.gather(*large))
+    assert [status for status, _, _ in answered] == [200] * 20
+    assert {status for status, _, _ in larger} <= {200, 503}, "Envoy does not keep them for another attempt"
+    assert {size // 1_000 for size in worker.bodies} <= {0, 30, 1_000}, "whole, or not at all"
+
+
+@pytest.mark.parametrize("mode", ["original-dst", "override-host"])
+async def test_a_worker_that_is_killed_costs_no_request(mesh: Mesh, mode: str) -> None:
+    """Connections to it are refused, and the picker has not heard of it yet: the second choice gets the request."""
+    worker = await mesh.worker()
+    killed, port = await mesh.refusing()
+    version = "0.3.0" if mode == "original-dst" else "1.0.0"
+    config = ("--config-text", IN_RANDOM_ORDER, "--protocol-version", version)
+    _, address = await mesh.picker([worker.address, killed.address], *config)
+    hosts = ["--endpoint", worker.address, "--endpoint", f"127.0.0.1:{port}"]
+    options = ["--fallback"] if mode == "original-dst" else ["--mode", mode, *hosts]
+    envoy = await mesh.envoy([address], *options)
+    client = await mesh.client()
+    answered = [await ask(client, envoy) for _ in range(60)]
+    assert [status for status, _, _ in answered] == [200] * 60
+    served = {headers["x-gateway-destination-endpoint-served"] for _, _, headers in answered}
+    assert served == {worker.address}
+    assert len(worker.bodies) == 60
+    async with client.get(f"{envoy.admin}/stats?filter=workers.upstream_rq_retry_success") as page:
+        assert int((await page.text()).split()[-1]) > 0, "about half of the requests are refused once"
+
+
+async def test_without_a_second_choice_the_client_learns_that_no_worker_is_reached(mesh: Mesh) -> None:
+    killed, _ = await mesh.refusing()
+    _, address = await mesh.picker([killed.address])
+    status, said, headers = await ask(await mesh.client(), await mesh.envoy([address]))
+    assert (status, _refusal(said)) == (503, "worker_unreachable")
+    assert headers["retry-after"] == "1"
+    assert "x-gateway-destination-endpoint-served" not in headers
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+async def test_what_a_worker_has_refused_is_not_sent_again(mesh: Mesh, status: int) -> None:
+    """It may have worked on it: an answer that is made twice is paid twice. Its own words reach the client."""
+    workers = [await mesh.worker(status) for _ in range(2)]
+    addresses = [worker.address for worker in workers]
+    _, address = await mesh.picker(addresses)
+    hosts = [word for at in addresses for word in ("--endpoint", at)]
+    envoy = await mesh.envoy([address], "--mode", "override-host", *hosts)
+    answered, said, headers = await ask(await mesh.client(), envoy)
+    assert (answered, said["served"]) == (status, headers["x-gateway-destination-endpoint-served"])
+    assert sum(len(worker.bodies) for worker in workers) == 1
+
+
+async def test_what_the_picker_refuses_keeps_its_words(mesh: Mesh) -> None:
+    _, address = await mesh.picker([(await mesh.worker()).address], "--model", "known")
+    _, said, _ = await ask(await mesh.client(), await mesh.envoy([address]))
+    assert _refusal(said) == "model_not_found"
+
+
+async def test_a_body_that_never_ends_is_refused(mesh: Mesh) -> None:
+    _, address = await mesh.picker(["127.0.0.1:9"])
+    envoy = await mesh.envoy([address], "--request-timeout", "500ms")
+    reader, writer = await asyncio.open_connection("127.0.0.1", envoy.ports["inference"])
+    head = (
+        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n"
+    )
+    writer.write(head + b"\r\n{")
+    async with asyncio.timeout(30):
+        answer = await reader.read()
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 408"), answer
+    assert _refusal(json.loads(answer.partition(b"\r\n\r\n")[2])) == "request_timeout"
+
+
+async def test_the_access_log_tells_who_was_picked_and_who_served(
+    mesh: Mesh, tmp_path: Path, eventually: Any
+) -> None:
+    worker, log = await mesh.worker(), tmp_path / "access.log"
+    _, address = await mesh.picker([worker.address])
+    envoy, client = await mesh.envoy([address], "--access-log", str(log)), await mesh.client()
+    url = envoy.url("/v1/completions?key=secret")
+    async with client.post(url, json=PROMPT) as answer:
+        assert answer.headers["x-gateway-destination-endpoint-served"] == worker.address
+    await eventually(lambda: log.exists() and log.read_text(), within=30)  # Envoy writes it every 10 s
+    line = json.loads(log.read_text())
+    assert (line["picked"], line["served"], line["status"]) == (worker.address, worker.address, 200)
+    assert (line["path"], line["attempts"]) == ("/v1/completions", 1)

@@ -1,0 +1,95 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from epp.ext_proc import answers, protocol
+from epp.ext_proc.body import LARGEST
+from epp.ext_proc.control_headers import UNSEEN
+from epp.ext_proc.protocol import ProtocolVersion
+from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
+from tests.data_plane import read
+
+
+@pytest.mark.parametrize("size", [0, 1, 61_999, 62_000, 62_001, 124_000, 200_000])
+@pytest.mark.parametrize("closes", [True, False])
+def test_streamed_pieces_are_the_body_and_only_the_last_may_end_it(size: int, closes: bool) -> None:
+    body = bytes(index % 251 for index in range(size))
+    found = read(answers.streamed("request_body", (body,), end_of_stream=closes))
+    pieces = [answer.request_body.response.body_mutation.streamed_response for answer in found]
+    assert b"".join(piece.body for piece in pieces) == body
+    assert all(len(piece.body) <= 62_000 for piece in pieces)
+    assert [piece.end_of_stream for piece in pieces] == [False] * (len(pieces) - 1) + [closes]
+
+
+@given(
+    size=st.integers(0, 300) | st.integers(0, 62_000),
+    closes=st.booleans(),
+    kind=st.sampled_from(["request_body", "response_body"]),
+)
+def test_a_piece_is_what_protobuf_would_write(size: int, closes: bool, kind: answers.BodyKind) -> None:
+    expected = ProcessingResponse()
+    piece = getattr(expected, kind).response.body_mutation.streamed_response
+    piece.SetInParent()
+    piece.body = bytes(size)
+    piece.end_of_stream = closes
+    (found,) = answers.streamed(kind, (bytes(size),), end_of_stream=closes)
+    assert answers.whole(found) == expected.SerializeToString()
+
+
+SIZES = st.sampled_from([0, 1, 100, 4096, 5000, 61_999, 62_000, 62_001, 65_536, 65_537, 200_000])
+
+
+@given(st.lists(SIZES, max_size=5), st.booleans())
+def test_pieces_of_any_sizes_come_back_in_answers_that_hold_little_more_than_they_say(
+    sizes: list[int], closes: bool
+) -> None:
+    pieces = [bytes((at,)) * size for at, size in enumerate(sizes)]
+    found = answers.streamed("request_body", pieces, end_of_stream=closes)
+    bodies = [answer.request_body.response.body_mutation.streamed_response for answer in read(found)]
+    assert b"".join(body.body for body in bodies) == b"".join(pieces)
+    assert [body.end_of_stream for body in bodies] == [False] * (len(bodies) - 1) + [closes]
+    assert all(len(body.body) <= answers.CHUNK for body in bodies)
+    views = [part for answer in found if isinstance(answer, list) for part in answer]
+    held = [part.obj for part in views if isinstance(part, memoryview)]
+    assert all(len(whole) <= LARGEST for whole in held)
+
+
+def test_a_large_piece_is_not_copied() -> None:
+    piece = bytes(65_536)
+    found = answers.streamed("request_body", (memoryview(piece), bytes(50_000)), end_of_stream=True)
+    views = [part for answer in found if isinstance(answer, list) for part in answer]
+    lent = [part for part in views if isinstance(part, memoryview) and part.obj is piece]
+    assert [len(part) for part in lent] == [62_000, 3_536]
+
+
+@pytest.mark.parametrize("version", ProtocolVersion)
+@pytest.mark.parametrize("sent", [(), UNSEEN])
+def test_routing_is_that_of_the_protocol(version: ProtocolVersion, sent: tuple[str, ...]) -> None:
+    common, metadata = protocol.routing(["a:1", "b:2"], version, sent)
+    for kind in ("request_headers", "request_body"):
+        (answer,) = read([answers.routing(("a:1", "b:2"), version, sent, kind)])
+        assert answer.WhichOneof("response") == kind
+        assert getattr(answer, kind).response == common
+        assert answer.dynamic_metadata == metadata
+
+
+def test_names_that_a_client_invents_are_not_remembered(picking: Any) -> None:
+    answers.routing.cache_clear()
+    for number in range(100):
+        pick, controls = picking("10.0.0.1:80"), (f"x-llm-d-{number}", "x-gateway-inference-objective")
+        (answer,) = read([answers.picked(pick, ProtocolVersion.V1_0, controls, "request_headers")])
+        removed = answer.request_headers.response.header_mutation.remove_headers
+        assert tuple(removed) == controls
+    assert answers.routing.cache_info().currsize == 0
+    answers.picked(pick, ProtocolVersion.V1_0, ("x-gateway-inference-objective",), "request_headers")
+    assert answers.routing.cache_info().currsize == 1
+
+
+@pytest.mark.parametrize("kind", ["request_headers", "request_body", "request_trailers", "response_headers"])
+def test_go_on_as_it_is(kind: str) -> None:
+    (answer,) = read([answers.unchanged(kind)])
+    expected = ProcessingResponse()
+    getattr(expected, kind).SetInParent()
+    assert answer == expected

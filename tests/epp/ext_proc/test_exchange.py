@@ -1,0 +1,408 @@
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from epp.ext_proc.control_headers import DESTINATION, SERVED, SUBSET
+from epp.ext_proc.exchange import ExchangeError
+from epp.ext_proc.exchange_settings import Rules
+from epp.ext_proc.protocol import SUBSET_NAMESPACE, ProtocolVersion, Rejection, UnreadableError
+from epp.scheduling.director import Pick
+from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest, ProcessingResponse
+from tests.data_plane import ReadExchange, read
+
+NONE_READY = Rejection(503, "no_endpoints", "no endpoint is ready", reason="rejected-no-endpoints")
+
+
+def kinds(answers: list[ProcessingResponse]) -> list[str | None]:
+    return [answer.WhichOneof("response") for answer in answers]
+
+
+def lb(answer: ProcessingResponse) -> dict[str, str]:
+    found: dict[str, str] = MessageToDict(answer.dynamic_metadata)["envoy.lb"]
+    return found
+
+
+def destination(answer: ProcessingResponse) -> str:
+    """Header and metadata of a routed answer, which must be equal."""
+    common = getattr(answer, answer.WhichOneof("response") or "").response
+    (option,) = common.header_mutation.set_headers
+    value: str = option.header.raw_value.decode()
+    assert lb(answer)[DESTINATION] == value
+    return value
+
+
+def streamed(answers: list[ProcessingResponse]) -> list[tuple[bytes, bool]]:
+    pieces = [answer.request_body.response.body_mutation.streamed_response for answer in answers]
+    return [(piece.body, piece.end_of_stream) for piece in pieces]
+
+
+@pytest.fixture
+def exchange(director: Any) -> ReadExchange:
+    return ReadExchange(director, Rules())
+
+
+def test_full_duplex_collects_then_answers_headers_and_body(
+    exchange: ReadExchange, director: Any, messages: Any
+) -> None:
+    assert exchange.ask(messages.headers(), 0) == []
+    assert exchange.ask(messages.body(b'{"model"', end_of_stream=False), 0) == []
+    assert exchange.ask(messages.body(b':"m"}', end_of_stream=False), 0) == []
+    answers = exchange.ask(messages.body(b"", end_of_stream=True), 0)
+    assert kinds(answers) == ["request_headers", "request_body"]
+    assert destination(answers[0]) == "10.0.0.1:8000"
+    assert streamed(answers[1:]) == [(b'{"model":"m"}', True)]
+    ((headers, body, subset),) = director.directed
+    assert (headers[":path"], body, subset) == ("/v1/completions", b'{"model":"m"}', None)
+
+
+def test_an_empty_body_is_one_empty_closing_piece(exchange: ReadExchange, messages: Any) -> None:
+    exchange.ask(messages.headers(), 0)
+    answers = exchange.ask(messages.body(b"", end_of_stream=True), 0)
+    assert streamed(answers[1:]) == [(b"", True)]
+
+
+def test_a_body_closed_by_trailers(exchange: ReadExchange, messages: Any) -> None:
+    exchange.ask(messages.headers(), 0)
+    exchange.ask(messages.body(b"abc", end_of_stream=False), 0)
+    answers = exchange.ask(messages.trailers(), 0)
+    assert kinds(answers) == ["request_headers", "request_body", "request_trailers"]
+    assert streamed(answers[1:2]) == [(b"abc", False)]
+
+
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED", "STREAMED", "NONE", None])
+def test_headers_only(exchange: ReadExchange, director: Any, messages: Any, mode: str | None) -> None:
+    answers = exchange.ask(messages.headers({":method": "GET"}, end_of_stream=True, mode=mode), 0)
+    assert kinds(answers) == ["request_headers"]
+    assert destination(answers[0]) == "10.0.0.1:8000"
+    assert director.directed[0][1] == b""
+
+
+@pytest.mark.parametrize("mode", ["BUFFERED", "BUFFERED_PARTIAL"])
+@pytest.mark.parametrize("trailers", [False, True])
+def test_buffered(exchange: ReadExchange, director: Any, messages: Any, mode: str, trailers: bool) -> None:
+    first = exchange.ask(messages.headers(mode=mode), 0)
+    assert kinds(first) == ["request_headers"]
+    assert not first[0].request_headers.response.header_mutation.set_headers
+    (answer,) = exchange.ask(messages.body(b"abc", end_of_stream=not trailers), 0)
+    assert destination(answer) == "10.0.0.1:8000"
+    assert not answer.request_body.response.HasField("body_mutation")
+    # a body that goes on elsewhere may be a part of one, which means nothing
+    assert director.directed[0][1] == (None if mode == "BUFFERED_PARTIAL" and trailers else b"abc")
+    if trailers:
+        assert kinds(exchange.ask(messages.trailers(), 0)) == ["request_trailers"]
+
+
+def test_streamed_picks_on_the_headers_and_lets_the_body_pass(exchange: ReadExchange, messages: Any) -> None:
+    (answer,) = exchange.ask(messages.headers(mode="STREAMED"), 0)
+    assert destination(answer) == "10.0.0.1:8000"
+    for last in (False, True):
+        (answer,) = exchange.ask(messages.body(b"abc", end_of_stream=last), 0)
+        assert answer.WhichOneof("response") == "request_body"
+        assert not answer.request_body.response.HasField("body_mutation")
+
+
+@pytest.mark.parametrize("mode", ["STREAMED", "NONE"])
+def test_a_body_that_is_not_shown_is_not_an_empty_one(
+    exchange: ReadExchange, director: Any, messages: Any, mode: str
+) -> None:
+    exchange.ask(messages.headers(mode=mode), 0)
+    assert director.directed[0][1] is None
+
+
+def test_no_body_mode_picks_on_the_headers(exchange: ReadExchange, messages: Any) -> None:
+    assert kinds(exchange.ask(messages.headers(mode="NONE"), 0)) == ["request_headers"]
+
+
+def test_a_data_plane_that_names_no_mode_gets_full_duplex(exchange: ReadExchange, messages: Any) -> None:
+    assert exchange.ask(messages.headers(mode=None), 0) == []
+    answers = exchange.ask(messages.body(b"abc", end_of_stream=True), 0)
+    assert streamed(answers[1:]) == [(b"abc", True)]
+
+
+@pytest.mark.parametrize("place", ["headers", "body", "both"])
+def test_the_subset_comes_with_headers_or_body_and_the_last_wins(
+    exchange: ReadExchange, director: Any, messages: Any, context: Any, place: str
+) -> None:
+    here = context(SUBSET_NAMESPACE, {SUBSET: ["10.0.0.1:8000"]})
+    other = context(SUBSET_NAMESPACE, {SUBSET: ["10.0.0.9:8000"]})
+    first = {"headers": here, "body": None, "both": other}[place]
+    exchange.ask(messages.headers(context=first), 0)
+    exchange.ask(messages.body(b"a", end_of_stream=True, context=None if place == "headers" else here), 0)
+    subset = director.directed[0][2]
+    assert subset.allows("10.0.0.1", 8000)
+    assert not subset.allows("10.0.0.9", 8000)
+
+
+def test_a_subset_that_is_not_heeded(director: Any, messages: Any, context: Any) -> None:
+    exchange = ReadExchange(director, Rules(heeds_subset=False))
+    exchange.ask(messages.headers(context=context(SUBSET_NAMESPACE, {SUBSET: []}), end_of_stream=True), 0)
+    assert director.directed[0][2] is None
+
+
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED"])
+def test_scores_are_told_beside_the_pick(
+    exchange: ReadExchange, director: Any, messages: Any, mode: str
+) -> None:
+    scores = {"10.0.0.1:8000": 2.5, "[fd00::1]:8000": 0.0}
+    director.outcome.request.scores = scores
+    exchange.ask(messages.headers(mode=mode), 0)
+    answer, *_ = exchange.ask(messages.body(b"{}", end_of_stream=True), 0)
+    assert MessageToDict(answer.dynamic_metadata)["envoy.lb"] == {
+        DESTINATION: director.outcome.endpoints[0].destination,
+        "x-gateway-destination-endpoint-scores": scores,
+    }
+
+
+def test_february_2025_knows_no_subset(director: Any, messages: Any, context: Any) -> None:
+    exchange = ReadExchange(director, Rules(ProtocolVersion.FEBRUARY_2025))
+    exchange.ask(messages.headers(context=context(SUBSET_NAMESPACE, {SUBSET: []}), end_of_stream=True), 0)
+    assert director.directed[0][2] is None
+
+
+def test_fallbacks_by_version(director: Any, messages: Any, picking: Any) -> None:
+    director.outcome = picking("10.0.0.1:1", "10.0.0.2:2", "10.0.0.3:3")
+    found = {}
+    for version in ProtocolVersion:
+        (answer,) = ReadExchange(director, Rules(version)).ask(messages.headers(end_of_stream=True), 0)
+        found[version] = (
+            destination(answer),
+            lb(answer).get(f"{DESTINATION}-fallback"),
+        )
+    assert found == {
+        ProtocolVersion.V1_0: ("10.0.0.1:1,10.0.0.2:2,10.0.0.3:3", None),
+        ProtocolVersion.V0_3: ("10.0.0.1:1", "10.0.0.2:2"),
+        ProtocolVersion.FEBRUARY_2025: ("10.0.0.1:1", None),
+    }
+
+
+def test_a_rejection_is_the_last_word(exchange: ReadExchange, director: Any, messages: Any) -> None:
+    director.outcome = NONE_READY
+    exchange.ask(messages.headers(), 0)
+    (answer,) = exchange.ask(messages.body(b"a", end_of_stream=True), 0)
+    assert answer.immediate_response.status.code == 503
+    assert exchange.ask(messages.trailers(), 0) == []
+    assert exchange.ask(messages.response_headers("503"), 0) == []
+    exchange.close("end", 1)
+    assert director.released == []
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_body_over_the_limit_is_413(director: Any, messages: Any, announced: bool) -> None:
+    exchange = ReadExchange(director, Rules(max_body_bytes=10))
+    headers = {"content-length": "11"} if announced else {"content-length": "nonsense"}
+    answers = exchange.ask(messages.headers(headers), 0)
+    answers += exchange.ask(messages.body(b"123456", end_of_stream=False), 0)
+    answers += exchange.ask(messages.body(b"78901", end_of_stream=True), 0)
+    assert [answer.immediate_response.status.code for answer in answers] == [413]
+    assert director.directed == []
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "0" * 5000 + "11"])
+def test_a_length_of_many_digits_is_a_length(director: Any, messages: Any, length: str) -> None:
+    (answer,) = ReadExchange(director, Rules(max_body_bytes=10)).ask(
+        messages.headers({"content-length": length}), 0
+    )
+    assert answer.immediate_response.status.code == 413
+
+
+def test_a_body_at_the_limit_passes(director: Any, messages: Any) -> None:
+    exchange = ReadExchange(director, Rules(max_body_bytes=10))
+    exchange.ask(messages.headers({"content-length": "10"}), 0)
+    assert kinds(exchange.ask(messages.body(b"1234567890", end_of_stream=True), 0))[0] == "request_headers"
+
+
+def test_a_fault_of_the_director_is_an_exchange_error(
+    exchange: ReadExchange, director: Any, messages: Any
+) -> None:
+    director.outcome = ZeroDivisionError("secret")
+    with pytest.raises(ExchangeError, match="^the director failed: ZeroDivisionError$") as caught:
+        exchange.ask(messages.headers(end_of_stream=True), 0)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_served_and_status_are_reported(director: Any, messages: Any, context: Any) -> None:
+    observed: list[Any] = []
+    exchange = ReadExchange(director, Rules(), Recorder(observed))
+    exchange.ask(messages.headers(end_of_stream=True), 1)
+    served = context("envoy.lb", {SERVED: "10.0.0.2:8000"})
+    assert kinds(exchange.ask(messages.response_headers("502", served), 2)) == ["response_headers"]
+    assert exchange.responded
+    assert director.reported == ["10.0.0.2:8000"]
+    assert director.statuses == [502]
+    exchange.close("end", 3)
+    assert observed == [("picked", 1), ("responded", 502, 2), ("released", 1, 3)]
+
+
+class Recorder:
+    """An observer that keeps a list."""
+
+    def __init__(self, seen: list[Any]) -> None:
+        self.seen = seen
+
+    def picked(self, pick: Pick, now: float) -> None:
+        self.seen.append(("picked", now))
+
+    def rejected(self, rejection: Rejection, now: float) -> None:
+        self.seen.append(("rejected", rejection.status, now))
+
+    def responded(self, pick: Pick, status: int, now: float) -> None:
+        self.seen.append(("responded", status, now))
+
+    def released(self, pick: Pick, started: float, now: float) -> None:
+        self.seen.append(("released", started, now))
+
+
+@pytest.mark.parametrize("status", ["9" * 5000, "", "2000", "abc", "\u0661\u0661\u0661"])
+def test_a_status_that_is_none_is_not_counted(director: Any, messages: Any, status: str) -> None:
+    observed: list[Any] = []
+    exchange = ReadExchange(director, Rules(), Recorder(observed))
+    exchange.ask(messages.headers(end_of_stream=True), 1)
+    assert kinds(exchange.ask(messages.response_headers(status), 2)) == ["response_headers"]
+    assert observed == [("picked", 1)]
+    assert director.statuses == []
+
+
+def test_closing_releases_once(exchange: ReadExchange, director: Any, messages: Any) -> None:
+    exchange.ask(messages.headers(end_of_stream=True), 0)
+    exchange.close("reset", 1)
+    exchange.close("end", 2)
+    assert director.released == [director.outcome]
+    assert exchange.closed_by == "reset"
+    assert exchange.ask(messages.response_headers(), 3) == []
+
+
+def test_closing_before_the_pick_releases_nothing(
+    exchange: ReadExchange, director: Any, messages: Any
+) -> None:
+    exchange.ask(messages.headers(), 0)
+    exchange.close("reset", 1)
+    assert director.released == []
+
+
+def test_response_bodies_are_echoed_when_envoy_sends_them(exchange: ReadExchange, messages: Any) -> None:
+    exchange.ask(messages.headers(end_of_stream=True, response_mode="FULL_DUPLEX_STREAMED"), 0)
+    exchange.ask(messages.response_headers(), 0)
+    (answer,) = exchange.ask(messages.response_body(b"data: x", end_of_stream=False), 0)
+    piece = answer.response_body.response.body_mutation.streamed_response
+    assert (piece.body, piece.end_of_stream) == (b"data: x", False)
+    trailers = ProcessingRequest()
+    trailers.response_trailers.SetInParent()
+    assert kinds(exchange.ask(trailers, 0)) == ["response_trailers"]
+
+
+@pytest.mark.parametrize("mode", ["STREAMED", "BUFFERED"])
+def test_other_response_bodies_pass_unchanged(exchange: ReadExchange, messages: Any, mode: str) -> None:
+    exchange.ask(messages.headers(end_of_stream=True, response_mode=mode), 0)
+    exchange.ask(messages.response_headers(), 0)
+    (answer,) = exchange.ask(messages.response_body(b"data: x", end_of_stream=True), 0)
+    assert answer.WhichOneof("response") == "response_body"
+    assert not answer.response_body.response.HasField("body_mutation")
+
+
+def test_a_response_without_a_request_is_let_through(
+    exchange: ReadExchange, director: Any, messages: Any
+) -> None:
+    assert kinds(exchange.ask(messages.response_headers("401"), 0)) == ["response_headers"]
+    exchange.close("end", 1)
+    assert director.released == []
+
+
+def test_messages_out_of_order_are_errors(director: Any, messages: Any) -> None:
+    with pytest.raises(ExchangeError, match="request_header_mode"):
+        ReadExchange(director, Rules()).ask(messages.body(b"a", end_of_stream=True), 0)
+    exchange = ReadExchange(director, Rules())
+    exchange.ask(messages.headers(), 0)
+    with pytest.raises(ExchangeError, match="twice"):
+        exchange.ask(messages.headers(), 0)
+    with pytest.raises(ExchangeError, match="of no known kind"):
+        ReadExchange(director, Rules()).ask(ProcessingRequest(), 0)
+    broken = messages.headers()
+    broken.request_headers.headers.headers.append(b"\x0a\x01\xff")  # a name that is not UTF-8
+    with pytest.raises(UnreadableError, match="a header that cannot be read"):
+        ReadExchange(director, Rules()).ask(broken, 0)
+
+
+def test_observability_mode_wants_no_answers(exchange: ReadExchange, director: Any, messages: Any) -> None:
+    message = messages.headers(end_of_stream=True)
+    message.observability_mode = True
+    assert exchange.ask(message, 0) == []
+    assert director.directed == []
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=50
+)  # both hold no state
+@given(st.lists(st.integers(0, 70_000).map(bytes) | st.binary(), max_size=4), st.booleans())
+def test_any_cut_of_a_body_comes_out_byte_for_byte(
+    director: Any, messages: Any, pieces: list[bytes], trailers: bool
+) -> None:
+    exchange = ReadExchange(director, Rules())
+    exchange.ask(messages.headers(), 0)
+    for piece in pieces:
+        assert exchange.ask(messages.body(piece, end_of_stream=False), 0) == []
+    last = messages.trailers() if trailers else messages.body(b"", end_of_stream=True)
+    answers = exchange.ask(last, 0)
+    bodies = [answer for answer in answers if answer.WhichOneof("response") == "request_body"]
+    assert b"".join(body for body, _ in streamed(bodies)) == b"".join(pieces)
+    closing = [closes for _, closes in streamed(bodies)]
+    assert not any(closing[:-1])
+    assert closing[-1:] == ([True] if not trailers else [False] if any(pieces) else [])
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)  # both hold no state
+@given(
+    st.sampled_from(ProcessingMode.BodySendMode.keys()),
+    st.sampled_from([{}, {"upgrade": "x"}, {"content-length": "100"}]),
+    st.lists(st.tuples(st.sampled_from([0, 1, 9_000]).map(bytes), st.booleans()), max_size=3),
+)
+def test_a_body_alone_is_answered_as_its_message(
+    director: Any, messages: Any, mode: str, headers: dict[str, str], pieces: list[tuple[bytes, bool]]
+) -> None:
+    alone, within = (ReadExchange(director, Rules(max_body_bytes=10_000)) for _ in range(2))
+    for exchange in (alone, within):
+        exchange.ask(messages.headers(headers, mode=mode), 0)
+
+    def said(ask: Any) -> Any:
+        try:
+            return read(ask())
+        except ExchangeError as error:
+            return str(error)
+
+    for body, ends in pieces:
+        message = messages.body(body, end_of_stream=ends)
+        lent = memoryview(body)
+        assert said(lambda: alone.feed_body(lent, ends, 0)) == said(lambda: within.feed(message, 0))  # noqa: B023
+
+
+def test_a_stream_may_end_when_no_body_is_on_its_way_back(director: Any, messages: Any) -> None:
+    plain, passing, tunnel, trailing, empty = (ReadExchange(director, Rules()) for _ in range(5))
+    plain.ask(messages.headers(end_of_stream=True), 0)
+    assert not plain.may_end
+    plain.ask(messages.response_headers(), 0)
+    assert plain.may_end
+    for exchange in (passing, trailing, empty):
+        exchange.ask(messages.headers(end_of_stream=True, response_mode="FULL_DUPLEX_STREAMED"), 0)
+        headers = messages.response_headers()
+        headers.response_headers.end_of_stream = exchange is empty
+        exchange.ask(headers, 0)
+    assert [exchange.may_end for exchange in (passing, trailing, empty)] == [False, False, True]
+    for end in (False, True):
+        message = ProcessingRequest()
+        message.response_body.body = b"x"
+        message.response_body.end_of_stream = end
+        passing.ask(message, 0)
+        assert passing.may_end is end
+    message = ProcessingRequest()
+    message.response_trailers.SetInParent()
+    trailing.ask(message, 0)
+    assert trailing.may_end
+    tunnel.ask(messages.headers({"upgrade": "websocket"}), 0)
+    tunnel.ask(messages.response_headers("101"), 0)
+    assert not tunnel.may_end
+    tunnel.ask(messages.body(b"", end_of_stream=True), 0)
+    assert tunnel.may_end

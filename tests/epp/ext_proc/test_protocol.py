@@ -1,0 +1,200 @@
+import json
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.processor import resident_megabytes
+from epp.ext_proc import protocol
+from epp.ext_proc.control_headers import DESTINATION, SUBSET
+from epp.ext_proc.protocol import ProtocolVersion, Rejection, Subset
+from epp.wire.messages.ext_proc_pb2 import HeaderMap, HeaderValue, HeaderValueOption, Metadata
+
+HINT = protocol.SUBSET_NAMESPACE
+
+
+@pytest.mark.parametrize(
+    ("value", "allowed"),
+    [
+        (["10.0.0.1:8000"], True),
+        (["10.0.0.1:8001"], False),
+        (["10.0.0.1"], True),
+        ("10.0.0.1:8000", True),
+        ("10.0.0.9:1, 10.0.0.1:8000", True),
+        (["10.0.0.9:1,10.0.0.1:8000"], True),
+        ([7, None, "10.0.0.1:8000"], True),
+        (["10.0.0.1:http"], False),
+        (["10.0.0.1:"], False),
+        pytest.param(["10.0.0.1:" + "9" * 5000], False, id="a long port"),
+        (["::ffff:10.0.0.1"], True),
+        ([], False),
+        ("", False),
+        ([""], False),
+        (7, False),
+    ],
+)
+def test_subset_of_an_ipv4_endpoint(context: Any, value: Any, allowed: bool) -> None:
+    subset = protocol.parse_subset(context(HINT, {SUBSET: value}))
+    assert subset is not None
+    assert subset.allows("10.0.0.1", 8000) is allowed
+
+
+@pytest.mark.parametrize(
+    "hint", ["[fd00::1]:8000", "[fd00::1]", "fd00::1", "fd00:0::0:1", "[FD00:0:0::1]:8000"]
+)
+@pytest.mark.parametrize("address", ["fd00::1", "[fd00::1]", "FD00::0:1"])
+def test_ipv6_is_compared_as_an_address(hint: str, address: str) -> None:
+    assert Subset.of([hint]).allows(address, 8000)
+    assert not Subset.of([hint]).allows("fd00::2", 8000)
+
+
+def test_bracketed_ipv6_with_another_port_is_not_allowed() -> None:
+    assert not Subset.of(["[fd00::1]:8000"]).allows("fd00::1", 8001)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["10.0.0.1," * 16_384, ["10.0.0.1"] * 16_385, [None] * 16_385, ["1,2"] * 8193, "," * 4_000_000],
+    ids=["a text", "a list", "of nothing", "of texts", "of commas"],
+)
+def test_a_hint_without_end_is_not_read(context: Any, value: Any) -> None:
+    with pytest.raises(protocol.UnreadableError, match="more than 16384 destinations"):
+        protocol.parse_subset(context(HINT, {protocol.SUBSET: value}))
+
+
+def test_a_long_hint_is_read() -> None:
+    """What is no plain IPv4 is read as an address up to a number; beyond it, as it stands there."""
+    hint = ",".join(
+        [*(f"[fd01::{number:x}]:8000" for number in range(16_000)), "[FD00::1]:8000", "10.0.0.1:8000"]
+    )
+    subset = Subset.of([hint])
+    for address in ("fd01::0", "fd01::3e7f", "fd00::1", "10.0.0.1"):
+        assert subset.allows(address, 8000)
+    assert not subset.allows("fd01::3e80", 8000)
+
+
+def test_hints_are_not_kept() -> None:
+    """100 unique ones of a megabyte."""
+    Subset.of(["warm"])
+    before = resident_megabytes()
+    for number in range(100):
+        subset = Subset.of(
+            [f"{number}" + "a" * 10**6, f"{number}.{'1' * 10**6}:80", f"[{number}{':' * 10**6}]"]
+        )
+        assert not subset.allows("10.0.0.1", 80)
+    assert resident_megabytes() - before < 50
+
+
+@pytest.mark.parametrize("host", ["h" * 256, "h" * 10**6, ":" * 300])
+def test_a_host_that_is_longer_than_any_name_is_nowhere(host: str) -> None:
+    subset = Subset.of([host, f"{host}:80"])
+    assert not subset.allows("10.0.0.1", 80)
+    assert sum(len(name) for name, _ in subset.members) < 1000
+
+
+def test_no_hint_is_no_subset(context: Any) -> None:
+    assert protocol.parse_subset(Metadata()) is None
+    assert protocol.parse_subset(context(HINT, {"other": "x"})) is None
+    assert protocol.parse_subset(context("envoy.lb", {SUBSET: "10.0.0.1"})) is None
+
+
+@given(
+    st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False) | st.text(), st.lists, max_leaves=8)
+)
+def test_no_hint_breaks_the_parser(value: Any) -> None:
+    metadata = Metadata()
+    metadata.filter_metadata[HINT].update({SUBSET: value})
+    subset = protocol.parse_subset(metadata)
+    assert subset is not None
+    subset.allows("10.0.0.1", 1)
+
+
+@given(st.ip_addresses(), st.integers(0, 65535), st.integers(0, 65535))
+def test_a_written_destination_allows_itself_only(ip: Any, port: int, other: int) -> None:
+    text = f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"
+    subset = Subset.of([text])
+    assert subset.allows(str(ip), port)
+    assert subset.allows(str(ip), other) is (other == port)
+
+
+def test_header_fields_without_end_are_refused() -> None:
+    field = HeaderValue(key="a", raw_value=b"b").SerializeToString()
+    assert protocol.read_headers(HeaderMap(headers=[field] * 10_000))[0] == {"a": "b"}
+    with pytest.raises(Rejection, match="the request has more than 10000 header fields") as caught:
+        protocol.read_headers(HeaderMap(headers=[field] * 10_001))
+    assert (caught.value.status, caught.value.code) == (431, "request_header_fields_too_large")
+    status = HeaderValue(key=":status", raw_value=b"200").SerializeToString()
+    assert protocol.read_status(HeaderMap(headers=[*[field] * 9_999, status])) == 200
+    assert protocol.read_status(HeaderMap(headers=[*[field] * 10_000, status])) is None
+
+
+def test_headers_prefer_the_raw_value_and_the_first_of_a_name() -> None:
+    headers = [
+        HeaderValue(key="X-A", value="text"),
+        HeaderValue(key="x-b", value="text", raw_value=b"raw"),
+        HeaderValue(key="x-a", value="second"),
+        HeaderValue(key="x-c", raw_value=b"\xff"),
+    ]
+    sent = HeaderMap(headers=[header.SerializeToString() for header in headers])
+    assert protocol.read_headers(sent) == ({"x-a": "text", "x-b": "raw", "x-c": "\ufffd"}, ())
+
+
+@pytest.mark.parametrize(
+    ("version", "value", "fallback"),
+    [
+        (ProtocolVersion.V1_0, "a:1,b:2,c:3", None),
+        (ProtocolVersion.V0_3, "a:1", "b:2"),
+        (ProtocolVersion.FEBRUARY_2025, "a:1", None),
+    ],
+)
+def test_header_and_metadata_say_the_same(version: ProtocolVersion, value: str, fallback: str | None) -> None:
+    common, metadata = protocol.routing(["a:1", "b:2", "c:3"], version, ())
+    (option,) = common.header_mutation.set_headers
+    assert option.header.key == "x-gateway-destination-endpoint"
+    assert option.header.raw_value.decode() == value
+    assert option.append_action == HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+    assert common.clear_route_cache
+    assert not common.header_mutation.remove_headers
+    expected = {"x-gateway-destination-endpoint": value}
+    if fallback is not None:
+        expected["x-gateway-destination-endpoint-fallback"] = fallback
+    assert MessageToDict(metadata) == {"envoy.lb": expected}
+
+
+def test_what_a_client_sent_under_control_names_is_removed() -> None:
+    names = ["X-LLM-D-Any", "x-gateway-any", "x-llm-d-any", "x-slo-ttft-ms", "x-other", DESTINATION]
+    headers = HeaderMap(headers=[HeaderValue(key=name, value="x").SerializeToString() for name in names])
+    seen, controls = protocol.read_headers(headers)
+    assert seen.keys() == {name.lower() for name in names}
+    common, _ = protocol.routing(["a:1"], ProtocolVersion.V1_0, controls)
+    assert list(common.header_mutation.remove_headers) == ["x-llm-d-any", "x-gateway-any", "x-slo-ttft-ms"]
+    assert [option.header.key for option in common.header_mutation.set_headers] == [DESTINATION]
+
+
+def test_a_rejection_is_an_openai_error() -> None:
+    rejection = Rejection(429, "saturated", "come back later", reason="rejected-saturated", retry_after=1.2)
+    response = protocol.immediate(rejection).immediate_response
+    assert response.status.code == 429
+    headers = {o.header.key: o.header.raw_value.decode() for o in response.headers.set_headers}
+    assert headers == {
+        "content-type": "application/json",
+        "retry-after": "2",
+        "x-llm-d-request-dropped-reason": "rejected-saturated",
+    }
+    assert json.loads(response.body) == {
+        "error": {
+            "message": "come back later",
+            "type": "rate_limit_error",
+            "param": None,
+            "code": "saturated",
+        }
+    }
+
+
+@pytest.mark.parametrize(("seconds", "header"), [(0.0, "1"), (0.4, "1"), (1.0, "1"), (29.01, "30")])
+def test_retry_after_is_whole_seconds_and_at_least_one(seconds: float, header: str) -> None:
+    response = protocol.immediate(Rejection(429, "c", "m", retry_after=seconds)).immediate_response
+    values = {o.header.key: o.header.raw_value.decode() for o in response.headers.set_headers}
+    assert values == {"content-type": "application/json", "retry-after": header}

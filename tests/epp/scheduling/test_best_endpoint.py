@@ -1,0 +1,78 @@
+"""The short way to the best endpoint ends where the long one does."""
+
+import random
+from dataclasses import dataclass
+
+import hypothesis.strategies as st
+import numpy as np
+from hypothesis import event, given, settings
+
+from epp.endpoints.endpoint import EndpointPool
+from epp.request.inference_request import InferenceRequest
+from epp.scheduling.best_endpoint import Leading
+from epp.scheduling.cached_scores import TIE, Standings, Weighted, add_scores, ask
+from epp.scheduling.pickers.score_pickers import MaxScorePicker
+from epp.scheduling.plugin import Scores
+from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.scorers.in_flight import InFlightScorer
+from epp.scheduling.scorers.load_scorers import KvCacheUtilizationScorer, QueueScorer
+from tests.epp.scheduling.test_profile import REQUEST, pool_of
+
+LOAD = (Weighted(QueueScorer(), 2), Weighted(KvCacheUtilizationScorer(), 2))
+
+
+@dataclass(frozen=True)
+class SpeaksUpFor:
+    values: dict[int, float]
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores:
+        return self.values
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> EndpointPool:
+    size = draw(st.integers(1, 40))
+    counts = st.lists(st.integers(0, 3).map(float), min_size=size, max_size=size)
+    usage = st.lists(st.sampled_from([0.0, 0.5, 0.99999]) | st.floats(0, 1), min_size=size, max_size=size)
+    return pool_of(
+        waiting=draw(counts),
+        kv_usage=draw(usage),
+        running=draw(counts),
+        inflight=draw(counts),
+        unseen=draw(counts),
+    )
+
+
+@settings(deadline=None)
+@given(pools(), st.data())
+def test_the_short_way_ends_at_one_of_the_best(pool: EndpointPool, data: st.DataObject) -> None:
+    values = st.floats(-1, 2) | st.just(float("nan")) | st.sampled_from([0.0, 0.5, 1.0])
+    spoken = st.dictionaries(st.integers(0, len(pool) - 1), values, max_size=8)
+    weights = st.sampled_from([0.0, 1.0, 3.0])
+    asked = [Weighted(SpeaksUpFor(data.draw(spoken)), data.draw(weights)) for _ in range(2)]
+
+    falling = [Weighted(InFlightScorer(requests), 2.0) for requests in data.draw(st.sampled_from([(), (2,)]))]
+
+    told = ask([*LOAD, *asked, *falling], REQUEST, pool)
+    scores = add_scores(np.zeros(len(pool)), told) - pool.inflight * TIE
+    picker = MaxScorePicker(random.Random(data.draw(st.integers(0, 3))))
+    [chosen] = SchedulerProfile(picker=picker, scorers=[*LOAD, *falling, *asked]).run(REQUEST, pool)
+
+    assert chosen in [pool.endpoints[row] for row in (scores == scores.max()).nonzero()[0]]
+    standing = Standings(LOAD, None).of(REQUEST, pool)
+    leading = Leading(picker, [(2.0, InFlightScorer(2)) for _ in falling])
+    event(f"short: {leading.row(standing, ask(asked, REQUEST, pool), pool) is not None}")
+
+
+def test_equal_ones_have_equal_chances() -> None:
+    pool = pool_of(waiting=[1, 0, 0, 5], kv_usage=[0.1, 0.1, 0.1, 0.1], inflight=[0, 7, 7, 0])
+    profile = SchedulerProfile(picker=MaxScorePicker(random.Random(3)), scorers=LOAD)
+    chosen = [profile.run(REQUEST, pool)[0].id for _ in range(200)]
+    assert set(chosen) == {"w1", "w2"}
+    assert 60 < chosen.count("w1") < 140
+
+
+def test_in_flight_decides_between_leaders_only() -> None:
+    pool = pool_of(waiting=[0, 0, 1], kv_usage=[0.1, 0.1, 0.1], inflight=[9, 2, 0])
+    [chosen] = SchedulerProfile(picker=MaxScorePicker(random.Random(3)), scorers=LOAD).run(REQUEST, pool)
+    assert chosen.id == "w1"

@@ -1,0 +1,61 @@
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from epp.scheduling.pickers.score_pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
+from epp.scheduling.plugin import Picker
+
+Kind = type[MaxScorePicker] | type[RandomPicker] | type[WeightedRandomPicker]
+PICKERS: list[Kind] = [MaxScorePicker, RandomPicker, WeightedRandomPicker]
+SCORES = st.lists(st.floats(-10, 10), min_size=1, max_size=12)
+
+
+@example(kind=WeightedRandomPicker, scores=[5e-324, 1e-320, 0.0], k=3, seed=0)
+@given(kind=st.sampled_from(PICKERS), scores=SCORES, k=st.integers(1, 15), seed=st.integers())
+def test_picks_are_different_and_no_more_than_asked_for(
+    kind: Kind, scores: list[float], k: int, seed: int
+) -> None:
+    picked = kind(random.Random(seed)).pick(np.array(scores), k).tolist()
+    assert len(picked) == min(k, len(scores))
+    assert len(set(picked)) == len(picked)
+    assert set(picked) <= set(range(len(scores)))
+
+
+@given(scores=SCORES, k=st.integers(1, 15), seed=st.integers())
+def test_max_score_is_in_the_order_of_the_scores(scores: list[float], k: int, seed: int) -> None:
+    picked = MaxScorePicker(random.Random(seed)).pick(np.array(scores), k)
+    assert [scores[i] for i in picked] == sorted(scores, reverse=True)[:k]
+
+
+@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("kind", PICKERS)
+def test_ties_are_broken_evenly(kind: Kind, k: int) -> None:
+    picker, scores = kind(random.Random(1)), np.ones(4)
+    first = Counter(int(picker.pick(scores, k)[0]) for _ in range(4000))
+    assert min(first.values()) > 850
+
+
+def test_weighted_random_follows_the_weights() -> None:
+    picker = WeightedRandomPicker(random.Random(1))
+    first = Counter(int(picker.pick(np.array([3.0, 1.0, 0.0]), 1)[0]) for _ in range(4000))
+    assert 2850 < first[0] < 3150
+    assert first[2] == 0
+
+
+def test_weighted_random_puts_what_is_worth_nothing_last_by_score() -> None:
+    picker = WeightedRandomPicker(random.Random(1))
+    for _ in range(50):
+        assert picker.pick(np.array([-2.0, 1e-12, 0.0, -1.0]), 4).tolist() == [1, 2, 3, 0]
+
+
+@pytest.mark.parametrize("kind", PICKERS)
+def test_one_seed_one_choice(kind: Kind) -> None:
+    def choices() -> list[int]:
+        picker: Picker = kind(random.Random(7))
+        return [int(picker.pick(np.ones(5), 1)[0]) for _ in range(20)]
+
+    assert choices() == choices()

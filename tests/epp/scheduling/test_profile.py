@@ -1,0 +1,261 @@
+import random
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from epp.endpoints.endpoint import (
+    NEVER,
+    NO_ADAPTERS,
+    NO_NUMBERS,
+    Column,
+    Endpoint,
+    EndpointPool,
+    Floats,
+    Mask,
+)
+from epp.ext_proc.protocol import Rejection
+from epp.request.inference_request import InferenceRequest
+from epp.scheduling.cached_scores import Weighted
+from epp.scheduling.filters.label_filters import (
+    DECODE_ROLES,
+    PREFILL_ROLES,
+    LabelSelectorFilter,
+    Requirement,
+    RoleFilter,
+)
+from epp.scheduling.pickers.score_pickers import MaxScorePicker, WeightedRandomPicker
+from epp.scheduling.plugin import Filter
+from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.scorers.load_scorers import ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer
+
+
+def pool_of(now: float = 100.0, **columns: list[float]) -> EndpointPool:
+    """Endpoints 10.0.0.1, 10.0.0.2, ...; a column that is not given is as of an idle worker, scraped just now."""
+    count = max(len(values) for values in columns.values())
+    numbers = np.repeat(NO_NUMBERS, count, axis=1)
+    numbers[Column.SCRAPED_AT] = now
+    for name, values in columns.items():
+        numbers[Column[name.upper()]] = values
+    endpoints = [
+        Endpoint(id=f"w{i}", incarnation="a", address=f"10.0.0.{i + 1}", port=8000, metrics_port=8000)
+        for i in range(count)
+    ]
+    return EndpointPool(endpoints, numbers, [NO_ADAPTERS] * count, now)
+
+
+REQUEST = InferenceRequest(request_id="r", path="/v1/completions", model="m", headers={})
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A scorer, and a filter, that says what it was told to say."""
+
+    values: list[float]
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
+        return np.array(self.values)
+
+    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
+        return np.array(self.values, dtype=np.bool_)
+
+
+def profile(
+    *scorers: Weighted, filters: tuple[Filter, ...] = (), staleness: float | None = 2.0
+) -> SchedulerProfile:
+    return SchedulerProfile(
+        picker=MaxScorePicker(random.Random(1)),
+        scorers=scorers,
+        filters=filters,
+        max_endpoints=3,
+        staleness=staleness,
+    )
+
+
+LOAD = (Weighted(QueueScorer(), 2), Weighted(KvCacheUtilizationScorer(), 2))
+
+
+def order(chosen: tuple[Endpoint, ...]) -> list[str]:
+    return [endpoint.id for endpoint in chosen]
+
+
+def test_the_sum_is_weighted() -> None:
+    # the first case of the Go picker's hermetic suite: (3, .2) (0, .1) (10, .2)
+    pool = pool_of(waiting=[3, 0, 10], kv_usage=[0.2, 0.1, 0.2])
+    assert order(profile(*LOAD).run(REQUEST, pool)) == ["w1", "w0", "w2"]
+    few = Weighted(Fixed([0.0, 1.0, 0.5]), 1)
+    many = Weighted(Fixed([1.0, 0.0, 0.0]), 3)
+    assert order(profile(few, many).run(REQUEST, pool)) == ["w0", "w1", "w2"]
+
+
+def test_scores_are_clamped_and_nan_is_0() -> None:
+    wild = Weighted(Fixed([100.0, float("nan"), -5.0]))
+    tame = Weighted(Fixed([0.0, 0.9, 0.8]))
+    assert order(profile(wild, tame).run(REQUEST, pool_of(waiting=[0, 0, 0]))) == ["w0", "w1", "w2"]
+
+
+def test_the_scores_of_all_candidates_are_told_if_that_is_asked_for() -> None:
+    pool = pool_of(waiting=[0, 5, 10], kv_usage=[0.5, 0, 0], inflight=[0, 0, 7])
+    silent = profile(Weighted(QueueScorer(), 2.0), Weighted(KvCacheUtilizationScorer()))
+    request = InferenceRequest(request_id="r", path="/v1/completions", model="m", headers={})
+    silent.run(request, pool)
+    assert request.scores is None
+    replace(silent, tells_scores=True).run(request, pool)
+    assert request.scores == {"10.0.0.1:8000": 2.5, "10.0.0.2:8000": 2.0, "10.0.0.3:8000": 1.0}
+
+
+def test_filters_narrow_what_scorers_compare() -> None:
+    pool = pool_of(waiting=[0, 50, 100], kv_usage=[0.0, 0.3, 0.0])
+    kept = profile(*LOAD, filters=(Fixed([0, 1, 1]),)).run(REQUEST, pool)
+    assert order(kept) == ["w1", "w2"]
+
+
+def test_filters_that_leave_nothing_are_an_absence() -> None:
+    with pytest.raises(Rejection) as caught:
+        profile(filters=(Fixed([0, 0]),)).run(REQUEST, pool_of(waiting=[0, 0]))
+    assert (caught.value.status, caught.value.reason) == (503, "rejected-no-endpoints")
+
+
+def test_a_burst_on_idle_endpoints_is_spread_evenly() -> None:
+    pool = pool_of(waiting=[0] * 4)
+    for _ in range(42):
+        chosen = profile(*LOAD).run(REQUEST, pool)[0]
+        pool.numbers[Column.INFLIGHT, pool.endpoints.index(chosen)] += 1
+    assert max(pool.inflight) - min(pool.inflight) <= 1
+
+
+def test_in_flight_decides_between_equal_scores_only() -> None:
+    pool = pool_of(waiting=[0, 0, 1], inflight=[3, 2, 0])
+    assert order(profile(Weighted(QueueScorer())).run(REQUEST, pool)) == ["w1", "w0", "w2"]
+
+
+def test_what_was_never_scraped_or_is_stale_comes_last() -> None:
+    pool = pool_of(waiting=[90, 0, 0], kv_usage=[0.99, 0, 0], inflight=[50, 0, 1], scraped_at=[99, NEVER, 90])
+    assert order(profile(*LOAD).run(REQUEST, pool)) == ["w0", "w1", "w2"]
+
+
+def test_stale_numbers_do_not_shift_those_of_the_fresh() -> None:
+    # the queue of 1000 is stale: among 10, 5, 0 the middle one scores 0.5 and the other scorer decides
+    pool = pool_of(waiting=[10, 5, 0, 1000], scraped_at=[100, 100, 100, 0])
+    other = Weighted(KvCacheUtilizationScorer(), 1)
+    pool.numbers[Column.KV_USAGE] = [0.0, 0.2, 0.8, 0.0]
+    assert order(profile(Weighted(QueueScorer()), other).run(REQUEST, pool)) == ["w1", "w2", "w0"]
+
+
+def test_where_all_are_stale_in_flight_decides() -> None:
+    pool = pool_of(waiting=[0, 90, 90], inflight=[2, 0, 1], scraped_at=[NEVER, 0, 0])
+    assert order(profile(*LOAD).run(REQUEST, pool)) == ["w1", "w2", "w0"]
+    one = SchedulerProfile(picker=WeightedRandomPicker(random.Random(1)), scorers=LOAD, staleness=2.0)
+    first = Counter(order(one.run(REQUEST, pool))[0] for _ in range(600))
+    assert first["w1"] > first["w2"] > first["w0"] > 0
+
+
+def test_age_says_nothing_where_nothing_scraped_is_read() -> None:
+    pool = pool_of(inflight=[1, 0], scraped_at=[100, NEVER])
+    chosen = profile(Weighted(ActiveRequestScorer()), staleness=None).run(REQUEST, pool)
+    assert order(chosen) == ["w1", "w0"]
+
+
+@dataclass
+class Counted:
+    """A scorer of what workers publish that counts how often it is asked."""
+
+    published_only: ClassVar[bool] = True
+    times: int = 0
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
+        self.times += 1
+        return 1.0 - pool.kv_usage
+
+
+def at(pool: EndpointPool, now: float, state: object | None) -> EndpointPool:
+    return EndpointPool(pool.endpoints, pool.numbers, pool.adapters, now, state)
+
+
+def test_what_workers_publish_is_scored_once_for_each_state() -> None:
+    scorer, state = Counted(), object()
+    it = profile(Weighted(scorer), staleness=2.0)
+    pool = pool_of(kv_usage=[0.5, 0.1, 0.9])
+    for inflight in range(3):
+        pool.numbers[Column.INFLIGHT] = [inflight, inflight, 0]
+        assert order(it.run(REQUEST, at(pool, 101.0, state))) == ["w1", "w0", "w2"]
+    assert scorer.times == 1
+    pool.numbers[Column.KV_USAGE] = [0.5, 0.7, 0.9]
+    assert order(it.run(REQUEST, at(pool, 101.0, object()))) == ["w0", "w1", "w2"]
+    assert scorer.times == 2
+    for _ in range(2):
+        it.run(REQUEST, at(pool, 101.0, None))
+    assert scorer.times == 4, "a pool that nobody keeps track of"
+
+
+def test_numbers_that_become_stale_change_the_scores_of_a_state() -> None:
+    it, state = profile(Weighted(Counted()), staleness=2.0), object()
+    pool = pool_of(kv_usage=[0.5, 0.1, 0.9], scraped_at=[100.0, 99.0, 100.0], inflight=[0, 7, 0])
+    assert order(it.run(REQUEST, at(pool, 100.9, state))) == ["w1", "w0", "w2"]
+    assert order(it.run(REQUEST, at(pool, 101.1, state))) == ["w0", "w2", "w1"]
+    pool.numbers[Column.INFLIGHT] = [0, 0, 9]
+    assert order(it.run(REQUEST, at(pool, 101.2, state))) == ["w0", "w2", "w1"]
+    assert order(it.run(REQUEST, at(pool, 102.5, state))) == ["w0", "w1", "w2"], (
+        "all stale: by what is in flight"
+    )
+
+
+def test_scorers_see_what_is_in_flight_by_now_beside_stale_endpoints() -> None:
+    it, state = profile(Weighted(Counted()), Weighted(ActiveRequestScorer()), staleness=2.0), object()
+    pool = pool_of(scraped_at=[100, 100, 0], inflight=[4, 0, 0])
+    assert order(it.run(REQUEST, at(pool, 101.0, state))) == ["w1", "w0", "w2"]
+    pool.numbers[Column.INFLIGHT] = [0, 4, 0]
+    assert order(it.run(REQUEST, at(pool, 101.0, state))) == ["w0", "w1", "w2"]
+
+
+def test_many_states_at_once_are_not_kept_for_ever() -> None:
+    scorer = Counted()
+    it, pool, states = profile(Weighted(scorer)), pool_of(kv_usage=[0.5, 0.1]), [object() for _ in range(100)]
+    for state in [*states, *states[:1], *states[-1:]]:
+        assert order(it.run(REQUEST, at(pool, 101.0, state))) == ["w1", "w0"]
+    assert scorer.times == 101
+
+
+def labelled(*roles: str | None) -> EndpointPool:
+    endpoints = [
+        Endpoint(
+            id=str(role),
+            incarnation="a",
+            address="10.0.0.1",
+            port=1,
+            metrics_port=1,
+            labels={"llm-d.ai/role": role} if role else {},
+        )
+        for role in roles
+    ]
+    count = len(endpoints)
+    return EndpointPool(endpoints, np.repeat(NO_NUMBERS, count, axis=1), [NO_ADAPTERS] * count, 0.0)
+
+
+def test_filters_by_label() -> None:
+    pool = labelled("decode", "prefill", "both", None)
+    assert RoleFilter(DECODE_ROLES, unlabelled=True).filter(REQUEST, pool).tolist() == [
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert RoleFilter(PREFILL_ROLES).filter(REQUEST, pool).tolist() == [False, True, True, False]
+    key = "llm-d.ai/role"
+    for selector, expected in (
+        (LabelSelectorFilter(), [True, True, True, True]),
+        (LabelSelectorFilter({key: "both"}), [False, False, True, False]),
+        (
+            LabelSelectorFilter({}, (Requirement(key, "In", frozenset({"both", "x"})),)),
+            [False, False, True, False],
+        ),
+        (
+            LabelSelectorFilter({}, (Requirement(key, "NotIn", frozenset({"both"})),)),
+            [True, True, False, True],
+        ),
+        (LabelSelectorFilter({}, (Requirement(key, "Exists"),)), [True, True, True, False]),
+        (LabelSelectorFilter({}, (Requirement(key, "DoesNotExist"),)), [False, False, False, True]),
+    ):
+        assert selector.filter(REQUEST, pool).tolist() == expected

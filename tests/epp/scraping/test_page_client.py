@@ -1,0 +1,220 @@
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from yarl import URL
+
+from epp.scraping.page_client import PageClient, PageError
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def serving(serve: Serve, host: str = "127.0.0.1") -> AsyncIterator[int]:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await serve(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_server(handle, host, 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+def client(port: int, path: str = "/metrics", host: str = "127.0.0.1", timeout: float = 5.0) -> PageClient:
+    url = URL(f"http://{host}:{port}{path}")
+    return PageClient(url, bytearray(64), tls=None, timeout=timeout, limit=1000)
+
+
+async def test_one_connection_is_asked_again_and_again() -> None:
+    seen: list[bytes] = []
+    connections = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while True:
+            seen.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(OK + b"%02d" % len(seen))
+
+    async with serving(serve) as port:
+        page = client(port, "/m?a=b#c")
+        try:
+            assert [bytes(await page.get()) for _ in range(3)] == [b"01", b"02", b"03"]
+        finally:
+            page.close()
+    assert connections == 1
+    head = seen[0].decode().split("\r\n")
+    assert head[0] == "GET /m?a=b HTTP/1.1"
+    assert f"Host: 127.0.0.1:{port}" in head
+    assert "Accept-Encoding: identity" in head
+
+
+async def test_an_ipv6_address() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert f"Host: [::1]:{port}\r\n".encode() in head
+        writer.write(OK + b"ok")
+
+    async with serving(serve, "::1") as port:
+        page = client(port, host="[::1]")
+        assert await page.get() == b"ok"
+        page.close()
+
+
+async def test_a_page_larger_than_the_buffer_comes_whole() -> None:
+    body = bytes(range(250)) * 4
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        await reader.read()
+
+    async with serving(serve) as port:
+        page = client(port)
+        assert await page.get() == body
+        page.close()
+
+
+async def test_a_connection_that_was_closed_meanwhile_is_made_again() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK + b"ok")
+
+    async with serving(serve) as port:
+        page = client(port)
+        for _ in range(5):
+            assert await page.get() == b"ok"
+        page.close()
+
+
+async def test_a_connection_that_is_closed_on_being_asked_again_is_made_again() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK + b"ok")
+        await reader.readexactly(1)
+        writer.transport.abort()
+
+    async with serving(serve) as port:
+        page = client(port)
+        for _ in range(5):
+            assert await page.get() == b"ok"
+        page.close()
+
+
+async def test_who_answers_nothing_at_all_is_asked_once() -> None:
+    asked = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.readuntil(b"\r\n\r\n")
+
+    async with serving(serve) as port:
+        with pytest.raises(PageError, match="closed before the answer was whole"):
+            await client(port).get()
+    assert asked == 1
+
+
+async def test_half_an_answer_is_not_asked_for_again() -> None:
+    asked = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        asked += 1
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK + b"ok")
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK + b"o")
+
+    async with serving(serve) as port:
+        page = client(port)
+        assert await page.get() == b"ok"
+        with pytest.raises(PageError, match="closed before"):
+            await page.get()
+    assert asked == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n", "status 302, expected 200"),
+        (b"hello\r\n\r\n", "does not speak HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n", "more than 1000 bytes"),
+    ],
+)
+async def test_what_is_no_page(answer: bytes, said: str) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await reader.read()
+
+    async with serving(serve) as port:
+        page = client(port)
+        with pytest.raises(PageError, match=said):
+            await page.get()
+        page.close()
+
+
+async def test_more_than_was_asked_for_ends_the_connection() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK + b"ok" + OK + b"no")
+        await reader.read()
+
+    async with serving(serve) as port:
+        page = client(port)
+        for _ in range(5):
+            assert await page.get() == b"ok"
+        page.close()
+
+
+async def test_what_nobody_asked_for_ends_the_connection() -> None:
+    taken, closed = asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK + b"ok")
+        await taken.wait()
+        writer.write(OK + b"no")
+        with suppress(OSError):
+            await reader.read()
+        closed.set()
+
+    async with serving(serve) as port, asyncio.timeout(20):
+        page = client(port)
+        assert await page.get() == b"ok"
+        taken.set()
+        await closed.wait()
+        assert await page.get() == b"ok"
+        page.close()
+
+
+@pytest.mark.parametrize("first", [b"", OK + b"o"], ids=["silent", "half an answer"])
+async def test_silence_ends_and_the_next_question_has_a_connection_of_its_own(first: bytes) -> None:
+    answers = [first, OK + b"ok"]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answers.pop(0))
+        await reader.read()
+
+    async with serving(serve) as port:
+        page = client(port, timeout=0.3)
+        with pytest.raises(PageError, match="no whole answer within 0.3 s"):
+            async with asyncio.timeout(20):
+                await page.get()
+        assert await page.get() == b"ok"
+        page.close()
+
+
+async def test_nobody_is_there() -> None:
+    async with serving(lambda reader, writer: asyncio.sleep(0)) as port:
+        pass
+    with pytest.raises(PageError, match="^Connection refused$"):
+        await client(port).get()

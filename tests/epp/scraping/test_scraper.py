@@ -1,0 +1,494 @@
+import asyncio
+import math
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent, InstanceUpdatedEvent
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import Endpoint
+from epp.scheduling.saturation import UtilizationDetector
+from epp.scraping.engines import Engine, Series
+from epp.scraping.schedule import Rhythm
+from epp.scraping.scraper import Scraper, ScrapeRules
+
+Eventually = Callable[..., Awaitable[float]]
+RULES = ScrapeRules(rhythm=Rhythm(interval=0.01, idle_interval=0.01, backoff=0.05), timeout=0.2, limit=4096)
+
+
+class Worker:
+    """A metrics page that says and does what it is told."""
+
+    def __init__(self) -> None:
+        self.page = (
+            b"vllm:num_requests_waiting 1\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.5\n"
+        )
+        self.status = 200
+        self.headers: dict[str, str] = {}
+        self.hang = False
+        self.delay = 0.0
+        self.asked = 0
+        self.connections: set[object] = set()
+        self.paths: list[str] = []
+        self.port = 0
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.asked += 1
+        self.paths.append(request.path_qs)
+        self.connections.add(request.transport)
+        await asyncio.sleep(60 if self.hang else self.delay)
+        return web.Response(body=self.page, status=self.status, headers=self.headers)
+
+
+@asynccontextmanager
+async def serving(*workers: Worker) -> AsyncIterator[None]:
+    runners = []
+    for worker in workers:
+        app = web.Application()
+        app.router.add_get("/{path:.*}", worker.answer)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", worker.port)
+        await site.start()
+        worker.port = runner.addresses[0][1]
+        runners.append(runner)
+    try:
+        yield
+    finally:
+        for runner in runners:
+            await runner.cleanup()
+
+
+@asynccontextmanager
+async def scraping(store: Datastore, rules: ScrapeRules = RULES, **options: Any) -> AsyncIterator[None]:
+    task = asyncio.create_task(Scraper(store, rules, random.Random(1), **options).run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+
+
+def add(store: Datastore, worker: Worker, name: str = "w1", document: dict[str, Any] | None = None) -> None:
+    instance = Instance(name, "ns", "c", "127.0.0.1", worker.port, "a")
+    store.apply(InstanceAddedEvent(instance), document or {})
+
+
+def waiting(store: Datastore) -> list[float]:
+    return list(store.pool(0.0).waiting.tolist())
+
+
+def age(store: Datastore) -> float:
+    return float(store.pool(asyncio.get_running_loop().time()).age[0])
+
+
+async def test_the_numbers_follow_the_page(eventually: Eventually) -> None:
+    worker, store = Worker(), Datastore()
+    async with serving(worker), scraping(store):
+        add(store, worker)
+        assert age(store) == float("inf")
+        await eventually(lambda: waiting(store) == [1])
+        pool = store.pool(0.0)
+        assert (pool.running.tolist(), pool.kv_usage.tolist()) == ([2], [0.5])
+        assert age(store) < 1
+        worker.page = worker.page.replace(b"waiting 1", b"waiting 9")
+        await eventually(lambda: waiting(store) == [9])
+        await eventually(lambda: worker.asked > 5)
+        assert len(worker.connections) == 1, "the connection is kept"
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"+Inf", b"-1", b"1e308", b"full"])
+async def test_a_page_that_makes_no_sense_is_as_one_that_is_not_there(
+    number: bytes, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, store = Worker(), Datastore()
+    honest = worker.page
+    async with serving(worker), scraping(store):
+        add(store, worker)
+        await eventually(lambda: age(store) < 1)
+        worker.page = honest.replace(b"perc 0.5", b"perc " + number)
+        await eventually(lambda: age(store) == math.inf)
+        asked = worker.asked
+        await eventually(lambda: worker.asked > asked + 2)
+        [line] = [record.getMessage() for record in caplog.records if "no metrics of" in record.getMessage()]
+        assert "its page makes no sense: kv_usage is " in line
+        assert "expected a number from 0 to 1" in line
+        worker.page = honest
+        await eventually(lambda: age(store) < 1)
+
+
+async def test_the_size_of_a_cache_is_told_once_and_again_after_a_restart(eventually: Eventually) -> None:
+    worker, store, told = Worker(), Datastore(), list[tuple[str, int]]()
+    store.on_cache_size.append(lambda endpoint, tokens: told.append((endpoint.id, tokens)))
+    worker.page += b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1\n'
+    async with serving(worker), scraping(store):
+        born = Instance("w1", "ns", "c", "127.0.0.1", worker.port, "a", revision="x.epoch1.0")
+        store.apply(InstanceAddedEvent(born), {})
+        await eventually(lambda: worker.asked > 8)
+        assert told == [("w1", 1600)]
+        worker.page = worker.page.replace(b'"100"', b'"50"')
+        store.apply(InstanceUpdatedEvent(born, replace(born, revision="x.epoch2.0")), {})
+        await eventually(lambda: told[1:])
+        (endpoint,) = store.endpoints
+        store.apply(InstanceRemovedEvent(born, "deleted"))
+        assert told == [("w1", 1600), ("w1", 800)]
+    assert store.cache_tokens(endpoint) is None
+
+
+async def test_a_size_that_nobody_tells_is_not_looked_for_for_ever(eventually: Eventually) -> None:
+    worker, store, told = Worker(), Datastore(), list[int]()
+    store.on_cache_size.append(lambda _, tokens: told.append(tokens))
+    async with serving(worker), scraping(store):
+        add(store, worker)
+        await eventually(lambda: worker.asked > 8)
+        worker.page += b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1\n'
+        asked = worker.asked
+        await eventually(lambda: worker.asked > asked + 3)
+    assert told == []
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/m/x?a=b", "//evil.example:80/m", "/@evil.example/", "/a%20b"])
+async def test_a_worker_names_its_path_but_no_host(path: str, eventually: Eventually) -> None:
+    worker, store = Worker(), Datastore()
+    async with serving(worker), scraping(store):
+        add(store, worker, document={"transport": {"http": {"metrics_path": path}}})
+        await eventually(lambda: waiting(store) == [1])
+    assert worker.paths[0].endswith(path.removeprefix("/"))
+
+
+async def test_the_metrics_port_can_be_another_one(eventually: Eventually) -> None:
+    worker, metrics, store = Worker(), Worker(), Datastore()
+    metrics.page = b"sglang:num_queue_reqs 4\n"
+    async with serving(worker, metrics), scraping(store):
+        http = {"metrics_port": metrics.port, "engine": "no-engine-that-we-know"}
+        add(store, worker, document={"transport": {"http": http}})
+        await eventually(lambda: waiting(store) == [4])
+    assert worker.asked == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"status": 503}, "status 503"),
+        ({"status": 302, "headers": {"Location": "/elsewhere"}}, "status 302"),
+        ({"page": b"x" * 5000}, "more than 4096 bytes"),
+        ({"page": b"<html>hello</html>"}, "no known metric"),
+        ({"page": b""}, "no known metric"),
+        ({"hang": True}, "no whole answer within 0.2 s"),
+    ],
+)
+async def test_what_goes_wrong_is_said_and_passes(
+    wrong: dict[str, Any], said: str, eventually: Eventually
+) -> None:
+    worker, store = Worker(), Datastore()
+    right = {name: getattr(worker, name) for name in wrong}
+    for name, value in wrong.items():
+        setattr(worker, name, value)
+    failures: list[tuple[str, str]] = []
+
+    def on_error(endpoint: Endpoint, reason: str) -> None:
+        failures.append((endpoint.id, reason))
+
+    async with serving(worker), scraping(store, on_error=on_error):
+        add(store, worker)
+        await eventually(lambda: len(failures) >= 2)
+        assert failures[0][0] == "w1"
+        assert said in failures[0][1]
+        assert age(store) == float("inf")
+        for name, value in right.items():
+            setattr(worker, name, value)
+        await eventually(lambda: waiting(store) == [1])
+
+
+async def test_a_page_that_is_broken_is_told_with_what_follows_from_it(
+    eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, store, failures = Worker(), Datastore(), list[str]()
+    worker.status = 500
+    async with serving(worker), scraping(store, on_error=lambda _, reason: failures.append(reason)):
+        add(store, worker)
+        await eventually(lambda: len(failures) >= 3)
+    [line] = [record.getMessage() for record in caplog.records if "no metrics of" in record.getMessage()]
+    assert "status 500" in line
+    assert "it counts as full for saturation and ranks behind those that are known" in line
+
+
+async def test_a_worker_that_is_not_there_and_comes_back(eventually: Eventually) -> None:
+    worker, store = Worker(), Datastore()
+    failures: list[str] = []
+    async with scraping(store, on_error=lambda endpoint, reason: failures.append(reason)):
+        async with serving(worker):
+            add(store, worker)
+            await eventually(lambda: waiting(store) == [1])
+        await eventually(lambda: len(failures) >= 2)
+        before = age(store)
+        async with serving(worker):
+            await eventually(lambda: age(store) < before)
+
+
+async def test_one_that_hangs_costs_the_others_nothing(eventually: Eventually) -> None:
+    workers, store = [Worker() for _ in range(5)], Datastore()
+    for worker in workers[:4]:
+        worker.hang = True
+    async with serving(*workers), scraping(store, ScrapeRules(rhythm=Rhythm.fixed(0.01), timeout=30.0)):
+        for i, worker in enumerate(workers):
+            add(store, worker, f"w{i}")
+        await eventually(lambda: workers[4].asked > 10)
+        assert [worker.asked for worker in workers[:4]] == [1, 1, 1, 1]
+
+
+async def test_errors_are_followed_by_longer_pauses(eventually: Eventually) -> None:
+    good, bad, store = Worker(), Worker(), Datastore()
+    bad.status = 500
+    rules = ScrapeRules(rhythm=Rhythm(interval=0.005, idle_interval=0.005, backoff=10.0))
+    async with serving(good, bad), scraping(store, rules):
+        add(store, good, "good")
+        add(store, bad, "bad")
+        await eventually(lambda: good.asked > 30)
+        assert 1 <= bad.asked < 8
+
+
+async def test_many_are_looked_at_less_often(eventually: Eventually) -> None:
+    workers, store = [Worker() for _ in range(5)], Datastore()
+    rules = ScrapeRules(rhythm=Rhythm(interval=0.001, idle_interval=0.001, most=100.0))
+    async with serving(*workers), scraping(store, rules):
+        for i, worker in enumerate(workers):
+            add(store, worker, f"w{i}")
+        took = await eventually(lambda: sum(worker.asked for worker in workers) >= 30)
+        assert took > 0.15
+
+
+async def test_who_leaves_is_asked_no_more_and_who_changes_is_asked_elsewhere(eventually: Eventually) -> None:
+    worker, other, store = Worker(), Worker(), Datastore()
+    async with serving(worker, other), scraping(store):
+        add(store, worker)
+        add(store, other, "w2")
+        await eventually(lambda: waiting(store) == [1, 1])
+        store.apply(InstanceRemovedEvent(Instance("w2", "ns", "c", "127.0.0.1", other.port, "a"), "deleted"))
+        before = Instance("w1", "ns", "c", "127.0.0.1", worker.port, "a")
+        store.apply(InstanceUpdatedEvent(before, before), {"transport": {"http": {"metrics_path": "/new"}}})
+        await eventually(lambda: worker.paths[-1] == "/new")
+        asked = other.asked
+        await eventually(lambda: worker.paths.count("/new") > 5)
+        assert other.asked <= asked + 1, "only what was already under way"
+
+
+async def test_nothing_is_left_when_it_stops(eventually: Eventually) -> None:
+    worker, store = Worker(), Datastore()
+    async with serving(worker):
+        before = asyncio.all_tasks()
+        async with scraping(store):
+            add(store, worker)
+            await eventually(lambda: waiting(store) == [1])
+        await eventually(lambda: asyncio.all_tasks() <= before | {asyncio.current_task()})
+        assert store.on_change == []
+
+
+@pytest.mark.parametrize("address", ["[::1]", "xn--"])
+async def test_an_address_that_is_none_costs_the_others_nothing(
+    address: str, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, store, failed = Worker(), Datastore(), list[str]()
+    async with serving(worker), scraping(store, on_error=lambda endpoint, _: failed.append(endpoint.id)):
+        store.apply(InstanceAddedEvent(Instance("odd", "ns", "c", address, 8000, "a")))
+        add(store, worker)
+        await eventually(lambda: waiting(store) == [0, 1])
+    assert failed == ["odd"]
+    assert "no URL can be made" in caplog.text
+
+
+async def test_a_change_among_many_does_not_keep_picks_waiting() -> None:
+    """They wait for as long as it takes to find out which of 1,000 endpoints is another one; of 20 times the shortest, since
+    what else the machine does makes it longer.
+    """
+    store = Datastore()
+    for number in range(1000):
+        address = f"127.0.{number // 250}.{number % 250 + 1}"
+        store.apply(InstanceAddedEvent(Instance(f"w{number}", "ns", "c", address, 9, "a")))
+    rules = ScrapeRules(rhythm=Rhythm(interval=600, idle_interval=600, most=1))
+    async with scraping(store, rules):
+        await asyncio.sleep(0)
+        costs = []
+        for _ in range(20):
+            began = time.process_time()
+            for changed in store.on_change:
+                changed()
+            for _ in range(3):
+                await asyncio.sleep(0)
+            costs.append(time.process_time() - began)
+        assert min(costs) < 0.015
+
+
+class Faulty(Sequence[Series]):
+    """A part of our own that fails on every page."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: Any) -> Any:
+        raise ZeroDivisionError("a fault of ours")
+
+
+async def test_whatever_fails_in_one_look_is_a_failed_look(
+    eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, store = Worker(), Datastore()
+    rules = ScrapeRules(
+        rhythm=Rhythm(interval=0.01, backoff=0.02), engines=(Engine(name="x", waiting=Faulty()),)
+    )
+    async with serving(worker), scraping(store, rules):
+        add(store, worker)
+        await eventually(lambda: worker.asked > 3)
+    told = [record.message for record in caplog.records if record.name == "epp.scraping.scraper"]
+    assert len(told) == 1
+    assert "a fault of ours" in told[0]
+
+
+async def test_a_page_made_to_break_the_reader_breaks_nothing(eventually: Eventually) -> None:
+    evil, good, store = Worker(), Worker(), Datastore()
+    evil.page += b"vllm:num_requests_waiting 1 " + b"9" * 5000 + b"\n"
+    good.page = good.page.replace(b"waiting 1", b"waiting 4")
+    async with serving(evil, good), scraping(store, ScrapeRules(rhythm=Rhythm.fixed(0.01))):
+        add(store, evil)
+        add(store, good, "w2")
+        await eventually(lambda: evil.asked > 3 and good.asked > 3)
+        assert waiting(store) == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("delay", "interval"), [(0.1, 0.01), (0.0, 0.15)], ids=["a slow page", "a long interval"]
+)
+async def test_who_is_looked_at_less_often_is_not_stale_for_that(
+    eventually: Eventually, delay: float, interval: float
+) -> None:
+    worker, store = Worker(), Datastore()
+    worker.page, worker.delay = b"vllm:num_requests_waiting 0\n", delay
+    detector = UtilizationDetector(staleness=0.05)
+
+    def saturation() -> float:
+        return detector.saturation(store.pool(asyncio.get_running_loop().time()))
+
+    async with serving(worker), scraping(store, ScrapeRules(rhythm=Rhythm.fixed(interval))):
+        add(store, worker)
+        await eventually(lambda: saturation() == 0)
+        seen: list[float] = []
+        while worker.asked < 5:
+            seen.append(saturation())
+            await asyncio.sleep(0.005)
+        assert set(seen) == {0.0}
+    await eventually(lambda: saturation() == 1, within=3)
+
+
+def test_a_page_is_read_up_to_one_mebibyte() -> None:
+    assert ScrapeRules().limit == 2**20
+
+
+SLOW_WHEN_IDLE = ScrapeRules(rhythm=Rhythm(interval=0.01, idle_interval=30.0, linger=0.2))
+IDLE = b"vllm:num_requests_waiting 0\nvllm:num_requests_running 0\n"
+
+
+async def test_an_idle_endpoint_is_looked_at_seldom_until_a_request_is_sent_there(
+    eventually: Eventually,
+) -> None:
+    worker, other, store = Worker(), Worker(), Datastore()
+    worker.page = other.page = IDLE
+    async with serving(worker, other), scraping(store, SLOW_WHEN_IDLE):
+        add(store, worker)
+        add(store, other, "w2")
+        await eventually(lambda: worker.asked == 1 and other.asked == 1)
+        used = store.endpoints[0]
+        store.reserve(used)
+        await eventually(lambda: worker.asked > 10)
+        store.release(used)
+        assert other.asked == 1
+        asked, quiet = -1, 0
+
+        def rests() -> bool:
+            nonlocal asked, quiet
+            quiet = quiet + 1 if asked == worker.asked else 0
+            asked = worker.asked
+            return quiet > 50
+
+        await eventually(rests)
+        store.reserve(used)
+        await eventually(lambda: worker.asked > asked + 3)
+        assert other.asked == 1
+
+
+@pytest.mark.parametrize("busy", ["waiting", "running"])
+async def test_an_endpoint_that_others_use_is_looked_at_often(busy: str, eventually: Eventually) -> None:
+    worker, store = Worker(), Datastore()
+    worker.page = IDLE.replace(f"{busy} 0".encode(), f"{busy} 1".encode())
+    async with serving(worker), scraping(store, SLOW_WHEN_IDLE):
+        add(store, worker)
+        await eventually(lambda: worker.asked > 10)
+
+
+async def test_an_idle_endpoint_is_not_stale_for_being_looked_at_seldom(eventually: Eventually) -> None:
+    worker, store = Worker(), Datastore()
+    worker.page = IDLE
+    async with serving(worker), scraping(store, SLOW_WHEN_IDLE):
+        add(store, worker)
+        await eventually(lambda: worker.asked == 1 and age(store) < 1)
+        now = asyncio.get_running_loop().time()
+        assert store.pool(now + 60).fresh(0.2).all()
+        assert not store.pool(now + 120).fresh(0.2).any()
+
+
+async def test_nothing_waits_for_a_use_any_more_when_it_stops(eventually: Eventually) -> None:
+    worker, store = Worker(), Datastore()
+    worker.page = IDLE
+    async with serving(worker):
+        async with scraping(store, SLOW_WHEN_IDLE):
+            add(store, worker)
+            await eventually(lambda: bool(store.on_use))
+        assert store.on_use == {}
+        store.reserve(store.endpoints[0])
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_a_worker_without_a_page_is_as_full_as_what_is_in_flight(
+    status: int, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker, store, detector = Worker(), Datastore(), UtilizationDetector(queue_depth=5)
+    worker.status = status
+
+    def saturation() -> float:
+        return detector.saturation(store.pool(time.monotonic()))
+
+    async with serving(worker), scraping(store):
+        add(store, worker)
+        assert saturation() == 1.0, "nobody has looked yet"
+        await eventually(lambda: saturation() == 0.0)
+        [endpoint] = store.endpoints
+        for _ in range(5):
+            store.reserve(endpoint)
+        assert saturation() == 1.0
+        for _ in range(5):
+            store.release(endpoint)
+        assert saturation() == 0.0
+        assert not store.pool(time.monotonic()).fresh(1.0).any(), "it ranks behind those that are known"
+        [warning] = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+        assert "has no metrics page" in warning
+        assert "requests in flight" in warning
+        assert "counts as full" not in warning
+        worker.status = 200
+        await eventually(lambda: store.pool(time.monotonic()).fresh(1.0).all())
+        worker.status = 500
+        await eventually(lambda: saturation() == 1.0)
+
+
+async def test_a_page_that_is_gone_for_a_moment_is_no_worker_without_one(eventually: Eventually) -> None:
+    worker, store, detector = Worker(), Datastore(), UtilizationDetector(staleness=0.05)
+    async with serving(worker), scraping(store):
+        worker.status = 503
+        add(store, worker)
+        await eventually(lambda: worker.asked > 3)
+        assert detector.saturation(store.pool(time.monotonic())) == 1.0

@@ -1,0 +1,221 @@
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from epp.ext_proc.protocol import Rejection
+from epp.scheduling.director import Pick
+from epp.telemetry.counters import UNUSED, UNUSED_OF_MANY, Telemetry, TimedDirector
+
+M = {"model_name": "m", "target_model_name": "m", "fairness_id": "default-flow", "priority": "0"}
+NOBODY = dict.fromkeys(M, "")
+
+
+@pytest.fixture
+def telemetry() -> Telemetry:
+    return Telemetry()
+
+
+def test_a_request_that_was_served(telemetry: Telemetry, picking: Any) -> None:
+    pick = picking("10.0.0.1:8000")
+    value = telemetry.registry.get_sample_value
+    telemetry.picked(pick, 1)
+    assert value("llm_d_epp_request_total", M) == 1
+    assert value("llm_d_epp_request_running", M) == 1
+    telemetry.responded(pick, 200, 2)
+    telemetry.released(pick, 1, 3.5)
+    assert value("llm_d_epp_request_running", M) == 0
+    assert value("llm_d_epp_request_duration_seconds_sum", M) == 2.5
+    assert value("llm_d_epp_request_error_total", M | {"error_code": "ModelServerError"}) is None
+
+
+def test_durations_fall_into_buckets_that_count_those_below_too(telemetry: Telemetry, picking: Any) -> None:
+    for seconds in (0.0, 0.005, 0.006, 3600.0, 10_000.0):
+        telemetry.released(picking("10.0.0.1:8000"), 0.0, seconds)
+    name = "llm_d_epp_request_duration_seconds"
+    value = telemetry.registry.get_sample_value
+    found = [value(f"{name}_bucket", M | {"le": le}) for le in ("0.005", "0.025", "2700.0", "3600.0", "+Inf")]
+    assert found == [2, 3, 3, 4, 5]
+    assert value(f"{name}_count", M) == 5
+
+
+@pytest.mark.parametrize(("status", "counted"), [(399, None), (400, 1), (502, 1)])
+def test_a_workers_error(telemetry: Telemetry, picking: Any, status: int, counted: int | None) -> None:
+    telemetry.responded(picking("10.0.0.1:8000"), status, 2)
+    labels = M | {"error_code": "ModelServerError"}
+    assert telemetry.registry.get_sample_value("llm_d_epp_request_error_total", labels) == counted
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, "BadRequest"),
+        (404, "NotFound"),
+        (429, "ResourceExhausted"),
+        (503, "ServiceUnavailable"),
+        (599, "Internal"),
+    ],
+)
+def test_a_rejection(telemetry: Telemetry, status: int, code: str) -> None:
+    telemetry.rejected(Rejection(status, "c", "m"), 1)
+    value = telemetry.registry.get_sample_value
+    assert value("llm_d_epp_request_total", NOBODY) == 1
+    assert value("llm_d_epp_request_error_total", NOBODY | {"error_code": code}) == 1
+
+
+def test_a_client_cannot_make_labels_without_end(picking: Any) -> None:
+    telemetry = Telemetry(label_sets=2)
+    for name in ("a", "b", "c", "d", "a"):
+        pick = picking("10.0.0.1:8000")
+        pick.request.model = name
+        telemetry.picked(pick, 1)
+        telemetry.released(pick, 1, 2)
+    counted = {
+        sample.labels["model_name"]: sample.value
+        for family in telemetry.registry.collect()
+        for sample in family.samples
+        if sample.name == "llm_d_epp_request_total"
+    }
+    assert counted == {"a": 2, "b": 1, "other": 2}
+
+
+def _request_labels(telemetry: Telemetry) -> list[dict[str, str]]:
+    return [
+        sample.labels
+        for family in telemetry.registry.collect()
+        for sample in family.samples
+        if sample.name == "llm_d_epp_request_total"
+    ]
+
+
+def test_models_times_fairness_ids_are_bounded_together(picking: Any) -> None:
+    telemetry = Telemetry(label_sets=5)
+    for number in range(100):
+        pick = picking("10.0.0.1:8000")
+        request = pick.request
+        request.model, request.fairness_id, request.priority = f"m{number % 10}", f"f{number}", number % 2
+        telemetry.picked(pick, 1)
+        telemetry.released(pick, 1, 2)
+    found = _request_labels(telemetry)
+    assert len(found) == 7
+    other = {"model_name": "other", "target_model_name": "other", "fairness_id": "other"}
+    assert [labels for labels in found if labels["model_name"] == "other"] == [
+        other | {"priority": "1"},
+        other | {"priority": "0"},
+    ]
+    running = [
+        sample.value
+        for family in telemetry.registry.collect()
+        for sample in family.samples
+        if sample.name == "llm_d_epp_request_running"
+    ]
+    assert running == [0] * 7
+
+
+def test_a_client_cannot_make_labels_of_any_length(picking: Any) -> None:
+    telemetry = Telemetry()
+    for name in ("a" * 256, "b" * 257, "c" * 10**6):
+        pick = picking("10.0.0.1:8000")
+        pick.request.model = pick.request.fairness_id = name
+        telemetry.picked(pick, 1)
+    assert {labels["model_name"] for labels in _request_labels(telemetry)} == {"a" * 256, "other"}
+    assert {labels["fairness_id"] for labels in _request_labels(telemetry)} == {"a" * 256, "other"}
+
+
+def test_picks_are_timed(telemetry: Telemetry, director: Any) -> None:
+    clock = iter([1.0, 1.25]).__next__
+    timed = TimedDirector(director, telemetry.scheduled, clock)
+    pick = timed.direct({}, b"", None, 0)
+    assert isinstance(pick, Pick)
+    assert pick is director.outcome
+    assert telemetry.registry.get_sample_value("llm_d_epp_scheduler_e2e_duration_seconds_sum") == 0.25
+    timed.served(pick, "10.0.0.2:8000", 0)
+    timed.release(pick, 0)
+    assert director.reported == ["10.0.0.2:8000"]
+    assert director.released == [director.outcome]
+
+
+BREAKS = [
+    "\n",
+    "\r",
+    "\x0b",
+    "\x0c",
+    "\x1c",
+    "\x1d",
+    "\x1e",
+    "\x85",
+    "\u2028",
+    "\u2029",
+    "\x00",
+    "\x7f",
+    "\x9b",
+]
+
+
+@pytest.mark.parametrize("break_", BREAKS, ids=[f"U+{ord(one):04X}" for one in BREAKS])
+def test_a_client_cannot_begin_a_line_of_the_page(telemetry: Telemetry, picking: Any, break_: str) -> None:
+    """Whoever reads it, and whatever that takes for the end of a line."""
+    pick = picking("10.0.0.1:8000")
+    pick.request.model = pick.request.fairness_id = f"a{break_}llm_d_epp_ready_endpoints 1000{break_}b"
+    telemetry.picked(pick, 1)
+    telemetry.released(pick, 1, 2)
+    page = generate_latest(telemetry.registry).decode()
+    assert page.splitlines() == page.split("\n")[:-1]
+    assert [line for line in page.splitlines() if line.startswith("llm_d_epp_ready_endpoints")] == []
+    assert "allm_d_epp_ready_endpoints 1000b" in page
+    assert break_ not in page.replace("\n", "")
+
+
+def test_names_that_differ_in_what_is_not_shown_take_no_room(picking: Any) -> None:
+    telemetry = Telemetry(label_sets=3)
+    for number in range(100):
+        pick = picking("10.0.0.1:8000")
+        pick.request.model = "a" + "\x00" * number
+        telemetry.picked(pick, 1)
+    assert (
+        telemetry.registry.get_sample_value(
+            "llm_d_epp_request_total", M | {"model_name": "a", "target_model_name": "a"}
+        )
+        == 100
+    )
+
+
+def counted(telemetry: Telemetry, name: str = "llm_d_epp_request_total") -> dict[str, float]:
+    """By model."""
+    return {
+        sample.labels["model_name"]: sample.value
+        for family in telemetry.registry.collect()
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def test_labels_that_nobody_uses_make_room(picking: Any) -> None:
+    telemetry = Telemetry(label_sets=3)
+
+    def pick(name: str, now: float) -> Any:
+        made = picking("10.0.0.1:8000")
+        made.request.model = name
+        telemetry.picked(made, now)
+        return made
+
+    telemetry.released(pick("attacker", 100), 100, 101)
+    telemetry.released(pick("another", 100), 100, 101)
+    runs = pick("runs", 100)
+    early = pick("honest", 200)
+    assert counted(telemetry) == {"attacker": 1, "another": 1, "runs": 1, "other": 1}
+    later = pick("honest", 100 + UNUSED_OF_MANY + 1)
+    assert counted(telemetry) == {"runs": 1, "other": 1, "honest": 1}, "what runs stays, however old it is"
+    for one in (early, runs, later):
+        telemetry.released(one, 100, 500)
+    assert counted(telemetry, "llm_d_epp_request_running") == {"runs": 0, "other": 0, "honest": 0}
+
+
+def test_labels_that_nobody_uses_are_shown_no_longer(picking: Any) -> None:
+    telemetry = Telemetry()
+    for name, now in (("once", 100), ("again", 100), ("again", 90 + UNUSED), ("again", 111 + UNUSED)):
+        made = picking("10.0.0.1:8000")
+        made.request.model = name
+        telemetry.picked(made, now)
+        telemetry.released(made, now, now)
+    assert counted(telemetry) == {"again": 3}

@@ -1,0 +1,75 @@
+import asyncio
+import datetime
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from epp.wire.server import certificate
+from epp.wire.server.certificate import Certificate, CertificateError, KeyPair
+
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+def write(pair: KeyPair, folder: Path) -> None:
+    (folder / "tls.key").write_bytes(pair.key)
+    (folder / "tls.crt").write_bytes(pair.certificate)
+
+
+def test_a_self_signed_pair_is_valid_for_years_and_can_be_read_back(tmp_path: Path) -> None:
+    pair = certificate.self_signed(NOW)
+    parsed = x509.load_pem_x509_certificate(pair.certificate)
+    assert parsed.not_valid_before_utc < NOW < parsed.not_valid_after_utc - datetime.timedelta(days=3000)
+    write(pair, tmp_path)
+    assert certificate.read(tmp_path) == pair
+    assert "PRIVATE" not in repr(pair)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CertificateError, match=r"tls\.key: No such file"):
+        certificate.read(tmp_path)
+
+
+def test_no_pem(tmp_path: Path) -> None:
+    write(KeyPair(b"x", b"y"), tmp_path)
+    with pytest.raises(CertificateError, match="no PEM key and certificate"):
+        certificate.read(tmp_path)
+
+
+def test_a_key_of_another_certificate(tmp_path: Path) -> None:
+    one, other = certificate.self_signed(NOW), certificate.self_signed(NOW)
+    write(KeyPair(one.key, other.certificate), tmp_path)
+    with pytest.raises(CertificateError, match="is not the key of"):
+        certificate.read(tmp_path)
+
+
+def test_a_chain_that_openssl_does_not_take(tmp_path: Path) -> None:
+    """Its first certificate is sound: that is as far as a look at it goes."""
+    pair = certificate.self_signed(NOW)
+    broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+    write(KeyPair(pair.key, pair.certificate + broken), tmp_path)
+    with pytest.raises(CertificateError, match=r"OpenSSL does not take tls\.crt"):
+        certificate.read(tmp_path)
+
+
+async def test_a_pair_that_was_replaced_is_said_once_with_what_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, eventually: Callable[..., Awaitable[float]]
+) -> None:
+    caplog.set_level(logging.INFO, "epp.wire.server.certificate")
+    old, new = certificate.self_signed(NOW), certificate.self_signed(NOW)
+    write(old, tmp_path)
+    served = Certificate(old)
+    following = asyncio.create_task(served.follow(tmp_path, 0.01))
+    await asyncio.sleep(0)  # it has looked at what is there
+    write(new, tmp_path)
+    await eventually(lambda: served.pair == new and caplog.records)
+    (tmp_path / "tls.crt").touch()  # the same again
+    serial = x509.load_pem_x509_certificate(new.certificate).serial_number
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    assert said == [
+        f"the certificate in {tmp_path} was replaced: CN=endpoint-picker, serial {serial:x}, until 2035-12-30 00:00 UTC"
+    ]
+    following.cancel()
+    await asyncio.wait([following])

@@ -1,0 +1,110 @@
+"""One instance's record and lock: what a join that fails leaves, what a heartbeat says."""
+
+import asyncio
+import logging
+import resource
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+import registry
+from discovery import Instance, RegistrationError
+from registry.filesystem.locks import component_locked
+from registry.filesystem.membership import FilesystemMembership
+
+Eventually = Callable[..., Awaitable[float]]
+
+
+def an_instance(incarnation: str = "one") -> Instance:
+    return Instance("a", "prod", "decode", "127.0.0.1", 80, incarnation)
+
+
+@pytest.fixture
+def component(tmp_path: Path) -> Path:
+    path = tmp_path / "prod" / "decode"
+    path.mkdir(parents=True)
+    return path
+
+
+def names(component: Path) -> set[str]:
+    return {path.name for path in component.iterdir()}
+
+
+async def test_a_cancelled_join_registers_nobody_later(tmp_path: Path, component: Path) -> None:
+    membership = FilesystemMembership(tmp_path)
+    with component_locked(component):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(membership.join(an_instance()), 0.1)
+        await asyncio.wait_for(membership.leave(), 20)
+    await asyncio.sleep(0.1)
+    assert names(component) == {".lock"}
+    again = FilesystemMembership(tmp_path)
+    await again.join(an_instance())
+    await again.leave()
+
+
+async def test_a_join_that_is_cancelled_at_any_moment_leaves_nothing(tmp_path: Path, component: Path) -> None:
+    for steps in range(40):
+        membership = FilesystemMembership(tmp_path)
+        join = asyncio.create_task(membership.join(an_instance()))
+        for _ in range(steps):
+            await asyncio.sleep(0.0002)
+        join.cancel()
+        await asyncio.wait([join])
+        await membership.leave()
+        assert names(component) <= {".lock"}
+
+
+async def test_a_record_that_nobody_would_read_is_refused(tmp_path: Path) -> None:
+    async with registry.open(f"file://{tmp_path}", labels={"a": "x" * 70_000}) as opened:
+        with pytest.raises(RegistrationError, match="takes 70.* bytes, at most 65536 are read"):
+            await opened.register_instance("prod", "decode")
+    assert not (tmp_path / "prod" / "decode").exists()
+
+
+async def test_a_full_disk_leaves_no_lock_behind(tmp_path: Path, component: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(RegistrationError, match="a cannot be registered in .*: File too large"):
+            await FilesystemMembership(tmp_path).join(an_instance())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert names(component) == {".lock"}
+
+
+async def test_an_absent_root_is_told_once_and_never_made(
+    tmp_path: Path, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "registry")
+    root = tmp_path / "root"
+    root.mkdir()
+    membership = FilesystemMembership(root)
+    await membership.join(an_instance())
+    shutil.rmtree(root)
+    await eventually(lambda: caplog.records)
+    await asyncio.sleep(2.2)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert f"a: its heartbeat cannot be written: the root {root} does not exist" in caplog.text
+    assert not root.exists()
+    root.mkdir()
+    await eventually(lambda: (root / "prod" / "decode" / "a.json").exists())
+    await eventually(lambda: "a: its heartbeat is written again" in caplog.text)
+    await membership.leave()
+
+
+async def test_an_id_that_somebody_took_is_an_error_in_the_log(
+    tmp_path: Path, component: Path, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = FilesystemMembership(tmp_path), FilesystemMembership(tmp_path)
+    await first.join(an_instance())
+    for path in component.iterdir():
+        path.unlink()
+    await second.join(an_instance("two"))
+    await eventually(lambda: [record for record in caplog.records if record.levelname == "ERROR"])
+    assert "a: its files were removed, and the instance id 'a' is held by a living process" in caplog.text
+    await first.leave()
+    assert names(component) == {".lock", "a.json", "a.lock"}, "what is another's stays"
+    await second.leave()

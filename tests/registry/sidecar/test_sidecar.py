@@ -1,0 +1,237 @@
+"""The sidecar: what it says of a server."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from yarl import URL
+
+import discovery
+import registry
+from discovery.memory import named
+from registry.sidecar.model_server import DocumentFile
+from registry.sidecar.sidecar import Followed, Sidecar
+from tests.registry.model_server import VLLM, ModelServer, model_server
+
+Eventually = Callable[..., Awaitable[float]]
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ModelServer]:
+    async with model_server() as server:
+        yield server
+
+
+@asynccontextmanager
+async def following(
+    server: ModelServer, file: Path | None = None, **options: Any
+) -> AsyncIterator[tuple[Sidecar, discovery.Instance]]:
+    address = URL(server.url).with_user("user").with_password("s3cret")  # which nobody is shown
+    followed = Followed(address, interval=0.05, **options)
+    async with (
+        registry.open("memory://sidecar").register_instance("dynamo", "vllm") as handle,
+        aiohttp.ClientSession() as session,
+    ):
+        sidecar = Sidecar(followed, handle, session, DocumentFile(file) if file else None)
+        task = asyncio.create_task(sidecar.follow())
+        try:
+            yield sidecar, handle.instance
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def seen() -> AsyncIterator[discovery.InstanceEventStream]:
+    """A watch with metadata; its `instances` are what discovery knows of the sidecar's instance."""
+    async with (
+        discovery.open("memory://sidecar") as found,
+        found.watch("dynamo", "vllm", metadata=True) as stream,
+    ):
+        yield stream
+
+
+async def document(seen: discovery.InstanceEventStream) -> dict[str, Any]:
+    (instance,) = seen.instances.values()
+    return await instance.metadata()
+
+
+async def test_explain_says_which_of_the_two_does_not_answer(
+    server: ModelServer, eventually: Eventually
+) -> None:
+    async def why() -> str | None:
+        async with discovery.open("memory://sidecar") as service:
+            [candidate] = (await service.explain("dynamo", "vllm")).candidates
+            return candidate.reason
+
+    async def until(words: str) -> None:
+        async with asyncio.timeout(20):
+            while words not in (await why() or ""):
+                await asyncio.sleep(0.02)
+
+    where = f"{server.url}/health"
+    server.health = 503
+    async with following(server) as (_, instance):
+        await until(f"its status is not_ready; the server behind it, {where}: HTTP 503")
+        await server.stop()
+        await until(f"the server behind it, {where}: cannot be reached: Connection refused")
+    silent = replace(instance, port=1)  # a sidecar that hangs, or whose network is cut
+    named("sidecar").put(silent)
+    try:
+        assert "s3cret" not in (await why() or "")
+        await until("its status is not_ready, and nothing answers at 127.0.0.1:1: cannot be reached")
+    finally:
+        named("sidecar").remove(silent)
+
+
+async def test_a_file_that_changed_is_said_once_with_what_changed(
+    server: ModelServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, eventually: Eventually
+) -> None:
+    caplog.set_level("INFO", "registry")
+    file = tmp_path / "metadata.json"
+    file.write_text('{"mdc": {}, "labels": {"a": "b"}}')
+    async with (
+        following(server, file) as (_, instance),
+        discovery.open("memory://sidecar") as found,
+        found.watch("dynamo", "vllm", metadata=True) as seen,
+    ):
+        await eventually(lambda: len(seen.instances) == 1)
+        first = seen.instances[instance.id].revision
+        (tmp_path / "new").write_text('{"mdc": {"x": 1}, "labels": {"a": "b"}}')
+        (tmp_path / "new").replace(file)
+        await eventually(lambda: seen.instances[instance.id].revision != first)
+    said = [record.getMessage() for record in caplog.records if "metadata.json" in record.getMessage()]
+    assert said == [f"{file} was read again; it changed in mdc"]
+
+
+async def test_follows_the_servers_health(
+    server: ModelServer,
+    seen: discovery.InstanceEventStream,
+    eventually: Eventually,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "registry")
+    async with following(server):
+        await eventually(lambda: len(seen.instances) == 1)
+        for health in (503, 302):
+            server.health = health
+            await eventually(lambda: not seen.instances)
+            server.health = 204
+            await eventually(lambda: len(seen.instances) == 1)
+        port = URL(server.url).port
+        await server.stop()
+        await eventually(lambda: not seen.instances)
+        assert port
+        await server.start(port)
+        await eventually(lambda: len(seen.instances) == 1)
+    states = [record.getMessage().partition(":")[0] for record in caplog.records]
+    assert states == ["ready", "not_ready", "ready", "not_ready", "ready", "not_ready", "ready"]
+    assert "HTTP 503" in caplog.text
+
+
+async def test_a_server_that_hangs_is_down_after_two_silences(
+    server: ModelServer, seen: discovery.InstanceEventStream, eventually: Eventually
+) -> None:
+    async with following(server):
+        await eventually(lambda: len(seen.instances) == 1)
+        server.hangs = True
+        assert await eventually(lambda: not seen.instances) > 1.5
+        server.hangs = False
+        await eventually(lambda: len(seen.instances) == 1)
+
+
+async def test_publishes_models_and_port_before_it_is_ready_and_their_changes(
+    server: ModelServer, seen: discovery.InstanceEventStream, eventually: Eventually
+) -> None:
+    async with following(server, engine="vllm"):
+        event = await asyncio.wait_for(anext(seen), 20)
+        port = URL(server.url).port
+        assert await event.instance.metadata() == {
+            "transport": {"http": {"port": port, "metrics_port": port, "engine": "vllm"}},
+            "model": {
+                "name": "Qwen3",
+                "aliases": ["qwen-alias"],
+                "adapters": ["sql-lora"],
+                "runtime_config": {"max_model_len": 4096},
+            },
+        }
+        server.models = {"data": [{"id": "Qwen3"}]}
+        event = await asyncio.wait_for(anext(seen), 20)
+        assert isinstance(event, discovery.InstanceUpdatedEvent)
+        assert (await event.instance.metadata())["model"] == {"name": "Qwen3", "adapters": []}
+        server.models = ["nonsense"]
+        await asyncio.sleep(0.2)
+        assert (await document(seen))["model"] == {"name": "Qwen3", "adapters": []}
+
+
+async def test_a_list_of_models_that_comes_in_pieces_is_read_whole(
+    server: ModelServer, seen: discovery.InstanceEventStream
+) -> None:
+    server.raw_models = json.dumps(VLLM | {"padding": "x" * 300_000}).encode()
+    async with following(server):
+        event = await asyncio.wait_for(anext(seen), 20)
+        assert (await event.instance.metadata())["model"]["name"] == "Qwen3"
+
+
+@pytest.mark.parametrize(
+    ("models", "words"),
+    [
+        (b'{"data": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested too deeply"),
+        (b'{"data": [], "padding": "' + b"x" * 1_100_000 + b'"}', "more than 1048576 bytes"),
+    ],
+)
+async def test_a_list_of_models_that_cannot_be_read_ends_nothing(
+    server: ModelServer,
+    seen: discovery.InstanceEventStream,
+    caplog: pytest.LogCaptureFixture,
+    models: bytes,
+    words: str,
+) -> None:
+    caplog.set_level("INFO", "registry")
+    server.raw_models = models
+    async with following(server):
+        event = await asyncio.wait_for(anext(seen), 20)
+        assert "model" not in await event.instance.metadata()
+        server.raw_models = None
+        event = await asyncio.wait_for(anext(seen), 20)
+        assert (await event.instance.metadata())["model"]["name"] == "Qwen3"
+    assert words in caplog.text
+
+
+def swap(file: Path, text: str) -> None:
+    """Another content at once: no reader sees it half written."""
+    aside = file.with_suffix(".new")
+    aside.write_text(text)
+    aside.replace(file)
+
+
+async def test_the_file_counts_over_the_server_and_is_read_again(
+    server: ModelServer,
+    seen: discovery.InstanceEventStream,
+    eventually: Eventually,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    file = tmp_path / "metadata.json"
+    file.write_text('{"model": {"type": "chat"}, "mdc": {"a": 1}}')
+    caplog.set_level("INFO", "registry")
+    async with following(server, file):
+        await asyncio.wait_for(anext(seen), 20)
+        first = await document(seen)
+        assert (first["mdc"], first["model"]["type"], first["model"]["name"]) == ({"a": 1}, "chat", "Qwen3")
+        swap(file, "{broken")
+        await eventually(lambda: "is not JSON" in caplog.text)
+        await asyncio.sleep(0.3)
+        assert caplog.text.count("is not JSON") == 1
+        assert await document(seen) == first
+        swap(file, '{"model": {"name": "renamed"}}')
+        event = await asyncio.wait_for(anext(seen), 20)
+        second = await event.instance.metadata()
+        assert second["model"]["name"] == "renamed"
+        assert "mdc" not in second

@@ -1,0 +1,124 @@
+"""Ports with bounds: connections, idleness, and what is said of them."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+import pytest
+from aiohttp import web
+
+from runtime.serving.pages import Bounds, PageServer
+from runtime.serving.repeated import EVERY, Repeated
+from runtime.serving.sockets import listening_sockets
+
+GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+class Pages:
+    """A server whose `/` is held until `go_on`."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.go_on = asyncio.Event()
+        self.held = 0
+        app = web.Application()
+        app.router.add_get("/", self._answer)
+        self._server = PageServer(app, listening_sockets("127.0.0.1", 0), "the port", bounds)
+
+    async def _answer(self, _: web.Request) -> web.Response:
+        self.held += 1
+        await self.go_on.wait()
+        return web.Response(text="here")
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator["Pages"]:
+        await self._server.start()
+        try:
+            yield self
+        finally:
+            await self._server.stop()
+
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._server.port)
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
+
+
+async def read(reader: asyncio.StreamReader) -> bytes:
+    """What comes; nothing where the connection is closed or reset."""
+    async with asyncio.timeout(20):
+        try:
+            return await reader.read(1000)
+        except ConnectionError:
+            return b""
+
+
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    with suppress(ConnectionError):
+        writer.write(GET)
+        await writer.drain()
+    return await read(reader)
+
+
+@pytest.mark.parametrize("said", [b"", GET[:-2]], ids=["nothing", "half a request"])
+async def test_who_sends_no_request_is_not_kept(said: bytes) -> None:
+    async with Pages(Bounds(idle_timeout=0.2)).serving() as pages, pages.client() as (reader, writer):
+        writer.write(said)
+        assert await read(reader) == b""
+
+
+async def test_a_held_request_is_kept(eventually: object) -> None:
+    async with Pages(Bounds(idle_timeout=0.1)).serving() as pages, pages.client() as (reader, writer):
+        writer.write(GET)
+        await asyncio.sleep(0.5)
+        pages.go_on.set()
+        assert (await read(reader)).startswith(b"HTTP/1.1 200")
+        assert await read(reader) == b""
+
+
+async def test_the_one_that_is_idle_for_longest_makes_room() -> None:
+    async with AsyncExitStack() as stack:
+        pages = await stack.enter_async_context(Pages(Bounds(most=3)).serving())
+        pages.go_on.set()
+        first, second, third, fourth = [await stack.enter_async_context(pages.client()) for _ in range(4)]
+        assert await read(first[0]) == b""
+        for one in (second, third, fourth):
+            assert (await ask(*one)).startswith(b"HTTP/1.1 200")
+
+
+async def test_where_none_is_idle_the_next_are_turned_away_in_one_line(
+    caplog: pytest.LogCaptureFixture, eventually: object
+) -> None:
+    async with AsyncExitStack() as stack:
+        pages = await stack.enter_async_context(Pages(Bounds(most=2)).serving())
+        held = [await stack.enter_async_context(pages.client()) for _ in range(2)]
+        for _, writer in held:
+            writer.write(GET)
+        await eventually(lambda: pages.held == 2)  # type: ignore[operator]
+        for _ in range(50):
+            assert await ask(*await stack.enter_async_context(pages.client())) == b""
+        pages.go_on.set()
+        for reader, _ in held:
+            assert (await read(reader)).startswith(b"HTTP/1.1 200")
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("runtime.serving")]
+    assert said == ["the port: 2 connections are open and none is idle, others are closed"]
+
+
+def test_a_cause_is_said_once_a_minute_with_how_often_it_came(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    said = Repeated(logging.getLogger("x"), lambda: now)
+    for _ in range(1000):
+        said.warning("a", "it is %s", "full")
+    said.warning("b", "another")
+    now = EVERY
+    said.warning("a", "it is %s", "full")
+    assert [record.getMessage() for record in caplog.records] == [
+        "it is full",
+        "another",
+        "it is full; 999 times more since that was said last",
+    ]

@@ -1,0 +1,33 @@
+"""A file that calls itself pure is: no I/O, no clock, no client of anything."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FORBIDDEN = {
+    "aiohttp", "anyio", "asyncio", "grpc", "kubernetes_asyncio", "redis", "socket", "subprocess", "threading", "time",
+}  # fmt: skip
+
+
+def _pure_files() -> list[Path]:
+    return [
+        path
+        for package in ("runtime", "discovery", "registry", "epp", "dispatcher")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if re.search(r"\bpure\b", ast.get_docstring(ast.parse(path.read_text())) or "", re.IGNORECASE)
+        and path.name != "__init__.py"
+    ]
+
+
+@pytest.mark.parametrize("path", _pure_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_file_that_calls_itself_pure_imports_nothing_that_waits(path: Path) -> None:
+    imported: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imported.add(node.module.partition(".")[0])
+    assert not imported & FORBIDDEN
