@@ -1,4 +1,4 @@
-"""The same names without `await`: seed 002's snippets run as they are written.
+"""The same names without `await`: scripts and notebooks run them as they stand.
 
 One thread runs the event loop of one discovery; the calls may come from any thread, also from inside a running loop
 (which they block, as any blocking call does).
@@ -142,7 +142,6 @@ def open(
     token: str | None = None,
     silent_after: float | None = None,
 ) -> ServiceDiscovery:
-    """As `discovery.open`."""
     native = opening.open(url, ssl_context=ssl_context, token=token, silent_after=silent_after)
     return ServiceDiscovery(native, Portal(native.aclose, "discovery"))
 
@@ -156,8 +155,6 @@ def wait_for_instances(
     stable_for: float = 0.0,
     timeout: float = 60.0,
 ) -> list[Instance]:
-    """As `discovery.wait_for_instances`."""
-
     async def wait() -> list[discovery.Instance]:
         return await discovery.wait_for_instances(
             service._native, namespace, component, count=count, stable_for=stable_for, timeout=timeout

@@ -17,7 +17,7 @@ from discovery.watch import InstanceEventStream, Truth
 
 
 class ServiceDiscovery(Protocol):
-    """Who is there? (seed 002.) An async context manager; leaving it ends all its watches."""
+    """Who is there? An async context manager; leaving it ends all its watches."""
 
     async def list_instances(
         self, namespace: str, component: str, *, timeout: float = 10.0

@@ -94,8 +94,7 @@ class Serving(Protocol):
     async def wait(self) -> None:
         """Until something fails; raises what failed."""
 
-    async def drain(self) -> None:
-        """End in order."""
+    async def drain(self) -> None: ...
 
 
 async def serve(server: Serving) -> int:

@@ -37,7 +37,6 @@ class Health:
         return self._serving
 
     def set_serving(self, serving: bool) -> None:
-        """Tell every watcher."""
         self._serving = serving
         self._tell()
 

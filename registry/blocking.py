@@ -1,4 +1,4 @@
-"""The same names without `await`: seed 002's snippets run as they are written.
+"""The same names without `await`: scripts and notebooks run them as they stand.
 
 One thread runs the event loop of one registry; the calls may come from any thread, also from inside a running loop
 (which they block, as any blocking call does). What is still registered when the interpreter ends is taken back.

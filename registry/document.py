@@ -31,8 +31,6 @@ _JSON: Final[Mapping[str, str]] = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One HTTP answer."""
-
     status: int
     headers: Mapping[str, str] = field(default_factory=lambda: _JSON)
     body: bytes = b""

@@ -12,7 +12,7 @@ StatusWord: TypeAlias = Literal["ready", "not_ready", "draining"]
 
 
 class InstanceHandle(Protocol):
-    """A worker's grip on its own registration (seed 002). The synchronous calls may come from any thread."""
+    """A worker's grip on its own registration. The synchronous calls may come from any thread."""
 
     @property
     def instance(self) -> Instance:

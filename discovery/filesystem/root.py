@@ -127,7 +127,6 @@ def user_name(uid: int) -> str:
 
 
 def group_name(gid: int) -> str:
-    """As `user_name`."""
     try:
         return f"group {gid} ({grp.getgrgid(gid).gr_name})"
     except KeyError:

@@ -1,4 +1,7 @@
-"""The truth is a Kubernetes API server: the EndpointSlices of one Service (seed 002)."""
+"""The truth is a Kubernetes API server: the EndpointSlices of one Service.
+
+Only `credentials` and `kubeconfig` import its client.
+"""
 
 from discovery.kubernetes.opening import open_kubernetes
 from discovery.kubernetes.selection import LabelSelection, Selection, ServiceSelection

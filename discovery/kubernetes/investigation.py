@@ -56,7 +56,7 @@ class Investigation:
         return [*self._judge_services(services, key, pods), *_judge_pods(services, pods, listed)]
 
     async def components(self) -> list[ComponentKey]:
-        """Where a slice carries the seed's two labels; empty when we may not look."""
+        """Where a slice carries Dynamo's two labels; empty when we may not look."""
         try:
             found = await self._get(SLICES.format(self._namespace), {}, EndpointSliceList, LIST_SLICES)
         except RefusedError:
@@ -92,7 +92,7 @@ class Investigation:
             return []
 
     async def _pods(self, services: list[Service], key: ComponentKey) -> dict[str, Pod]:
-        """Those that a Service selects, and those that carry the seed's labels, by name."""
+        """Those that a Service selects, and those that carry Dynamo's labels, by name."""
         selectors = [_text(selector) for service in services if (selector := service.spec.selector)]
         selectors.append(LabelSelection().selector(key))
         path = f"/api/v1/namespaces/{self._namespace}/pods"

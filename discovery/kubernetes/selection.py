@@ -1,4 +1,4 @@
-"""Which EndpointSlices belong to a component: those of one Service, or those that carry the seed's labels."""
+"""Which EndpointSlices belong to a component: those of one Service, or those that carry Dynamo's labels."""
 
 import re
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Selection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServiceSelection:
-    """By the label that the EndpointSlice controller sets on each slice. The default is the name in seed 002; two
+    """By the label that the EndpointSlice controller sets on each slice. The default is Dynamo's name; two
     namespaces in one Kubernetes namespace need a template with `{namespace}` in it.
     """
 

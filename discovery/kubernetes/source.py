@@ -24,7 +24,7 @@ class KubernetesSource:
     `families`: the address families to use, the preferred one first.
     """
 
-    def __init__(  # noqa: PLR0913  # each by name, with a default that holds for the seed's manifests
+    def __init__(  # noqa: PLR0913  # each by name, with a default that holds for Dynamo's manifests
         self,
         transport: Transport,
         namespace: str,

@@ -92,8 +92,6 @@ class EndpointSliceList(msgspec.Struct, frozen=True):
 
 
 class RawSliceList(msgspec.Struct, frozen=True):
-    """As `EndpointSliceList`."""
-
     kind: Literal["EndpointSliceList"]
     metadata: ListMetadata
     items: tuple[RawSlice, ...] | None = None

@@ -25,7 +25,7 @@ _ENTITY_TAG: Final = re.compile(r'(?:W/)?"([!#-~\xa0-\ud7ff\ue000-\U0010ffff]+)"
 
 
 class MetadataDict(dict[str, Any]):
-    """A dict in which `Model`, `Transport` and `MDC` and their lower-case forms are read alike (seed 002 uses both)."""
+    """A dict in which `Model`, `Transport` and `MDC` and their lower-case forms are read alike: workers send both."""
 
     def __missing__(self, key: str) -> Any:
         other = _SPELLINGS.get(key)

@@ -22,7 +22,6 @@ class Located:
 
 
 async def locate(instance: Instance) -> Located:
-    """Ask it once."""
     try:
         async with asyncio.timeout(_WITHIN):
             metadata = await instance.metadata()

@@ -65,7 +65,6 @@ class TargetAccount:
         return self._units
 
     def reserve(self, now: int, reading: Reading, units: int, id: str) -> Reservation | Refusal:
-        """As `dispatcher.broker.ledger.Ledger.reserve`."""
         if now < reading.at_ms < ENDLESS_MS:
             return Refusal(REASONS["future"])
         if (refusal := self._closed(now, reading)) is not None:
@@ -128,7 +127,6 @@ class TargetAccount:
             self._window = 2
 
     def overloaded(self, now: int, retry_after_ms: int) -> None:
-        """As `dispatcher.broker.ledger.Ledger.overloaded`."""
         self._rejected_ms = now
         self._retry_ms = max(self._retry_ms, now + retry_after_ms)
         self._window = 0

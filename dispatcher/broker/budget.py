@@ -1,4 +1,4 @@
-"""The arithmetic of seed 003 and nothing else, exact: numbers are fractions read from decimal text.
+"""The arithmetic of the dispatch budget and nothing else, exact: numbers are fractions read from decimal text.
 
 F: fullness, S: saturation, D: dispatch budget, what is left, B: baseline kept free, all from 0 to 1.
 max_SYS: the capacity of everything, in requests, bytes or another unit. N: what may go now.

@@ -12,8 +12,6 @@ from dispatcher.broker.ledger import Refusal
 
 
 class QuotaMode(StrEnum):
-    """What is limited."""
-
     CONCURRENCY = "concurrency"
     """Places held at once. Each is leased by its holder: one whose holder was killed comes back after a lease."""
     RATE = "rate-limit"

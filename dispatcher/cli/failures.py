@@ -28,7 +28,6 @@ class Failures:
         self._kinds: dict[tuple[str, int], _Kind] = {}
 
     def see(self, custom_id: str, result: Result) -> None:
-        """One answer."""
         if result.error_code is None and result.status_code < 400:
             return
         key = (result.error_code or "", result.status_code)

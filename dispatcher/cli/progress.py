@@ -41,7 +41,6 @@ class PlainProgress:
             print(f"{done} of {total} {what}", file=self._stream, flush=True)
 
     def hint(self, text: str) -> None:
-        """Print it."""
         print(text, file=self._stream, flush=True)
 
 

@@ -29,7 +29,6 @@ class AllOfGate:
         await self._opened.aclose()
 
     def budget(self) -> float:
-        """The smallest."""
         return min(gate.budget() for gate in self.gates)
 
     @asynccontextmanager

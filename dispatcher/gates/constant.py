@@ -23,11 +23,9 @@ class Steady:
         self.looks = 0
 
     def budget(self) -> Fraction:
-        """As `dispatcher.gates.ledger_gate.Gauge`."""
         return ONE
 
     def reading(self) -> Reading:
-        """As `dispatcher.gates.ledger_gate.Gauge`."""
         return ENDLESS
 
     @property
@@ -36,7 +34,6 @@ class Steady:
         return ()
 
     async def wait(self, timeout: float, seen: int) -> None:
-        """As `dispatcher.gates.ledger_gate.Gauge`."""
         await self._changes.wait(timeout, seen)
 
 

@@ -50,16 +50,14 @@ class Slot:
 class DispatchGate(Protocol):
     """An async context manager itself: entered, its sources are being read; left, every task has ended."""
 
-    async def __aenter__(self) -> Self:
-        """Begin to read."""
+    async def __aenter__(self) -> Self: ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Stop."""
+    ) -> None: ...
 
     def budget(self) -> float:
-        """max(0, D - B) of seed 003, in 0..1, for metrics and `--dry-run`; 0 where nothing can be read."""
+        """max(0, D - B), the budget less the baseline, in 0..1, for metrics and `--dry-run`; 0 where nothing can be read."""
 
     def admit(self, candidate: Candidate) -> AbstractAsyncContextManager[Slot]:
         """Enter: the candidate may go, raises RefusedError at once otherwise. Leave: the slot is given back.

@@ -18,15 +18,12 @@ class JointGauge:
 
     @property
     def looks(self) -> int:
-        """As `dispatcher.gates.ledger_gate.Gauge`."""
         return sum(gauge.looks for gauge in self._gauges)
 
     def budget(self) -> Fraction:
-        """As `dispatcher.gates.ledger_gate.Gauge`."""
         return min(gauge.budget() for gauge in self._gauges)
 
     def reading(self) -> Reading:
-        """As `dispatcher.gates.ledger_gate.Gauge`."""
         readings = [gauge.reading() for gauge in self._gauges]
         return Reading(
             min(one.headroom for one in readings),
@@ -36,11 +33,9 @@ class JointGauge:
 
     @property
     def states(self) -> Sequence[MeterState]:
-        """As `dispatcher.gates.ledger_gate.Gauge`."""
         return [state for gauge in self._gauges for state in gauge.states]
 
     async def wait(self, timeout: float, seen: int) -> None:
-        """As `dispatcher.gates.ledger_gate.Gauge`."""
         if self.looks != seen:
             return
         waits = [asyncio.ensure_future(gauge.wait(timeout, gauge.looks)) for gauge in self._gauges]

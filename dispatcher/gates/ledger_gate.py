@@ -109,11 +109,9 @@ class LedgerGate:
         return self._gauge
 
     def budget(self) -> float:
-        """As `dispatcher.gates.gate.DispatchGate`."""
         return float(self.gauge.budget()) if self._gauge is not None else 0.0
 
     def admit(self, candidate: Candidate) -> AbstractAsyncContextManager[Slot]:
-        """As `dispatcher.gates.gate.DispatchGate`."""
         return _Admission(self, candidate)
 
     async def enter(self, candidate: Candidate) -> Reservation:

@@ -32,7 +32,6 @@ class LocalConcurrencyGate:
 
     @asynccontextmanager
     async def admit(self, candidate: Candidate) -> AsyncIterator[Slot]:
-        """As `dispatcher.gates.gate.DispatchGate`."""
         if self._taken >= self._limit:
             seen = self._changes.count
             reason = f"{self._limit} requests of this process are on their way"

@@ -224,7 +224,6 @@ class Meters:
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """For sources."""
         if self._session is None:
             raise RuntimeError("use `async with meters`: there is no session before that")
         return self._session

@@ -50,7 +50,7 @@ class Parameters(BaseModel):
 
 
 class NoParameters(Parameters):
-    """Nothing to set."""
+    pass
 
 
 class MetricParameters(Parameters):
@@ -111,7 +111,6 @@ class PrometheusParameters(MetricParameters):
 
     @property
     def known_servers(self) -> Fraction | None:
-        """As `MetricParameters`."""
         return self.pods
 
 
@@ -123,7 +122,6 @@ class SaturationParameters(PrometheusParameters):
 
     @property
     def reserve(self) -> Fraction:
-        """As `MetricParameters`."""
         return 1 - self.threshold
 
 
@@ -142,7 +140,6 @@ class BudgetParameters(PrometheusParameters):
 
     @property
     def reserve(self) -> Fraction:
-        """As `MetricParameters`."""
         return self.baseline
 
 
@@ -154,7 +151,6 @@ class QueryParameters(PrometheusParameters):
 
     @property
     def reserve(self) -> Fraction:
-        """As `MetricParameters`."""
         return self.baseline
 
 
@@ -190,12 +186,10 @@ class ScrapeParameters(MetricParameters):
 
     @property
     def reserve(self) -> Fraction:
-        """As `MetricParameters`."""
         return self.baseline
 
     @property
     def known_servers(self) -> Fraction | None:
-        """As `MetricParameters`."""
         return self.pods if self.pods_metric is None else None
 
 

@@ -32,7 +32,6 @@ class Fixed:
     value: Fraction
 
     async def read(self) -> Sample:
-        """It."""
         return Sample(self.value)
 
 

@@ -44,7 +44,6 @@ class TenantQuotaGate:
         await self._opened.aclose()
 
     def budget(self) -> float:
-        """As `dispatcher.gates.gate.DispatchGate`."""
         return 1.0
 
     @asynccontextmanager

@@ -54,7 +54,6 @@ class Lane:
 
     @property
     def claims(self) -> Sequence[Claim]:
-        """Those."""
         return [flight.claim for flight in self._flights.values()]
 
     @property
@@ -79,7 +78,6 @@ class Lane:
         await _end(self._upkeep)
 
     async def retire(self) -> None:
-        """Claim nothing more."""
         if self._pumping is not None:
             await _end([self._pumping])
 

@@ -44,7 +44,6 @@ class QueueReading:
 
     @property
     def labels(self) -> tuple[str, str, str]:
-        """As `LABELS`."""
         return (self.queue, self.queue, self.target)
 
 

@@ -42,12 +42,10 @@ class Times:
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        """One more."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
-        """Its samples."""
         names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
         family.add_metric(labels, list(zip(names, accumulate(self._counts), strict=True)), self._sum)
 
@@ -71,7 +69,6 @@ class QueueCounts(Observer):
         self.inflight += 1
 
     def landed(self) -> None:
-        """One less."""
         self.inflight -= 1
 
     def sent(self, claim: Claim) -> None:
@@ -97,8 +94,7 @@ class QueueCounts(Observer):
             if claim.request.created_ms:
                 self.message.observe(max(0, verdict.result.finished_ms - claim.request.created_ms))
 
-    def sweeping(self) -> None:
-        """Nothing to count."""
+    def sweeping(self) -> None: ...
 
 
 class Telemetry(Collector):

@@ -17,8 +17,7 @@ class Observer(Protocol):
     def claimed(self, claim: Claim) -> None:
         """It is ours, a slot is taken."""
 
-    def sent(self, claim: Claim) -> None:
-        """An attempt begins."""
+    def sent(self, claim: Claim) -> None: ...
 
     def answered(self, claim: Claim, answer: Answer | NoAnswer, seconds: float) -> None:
         """The attempt is over; nothing is published yet."""

@@ -56,8 +56,6 @@ class ProfilePlugin(Ref):
 
 
 class ProfileSpec(Section):
-    """One scheduling profile."""
-
     name: str
     plugins: list[ProfilePlugin] = []
 

@@ -58,8 +58,6 @@ class SelectorRequirement(Section):
 
 
 class SelectorParameters(Section):
-    """A Kubernetes LabelSelector."""
-
     match_labels: dict[str, str] = Field(default_factory=dict)
     match_expressions: list[SelectorRequirement] = Field(default_factory=list)
 

@@ -49,7 +49,6 @@ class Problems:
         return bool(self._found)
 
     def add(self, place: str, said: str) -> None:
-        """One more."""
         self._found.append(Problem(place, said))
 
     def of(self, read: Callable[[], T]) -> T | None:

@@ -162,7 +162,6 @@ class Datastore:
             used()
 
     def release(self, endpoint: Endpoint) -> None:
-        """One request less."""
         self._count(endpoint, -1)
 
     def inflight(self, endpoint: Endpoint) -> int:

@@ -59,7 +59,7 @@ def read_endpoint(instance: Instance, document: Mapping[str, Any], defaults: End
 
 
 def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """`model` and `Model` are read alike (seed 002 uses both)."""
+    """`model` and `Model` are read alike: workers send both."""
     return _mapping(document.get(name)) or _mapping(document.get(name.capitalize()))
 
 

@@ -64,7 +64,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _places(parser: argparse.ArgumentParser) -> None:
-    """Who listens where."""
     add = parser.add_argument
     add("--listen-address", default="127.0.0.1", help="where clients connect")
     add("--listen-port", type=port, default=8080, help="0 is any free port")

@@ -84,7 +84,6 @@ def streamed(kind: BodyKind, pieces: Sequence[Buffer], *, end_of_stream: bool) -
 
 
 def whole(answer: Answer) -> bytes:
-    """As one piece."""
     return answer if isinstance(answer, bytes) else b"".join(answer)
 
 

@@ -1,4 +1,4 @@
-"""Names and rules of the endpoint picker protocol: seed 000 (1.0.0), seed 001 (0.3.0), seed 004 (2025-02)."""
+"""Names and rules of the endpoint picker protocol of the Gateway API Inference Extension: 1.0.0, 0.3.0, 2025-02."""
 
 import ipaddress
 import json
@@ -76,7 +76,7 @@ class Rejection(Exception):  # noqa: N818  # an answer to the client rather than
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """The destinations a pick must come from; one that is empty allows nothing (seed 000).
+    """The destinations a pick must come from; one that is empty allows nothing (protocol 1.0.0).
 
     Members are (address, port) with the address as `ipaddress` writes it; port None means every port.
     """
@@ -267,7 +267,7 @@ def routing(
     """The header mutation and the dynamic metadata that say where a request goes.
 
     `destinations` is the choice and its ordered fallbacks, `controls` the client's headers that must reach no worker. Only the
-    destination header is set, so that every other one reaches it as it came; header and metadata are always equal (seed 000).
+    destination header is set, so that every other one reaches it as it came; header and metadata are always equal (protocol 1.0.0).
     """
     value = ",".join(destinations) if version is ProtocolVersion.V1_0 else destinations[0]
     common = CommonResponse(clear_route_cache=True)

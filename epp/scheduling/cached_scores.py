@@ -33,7 +33,6 @@ Said: TypeAlias = Sequence[tuple[float, Scores]]
 
 
 def ask(scorers: Sequence[Weighted], request: InferenceRequest, pool: EndpointPool) -> Said:
-    """Each scorer once."""
     return [(weighted.weight, weighted.scorer.score(request, pool)) for weighted in scorers]
 
 

@@ -40,7 +40,7 @@ class Policy:
     """What an operator decides about requests.
 
     `objectives`: priority by the name that the objective header gives, 0 for others; below 0 is shed at saturation.
-    `models`: the only ones there are (seed 001), empty: no such rule. `retry_after`: seconds, for what is shed.
+    `models`: the only ones there are (endpoint picker protocol 0.3.0), empty: no such rule. `retry_after`: seconds, for what is shed.
     `passthrough`: no body is looked into, all requests are routed by load.
     """
 

@@ -126,7 +126,7 @@ _TIMESTAMP: Final = attrgetter("timestamp")
 
 
 def _lora(page: Page, alternatives: Sequence[Series]) -> tuple[float | None, Adapters | None]:
-    """Limit and adapters of the series with the largest value: its value is the time of its update (seed 004)."""
+    """Limit and adapters of the series with the largest value: its value is the time of its update (model server protocol, 2025-02)."""
     samples = [sample for series in alternatives for sample in _samples(page, series) if sample.value >= 0]
     if not samples:
         return None, None

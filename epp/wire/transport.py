@@ -45,8 +45,7 @@ class Listener(Protocol):
     """Entering listens and serves, leaving stops at once; raises ListenError."""
 
     @property
-    def port(self) -> int:
-        """The real one."""
+    def port(self) -> int: ...
 
     @property
     def address(self) -> str:

@@ -32,7 +32,7 @@ class AdapterSlots:
         self._users[adapter] -= 1
 
     def loaded(self, now: float) -> tuple[str, ...]:
-        """In memory and ready to serve, by name: what seed 004 asks of `running_lora_adapters`."""
+        """In memory and ready to serve, by name: what the model server protocol asks of `running_lora_adapters`."""
         return tuple(sorted(adapter for adapter, ready_at in self._ready_at.items() if ready_at <= now))
 
     def next_ready(self, now: float) -> float | None:

@@ -59,7 +59,7 @@ class MetricsPage:
         self._padding = self._pad(pad_bytes)
 
     def render(self, load: Load, totals: Totals, unix_time: float) -> str:
-        """`unix_time` becomes the value of the current lora_requests_info series (seed 004)."""
+        """`unix_time` becomes the value of the current lora_requests_info series (model server protocol, 2025-02)."""
         lines = [
             *self._machine(load),
             *self._counters(totals),

@@ -13,7 +13,7 @@ from registry.kubernetes.membership import KubernetesMembership, ServiceCheck
 from registry.registration import Announcement, MembershipRegistry
 
 DEFAULT_PORT: Final = 8080
-"""Where seed 002's probe and Service look for the contract."""
+"""Where the usual probe and Service of a worker look for the contract."""
 
 
 def open_pod(url: str, told: Announcement, environment: Mapping[str, str] = os.environ) -> MembershipRegistry:

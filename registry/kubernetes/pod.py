@@ -40,7 +40,7 @@ class Pod:
 
 
 def labels_of(key: ComponentKey) -> Mapping[str, str]:
-    """What seed 002 asks of the pods of a component, and of the selector of its Service."""
+    """What the label convention asks of the pods of a component, and of the selector of its Service."""
     return {NAMESPACE_LABEL: key.namespace, COMPONENT_LABEL: key.component}
 
 

@@ -59,7 +59,7 @@ class ServiceList(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """By what discovery finds a component: a Service of this name (None: one that carries the labels of the seed),
+    """By what discovery finds a component: a Service of this name (None: one that carries Dynamo's labels),
     and in it the port of this name, which must lead to `port`, where the contract is served.
     """
 

@@ -47,7 +47,6 @@ class Acceptor:
         self._stopped = False
 
     def start(self) -> None:
-        """Accept."""
         self._loop = asyncio.get_running_loop()
         self._connections.start()
         for one in self._listening:
@@ -55,7 +54,6 @@ class Acceptor:
             self._loop.add_reader(one, self._accept, one)
 
     def stop(self) -> None:
-        """Accept no more."""
         if self._stopped:
             return
         self._stopped = True

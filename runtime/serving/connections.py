@@ -15,8 +15,7 @@ class Connection(Protocol):
     def idle_since(self) -> float | None:
         """In the loop's seconds; None while something is under way."""
 
-    def abort(self) -> None:
-        """At once."""
+    def abort(self) -> None: ...
 
 
 class Connections:
@@ -34,7 +33,6 @@ class Connections:
         self._again(asyncio.get_running_loop())
 
     def stop(self) -> None:
-        """Look no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -51,7 +51,6 @@ class Spare:
                 self._held = os.open(os.devnull, os.O_RDONLY)
 
     def close(self) -> None:
-        """Hold none."""
         if self._held is not None:
             os.close(self._held)
             self._held = None

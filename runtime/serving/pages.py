@@ -55,7 +55,6 @@ class PageServer:
         self._acceptor = Acceptor(listening, self._connection, self._connections, name=name, tls=tls)
 
     async def start(self) -> None:
-        """Serve."""
         await self._runner.setup()
         self._acceptor.start()
 
@@ -90,7 +89,6 @@ class _PageConnection(web.RequestHandler):
         super().connection_lost(exc)
 
     def abort(self) -> None:
-        """See Connection."""
         if self.transport is not None:
             self.transport.abort()
 

@@ -19,7 +19,6 @@ class Repeated:
         self._unsaid: dict[str, int] = {}
 
     def warning(self, cause: str, message: str, *arguments: object) -> None:
-        """As Logger.warning."""
         now = self._clock()
         said_at = self._said_at.get(cause)
         if said_at is not None and now - said_at < EVERY:

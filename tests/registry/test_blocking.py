@@ -1,4 +1,4 @@
-"""Seed 002's snippets as they are written, threads, running loops, and the end of the interpreter."""
+"""Scripts as users write them, threads, running loops, and the end of the interpreter."""
 
 import asyncio
 import signal

@@ -27,8 +27,6 @@ from dispatcher.broker.validation import (
 
 
 class QueueBook:
-    """One queue's."""
-
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._rules = Rules()
@@ -64,13 +62,11 @@ class QueueBook:
         return accepted
 
     def heads(self, now: int, limit: int, skip: Collection[str]) -> Sequence[Candidate]:
-        """As `dispatcher.broker.queue.Queue.peek`."""
         self.tidy(now)
         requests = (self._entries[place.number].request for place in self._order.next(limit, skip))
         return [Candidate(r.id, r.token, r.tenant, r.deadline_ms, len(r.payload)) for r in requests]
 
     def claim(self, now: int, limit: int, owner: str, skip: Collection[str]) -> Sequence[Claim]:
-        """As `dispatcher.broker.queue.Queue.claim`."""
         self.tidy(now)
         claims = []
         for place in self._order.next(limit, skip):
@@ -85,7 +81,6 @@ class QueueBook:
         return claims
 
     def extend(self, now: int, claim: Claim) -> bool:
-        """As `dispatcher.broker.queue.Queue.extend`."""
         entry = self._held(claim)
         if entry is None:
             return False
@@ -129,7 +124,6 @@ class QueueBook:
         return True
 
     def cancel(self, now: int, id: str, token: str | None) -> State:
-        """As `dispatcher.broker.queue.Queue.cancel`."""
         self.tidy(now)
         state, number = self.find(id, token)
         if (entry := self._entries.get(number)) is None:
@@ -148,7 +142,6 @@ class QueueBook:
         return (State.DONE if number else State.UNKNOWN), number
 
     def reject(self, now: int, raw: bytes, reason: str, id: str | None, code: ErrorCode) -> None:
-        """As `dispatcher.broker.queue.Queue.reject`."""
         self._bury(DeadLetter(reason, raw[:RAW_KEPT], id, now))
         if id is not None:
             self._last += 1
@@ -182,11 +175,9 @@ class QueueBook:
         return min(times, default=None)
 
     def dead_letters(self, limit: int) -> Sequence[DeadLetter]:
-        """As `dispatcher.broker.queue.Queue.dead_letters`."""
         return list(self._dead)[:limit]
 
     def totals(self) -> Totals:
-        """As `dispatcher.broker.queue.Queue.totals`."""
         pending = len(self._waiting) + len(self._leases)
         return Totals(**self._counts, pending=pending, claimed=len(self._leases), delayed=len(self._delayed))
 

@@ -34,8 +34,7 @@ class MemoryBroker:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Nothing is held."""
+    ) -> None: ...
 
     async def now_ms(self) -> int:
         return self._clock_ms()

@@ -27,13 +27,11 @@ class MemoryLedger:
         return self._clock_ms()
 
     async def look(self) -> Look:
-        """As `dispatcher.broker.ledger.Ledger`."""
         now = self._clock_ms()
         self._forget_lapsed(now)
         return Look(now, self._account.in_flight)
 
     async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:
-        """As `dispatcher.broker.ledger.Ledger`."""
         now = self._clock_ms()
         self._forget_lapsed(now)
         answer = self._account.reserve(now, reading, units, new_token())
@@ -43,7 +41,6 @@ class MemoryLedger:
         return answer
 
     async def heartbeat(self, reservations: Sequence[Reservation]) -> None:
-        """As `dispatcher.broker.ledger.Ledger`."""
         now = self._clock_ms()
         for reservation in reservations:
             if (began := self._began.get(reservation.id)) is not None:
@@ -51,17 +48,14 @@ class MemoryLedger:
         self._forget_lapsed(now)
 
     async def release(self, reservation: Reservation, *, accepted: bool) -> None:
-        """As `dispatcher.broker.ledger.Ledger`."""
         self._began.pop(reservation.id, None)
         if self._account.release(reservation.id, accepted=accepted):
             self._changes.tell()
 
     async def overloaded(self, retry_after_ms: int = 0) -> None:
-        """As `dispatcher.broker.ledger.Ledger`."""
         self._account.overloaded(self._clock_ms(), retry_after_ms)
 
     async def wait(self, timeout: float, *, seen: int = -1) -> None:
-        """As `dispatcher.broker.ledger.Ledger`."""
         await self._changes.wait(timeout, seen)
 
     def _forget_lapsed(self, now: int) -> None:

@@ -32,15 +32,12 @@ class MemoryStore:
         self.results = Changes()
 
     def claimable(self) -> None:
-        """As `dispatcher.broker.memory.entry.Listener`."""
         self.changes.tell()
 
     def done(self) -> None:
-        """As `dispatcher.broker.memory.entry.Listener`."""
         self.results.tell()
 
     def cancelled(self, owner: str, fence: str) -> None:
-        """As `dispatcher.broker.memory.entry.Listener`."""
         for opening in self.openings:
             opening.was_cancelled(owner, fence)
 

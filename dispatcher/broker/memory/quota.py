@@ -21,7 +21,6 @@ class MemoryQuotas:
         return self._clock_ms()
 
     async def take(self, key: str, quota: Quota) -> Grant | Refusal:
-        """As `dispatcher.broker.quota.Quotas`."""
         now = self._clock_ms()
         places = self._ends.setdefault((key, quota.mode), {})
         for id in [id for id, end in places.items() if end <= now]:
@@ -34,14 +33,12 @@ class MemoryQuotas:
         return grant
 
     async def heartbeat(self, grants: Collection[Grant]) -> None:
-        """As `dispatcher.broker.quota.Quotas`."""
         for grant in grants:
             if grant.quota.mode is QuotaMode.CONCURRENCY:
                 places = self._ends.setdefault((grant.key, grant.quota.mode), {})
                 places[grant.id] = self._clock_ms() + _lasts(grant.quota)
 
     async def give_back(self, grant: Grant, *, used: bool) -> None:
-        """As `dispatcher.broker.quota.Quotas`."""
         if grant.quota.mode is QuotaMode.RATE and used:
             return
         places = self._ends.get((grant.key, grant.quota.mode), {})
@@ -51,7 +48,6 @@ class MemoryQuotas:
             self._ends.pop((grant.key, grant.quota.mode), None)
 
     async def wait(self, timeout: float, *, seen: int = -1) -> None:
-        """As `dispatcher.broker.quota.Quotas`."""
         await self._changes.wait(timeout, seen)
 
 

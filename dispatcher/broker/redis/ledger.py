@@ -69,12 +69,10 @@ class RedisLedger:
         return now
 
     async def look(self) -> Look:
-        """As `dispatcher.broker.ledger.Ledger`."""
         now, _, [in_flight] = await self._call([("L",)])
         return Look(now, in_flight)
 
     async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:
-        """As `dispatcher.broker.ledger.Ledger`."""
         member = f"{units}:{self._opening}.{next(self._numbers)}"
         room, allotment = (min(floor(one), WHOLE) for one in (reading.headroom, reading.allotment))
         words: Words = ("R", member, units, reading.at_ms, room, int(reading.headroom > 0), allotment)
@@ -91,7 +89,6 @@ class RedisLedger:
         return Reservation(member, units, bool(what))
 
     async def heartbeat(self, reservations: Sequence[Reservation]) -> None:
-        """As `dispatcher.broker.ledger.Ledger`."""
         began = ((one.id, self._began.get(one.id)) for one in reservations)
         operations: list[Words] = [("H", id, time) for id, time in began if time is not None]
         await asyncio.gather(*map(self._trips.ask, operations))
@@ -106,7 +103,6 @@ class RedisLedger:
         await self._trips.ask(("O", retry_after_ms), lasting=True)
 
     async def wait(self, timeout: float, *, seen: int = -1) -> None:
-        """As `dispatcher.broker.ledger.Ledger`."""
         await self._changes.wait(timeout, seen)
 
     async def _send(self, operations: Sequence[Words]) -> Sequence[Answer]:

@@ -51,7 +51,6 @@ class RedisQuotas:
         return int(seconds) * 1000 + int(micros) // 1000
 
     async def take(self, key: str, quota: Quota) -> Grant | Refusal:
-        """As `dispatcher.broker.quota.Quotas`."""
         grant, seen = Grant(key, new_token(), quota), self._changes.count
 
         def undo(answer: Answer) -> Words | None:
@@ -64,7 +63,6 @@ class RedisQuotas:
         return grant
 
     async def heartbeat(self, grants: Collection[Grant]) -> None:
-        """As `dispatcher.broker.quota.Quotas`."""
         leased = (one for one in grants if one.quota.mode is QuotaMode.CONCURRENCY and one.id in self._held)
         await asyncio.gather(*(self._trips.ask(_words("heartbeat", grant)) for grant in leased))
 
@@ -75,7 +73,6 @@ class RedisQuotas:
             await self._trips.ask(_words("give", grant), lasting=True)
 
     async def wait(self, timeout: float, *, seen: int = -1) -> None:
-        """As `dispatcher.broker.quota.Quotas`."""
         await self._changes.wait(timeout, seen)
 
     async def _send(self, operations: Sequence[Words]) -> Sequence[Answer]:

@@ -36,13 +36,11 @@ def request_words(
 
 
 def candidate(row: Sequence[bytes]) -> Candidate:
-    """From peek.lua."""
     id, token, tenant, deadline, size = row
     return Candidate(id.decode(), token.decode(), tenant.decode(), int(deadline), int(size))
 
 
 def claim(row: Sequence[Any], leased_until_ms: int, body: bytes) -> Claim:
-    """From claim.lua."""
     fence, id, token, tenant, deadline, created, meta, delivery, attempt = row[:9]
     more = _decoder.decode(meta)
     request = Request(

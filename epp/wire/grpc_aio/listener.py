@@ -12,8 +12,6 @@ from epp.wire.transport import Place
 
 
 class GrpcListener:
-    """See Listener."""
-
     def __init__(self, handlers: Sequence[grpc.GenericRpcHandler], place: Place) -> None:
         self._handlers = handlers
         self._place = place
@@ -22,7 +20,6 @@ class GrpcListener:
 
     @property
     def address(self) -> str:
-        """See Listener."""
         return self._place.address(self.port)
 
     async def __aenter__(self) -> Self:
@@ -46,7 +43,6 @@ class GrpcListener:
         await self.stop(None)
 
     async def stop(self, grace: float | None) -> None:
-        """See Listener."""
         if self._server is not None:
             await self._server.stop(grace)
 

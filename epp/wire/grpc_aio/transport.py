@@ -48,7 +48,6 @@ class GrpcTransport:
         return len(self._streams)
 
     def listener(self, place: Place, *, processing: bool) -> GrpcListener:
-        """See Transport."""
         handlers = [health_handler(self._health)]
         if processing:
             process: grpc.RpcMethodHandler[ProcessingRequest, bytes] = grpc.stream_stream_rpc_method_handler(
@@ -58,7 +57,6 @@ class GrpcTransport:
         return GrpcListener(handlers, place)
 
     def drain(self) -> None:
-        """See Transport."""
         self._draining = True
         for stream in self._streams:
             if stream.exchange.may_end:

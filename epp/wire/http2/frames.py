@@ -85,7 +85,6 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 
 
 def settings(values: dict[int, int]) -> bytes:
-    """A SETTINGS frame."""
     pairs = (struct.pack(">HI", name, value) for name, value in values.items())
     return frame(SETTINGS, 0, 0, b"".join(pairs))
 

@@ -36,23 +36,19 @@ class Nobody:
 
     __slots__ = ()
 
-    def data(self, chunk: bytes) -> None:
-        """Is dropped."""
+    def data(self, chunk: bytes) -> None: ...
 
-    def data_run(self, pieces: Iterator[memoryview]) -> None:
-        """Is left."""
+    def data_run(self, pieces: Iterator[memoryview]) -> None: ...
 
     def ended(self) -> None:
         """Nothing follows from it."""
 
-    def lost(self, cause: str) -> None:
-        """Nothing is lost."""
+    def lost(self, cause: str) -> None: ...
 
     def done(self) -> None:
         """As it should be."""
 
-    def stop(self) -> None:
-        """Was over already."""
+    def stop(self) -> None: ...
 
 
 NOBODY: Final = Nobody()

@@ -30,8 +30,6 @@ class CertificateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """PEM bytes."""
-
     key: bytes = field(repr=False)
     certificate: bytes
 

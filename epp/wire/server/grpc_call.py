@@ -53,8 +53,7 @@ class _Gone:
 
     __slots__ = ()
 
-    def message(self, payload: bytes) -> None:
-        """Nobody reads it."""
+    def message(self, payload: bytes) -> None: ...
 
     def half_closed(self) -> None:
         """Nobody waits for it."""
@@ -62,8 +61,7 @@ class _Gone:
     def fault(self, error: Exception) -> None:
         """Nothing is left to fail."""
 
-    def closed(self, cause: str) -> None:
-        """Was told."""
+    def closed(self, cause: str) -> None: ...
 
 
 _GONE: Final = _Gone()
@@ -72,10 +70,7 @@ Method = Callable[["Call"], Handler]
 
 
 class Timer(Protocol):
-    """As asyncio.TimerHandle."""
-
-    def cancel(self) -> None:
-        """Do not call."""
+    def cancel(self) -> None: ...
 
 
 CallLater = Callable[[float, Callable[[], None]], Timer]
@@ -133,7 +128,6 @@ class Call:
         self._outgoing.end(self._stream, block if self._started else _RESPONSE + block)
 
     def data(self, chunk: bytes) -> None:
-        """See Receiver."""
         if self.finished:
             return
         try:
@@ -168,7 +162,6 @@ class Call:
             self.handler.fault(error)
 
     def ended(self) -> None:
-        """See Receiver."""
         if self.finished:
             return
         try:
@@ -179,16 +172,13 @@ class Call:
             self.handler.fault(error)
 
     def lost(self, cause: str) -> None:
-        """See Receiver."""
         self.finished = True
         self._close(cause)
 
     def done(self) -> None:
-        """See Receiver."""
         self._close(self.cause)
 
     def stop(self) -> None:
-        """See Receiver."""
         if not self.finished:
             self.handler.fault(StatusError(Status.UNAVAILABLE, "the picker stops"))
 

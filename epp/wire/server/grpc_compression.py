@@ -32,19 +32,15 @@ class Inflating:
         self._limit = limit
 
     def message(self, payload: bytes) -> None:
-        """See Handler."""
         self._handler.message(inflate(payload, self._limit) if self._flags.popleft() else payload)
 
     def half_closed(self) -> None:
-        """See Handler."""
         self._handler.half_closed()
 
     def fault(self, error: Exception) -> None:
-        """See Handler."""
         self._handler.fault(error)
 
     def closed(self, cause: str) -> None:
-        """See Handler."""
         self._handler.closed(cause)
 
 

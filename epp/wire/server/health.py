@@ -48,14 +48,12 @@ class _Unary:
         self._request: bytes | None = None
 
     def message(self, payload: bytes) -> None:
-        """See Handler."""
         if self._request is not None:
             raise StatusError(Status.UNIMPLEMENTED, "a second message to a method that takes one")
         _check_size(payload)
         self._request = payload
 
     def half_closed(self) -> None:
-        """See Handler."""
         if self._request is None:
             raise StatusError(Status.UNIMPLEMENTED, "no message to a method that takes one")
         try:
@@ -66,11 +64,9 @@ class _Unary:
         self._call.finish(Status.OK)
 
     def fault(self, error: Exception) -> None:
-        """See Handler."""
         _refuse(self._call, error)
 
-    def closed(self, cause: str) -> None:
-        """See Handler."""
+    def closed(self, cause: str) -> None: ...
 
 
 class _Watch:
@@ -85,7 +81,6 @@ class _Watch:
         self._told: HealthCheckResponse.ServingStatus | None = None
 
     def message(self, payload: bytes) -> None:
-        """See Handler."""
         if self._service is not None:
             raise StatusError(Status.UNIMPLEMENTED, "a second message to a method that takes one")
         _check_size(payload)
@@ -97,16 +92,13 @@ class _Watch:
         self._tell()
 
     def half_closed(self) -> None:
-        """See Handler."""
         if self._service is None:
             raise StatusError(Status.UNIMPLEMENTED, "no message to a method that takes one")
 
     def fault(self, error: Exception) -> None:
-        """See Handler."""
         _refuse(self._call, error)
 
     def closed(self, cause: str) -> None:
-        """See Handler."""
         self._health.watchers.discard(self._tell)
 
     def _tell(self) -> None:

@@ -29,11 +29,9 @@ class ExternalProcessor:
         """When the last stream was opened."""
 
     def methods(self) -> dict[bytes, Method]:
-        """By path."""
         return {f"/{EXT_PROC}/Process".encode(): self._process}
 
     def drain(self) -> None:
-        """See Transport."""
         self.draining = True
         for stream in list(self.streams):
             stream.end_if_it_may()
@@ -67,7 +65,6 @@ class _Conversation:
         service.streams.add(self)
 
     def message(self, payload: bytes) -> None:
-        """See Handler."""
         now = self._service.clock()
         if len(payload) >= LARGE and (piece := read_body(payload)):
             answers = self._exchange.feed_body(*piece, now)
@@ -79,7 +76,6 @@ class _Conversation:
             self.end_if_it_may()
 
     def half_closed(self) -> None:
-        """See Handler."""
         self._call.finish(Status.OK)
 
     def fault(self, error: Exception) -> None:
@@ -99,7 +95,6 @@ class _Conversation:
             self._call.finish(status, text, cause=cause)
 
     def closed(self, cause: str) -> None:
-        """See Handler."""
         self._service.streams.discard(self)
         self._exchange.close(cause, self._service.clock())
         self._exchange.on_answer(_unheard, _unheard)  # what it was given pointed back to it

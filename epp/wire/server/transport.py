@@ -43,8 +43,6 @@ ANNOUNCED: Final = 1.0
 
 
 class Http2Transport:
-    """See Transport."""
-
     def __init__(
         self,
         open_exchange: Callable[[], Exchange],
@@ -61,20 +59,16 @@ class Http2Transport:
 
     @property
     def open_streams(self) -> int:
-        """See Transport."""
         return len(self._processor.streams)
 
     @property
     def opened_at(self) -> float:
-        """See Transport."""
         return self._processor.opened_at
 
     def drain(self) -> None:
-        """See Transport."""
         self._processor.drain()
 
     def listener(self, place: Place, *, processing: bool) -> "Http2Listener":
-        """See Transport."""
         methods = health_methods(self._health)
         if processing:
             methods |= self._processor.methods()
@@ -105,7 +99,6 @@ class Http2Listener:
 
     @property
     def address(self) -> str:
-        """See Listener."""
         return self._place.address(self.port)
 
     async def __aenter__(self) -> Self:
@@ -131,7 +124,6 @@ class Http2Listener:
         await self.stop(None)
 
     async def stop(self, grace: float | None) -> None:
-        """See Listener."""
         if self._acceptor is None:
             return
         self.stopping = True
@@ -245,7 +237,6 @@ class _Peer(asyncio.BufferedProtocol):
         self._write()
 
     def stop(self) -> None:
-        """End all streams."""
         self._connection.stop()
         self._write()
         self._close()

@@ -54,7 +54,7 @@ def service(
     publish_not_ready: bool = False,
     namespace: str = "default",
 ) -> Object:
-    """A Service; `ports`: name → targetPort. The default is the one of seed 002."""
+    """A Service; `ports`: name → targetPort. The default is Dynamo's."""
     named = {"http": 8080} if ports is None else ports
     spec: Object = {
         "selector": dict(LABELS if selector is None else selector),
