@@ -92,12 +92,17 @@ async def test_09_replicas_that_read_what_was_5_s_ago_never_pass_the_baseline(
         }
         async with replicas(redis_url, tmp_path / "config.yaml", target, gate) as running:
             begun = time.monotonic()
-            while (took := time.monotonic() - begun) < 11 or (len(queues_of(target)) < QUEUES and took < 40):
+            shares = [0]
+            # on a busy machine a replica starts seconds after the others, and sends once it has read for a while
+            while (took := time.monotonic() - begun) < 11 or (
+                (len(queues_of(target)) < QUEUES or not all(shares)) and took < 40
+            ):
                 assert simulator.highest <= MOST
                 simulator.others = max(0, 25 - 5 * int(took / 2.5))
                 simulator.note()
                 await asyncio.sleep(0.02)
-            shares = [await sent(one) for one in running]
+                if took > 10:
+                    shares = [await sent(one) for one in running]
     assert simulator.highest > 40, "and it was used"
     assert all(shares), "by every replica"
     assert queues_of(target) == {"q0", "q1", "q2", "q3"}
