@@ -67,6 +67,8 @@ def parse_hosts(text: str) -> list[FixedEndpoint]:
 
 def parse_host(entry: str) -> FixedEndpoint:
     """One `host:port`, IPv6 in brackets; ValueError names the entry."""
+    if "://" in entry:
+        raise ValueError(f"{entry!r} is a URL; expected host:port")
     host, _, port = entry.rpartition(":")
     in_brackets = host.startswith("[") and host.endswith("]")
     if not in_brackets and ":" in host:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from discovery.command_line import Parser, ShowVersion
+from discovery.static.endpoints_file import parse_host
 from epp.config import go_flags
 from epp.config.flag_values import (
     boolean,
@@ -42,6 +43,11 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
         for name in METRIC_FLAGS
         if (series := getattr(given, name.replace("-", "_"))) is not None
     }
+    try:
+        for endpoint in given.endpoint:
+            parse_host(endpoint)
+    except ValueError as error:
+        parser.error(f"--endpoint: {error}")
     if given.endpoint:
         values["discovery"] = "static://" + ",".join(given.endpoint)
     try:
@@ -88,10 +94,14 @@ def _ignored(given: argparse.Namespace) -> list[str]:
     return sorted(name for name, value in values.items() if value not in (None, False))
 
 
+_NEAR: Final = 0.8
+"""How alike a name must be to be suggested: --kubeconfig is not --config-text."""
+
+
 def _unknown(parser: argparse.ArgumentParser, argument: str) -> str:
     name = argument.partition("=")[0][:60]
     known = [option for action in parser._actions for option in action.option_strings]
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)
     return f"unknown argument {name}" + (f", did you mean {near[0]}?" if near else "")
 
 

@@ -1,5 +1,6 @@
 """The plugins of one configuration by name: each is built once, and a reference is checked against what it is for."""
 
+import difflib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -90,4 +91,5 @@ class Plugins:
 def _unknown(name: str) -> str:
     if (instead := GO_ONLY.get(name)) is not None:
         return f"{name!r} is a plugin of the Go picker that adsum does not have; {instead}"
-    return f"{name[:60]!r} is no known plugin type; {did_you_mean(name, (*PLUGINS, *GO_ONLY))}"
+    near = difflib.get_close_matches(name[:100], (*PLUGINS, *GO_ONLY), n=1)
+    return f"{name[:60]!r} is no known plugin type; {did_you_mean(name, near or PLUGINS)}"

@@ -223,3 +223,24 @@ def test_bad_input_is_one_line_and_exit_2(
     assert complaint in line
     assert line.count("\n") == 1
     assert len(line) < 500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--endpoint", "http://127.0.0.1:8000"],
+            "--endpoint: 'http://127.0.0.1:8000' is a URL; expected host:port",
+        ),
+        (["--endpoint", "10.0.0.1:8000", "--endpoint", "1.2.3.4"], "--endpoint: '1.2.3.4' is not host:port"),
+        (["--kubeconfig", "x"], "unknown argument --kubeconfig; see"),
+        (["--grpc-prt", "1"], "unknown argument --grpc-prt, did you mean --grpc-port?"),
+    ],
+)
+def test_bad_input_is_told_by_the_flag_that_was_typed(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        flags.parse(arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
