@@ -16,8 +16,8 @@ def _remedy(error: MetadataUnavailableError, url: str) -> str:
     port = error.authority.rpartition(":")[2]
     if isinstance(error.__cause__, ConnectionRefusedError):
         return (
-            f"nothing listens on port {port}: start the server there, or register the port that it listens on "
-            "(registry.open(..., port=...))"
+            f"nothing listens on port {port}: start the server there, or name the port that it listens on "
+            "(a worker: registry.open(..., port=...); a list: host:port)"
         )
     if isinstance(error, WorkerUnreachableError) and error.silent:
         return "its process may have stopped, or something on the way drops what is sent to it"

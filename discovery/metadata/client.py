@@ -151,7 +151,9 @@ def _read_answer(instance: Instance, known: Document | None, answer: http_answer
     if answer.status in _WITHOUT_DOCUMENT:
         return Answer(NO_DOCUMENT)
     if answer.status in (401, 403):
-        raise _unavailable(instance, f"HTTP {answer.status}: the worker wants another bearer token")
+        raise _unavailable(
+            instance, f"HTTP {answer.status}: the worker wants a bearer token, or another one than was shown"
+        )
     if answer.status != 200:
         raise _unavailable(instance, f"HTTP {answer.status}, expected 200")
     return Answer(read_document(instance, fields, bytes(answer.body)), held)

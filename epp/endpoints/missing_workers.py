@@ -24,7 +24,7 @@ class Consequence(Enum):
         "%d more get no requests; python -m discovery explain names them",
     )
     NO_DOCUMENT = (
-        "%s is listed and gets requests, without a metadata document: %s",
+        "%s has no metadata document, and stays an endpoint because it is listed: %s",
         "%d more have no metadata document; python -m discovery explain names them",
     )
 

@@ -2,7 +2,7 @@
 
 Fairness is by virtual time: a tenant's advances by 1 / weight with each request taken, and the smallest goes next. A
 tenant that comes, or comes back, starts no earlier than the last one that was served; so nobody saves up a turn, and a
-tenant with one request at a time gets no more than its share. `dispatcher/redis/scripts/order.lua` keeps the same order.
+tenant with one request at a time gets no more than its share. `dispatcher/broker/redis/scripts/queue/part_order.lua` keeps the same order.
 """
 
 import bisect

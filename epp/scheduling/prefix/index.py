@@ -2,7 +2,7 @@
 
 A prompt is a chain of blocks. The name of a block is a hash of everything up to its end, so equal names mean equal
 beginnings, and an endpoint that holds a block holds all those before it. That is kept true on the way out too: the
-block that goes first never has a successor (prefix_holdings.py), as in a worker that frees the leaves of its cache
+block that goes first never has a successor (holdings.py), as in a worker that frees the leaves of its cache
 before the roots.
 """
 

@@ -108,12 +108,13 @@ async def test_one_line_says_that_a_worker_has_no_document(
     async with Server(says(401)).serving() as denying, Server(says(404)).serving() as plain:
         where = f"static://127.0.0.1:{denying.port},127.0.0.1:{plain.port}"
         async with PickerServer(local(where)):
-            await eventually(lambda: "without a metadata document" in caplog.text)
+            await eventually(lambda: "has no metadata document" in caplog.text)
             await eventually(lambda: denying.scrapes > 10)
     lines = [m for m in (r.getMessage() for r in caplog.records) if "metadata document" in m]
     reason = (
-        f"GET http://127.0.0.1:{denying.port}/metadata: HTTP 401: the worker wants another bearer token; "
+        f"GET http://127.0.0.1:{denying.port}/metadata: HTTP 401: the worker wants a bearer token, "
+        "or another one than was shown; "
         f"python -m discovery check http://127.0.0.1:{denying.port} says what it should answer"
     )
     who = f"127-0-0-1-{denying.port}"
-    assert lines == [f"{who} is listed and gets requests, without a metadata document: {reason}"]
+    assert lines == [f"{who} has no metadata document, and stays an endpoint because it is listed: {reason}"]
