@@ -27,7 +27,7 @@ from epp.config.worker_source import WorkerSource, choose
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.metadata_feed import follow
-from epp.endpoints.missing_workers import Consequence, LeftOut
+from epp.endpoints.missing_workers import Consequence, MissingWorkers
 from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import Rules
@@ -230,8 +230,8 @@ class PickerServer:
             )  # fmt: skip
         await self._caught_up({member.id for member in members})
         of = settings.namespace, settings.component
-        self._start(LeftOut(lambda: found.missing(*of)).run())
-        self._start(LeftOut(lambda: found.without_document(*of), Consequence.NO_DOCUMENT).run())
+        self._start(MissingWorkers(lambda: found.missing(*of)).run())
+        self._start(MissingWorkers(lambda: found.without_document(*of), Consequence.NO_DOCUMENT).run())
 
     async def _caught_up(self, members: set[str]) -> None:
         """A picker that says it is ready should not answer 503 because it has not looked yet."""

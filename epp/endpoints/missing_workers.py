@@ -29,7 +29,7 @@ class Consequence(Enum):
     )
 
 
-class LeftOut:
+class MissingWorkers:
     """Warns of each of them once per reason. `missing` gives the reasons by instance id."""
 
     def __init__(

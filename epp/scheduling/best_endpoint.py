@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from epp.endpoints.endpoint import Column, EndpointPool
-from epp.scheduling.cached_scores import TIE, Said, Standing
+from epp.scheduling.cached_scores import TIE, CachedScores, WeightedScores
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.scorers.in_flight import InFlightScorer
 
@@ -15,7 +15,7 @@ _WAITING: Final = int(Column.WAITING)
 _WORST: Final = float("-inf")
 
 
-class Leading:
+class BestEndpoint:
     """Finds the row that `picker` would choose of all scores.
 
     `falling`: in-flight scorers with their weights, which are not negative: by what is said nobody falls behind, and by
@@ -29,14 +29,14 @@ class Leading:
         self._falling = list(falling)
         self._most = sum([weight for weight, _ in falling])
 
-    def row(self, standing: Standing, said: Said, pool: EndpointPool) -> int | None:
+    def row(self, cached: CachedScores, said: WeightedScores, pool: EndpointPool) -> int | None:
         """None: a scorer speaks of all, or too many are close to each other, so look at all."""
-        if standing.order is None or (spoken := _spoken_for(standing, said)) is None:
+        if cached.order is None or (spoken := _spoken_for(cached, said)) is None:
             return None
-        published = standing.scores.item
+        published = cached.scores.item
         totals = {row: self._by_load(score, pool, row) for row, score in spoken.items()}
         best = max(totals.values(), default=_WORST)
-        for row in standing.order:
+        for row in cached.order:
             score = published(row)
             if score + self._most < best:  # and so are all that come after
                 break
@@ -44,7 +44,7 @@ class Leading:
                 totals[row] = self._by_load(score, pool, row)
                 best = max(best, totals[row])
         else:
-            if standing.rest + self._most >= best:
+            if cached.rest + self._most >= best:
                 return None
         return self._picker.one_of([row for row, total in totals.items() if total == best])
 
@@ -60,9 +60,9 @@ class Leading:
         return score - inflight * TIE
 
 
-def _spoken_for(standing: Standing, said: Said) -> dict[int, float] | None:
+def _spoken_for(cached: CachedScores, said: WeightedScores) -> dict[int, float] | None:
     """By row the sum of the scores; in-flight counts are not in it."""
-    published = standing.scores.item
+    published = cached.scores.item
     scores: dict[int, float] = {}
     for weight, score in said:
         if not isinstance(score, dict):

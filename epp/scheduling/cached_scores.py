@@ -28,15 +28,15 @@ class Weighted:
     weight: float = 1.0
 
 
-Said: TypeAlias = Sequence[tuple[float, Scores]]
+WeightedScores: TypeAlias = Sequence[tuple[float, Scores]]
 """What some scorers said of one request, each with its weight."""
 
 
-def ask(scorers: Sequence[Weighted], request: InferenceRequest, pool: EndpointPool) -> Said:
+def ask(scorers: Sequence[Weighted], request: InferenceRequest, pool: EndpointPool) -> WeightedScores:
     return [(weighted.weight, weighted.scorer.score(request, pool)) for weighted in scorers]
 
 
-def add_scores(total: Floats, said: Said) -> Floats:
+def add_scores(total: Floats, said: WeightedScores) -> Floats:
     """Add the weighted scores to `total`, in place."""
     for weight, score in said:
         if isinstance(score, np.ndarray):
@@ -49,7 +49,7 @@ def add_scores(total: Floats, said: Said) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CachedScores:
     """The scores of those whose numbers are fresh. `rows`: which of the pool's they are, None: all of them.
 
     `order`: where `rows` is None, the first of the pool, best score first; all others have `rest` at most.
@@ -72,8 +72,8 @@ class Standing:
         return self.fresh
 
 
-class Standings:
-    """Keeps the standing of each state of a pool until it changes, or an endpoint's numbers become stale.
+class ScoreCache:
+    """Keeps the cached scores of each state of a pool until it changes, or an endpoint's numbers become stale.
 
     `staleness` None: the age of numbers does not matter. Weights and scorers as in the profile.
     """
@@ -83,10 +83,10 @@ class Standings:
     def __init__(self, scorers: Sequence[Weighted], staleness: float | None) -> None:
         self._scorers = scorers
         self._staleness = staleness
-        self._kept: dict[object, Standing] = {}
+        self._kept: dict[object, CachedScores] = {}
 
-    def of(self, request: InferenceRequest, pool: EndpointPool) -> Standing:
-        """The standing at `pool.now`; the request is shown to scorers that do not look at it."""
+    def of(self, request: InferenceRequest, pool: EndpointPool) -> CachedScores:
+        """Those at `pool.now`; the request is shown to scorers that do not look at it."""
         state = pool.state
         if state is None:
             return self._find(request, pool)
@@ -97,7 +97,7 @@ class Standings:
             kept = self._kept[state] = self._find(request, pool)
         return kept
 
-    def _find(self, request: InferenceRequest, pool: EndpointPool) -> Standing:
+    def _find(self, request: InferenceRequest, pool: EndpointPool) -> CachedScores:
         fresh, rows, until = pool, None, np.inf
         if self._staleness is not None:
             mask = pool.fresh(self._staleness)
@@ -105,7 +105,7 @@ class Standings:
             rows = None if fresh is pool else mask.nonzero()[0]
         scores = add_scores(np.zeros(len(fresh)), ask(self._scorers, request, fresh))
         order, rest = (None, np.inf) if rows is not None else _best_first(scores)
-        return Standing(fresh, rows, scores, pool.now, until, order, rest)
+        return CachedScores(fresh, rows, scores, pool.now, until, order, rest)
 
 
 def _best_first(scores: Floats) -> tuple[Sequence[int], float]:

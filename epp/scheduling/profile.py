@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
 from epp.ext_proc.protocol import Rejection
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.best_endpoint import Leading
-from epp.scheduling.cached_scores import TIE, Standing, Standings, Weighted, add_scores, ask
+from epp.scheduling.best_endpoint import BestEndpoint
+from epp.scheduling.cached_scores import TIE, CachedScores, ScoreCache, Weighted, add_scores, ask
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.plugin import DataProducer, Filter, Picker
 from epp.scheduling.scorers.in_flight import InFlightScorer
@@ -28,19 +28,19 @@ class SchedulerProfile:
     max_endpoints: int = 1
     staleness: float | None = None
     tells_scores: bool = False
-    _standings: Standings = field(init=False, repr=False, compare=False)
+    _score_cache: ScoreCache = field(init=False, repr=False, compare=False)
     _asked: Sequence[Weighted] = field(init=False, repr=False, compare=False)
     _falling: Sequence[Weighted] = field(init=False, repr=False, compare=False)
-    _leading: Leading | None = field(init=False, repr=False, compare=False)
+    _best_endpoint: BestEndpoint | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         published = [one for one in self.scorers if getattr(one.scorer, "published_only", False)]
-        object.__setattr__(self, "_standings", Standings(published, self.staleness))
+        object.__setattr__(self, "_score_cache", ScoreCache(published, self.staleness))
         falling = [one for one in self.scorers if isinstance(one.scorer, InFlightScorer)]
         apart = [*published, *falling]
         object.__setattr__(self, "_asked", [one for one in self.scorers if one not in apart])
         object.__setattr__(self, "_falling", falling)
-        object.__setattr__(self, "_leading", self._only_best())
+        object.__setattr__(self, "_best_endpoint", self._only_best())
 
     def run(self, request: InferenceRequest, pool: EndpointPool) -> tuple[Endpoint, ...]:
         """The choice first, then the fallbacks; `Rejection` when the filters leave nothing."""
@@ -51,31 +51,34 @@ class SchedulerProfile:
             if not pool:
                 message = "none of the endpoints is fit for this request: the filters leave nothing"
                 raise Rejection(503, "no_endpoints", message, reason="rejected-no-endpoints")
-        standing = self._standings.of(request, pool)
-        if standing.rows is not None:
-            return self._picked(request, pool, self._among_stale(request, pool, standing))
+        cached = self._score_cache.of(request, pool)
+        if cached.rows is not None:
+            return self._picked(request, pool, self._among_stale(request, pool, cached))
         said = ask(self._asked, request, pool)
-        if self._leading is not None and (row := self._leading.row(standing, said, pool)) is not None:
+        if (
+            self._best_endpoint is not None
+            and (row := self._best_endpoint.row(cached, said, pool)) is not None
+        ):
             return (pool.endpoints[row],)
         said = [*said, *ask(self._falling, request, pool)]
-        return self._picked(request, pool, add_scores(standing.scores.copy(), said))
+        return self._picked(request, pool, add_scores(cached.scores.copy(), said))
 
-    def _only_best(self) -> Leading | None:
+    def _only_best(self) -> BestEndpoint | None:
         """Where nothing but the best of all scores is asked for, and no scorer takes from a score."""
         wanted = self.max_endpoints == 1 and not self.tells_scores
         gains = all(one.weight >= 0 for one in [*self._asked, *self._falling])
         if not (wanted and gains and isinstance(self.picker, MaxScorePicker)):
             return None
         falling = [(one.weight, one.scorer) for one in self._falling]
-        return Leading(self.picker, [(w, one) for w, one in falling if isinstance(one, InFlightScorer)])
+        return BestEndpoint(self.picker, [(w, one) for w, one in falling if isinstance(one, InFlightScorer)])
 
-    def _among_stale(self, request: InferenceRequest, pool: EndpointPool, standing: Standing) -> Floats:
+    def _among_stale(self, request: InferenceRequest, pool: EndpointPool, cached: CachedScores) -> Floats:
         scores: Floats = 1.0 / (1.0 + pool.inflight)
-        if standing.rows is not None and len(standing.rows):
-            said = ask([*self._asked, *self._falling], request, standing.fresh_of(pool))
-            known = add_scores(standing.scores.copy(), said)
+        if cached.rows is not None and len(cached.rows):
+            said = ask([*self._asked, *self._falling], request, cached.fresh_of(pool))
+            known = add_scores(cached.scores.copy(), said)
             scores += min(known.min(), 0.0) - 2.0
-            scores[standing.rows] = known
+            scores[cached.rows] = known
         return scores
 
     def _picked(self, request: InferenceRequest, pool: EndpointPool, scores: Floats) -> tuple[Endpoint, ...]:

@@ -9,8 +9,8 @@ from hypothesis import event, given, settings
 
 from epp.endpoints.endpoint import EndpointPool
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.best_endpoint import Leading
-from epp.scheduling.cached_scores import TIE, Standings, Weighted, add_scores, ask
+from epp.scheduling.best_endpoint import BestEndpoint
+from epp.scheduling.cached_scores import TIE, ScoreCache, Weighted, add_scores, ask
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.plugin import Scores
 from epp.scheduling.profile import SchedulerProfile
@@ -59,8 +59,8 @@ def test_the_short_way_ends_at_one_of_the_best(pool: EndpointPool, data: st.Data
     [chosen] = SchedulerProfile(picker=picker, scorers=[*LOAD, *falling, *asked]).run(REQUEST, pool)
 
     assert chosen in [pool.endpoints[row] for row in (scores == scores.max()).nonzero()[0]]
-    standing = Standings(LOAD, None).of(REQUEST, pool)
-    leading = Leading(picker, [(2.0, InFlightScorer(2)) for _ in falling])
+    standing = ScoreCache(LOAD, None).of(REQUEST, pool)
+    leading = BestEndpoint(picker, [(2.0, InFlightScorer(2)) for _ in falling])
     event(f"short: {leading.row(standing, ask(asked, REQUEST, pool), pool) is not None}")
 
 
