@@ -18,7 +18,7 @@ from benchmarks import go_processor
 from benchmarks.processor import percentile, processor_seconds, resident_megabytes
 from dispatcher.broker.message import Request
 from dispatcher.broker.opening import open_broker
-from dispatcher.broker.queue import Queue, Rules
+from dispatcher.broker.queue import Queue, QueueRules
 from examples.redis_process import redis_process
 
 REQUESTS = 20_000
@@ -26,7 +26,7 @@ ROUNDS = 3
 IDLE = 500
 PAYLOAD = json.dumps({"model": "m", "prompt": "x" * 2000}).encode()
 CONCURRENCY = 256
-RULES = Rules(result_ttl_ms=30_000)
+RULES = QueueRules(result_ttl_ms=30_000)
 
 
 async def main(requests: int = REQUESTS, rounds: int = ROUNDS, binary: Path | None = None) -> None:

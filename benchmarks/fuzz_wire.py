@@ -19,7 +19,7 @@ from benchmarks.processor import resident_megabytes
 from epp.endpoints.endpoint import Endpoint
 from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
-from epp.ext_proc.exchange_settings import Rules
+from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.ext_proc.protocol import Rejection, Subset
 from epp.health import Health
 from epp.request.inference_request import InferenceRequest
@@ -109,7 +109,7 @@ class Fuzz:
         assert b"grpc-status\x010" in fresh.take(), "a request after all that was not answered"
 
     def _exchange(self) -> Exchange:
-        return Exchange(cast("Any", self), Rules(max_body_bytes=1_000_000), budget=self._memory)
+        return Exchange(cast("Any", self), ExchangeSettings(max_body_bytes=1_000_000), budget=self._memory)
 
     def direct(self, headers: Mapping[str, str], body: object, subset: Subset | None, now: float) -> Pick:
         """Mostly a pick, sometimes something else."""

@@ -10,7 +10,7 @@ from discovery.copy_on_write import FrozenDict
 from discovery.errors import DiscoveryTimeoutError, MetadataUnavailableError
 from discovery.instance import Instance, MetadataReader
 from discovery.metadata.client import MetadataClient
-from discovery.metadata.follower import DocumentFollower, Rules
+from discovery.metadata.follower import DocumentFollower, FollowRules
 from discovery.remedy import in_full
 from discovery.source import Candidate, ComponentKey, PersistentSnapshot, Snapshot, Source, needs_documents
 from discovery.watch import Truth
@@ -106,7 +106,7 @@ class SharedWatch:
         self._followers += 1
         if self._follower is None:
             suspect = partial(self._source.suspect, self._key)
-            rules = Rules(needs_documents(self._source), suspect, self._tell_silence)
+            rules = FollowRules(needs_documents(self._source), suspect, self._tell_silence)
             self._follower = DocumentFollower(self.membership, self._client, rules)
             self._following = asyncio.create_task(self._follower.run(), name=f"documents {self._key}")
         try:

@@ -23,8 +23,8 @@ from dispatcher.gates.building import meter_states
 from dispatcher.gates.meter import Meters
 from dispatcher.pump.lanes import Lanes, Running, Shared
 from dispatcher.telemetry.broker_metrics import QueueReading, Readings
-from dispatcher.telemetry.counters import Telemetry
-from dispatcher.telemetry.observer import Observer
+from dispatcher.telemetry.counters import DispatcherTelemetry
+from dispatcher.telemetry.observer import DispatchObserver
 from dispatcher.web import status_pages as status
 from dispatcher.web.frontdoor import Door, FrontDoor
 from runtime.serving.pages import Bounds, PageServer
@@ -39,7 +39,7 @@ PING_TIMEOUT = 3.0
 LOOK_TIMEOUT = 2.0
 """Seconds that a metrics page waits for the broker."""
 
-Watched = Callable[[Observer, str], Observer]
+Watched = Callable[[DispatchObserver, str], DispatchObserver]
 """From what counts for a queue, by its name, to what is told of it: a place to look on."""
 
 _LISTEN = "expected an address of this host and a free port, set http.host and http.port"
@@ -47,11 +47,11 @@ _LISTEN = "expected an address of this host and a free port, set http.host and h
 log = logging.getLogger(__name__)
 
 
-class ListenError(OSError):
+class DispatcherListenError(OSError):
     """The port for health, metrics and the front door cannot be had."""
 
 
-def _unwatched(observer: Observer, _: str) -> Observer:
+def _unwatched(observer: DispatchObserver, _: str) -> DispatchObserver:
     return observer
 
 
@@ -65,7 +65,7 @@ class DispatcherServer:
         self._config = config
         self._watched = watched
         self._stack = AsyncExitStack()
-        self._telemetry = Telemetry()
+        self._telemetry = DispatcherTelemetry()
         self._not_ready = "starting"
         self._broker_away = ""
 
@@ -137,7 +137,7 @@ class DispatcherServer:
             listening = listening_sockets(listen.host, listen.port)
         except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
             why = os_reason(error) if isinstance(error, OSError) else "no name of a host"
-            raise ListenError(
+            raise DispatcherListenError(
                 f"cannot listen on {listen.host} port {listen.port}: {why}; {_LISTEN}"
             ) from error
         pages = PageServer(app, listening, "the front door", Bounds(CONNECTIONS))

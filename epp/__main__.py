@@ -88,7 +88,7 @@ async def _pick(settings: "Settings") -> int:
         return await serve(server)
 
 
-class Serving(Protocol):
+class RunningPicker(Protocol):
     """A picker that is open."""
 
     async def wait(self) -> None:
@@ -97,7 +97,7 @@ class Serving(Protocol):
     async def drain(self) -> None: ...
 
 
-async def serve(server: Serving) -> int:
+async def serve(server: RunningPicker) -> int:
     """Until a signal, then drain; a second signal ends the process at once. The exit code.
 
     What discovery says in the end is one line; whatever else fails now is a fault, and raised as it is.
@@ -109,7 +109,7 @@ async def serve(server: Serving) -> int:
     return 0
 
 
-async def _until_told(server: Serving) -> None:
+async def _until_told(server: RunningPicker) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     signals = (signal.SIGTERM, signal.SIGINT)

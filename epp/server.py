@@ -30,7 +30,7 @@ from epp.endpoints.metadata_feed import follow
 from epp.endpoints.missing_workers import Consequence, MissingWorkers
 from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
-from epp.ext_proc.exchange_settings import Rules
+from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
 from epp.scheduling.director import Director, Policy
 from epp.scraping.schedule import Rhythm
@@ -41,7 +41,7 @@ from epp.telemetry.counters import Telemetry, TimedDirector
 from epp.telemetry.pool_gauges import PoolGauges
 from epp.wire.server import certificate
 from epp.wire.server.certificate import Certificate, CertificateError, KeyPair
-from epp.wire.transport import Listener, ListenError, Place, Transport, open_transport
+from epp.wire.transport import ListenAddress, Listener, ListenError, Transport, open_transport
 
 INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
 """What a user can put right in the command line or a file that it names."""
@@ -131,7 +131,7 @@ class PickerServer:
         self._director = Director(self._datastore, profile, config.detector, policy, rng)
         await self._open_status()
         self._transport = self._open_transport()
-        health = Place(settings.host, settings.grpc_health_port)
+        health = ListenAddress(settings.host, settings.grpc_health_port)
         self._health_listener = await self._listen("--grpc-health-port", health, processing=False)
         await self._open_discovery(source)
         self._open_scraper(config, rng)
@@ -143,7 +143,7 @@ class PickerServer:
         settings = self._settings
         director = TimedDirector(self._director, self._telemetry.scheduled, time.perf_counter)
         heeds_subset = not settings.disable_endpoint_subset_filter
-        rules = Rules(settings.protocol_version, settings.max_body_bytes, heeds_subset)
+        rules = ExchangeSettings(settings.protocol_version, settings.max_body_bytes, heeds_subset)
         budget = Budget(settings.max_buffered_bytes)
 
         def exchange() -> Exchange:
@@ -174,11 +174,13 @@ class PickerServer:
             log.warning("%s", warning)
         return config
 
-    def _place(self) -> Place:
+    def _place(self) -> ListenAddress:
         settings = self._settings
         client_ca = certificate.read_ca(settings.client_ca_file) if settings.client_ca_file else None
         limit = settings.grpc_max_recv_msg_size
-        return Place(settings.host, settings.grpc_port, self._certificate(), client_ca, limit, settings.tls)
+        return ListenAddress(
+            settings.host, settings.grpc_port, self._certificate(), client_ca, limit, settings.tls
+        )
 
     def _certificate(self) -> Certificate | None:
         settings = self._settings
@@ -195,7 +197,7 @@ class PickerServer:
             self._start(served.follow(settings.cert_path))
         return served
 
-    async def _listen(self, flag: str, place: Place, *, processing: bool) -> Listener:
+    async def _listen(self, flag: str, place: ListenAddress, *, processing: bool) -> Listener:
         try:
             return await self._stack.enter_async_context(
                 self._transport.listener(place, processing=processing)

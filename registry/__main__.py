@@ -22,7 +22,7 @@ from discovery.errors import AdsumError
 from discovery.instance import ENGINES, authority
 from registry.service import InstanceHandle
 from registry.sidecar.model_server import DocumentFile
-from registry.sidecar.sidecar import Followed, Sidecar
+from registry.sidecar.sidecar import FollowedServer, Sidecar
 from runtime.serving.descriptors import raise_limit
 
 log = logging.getLogger("registry")
@@ -152,8 +152,8 @@ def _stop_signals() -> asyncio.Queue[signal.Signals]:
     return received
 
 
-def _followed(options: argparse.Namespace) -> Followed:
-    return Followed(
+def _followed(options: argparse.Namespace) -> FollowedServer:
+    return FollowedServer(
         server=options.server,
         health_path=options.health_path,
         models_path=options.models_path or None,

@@ -5,15 +5,15 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
 from registry.contract import Contract, Header
-from registry.document import Answer
+from registry.document import DocumentAnswer
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
-_NOT_FOUND = Answer(404, body=b'{"detail": "Not Found"}')
-_NOT_ALLOWED = Answer(
+_NOT_FOUND = DocumentAnswer(404, body=b'{"detail": "Not Found"}')
+_NOT_ALLOWED = DocumentAnswer(
     405, {"Allow": "GET, HEAD", "Content-Type": "application/json"}, b'{"detail": "Method Not Allowed"}'
 )
 
@@ -40,7 +40,7 @@ class ContractApp:
                 raise ValueError(f"{other!r} is no ASGI scope that this application knows")
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer: Answer | None
+        answer: DocumentAnswer | None
         route = self._routes.get(_path(scope))
         if route is None:
             answer = _NOT_FOUND
@@ -67,7 +67,7 @@ def _header(scope: Scope) -> Header:
     return header
 
 
-async def _unless_gone(answering: Awaitable[Answer], receive: Receive) -> Answer | None:
+async def _unless_gone(answering: Awaitable[DocumentAnswer], receive: Receive) -> DocumentAnswer | None:
     """The answer; None when the client went away first, so that its GET is not held any longer."""
     answer = asyncio.ensure_future(answering)
     gone = asyncio.ensure_future(_disconnected(receive))
@@ -85,7 +85,7 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _send(answer: Answer, scope: Scope, send: Send) -> None:
+async def _send(answer: DocumentAnswer, scope: Scope, send: Send) -> None:
     headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
     if answer.status != 304:
         headers.append((b"content-length", str(len(answer.body)).encode()))

@@ -10,15 +10,15 @@ import anyio
 
 from discovery.errors import RegistrationError
 from discovery.instance import HEALTH_PATH, LIVE_PATH, METADATA_PATH, InstanceStatus
-from registry.document import LONGEST_WAIT, Answer, Document, Hold, Question, Revision
+from registry.document import LONGEST_WAIT, DocumentAnswer, Hold, PublishedDocument, Question, Revision
 
 Header: TypeAlias = Callable[[str], str | None]
 """A request's header field by name, several lines joined by commas; None without it."""
 
 MAX_HELD: Final = 2048
 
-_NOT_REGISTERED: Final = Answer(503, body=b'{"error": "this worker is not registered yet"}')
-_WANTS_TOKEN: Final = Answer(
+_NOT_REGISTERED: Final = DocumentAnswer(503, body=b'{"error": "this worker is not registered yet"}')
+_WANTS_TOKEN: Final = DocumentAnswer(
     401,
     {"Content-Type": "application/json", "WWW-Authenticate": 'Bearer realm="adsum"'},
     b'{"error": "this needs the bearer token that the worker was given"}',
@@ -40,11 +40,11 @@ class Contract:
         self._max_held = max_held
         self._held = 0
         self._max_wait = max_wait
-        self._document: Document | None = None
+        self._document: PublishedDocument | None = None
         self._bound = False
 
     @property
-    def routes(self) -> Mapping[str, Callable[[Header], Awaitable[Answer]]]:
+    def routes(self) -> Mapping[str, Callable[[Header], Awaitable[DocumentAnswer]]]:
         """What answers a GET or HEAD of each path."""
         return MappingProxyType(
             {METADATA_PATH: self.metadata, HEALTH_PATH: self.health, LIVE_PATH: self.live}
@@ -55,7 +55,7 @@ class Contract:
         """How many GETs are held now."""
         return self._held
 
-    def bind(self, document: Document) -> None:
+    def bind(self, document: PublishedDocument) -> None:
         """Answer for this instance. RegistrationError while another one is registered with this contract."""
         if self._bound and self._document is not None:
             raise RegistrationError(
@@ -70,7 +70,7 @@ class Contract:
             self._document.set_status(InstanceStatus.DRAINING)
         self._bound = False
 
-    async def metadata(self, header: Header) -> Answer:
+    async def metadata(self, header: Header) -> DocumentAnswer:
         if not self._may_ask(header):
             return _WANTS_TOKEN
         if self._document is None:
@@ -78,19 +78,19 @@ class Contract:
         question = Question.of(header("If-None-Match"), header("Prefer"), longest=self._max_wait)
         asked = self._document.current
         answer = asked.respond(question, may_hold=self._held < self._max_held)
-        if isinstance(answer, Answer):
+        if isinstance(answer, DocumentAnswer):
             return answer
         await self._hold(self._document, asked, answer)
         now = self._document.current
         return now.unchanged(question) if now is asked else now.changed(question)
 
-    async def health(self, header: Header) -> Answer:
+    async def health(self, header: Header) -> DocumentAnswer:
         return _NOT_REGISTERED if self._document is None else self._document.current.health()
 
-    async def live(self, header: Header) -> Answer:
-        return Answer(200, body=b'{"status": "live"}')
+    async def live(self, header: Header) -> DocumentAnswer:
+        return DocumentAnswer(200, body=b'{"status": "live"}')
 
-    async def _hold(self, document: Document, asked: Revision, hold: Hold) -> None:
+    async def _hold(self, document: PublishedDocument, asked: Revision, hold: Hold) -> None:
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
         stop = document.listen(lambda: loop.call_soon_threadsafe(changed.set))

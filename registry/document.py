@@ -30,7 +30,7 @@ _JSON: Final[Mapping[str, str]] = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DocumentAnswer:
     status: int
     headers: Mapping[str, str] = field(default_factory=lambda: _JSON)
     body: bytes = b""
@@ -87,7 +87,7 @@ class Revision:
             "Cache-Control": "no-cache",
         }
 
-    def respond(self, question: Question, *, may_hold: bool) -> Answer | Hold:
+    def respond(self, question: Question, *, may_hold: bool) -> DocumentAnswer | Hold:
         """RFC 9110 §13.1.2 and RFC 7240 §4.3: 200, 304, or held while nothing changes.
 
         A wait that is granted is confirmed (`Preference-Applied`), also where the answer is ready at once.
@@ -99,22 +99,24 @@ class Revision:
             return self.changed(question if granted else None)
         return Hold(question.wait) if granted else self.unchanged(None)
 
-    def changed(self, granted: Question | None) -> Answer:
-        return Answer(200, {**self.headers, **_JSON, **_applied(granted)}, self.body)
+    def changed(self, granted: Question | None) -> DocumentAnswer:
+        return DocumentAnswer(200, {**self.headers, **_JSON, **_applied(granted)}, self.body)
 
-    def unchanged(self, granted: Question | None) -> Answer:
-        return Answer(304, {**self.headers, **_applied(granted)})
+    def unchanged(self, granted: Question | None) -> DocumentAnswer:
+        return DocumentAnswer(304, {**self.headers, **_applied(granted)})
 
-    def health(self) -> Answer:
+    def health(self) -> DocumentAnswer:
         """200 when READY, else 503: what a readiness probe asks."""
         body = {"status": self.status.value, "instance_id": self.instance_id}
         if self.reason is not None:
             body["reason"] = self.reason
-        return Answer(200 if self.status is InstanceStatus.READY else 503, body=json.dumps(body).encode())
+        return DocumentAnswer(
+            200 if self.status is InstanceStatus.READY else 503, body=json.dumps(body).encode()
+        )
 
 
 @dataclass(eq=False)
-class Document:
+class PublishedDocument:
     """The document of one life of one instance. May be changed from any thread; listeners run in that thread."""
 
     current: Revision
@@ -123,7 +125,7 @@ class Document:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def of(cls, instance_id: str, incarnation: str) -> "Document":
+    def of(cls, instance_id: str, incarnation: str) -> "PublishedDocument":
         """An empty one, not ready, with an epoch of its own: a restarted process is told from its predecessor."""
         return cls(Revision(instance_id, incarnation, secrets.token_hex(4)))
 

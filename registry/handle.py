@@ -14,7 +14,7 @@ import anyio
 from discovery.errors import RegistrationError
 from discovery.instance import Instance, InstanceStatus
 from registry.contract import Contract
-from registry.document import Document
+from registry.document import PublishedDocument
 from registry.service import StatusWord
 from registry.sigterm import on_sigterm
 
@@ -59,7 +59,7 @@ class RegisteredInstance:
     def __init__(
         self,
         instance: Instance,
-        document: Document,
+        document: PublishedDocument,
         membership: Membership,
         contract: Contract,
         serving: Serving,
@@ -83,7 +83,7 @@ class RegisteredInstance:
         cls, proposal: Instance, membership: Membership, contract: Contract, serving: Serving
     ) -> "RegisteredInstance":
         """Serve the contract, then be visible. Raises `RegistrationError`; then nothing is left behind."""
-        document = Document.of(proposal.id, proposal.incarnation)
+        document = PublishedDocument.of(proposal.id, proposal.incarnation)
         contract.bind(document)
         try:
             port = await serving.start()

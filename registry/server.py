@@ -11,7 +11,7 @@ from aiohttp import web
 from discovery.errors import RegistrationError
 from discovery.instance import authority
 from registry.contract import Contract, Header
-from registry.document import Answer
+from registry.document import DocumentAnswer
 from runtime.serving.pages import Bounds, PageServer
 
 CONNECTIONS = 4096
@@ -71,7 +71,7 @@ class ContractServer:
 
 
 def _handler(
-    answer: Callable[[Header], Awaitable[Answer]],
+    answer: Callable[[Header], Awaitable[DocumentAnswer]],
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
         answered = await answer(_header(request))

@@ -14,7 +14,7 @@ from benchmarks.picking.conversation import Conversation
 from benchmarks.picking.tally import Tally
 from epp.ext_proc.protocol import EXT_PROC
 from epp.wire.http2 import frames
-from epp.wire.http2.frames import HEAD, HEAD_SIZE, ErrorCode
+from epp.wire.http2.frames import HEAD, HEAD_SIZE, Http2ErrorCode
 
 _HEADERS: Final = [
     (":method", "POST"),
@@ -194,7 +194,7 @@ class ProcessingClient:
             self._tally.fail(fault)
         del self._streams[stream.stream_id]
         self._blocked.pop(stream.stream_id, None)
-        code = ErrorCode.CANCEL.to_bytes(4, "big")
+        code = Http2ErrorCode.CANCEL.to_bytes(4, "big")
         self._out.append(frames.frame(frames.RST_STREAM, 0, stream.stream_id, code))
 
     def _other(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:

@@ -40,7 +40,7 @@ _OF_ONE_FILE: Final = frozenset(
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class DirectoryEntry:
     """One record file as last read. `descriptor` is its lock file, kept open for probing (-1: not open)."""
 
     id: str
@@ -81,7 +81,7 @@ class ComponentDirectory:
         self._host = host
         self._descriptor = -1
         self._level = Level(path, 0, 0, 0)
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, DirectoryEntry] = {}
 
     def scan(self, now: float, changed: Collection[str] | None = None, *, probe: bool = True) -> Snapshot:
         """The set now. `changed`: only these file names are read anew, None: all are looked at. Without `probe` only
@@ -127,7 +127,7 @@ class ComponentDirectory:
 
     def _read(self, name: str, now: float) -> None:
         instance_id = _id_of(name)
-        entry = self._entries.setdefault(instance_id, Entry(instance_id))
+        entry = self._entries.setdefault(instance_id, DirectoryEntry(instance_id))
         path = self.path / name
         try:
             found = path.lstat()
@@ -150,7 +150,7 @@ class ComponentDirectory:
         if not self._level.may_hold(uid):
             raise ValueError(f"it belongs to {user_name(uid)}, who may not write to {self.path}")
 
-    def _accept(self, entry: Entry, record: Record, written: float, now: float) -> None:
+    def _accept(self, entry: DirectoryEntry, record: Record, written: float, now: float) -> None:
         before, entry.record, entry.problem, entry.is_dead = entry.record, record, None, False
         if before is None or before.incarnation != record.incarnation:
             entry.close()
@@ -167,7 +167,7 @@ class ComponentDirectory:
         """
         return record.host != self._host and time.time() - written > SILENT_AFTER
 
-    def _judge(self, entry: Entry, now: float) -> Candidate:
+    def _judge(self, entry: DirectoryEntry, now: float) -> Candidate:
         if entry.record is None:
             return entry.rejected(f"its record cannot be used: {entry.problem}")
         if entry.record.host == self._host:
@@ -176,7 +176,7 @@ class ComponentDirectory:
             return entry.alive(entry.record)
         return entry.rejected(f"another host's worker, silent for more than {SILENT_AFTER:g} s")
 
-    def _judge_by_lock(self, entry: Entry, record: Record) -> Candidate:
+    def _judge_by_lock(self, entry: DirectoryEntry, record: Record) -> Candidate:
         try:
             held = self._is_owned(entry)
         except OSError as error:
@@ -189,7 +189,7 @@ class ComponentDirectory:
         entry.close()
         return entry.rejected("its owner is dead; the next worker that registers here removes the record")
 
-    def _is_owned(self, entry: Entry) -> bool:
+    def _is_owned(self, entry: DirectoryEntry) -> bool:
         """Whether somebody holds the entry's lock; a kept lock file that is free may have been replaced meanwhile."""
         if entry.descriptor >= 0:
             if is_held(entry.descriptor):
@@ -205,7 +205,7 @@ class ComponentDirectory:
             if not _may_keep(entry.descriptor):
                 entry.close()
 
-    def _lock_path(self, entry: Entry) -> Path:
+    def _lock_path(self, entry: DirectoryEntry) -> Path:
         return self.path / f"{entry.id}{LOCK_SUFFIX}"
 
 

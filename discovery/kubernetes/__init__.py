@@ -8,15 +8,16 @@ from discovery.kubernetes.selection import LabelSelection, Selection, ServiceSel
 from discovery.kubernetes.source import KubernetesSource
 from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.transport import (
+    ApiTransport,
     Cluster,
     ClusterTransport,
     Response,
-    Transport,
     TransportError,
     load_cluster,
 )
 
 __all__ = [
+    "ApiTransport",
     "Cluster",
     "ClusterTransport",
     "KubernetesSource",
@@ -25,7 +26,6 @@ __all__ = [
     "Selection",
     "ServiceSelection",
     "Timings",
-    "Transport",
     "TransportError",
     "load_cluster",
     "open_kubernetes",

@@ -5,7 +5,7 @@ from operator import ne
 
 import msgspec
 
-from discovery.kubernetes.wire import Endpoint, EndpointSlice, RawSlice, decode_endpoints
+from discovery.kubernetes.wire import EndpointSlice, RawSlice, SliceEndpoint, decode_endpoints
 
 
 class SliceDecoder:
@@ -14,11 +14,11 @@ class SliceDecoder:
     """
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[tuple[msgspec.Raw, ...], tuple[Endpoint, ...]]] = {}
+        self._last: dict[str, tuple[tuple[msgspec.Raw, ...], tuple[SliceEndpoint, ...]]] = {}
 
     def decoded(self, found: RawSlice) -> EndpointSlice:
         """The slice with its endpoints. Raises msgspec.DecodeError or UnicodeDecodeError when they do not fit."""
-        endpoints: tuple[Endpoint, ...] | None = None
+        endpoints: tuple[SliceEndpoint, ...] | None = None
         if found.endpoints is not None:
             endpoints = self._shared(found.endpoints, *self._last.get(found.metadata.name, ((), ())))
             self._last[found.metadata.name] = found.endpoints, endpoints
@@ -38,8 +38,8 @@ class SliceDecoder:
         self._last = {name: last for name, last in self._last.items() if name in names}
 
     def _shared(
-        self, raw: tuple[msgspec.Raw, ...], old_raw: tuple[msgspec.Raw, ...], old: tuple[Endpoint, ...]
-    ) -> tuple[Endpoint, ...]:
+        self, raw: tuple[msgspec.Raw, ...], old_raw: tuple[msgspec.Raw, ...], old: tuple[SliceEndpoint, ...]
+    ) -> tuple[SliceEndpoint, ...]:
         if len(raw) != len(old_raw):
             return _by_bytes(raw, dict(zip(map(bytes, old_raw), old, strict=True)))
         changed = list(compress(range(len(raw)), map(ne, raw, old_raw)))
@@ -51,12 +51,12 @@ class SliceDecoder:
         return tuple(endpoints)
 
 
-def _by_bytes(raw: tuple[msgspec.Raw, ...], known: dict[bytes, Endpoint]) -> tuple[Endpoint, ...]:
+def _by_bytes(raw: tuple[msgspec.Raw, ...], known: dict[bytes, SliceEndpoint]) -> tuple[SliceEndpoint, ...]:
     """Endpoints came or went, so that others moved to another place."""
     if not known:
         return _decode(raw)
     return tuple([known.get(bytes(each)) or _decode([each])[0] for each in raw])
 
 
-def _decode(raw: list[msgspec.Raw] | tuple[msgspec.Raw, ...]) -> tuple[Endpoint, ...]:
+def _decode(raw: list[msgspec.Raw] | tuple[msgspec.Raw, ...]) -> tuple[SliceEndpoint, ...]:
     return decode_endpoints(b"[%b]" % b",".join(raw))

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from discovery.instance import COMPONENT_LABEL, NAMESPACE_LABEL, InstanceStatus
 from discovery.kubernetes.versions import Age, age
-from discovery.kubernetes.wire import Endpoint, EndpointSlice, Port
+from discovery.kubernetes.wire import EndpointSlice, Port, SliceEndpoint
 from discovery.source import Candidate, ComponentKey
 
 Stamp: TypeAlias = tuple[Age, tuple[str, str]]
@@ -18,7 +18,7 @@ _NAMES: Final = "FQDN"
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SliceReading:
     """What to look for: the port's name, and the address families, the preferred one first."""
 
     port_name: str = "http"
@@ -37,12 +37,12 @@ class SliceContent:
     port: int | None
     ports: Mapping[str, int]
     problem: str | None
-    pods: Mapping[str, Endpoint]
+    pods: Mapping[str, SliceEndpoint]
     strangers: tuple[Candidate, ...]
 
 
 def read_slice(
-    found: EndpointSlice, key: ComponentKey, reading: Reading, before: SliceContent | None = None
+    found: EndpointSlice, key: ComponentKey, reading: SliceReading, before: SliceContent | None = None
 ) -> SliceContent:
     """The slice as it matters to `key`. Endpoints that name no pod become candidates with the reason.
 
@@ -72,7 +72,7 @@ def written(found: EndpointSlice) -> Stamp:
     return age(found.metadata.resource_version), (seconds, fraction)
 
 
-def status_of(endpoint: Endpoint) -> InstanceStatus:
+def status_of(endpoint: SliceEndpoint) -> InstanceStatus:
     """An unset condition counts as ready, serving and not terminating (discovery.k8s.io/v1 EndpointConditions)."""
     conditions = endpoint.conditions
     if conditions is None:
@@ -110,8 +110,8 @@ def _amended(before: SliceContent, found: EndpointSlice) -> SliceContent | None:
     return replace(before, slice=found, stamp=written(found), pods=pods)
 
 
-def _pods(found: EndpointSlice) -> tuple[dict[str, Endpoint], tuple[Candidate, ...]]:
-    pods: dict[str, Endpoint] = {}
+def _pods(found: EndpointSlice) -> tuple[dict[str, SliceEndpoint], tuple[Candidate, ...]]:
+    pods: dict[str, SliceEndpoint] = {}
     strangers: list[Candidate] = []
     for endpoint in found.endpoints or ():
         name = _pod_name(endpoint)
@@ -122,7 +122,7 @@ def _pods(found: EndpointSlice) -> tuple[dict[str, Endpoint], tuple[Candidate, .
     return pods, tuple(strangers)
 
 
-def _pod_name(endpoint: Endpoint) -> str | None:
+def _pod_name(endpoint: SliceEndpoint) -> str | None:
     """The pod that this endpoint is, None when it is no pod that can be told from others and reached."""
     target = endpoint.target_ref
     if target is not None and target.kind == "Pod" and target.uid and endpoint.addresses:
@@ -130,7 +130,7 @@ def _pod_name(endpoint: Endpoint) -> str | None:
     return None
 
 
-def _stranger(endpoint: Endpoint, slice_name: str) -> Candidate:
+def _stranger(endpoint: SliceEndpoint, slice_name: str) -> Candidate:
     target = endpoint.target_ref
     if not endpoint.addresses:
         who = target.name if target is not None and target.name else slice_name

@@ -10,7 +10,7 @@ from discovery.kubernetes.objects import Pod, PodList, Service, ServiceList, pod
 from discovery.kubernetes.rbac import GET_SERVICES, LIST_PODS, LIST_SLICES, Right, explain_refusal
 from discovery.kubernetes.refusal import read_refusal
 from discovery.kubernetes.selection import LabelSelection, Selection
-from discovery.kubernetes.transport import Transport, TransportError
+from discovery.kubernetes.transport import ApiTransport, TransportError
 from discovery.kubernetes.wire import EndpointSliceList, decode_status
 from discovery.source import Candidate, ComponentKey, component_key
 
@@ -24,7 +24,7 @@ _BODY_LIMIT: Final = 64 * 1024 * 1024
 T = TypeVar("T")
 
 
-class RefusedError(Exception):
+class AccessRefusedError(Exception):
     """The API server does not show it; the text says why and which right is missing. `code`: the HTTP status."""
 
     def __init__(self, code: int | None, text: str) -> None:
@@ -35,7 +35,7 @@ class RefusedError(Exception):
 class Investigation:
     """Asks the API server now; nothing is remembered."""
 
-    def __init__(self, transport: Transport, namespace: str, selection: Selection, port_name: str) -> None:
+    def __init__(self, transport: ApiTransport, namespace: str, selection: Selection, port_name: str) -> None:
         self._transport = transport
         self._namespace = namespace
         self._selection = selection
@@ -45,11 +45,11 @@ class Investigation:
         """Each pod that is meant but is no instance, and what is wrong with the Service; one reason each."""
         try:
             services = await self._services(key)
-        except RefusedError as error:
+        except AccessRefusedError as error:
             return [Candidate("services", reason=f"they cannot be looked at: {error}")]
         try:
             pods = await self._pods(services, key)
-        except RefusedError as error:
+        except AccessRefusedError as error:
             hidden = Candidate("pods", reason=f"they cannot be looked at: {error}")
             return [*self._judge_services(services, key, None), hidden]
         listed = await self._listed(key)
@@ -59,7 +59,7 @@ class Investigation:
         """Where a slice carries Dynamo's two labels; empty when we may not look."""
         try:
             found = await self._get(SLICES.format(self._namespace), {}, EndpointSliceList, LIST_SLICES)
-        except RefusedError:
+        except AccessRefusedError:
             return []
         keys = set()
         for item in found.items or ():
@@ -73,7 +73,7 @@ class Investigation:
         params = {"labelSelector": self._selection.selector(key)}
         try:
             found = await self._get(SLICES.format(self._namespace), params, EndpointSliceList, LIST_SLICES)
-        except RefusedError:
+        except AccessRefusedError:
             return None
         endpoints = (endpoint for item in found.items or () for endpoint in item.endpoints or ())
         return {endpoint.target_ref.name for endpoint in endpoints if endpoint.target_ref is not None}
@@ -86,7 +86,7 @@ class Investigation:
             return list((await self._get(path, params, ServiceList, GET_SERVICES)).items or ())
         try:
             return [await self._get(f"{path}/{name}", {}, Service, GET_SERVICES)]
-        except RefusedError as error:
+        except AccessRefusedError as error:
             if error.code != 404:
                 raise
             return []
@@ -136,14 +136,14 @@ class Investigation:
                 async for chunk in response.chunks:
                     body += chunk
                     if len(body) > _BODY_LIMIT:
-                        raise RefusedError(None, f"the answer to {path} is too large")
+                        raise AccessRefusedError(None, f"the answer to {path} is too large")
                 status, headers = response.status, response.headers
             if status == 200:
                 return msgspec.json.decode(body, type=kind)
         except (TransportError, TimeoutError, msgspec.DecodeError) as error:
-            raise RefusedError(None, f"{path}: {str(error) or 'no answer in time'}") from error
+            raise AccessRefusedError(None, f"{path}: {str(error) or 'no answer in time'}") from error
         said = read_refusal(status, decode_status(body), headers).text
-        raise RefusedError(status, explain_refusal(status, said, right, self._namespace))
+        raise AccessRefusedError(status, explain_refusal(status, said, right, self._namespace))
 
 
 def _judge_pods(

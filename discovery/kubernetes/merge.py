@@ -11,8 +11,8 @@ from typing import Final
 
 from discovery.copy_on_write import CopyOnWriteDict
 from discovery.instance import Instance, InstanceStatus, MetadataReader
-from discovery.kubernetes.endpointslice import Reading, SliceContent, read_slice, status_of
-from discovery.kubernetes.wire import Endpoint, EndpointSlice
+from discovery.kubernetes.endpointslice import SliceContent, SliceReading, read_slice, status_of
+from discovery.kubernetes.wire import EndpointSlice, SliceEndpoint
 from discovery.source import Candidate, ComponentKey, PersistentSnapshot, is_ready
 
 _GIVEN_UP: Final = 1000
@@ -23,7 +23,7 @@ class Sighting:
     """A pod as one slice shows it."""
 
     content: SliceContent
-    endpoint: Endpoint
+    endpoint: SliceEndpoint
 
     @property
     def uid(self) -> str:
@@ -36,7 +36,7 @@ class MergedSet:
     """
 
     def __init__(
-        self, key: ComponentKey, reading: Reading, grace: float, reader: MetadataReader | None = None
+        self, key: ComponentKey, reading: SliceReading, grace: float, reader: MetadataReader | None = None
     ) -> None:
         self._key = key
         self._reading = reading

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from discovery.kubernetes.refusal import Refusal
+from discovery.kubernetes.refusal import ApiRefusal
 from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.versions import is_older
 
@@ -120,7 +120,7 @@ class Recovery:
         self._gone, self.wait_until = True, now
         return None
 
-    def refused(self, refusal: Refusal, now: float) -> Lost | None:
+    def refused(self, refusal: ApiRefusal, now: float) -> Lost | None:
         """The server said no; None when that is nothing to worry about."""
         if self.ask is Ask.LIST_SINCE and (refusal.code == 410 or refusal.too_large):
             self.ask, self.wait_until = Ask.LIST, now
@@ -139,7 +139,7 @@ class Recovery:
             self.wait_until = max(self.wait_until, now + refusal.wait)
         return lost
 
-    def _must_relist(self, refusal: Refusal) -> bool:
+    def _must_relist(self, refusal: ApiRefusal) -> bool:
         if refusal.code in (401, 403, 404, 429):
             return False
         if refusal.code == 500:

@@ -22,8 +22,8 @@ from discovery.kubernetes.versions import is_older
 from discovery.kubernetes.wire import (
     EndpointSlice,
     Failure,
-    Progress,
     Removed,
+    WatchProgress,
     decode_event,
     decode_list,
     decode_status,
@@ -75,7 +75,7 @@ Step: TypeAlias = Get | Wait
 News: TypeAlias = Listed | Put | Deleted | Contact | Lost
 
 
-class MalformedError(ValueError):
+class MalformedAnswerError(ValueError):
     """What came is not what was asked for."""
 
 
@@ -192,7 +192,7 @@ class Reflector:
                 news += self._event(watch, line, now)
                 if self.finished:
                     return news
-        except (msgspec.DecodeError, MalformedError, LineTooLongError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, MalformedAnswerError, LineTooLongError, UnicodeDecodeError) as error:
             return news + self._failed(f"the watch brought something that is no event: {error}", now)
         self.deadline = watch.deadline
         return news or [*(self._contact() if watch.brought else ())]
@@ -202,7 +202,7 @@ class Reflector:
             case Failure(status):
                 self.finished = True
                 return self._told(self._recovery.refused(read_refusal(status.code, status), now))
-            case Progress(bookmark):
+            case WatchProgress(bookmark):
                 if not self._advanced(bookmark.metadata.resource_version):
                     return self._went_back(now)
                 watch.heard(now, bookmark=True)
@@ -210,7 +210,7 @@ class Reflector:
             case event:
                 name = event.object.metadata.name
                 if not name:
-                    raise MalformedError("a slice without a name")
+                    raise MalformedAnswerError("a slice without a name")
                 if not self._advanced(event.object.metadata.resource_version):
                     return self._went_back(now)
                 watch.heard(now)

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from discovery.kubernetes.reflector import Get, Reflector, Wait
 from discovery.kubernetes.snapshot_publisher import Following
 from discovery.kubernetes.timings import Timings
-from discovery.kubernetes.transport import Transport, TransportError
+from discovery.kubernetes.transport import ApiTransport, TransportError
 
 
 class Drive:
     """One reflector's requests, one after the other; `following` hears the news in order."""
 
     def __init__(
-        self, reflector: Reflector, transport: Transport, path: str, timings: Timings, following: Following
+        self, reflector: Reflector, transport: ApiTransport, path: str, timings: Timings, following: Following
     ) -> None:
         self._reflector = reflector
         self._transport = transport

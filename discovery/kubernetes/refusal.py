@@ -12,7 +12,7 @@ _LONGEST_WAIT: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ApiRefusal:
     """`code` as HTTP has it. `wait`: seconds that the server asks for. `too_large`: it does not know our version."""
 
     code: int
@@ -21,7 +21,7 @@ class Refusal:
     too_large: bool = False
 
 
-def read_refusal(code: int, status: Status, headers: Mapping[str, str] | None = None) -> Refusal:
+def read_refusal(code: int, status: Status, headers: Mapping[str, str] | None = None) -> ApiRefusal:
     """From an HTTP answer (`headers`) or an ERROR event (none, and `code` is the Status' own)."""
     details = status.details
     causes = (details.causes if details is not None else None) or ()
@@ -31,7 +31,7 @@ def read_refusal(code: int, status: Status, headers: Mapping[str, str] | None = 
         seconds = int(said)
     wait = min(float(seconds), _LONGEST_WAIT) if seconds and (code == 429 or code >= 500) else None
     too_large = code == 504 and (any(c.reason == _TOO_LARGE for c in causes) or "Too large" in status.message)
-    return Refusal(code, _text(code, status), wait, too_large)
+    return ApiRefusal(code, _text(code, status), wait, too_large)
 
 
 def _text(code: int, status: Status) -> str:

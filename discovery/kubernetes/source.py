@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from discovery.kubernetes.endpointslice import Reading
+from discovery.kubernetes.endpointslice import SliceReading
 from discovery.kubernetes.investigation import SLICES, Investigation
 from discovery.kubernetes.merge import MergedSet
 from discovery.kubernetes.reflector import Reflector
@@ -11,7 +11,7 @@ from discovery.kubernetes.reflector_loop import Drive
 from discovery.kubernetes.selection import Selection
 from discovery.kubernetes.snapshot_publisher import Following
 from discovery.kubernetes.timings import Timings
-from discovery.kubernetes.transport import Transport
+from discovery.kubernetes.transport import ApiTransport
 from discovery.source import Candidate, ComponentKey, Report
 
 _log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class KubernetesSource:
 
     def __init__(  # noqa: PLR0913  # each by name, with a default that holds for Dynamo's manifests
         self,
-        transport: Transport,
+        transport: ApiTransport,
         namespace: str,
         selection: Selection,
         *,
@@ -38,7 +38,7 @@ class KubernetesSource:
         self._transport = transport
         self._namespace = namespace
         self._selection = selection
-        self._reading = Reading(port_name, tuple(families))
+        self._reading = SliceReading(port_name, tuple(families))
         self._grace = grace
         self._timings = timings or Timings()
 

@@ -52,7 +52,7 @@ class Response:
     chunks: AsyncIterator[bytes]
 
 
-class Transport(Protocol):
+class ApiTransport(Protocol):
     """One GET for each call; many at once."""
 
     def open(self, path: str, params: Mapping[str, str]) -> AbstractAsyncContextManager[Response]:
@@ -83,7 +83,7 @@ class Cluster:
 
 
 class ClusterTransport:
-    """A `Transport` over aiohttp: no pool limit, identity encoding, dead peers noticed in 20 s, credentials read anew
+    """A `ApiTransport` over aiohttp: no pool limit, identity encoding, dead peers noticed in 20 s, credentials read anew
     and tried once more after a 401, certificate authorities read anew and tried once more when the server's
     certificate does not verify.
     """

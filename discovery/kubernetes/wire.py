@@ -47,7 +47,7 @@ class Target(msgspec.Struct, frozen=True, gc=False):
     uid: str = ""
 
 
-class Endpoint(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class SliceEndpoint(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     addresses: tuple[str, ...] | None = None
     conditions: Conditions | None = None
     target_ref: Target | None = None
@@ -64,7 +64,7 @@ class Port(msgspec.Struct, frozen=True, gc=False):
 class EndpointSlice(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     metadata: Metadata
     address_type: str
-    endpoints: tuple[Endpoint, ...] | None = None
+    endpoints: tuple[SliceEndpoint, ...] | None = None
     ports: tuple[Port, ...] | None = None
 
 
@@ -133,7 +133,7 @@ class Removed(msgspec.Struct, frozen=True, tag_field="type", tag="DELETED"):
     object: RawSlice
 
 
-class Progress(msgspec.Struct, frozen=True, tag_field="type", tag="BOOKMARK"):
+class WatchProgress(msgspec.Struct, frozen=True, tag_field="type", tag="BOOKMARK"):
     object: Bookmark
 
 
@@ -142,9 +142,9 @@ class Failure(msgspec.Struct, frozen=True, tag_field="type", tag="ERROR"):
 
 
 decode_list = msgspec.json.Decoder(RawSliceList).decode
-decode_event = msgspec.json.Decoder(Added | Modified | Removed | Progress | Failure).decode
+decode_event = msgspec.json.Decoder(Added | Modified | Removed | WatchProgress | Failure).decode
 """One line of a watch, in one pass."""
-decode_endpoints = msgspec.json.Decoder(tuple[Endpoint, ...]).decode
+decode_endpoints = msgspec.json.Decoder(tuple[SliceEndpoint, ...]).decode
 decode_slice = msgspec.json.Decoder(EndpointSlice).decode
 _decode_status = msgspec.json.Decoder(Status).decode
 

@@ -15,7 +15,7 @@ from discovery.metadata.concurrency import Turns
 from discovery.metadata.connections import Asker
 from discovery.metadata.document import (
     NO_DOCUMENT,
-    Document,
+    MetadataDocument,
     read_document,
     read_metadata,
     read_ready,
@@ -29,10 +29,10 @@ _REMEMBERED: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MetadataAnswer:
     """What a GET brought. `held`: the worker promised to hold the next one (`Preference-Applied: wait`)."""
 
-    document: Document
+    document: MetadataDocument
     held: bool = False
 
 
@@ -60,7 +60,7 @@ class MetadataClient:
         self._asker = Asker(ssl_context=ssl_context, token=token)
         self._turns = Turns(concurrency)
         self._free_holds = held
-        self._read: OrderedDict[tuple[str, str, str], Document] = OrderedDict()
+        self._read: OrderedDict[tuple[str, str, str], MetadataDocument] = OrderedDict()
 
     async def read(self, instance: Instance) -> dict[str, Any]:
         """The metadata now: a conditional GET, tried up to three times when the connection fails.
@@ -85,12 +85,12 @@ class MetadataClient:
     async def fetch(
         self,
         instance: Instance,
-        known: Document | None = None,
+        known: MetadataDocument | None = None,
         *,
         retry: bool = False,
         timeout: float | None = None,
         connected: Callable[[], object] | None = None,
-    ) -> Answer:
+    ) -> MetadataAnswer:
         """One GET that is answered at once; `known` comes back when it is still current.
 
         `connected` is called when a connection was made for it. Raises `MetadataUnavailableError`, and its subclass
@@ -103,7 +103,7 @@ class MetadataClient:
             )
         return _read_answer(instance, known, answer)
 
-    async def hold(self, instance: Instance, known: Document) -> Answer | None:
+    async def hold(self, instance: Instance, known: MetadataDocument) -> MetadataAnswer | None:
         """One GET that the worker holds until something changes or `silence.wait` seconds pass; None: no hold is free.
 
         Raises as `fetch` does; silence for `silence.margin` seconds longer is `WorkerUnreachableError`.
@@ -138,31 +138,33 @@ class MetadataClient:
         await self._asker.aclose()
 
 
-def _condition(known: Document | None) -> dict[str, str]:
+def _condition(known: MetadataDocument | None) -> dict[str, str]:
     return {} if known is None or known.etag is None else {"If-None-Match": f'"{known.etag}"'}
 
 
-def _read_answer(instance: Instance, known: Document | None, answer: http_answer.Answer) -> Answer:
+def _read_answer(
+    instance: Instance, known: MetadataDocument | None, answer: http_answer.HttpAnswer
+) -> MetadataAnswer:
     fields = answer.fields()
     held = "wait" in (fields.get("Preference-Applied") or "").lower()
     if answer.status == 304 and known is not None:
         verify_identity(instance, fields)
-        return Answer(_with_ready(known, read_ready(fields)), held)
+        return MetadataAnswer(_with_ready(known, read_ready(fields)), held)
     if answer.status in _WITHOUT_DOCUMENT:
-        return Answer(NO_DOCUMENT)
+        return MetadataAnswer(NO_DOCUMENT)
     if answer.status in (401, 403):
         raise _unavailable(
             instance, f"HTTP {answer.status}: the worker wants a bearer token, or another one than was shown"
         )
     if answer.status != 200:
         raise _unavailable(instance, f"HTTP {answer.status}, expected 200")
-    return Answer(read_document(instance, fields, bytes(answer.body)), held)
+    return MetadataAnswer(read_document(instance, fields, bytes(answer.body)), held)
 
 
-def _with_ready(known: Document, ready: bool) -> Document:
+def _with_ready(known: MetadataDocument, ready: bool) -> MetadataDocument:
     if known.ready == ready:
         return known
-    return Document(known.body, known.etag, ready, known.verified)
+    return MetadataDocument(known.body, known.etag, ready, known.verified)
 
 
 def _unavailable(instance: Instance, reason: str) -> MetadataUnavailableError:

@@ -13,7 +13,7 @@ from yarl import URL
 
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
 from discovery.instance import METADATA_LIMIT, Instance
-from runtime.http1.answer import Answer, AnswerCutError, AnswerError, AnswerReader
+from runtime.http1.answer import AnswerCutError, AnswerError, AnswerReader, HttpAnswer
 from runtime.http1.connection import KeptConnection
 
 _BUFFER: Final = 64 * 1024
@@ -54,7 +54,7 @@ class Asker:
         fields: Mapping[str, str],
         timeout: float,
         connected: Callable[[], object] | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """The answer, whatever its status; `connected` is called when a connection was made for it. `timeout` in seconds.
 
         Raises `MetadataUnavailableError` for what is no answer, and its subclass `WorkerUnreachableError` where

@@ -44,7 +44,7 @@ class MetadataDict(dict[str, Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class MetadataDocument:
     """One metadata document as bytes. `etag` is what the worker calls its revision (unquoted), None if it sends none.
 
     `ready` is the worker's own `Instance-Status`; `verified` says that the answer named the expected instance.
@@ -67,11 +67,11 @@ class Document:
         return MetadataDict(msgspec.json.decode(self.body, type=dict[str, Any]))
 
 
-NO_DOCUMENT: Final = Document(b"{}")
+NO_DOCUMENT: Final = MetadataDocument(b"{}")
 """What a worker has that answers 404, 405 or 501: nothing to say, which is no fault."""
 
 
-def read_document(instance: Instance, headers: Mapping[str, str], body: bytes) -> Document:
+def read_document(instance: Instance, headers: Mapping[str, str], body: bytes) -> MetadataDocument:
     """The document in a 200 answer; MetadataUnavailableError when it is not this instance's document.
 
     `headers` is case-insensitive. Absent identity headers are accepted: any plain HTTP server may publish metadata.
@@ -82,12 +82,12 @@ def read_document(instance: Instance, headers: Mapping[str, str], body: bytes) -
         raise _unavailable(instance, f"content type {content_type or '(none)'!r}, expected application/json")
     if len(body) > METADATA_LIMIT:
         raise _unavailable(instance, f"more than {METADATA_LIMIT} bytes")
-    document = Document(body, read_etag(headers), read_ready(headers), verified)
+    document = MetadataDocument(body, read_etag(headers), read_ready(headers), verified)
     read_metadata(instance, document)
     return document
 
 
-def read_metadata(instance: Instance, document: Document) -> dict[str, Any]:
+def read_metadata(instance: Instance, document: MetadataDocument) -> dict[str, Any]:
     """The document, decoded anew; MetadataUnavailableError when it is no JSON object, or nests too deeply.
 
     How deep is too deep follows from the caller's own stack: what could be read once may fail elsewhere.

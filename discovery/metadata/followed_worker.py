@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
 from discovery.instance import Instance, MetadataReader
-from discovery.metadata.document import NO_DOCUMENT, Document
+from discovery.metadata.document import NO_DOCUMENT, MetadataDocument
 from discovery.metadata.schedule import Pace
 from discovery.metadata.served_at import serving_port
 
@@ -21,7 +21,7 @@ class Followed:
 
     instance: Instance
     needs_document: bool = True
-    document: Document | None = None
+    document: MetadataDocument | None = None
     reachable: bool = True
     was_heard: bool = False
     """Something answered there in HTTP, whatever it said."""
@@ -47,7 +47,7 @@ class Followed:
             reader=reader,
         )
 
-    def _serving_port(self, document: Document) -> int | None:
+    def _serving_port(self, document: MetadataDocument) -> int | None:
         try:
             return serving_port(self.instance, document.metadata())
         except RecursionError:  # it nests as deeply as it may where the stack is less deep
@@ -63,7 +63,7 @@ class Followed:
         self.reachable = self.document.ready
         return before != (self.document, self.reachable)
 
-    def answered(self, document: Document) -> bool:
+    def answered(self, document: MetadataDocument) -> bool:
         """A document came; whether anything changed for those who want documents."""
         self.was_heard, self.silent = True, False
         self.problem = None if document.ready else "the worker itself says that it is not ready"

@@ -10,8 +10,8 @@ from typing import Any, Final
 from discovery.copy_on_write import CopyOnWriteDict
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
 from discovery.instance import Instance
-from discovery.metadata.client import Answer, MetadataClient
-from discovery.metadata.document import NO_DOCUMENT, Document, read_metadata
+from discovery.metadata.client import MetadataAnswer, MetadataClient
+from discovery.metadata.document import NO_DOCUMENT, MetadataDocument, read_metadata
 from discovery.metadata.followed_worker import Followed
 from discovery.metadata.schedule import Pace
 from discovery.remedy import in_full
@@ -31,7 +31,7 @@ _MANY: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class FollowRules:
     """`needs_documents`: as the source has it. `suspect`: told of an id that just stopped answering. `on_silence`:
     called when `DocumentFollower.silent` changed."""
 
@@ -47,7 +47,7 @@ class DocumentFollower:
     that does not call itself ready, turns it false; the next answer clears it.
     """
 
-    def __init__(self, membership: Truth, client: MetadataClient, rules: Rules) -> None:
+    def __init__(self, membership: Truth, client: MetadataClient, rules: FollowRules) -> None:
         self.truth = Truth()
         self.silent: dict[str, str] = {}
         """Who answered once and does not any more: id and incarnation."""
@@ -181,7 +181,7 @@ class DocumentFollower:
         self._answered(followed, document)
         return pause
 
-    async def _ask(self, followed: Followed) -> tuple[Document, float]:
+    async def _ask(self, followed: Followed) -> tuple[MetadataDocument, float]:
         """The document, and the seconds to pass before the next question: none where the worker holds GETs."""
         now, pace, known = asyncio.get_running_loop().time, followed.pace, followed.document
         may_hold = known is not None and known.etag is not None and pace.may_hold(now())
@@ -193,7 +193,7 @@ class DocumentFollower:
             return document, 0.0
         return document, pace.next_poll() * max(1.0, len(self._followed) / _MANY)
 
-    async def _fetch(self, followed: Followed) -> Answer:
+    async def _fetch(self, followed: Followed) -> MetadataAnswer:
         """A worker that answers is given the time after which it is silent; any other one, more."""
         is_retry = followed.pace.failures > 0
         prompt = followed.was_heard and not is_retry and self._client.silence.in_every_watch
@@ -204,7 +204,7 @@ class DocumentFollower:
             followed.instance, followed.document, retry=is_retry, timeout=timeout, connected=connected
         )
 
-    async def _hold(self, followed: Followed, known: Document) -> Document | None:
+    async def _hold(self, followed: Followed, known: MetadataDocument) -> MetadataDocument | None:
         """What a held GET brought; None where none may be held. How well it was held is kept in mind."""
         now, pace = asyncio.get_running_loop().time, followed.pace
         started = now()
@@ -224,7 +224,7 @@ class DocumentFollower:
             pace.held()
         return answer.document
 
-    def _answered(self, followed: Followed, document: Document) -> None:
+    def _answered(self, followed: Followed, document: MetadataDocument) -> None:
         self._logged.discard(followed.instance.id)
         if followed.answered(document):
             self._tell(followed)

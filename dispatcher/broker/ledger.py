@@ -24,7 +24,7 @@ class Reading:
     allotment: Fraction = ZERO
 
 
-class Look(NamedTuple):
+class LedgerState(NamedTuple):
     """The broker's clock, and how many units of ours are on their way."""
 
     now_ms: int
@@ -62,7 +62,7 @@ class Ledger(Protocol):
     async def now_ms(self) -> int:
         """The broker's clock."""
 
-    async def look(self) -> Look:
+    async def look(self) -> LedgerState:
         """What a reading of the target is put beside."""
 
     async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:

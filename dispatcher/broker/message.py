@@ -47,7 +47,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class DispatchCandidate:
     """The head of a queue, seen but not claimed; `size` in bytes of payload, `units` in the gate's unit of capacity."""
 
     id: str

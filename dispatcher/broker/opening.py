@@ -4,7 +4,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from dispatcher.broker.queue import Broker, Rules
+from dispatcher.broker.queue import Broker, QueueRules
 from dispatcher.broker.result_lists import ResultLists
 from dispatcher.config.urls import broker_files
 
@@ -47,7 +47,7 @@ async def what_may_be_lost(broker: Broker) -> str:
 
 
 def open_intake(
-    broker: Broker, queue: str, rules: Rules, *, key: str, tenant_attribute: str, lists: ResultLists
+    broker: Broker, queue: str, rules: QueueRules, *, key: str, tenant_attribute: str, lists: ResultLists
 ) -> AbstractAsyncContextManager[Intake]:
     """Moves what Go producers put into the sorted set `key`; entering raises QueueError."""
     from dispatcher.broker.redis.broker import RedisBroker

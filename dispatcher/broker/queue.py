@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from dispatcher.broker.ledger import Ledger
-from dispatcher.broker.message import Candidate, Claim, DeadLetter, ErrorCode, Request, Result
+from dispatcher.broker.message import Claim, DeadLetter, DispatchCandidate, ErrorCode, Request, Result
 from dispatcher.broker.quota import Quotas
 
 
@@ -34,7 +34,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class QueueRules:
     """What holds for one queue, the same in every process that opens it; times in milliseconds."""
 
     lease_ms: int = 15_000
@@ -94,7 +94,7 @@ class Queue(Protocol):
         Raises ConflictError (same key, other body) and ValueError (no id, deadline past, payload too large).
         """
 
-    async def peek(self, limit: int, *, skip_tenants: Collection[str] = ()) -> Sequence[Candidate]:
+    async def peek(self, limit: int, *, skip_tenants: Collection[str] = ()) -> Sequence[DispatchCandidate]:
         """What `claim` would give next, in its order, without bodies; nothing is changed."""
 
     async def claim(self, limit: int, *, owner: str, skip_tenants: Collection[str] = ()) -> Sequence[Claim]:
@@ -165,7 +165,7 @@ class Broker(Protocol):
     async def ping(self) -> bool:
         """Whether it answers now."""
 
-    def queue(self, name: str, rules: Rules) -> AbstractAsyncContextManager[Queue]:
+    def queue(self, name: str, rules: QueueRules) -> AbstractAsyncContextManager[Queue]:
         """Open a queue; nothing is made until something is submitted."""
 
     def ledger(self, target: str) -> AbstractAsyncContextManager[Ledger]:

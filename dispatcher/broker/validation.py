@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 from dispatcher.broker.message import ErrorCode, Request, Result
-from dispatcher.broker.queue import Rules
+from dispatcher.broker.queue import QueueRules
 
 LONGEST_NAME: Final = 200
 LONGEST_ID: Final = 512
@@ -49,7 +49,7 @@ def checked_name(name: str) -> str:
     return name
 
 
-def checked_rules(name: str, rules: Rules) -> Rules:
+def checked_rules(name: str, rules: QueueRules) -> QueueRules:
     """Rules that a broker can keep; raises ValueError."""
     for word in ("lease_ms", "max_deliveries", "result_ttl_ms", "max_payload"):
         if getattr(rules, word) < 1:
@@ -75,7 +75,7 @@ def names_a_tenant(text: str) -> bool:
     return 0 < len(text.encode()) <= LONGEST_TENANT and not _CONTROL.search(text)
 
 
-def check(request: Request, rules: Rules) -> None:
+def check(request: Request, rules: QueueRules) -> None:
     """Whether a queue can hold it, its deadline aside; raises ValueError with what to change."""
     if not request.id or len(request.id.encode()) > LONGEST_ID:
         raise ValueError(f"a request needs an id of 1 to {LONGEST_ID} bytes, not {request.id[:80]!r}")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
-from dispatcher.broker.message import Candidate
+from dispatcher.broker.message import DispatchCandidate
 from dispatcher.broker.opening import open_broker
 from dispatcher.broker.queue import Broker, Queue
 from dispatcher.broker.quota import Quotas
@@ -91,5 +91,5 @@ async def _would_send(queue: Queue, gate: DispatchGate) -> list[str]:
     return lines or ["  nothing waits"]
 
 
-def _shown(candidate: Candidate) -> str:
+def _shown(candidate: DispatchCandidate) -> str:
     return f"{candidate.id!r} of tenant {candidate.tenant!r}, {candidate.size} bytes"

@@ -15,14 +15,14 @@ COMMANDS = ("submit", "status", "cancel", "dead-letters")
 _AUTHORITY = re.compile(r"://([^\s'\"]++)")
 
 
-class Parser(argparse.ArgumentParser):
+class DispatcherParser(argparse.ArgumentParser):
     """As `discovery.command_line.Parser`, which takes half a second to import; quotes no password of a URL."""
 
     def error(self, message: str) -> NoReturn:
         """Say it in one line; exit code 2."""
-        from discovery.command_line import Parser as OurParser
+        from discovery.command_line import Parser
 
-        OurParser(prog=self.prog).error(_AUTHORITY.sub(_without_credentials, message))
+        Parser(prog=self.prog).error(_AUTHORITY.sub(_without_credentials, message))
 
 
 class _ShowVersion(argparse.Action):
@@ -39,7 +39,7 @@ class _ShowVersion(argparse.Action):
 
 def complain(message: str) -> NoReturn:
     """Exit with 2 and this."""
-    Parser(prog="python -m dispatcher").error(message)
+    DispatcherParser(prog="python -m dispatcher").error(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ServeFlags:
 
 def parse_serve(arguments: Sequence[str]) -> ServeFlags:
     """Without a command. Exits with 2 on bad input."""
-    parser = Parser(
+    parser = DispatcherParser(
         prog="python -m dispatcher",
         description="Sends queued requests to a gateway when the pool behind it has room. "
         f"For people: python -m dispatcher {'|'.join(COMMANDS)} --help",
@@ -72,7 +72,7 @@ def parse_serve(arguments: Sequence[str]) -> ServeFlags:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueueFlags:
     """Which queue a command is about: of a configuration, or of a broker, with the default rules then."""
 
     config: Path | None
@@ -84,7 +84,7 @@ class Place:
 class SubmitFlags:
     """`deadline` in seconds from now."""
 
-    place: Place
+    place: QueueFlags
     file: Path
     results: Path | None
     batch: str
@@ -97,7 +97,7 @@ class SubmitFlags:
 class LookFlags:
     """For status, cancel and dead-letters."""
 
-    place: Place
+    place: QueueFlags
     ids: tuple[str, ...]
     limit: int
     json: bool
@@ -145,8 +145,10 @@ def parse_look(command: str, arguments: Sequence[str]) -> LookFlags:
     return LookFlags(_place(parser, given), tuple(getattr(given, "ids", ())), given.limit, given.json)
 
 
-def _parser(command: str, description: str) -> Parser:
-    parser = Parser(prog=f"python -m dispatcher {command}", description=description, allow_abbrev=False)
+def _parser(command: str, description: str) -> DispatcherParser:
+    parser = DispatcherParser(
+        prog=f"python -m dispatcher {command}", description=description, allow_abbrev=False
+    )
     parser.add_argument("--config", type=Path, metavar="FILE", help="the dispatcher's configuration")
     parser.add_argument("--broker", metavar="URL", help="in place of --config: redis://HOST:PORT/DB")
     parser.add_argument(
@@ -155,12 +157,12 @@ def _parser(command: str, description: str) -> Parser:
     return parser
 
 
-def _place(parser: Parser, given: argparse.Namespace) -> Place:
+def _place(parser: DispatcherParser, given: argparse.Namespace) -> QueueFlags:
     if (given.config is None) == (given.broker is None):
         parser.error("say where the queue is: --config FILE, or --broker URL --queue NAME")
     if given.broker is not None and given.queue is None:
         parser.error("--broker needs --queue NAME")
-    return Place(given.config, given.broker, given.queue)
+    return QueueFlags(given.config, given.broker, given.queue)
 
 
 def _count(text: str) -> int:

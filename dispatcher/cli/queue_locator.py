@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dispatcher.broker.opening import open_broker
-from dispatcher.broker.queue import Broker, Queue, Rules
+from dispatcher.broker.queue import Broker, Queue, QueueRules
 from dispatcher.broker.validation import checked_name
-from dispatcher.cli.flags import Place
-from dispatcher.config.config_error import ConfigError
+from dispatcher.cli.flags import QueueFlags
+from dispatcher.config.config_error import DispatcherConfigError
 from dispatcher.config.urls import broker_url
 
 
@@ -18,39 +18,39 @@ class Opened(NamedTuple):
 
     broker: Broker
     queue: Queue
-    rules: Rules
+    rules: QueueRules
 
 
 @asynccontextmanager
-async def opened(place: Place) -> AsyncIterator[Opened]:
+async def opened(place: QueueFlags) -> AsyncIterator[Opened]:
     """The queue that the flags name; raises ConfigError, QueueError and OSError."""
     if place.config is not None:
         url, name, rules = _configured(place.config, place.queue)
     else:
-        url, name, rules = place.broker or "", place.queue or "", Rules()
+        url, name, rules = place.broker or "", place.queue or "", QueueRules()
     try:
         broker_url(url)
     except ValueError as error:
-        raise ConfigError("--broker", str(error)) from error
+        raise DispatcherConfigError("--broker", str(error)) from error
     try:
         checked_name(name)
     except ValueError as error:
-        raise ConfigError("--queue", str(error)) from error
+        raise DispatcherConfigError("--queue", str(error)) from error
     if url.startswith("memory:"):
-        raise ConfigError(
+        raise DispatcherConfigError(
             "broker", "the queue of memory:// lives in the dispatcher itself; use its front door"
         )
     async with open_broker(url) as broker, broker.queue(name, rules) as queue:
         yield Opened(broker, queue, rules)
 
 
-def _configured(path: Path, name: str | None) -> tuple[str, str, Rules]:
+def _configured(path: Path, name: str | None) -> tuple[str, str, QueueRules]:
     """Broker, queue and rules; `name` may be left out where there is one only."""
     from dispatcher.config.reloading import load  # what reads a file takes longer than the question
 
     config = load(path)
     if name is None and len(config.queues) != 1:
         names = ", ".join(queue.name for queue in config.queues) or "none"
-        raise ConfigError("--queue", f"say which queue; there are: {names}")
+        raise DispatcherConfigError("--queue", f"say which queue; there are: {names}")
     chosen = config.queue(name or config.queues[0].name)
     return config.broker, chosen.name, chosen.rules

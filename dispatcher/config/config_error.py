@@ -1,7 +1,7 @@
 """What is wrong with a configuration, apart from what it takes to read one."""
 
 
-class ConfigError(ValueError):
+class DispatcherConfigError(ValueError):
     """The configuration is not sound; the text names the place and what could stand there, and quotes no secret."""
 
     def __init__(self, place: str, problem: str) -> None:

@@ -17,10 +17,10 @@ from pydantic import (
     model_validator,
 )
 
-from dispatcher.broker.queue import Rules
+from dispatcher.broker.queue import QueueRules
 from dispatcher.broker.result_lists import ResultLists
 from dispatcher.broker.validation import LEAST_WEIGHT, LONGEST_KEPT_MS, LONGEST_LEASE_MS, names_a_tenant
-from dispatcher.config.config_error import ConfigError
+from dispatcher.config.config_error import DispatcherConfigError
 from dispatcher.config.duration import parse_duration, parse_size
 from dispatcher.config.known_fields import first_fault, only_known
 from dispatcher.config.urls import broker_url, http_url
@@ -63,7 +63,7 @@ Name = Annotated[str, Field(pattern=_NAME)]
 HttpUrl = Annotated[str, BeforeValidator(_expanded), AfterValidator(http_url)]
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """Part of a configuration: exact types, and no field that is not known."""
 
     model_config = ConfigDict(strict=True, frozen=True)
@@ -74,14 +74,14 @@ class Section(BaseModel):
         return only_known(cls, given)
 
 
-class HttpConfig(Section):
+class HttpConfig(ConfigSection):
     """Where health, metrics and the front door listen."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8081, ge=0, le=65535)
 
 
-class TargetConfig(Section):
+class TargetConfig(ConfigSection):
     """A gateway that takes requests. `concurrency`: on their way from one process, over all its queues."""
 
     name: Name
@@ -101,7 +101,7 @@ class TargetConfig(Section):
         return self
 
 
-class IntakeConfig(Section):
+class IntakeConfig(ConfigSection):
     """A sorted set that producers of the Go processor fill. `tenant_attribute`: the metadata that names the tenant.
 
     `result_lists`: the only lists that a message may name for its result; empty: any that is not in use here.
@@ -112,7 +112,7 @@ class IntakeConfig(Section):
     result_lists: list[Annotated[str, Field(min_length=1)]] = []
 
 
-class QueueConfig(Section):
+class QueueConfig(ConfigSection):
     """One queue, its gate and where its requests go. `lease`: how soon a killed replica's requests are taken over."""
 
     name: Name
@@ -131,9 +131,9 @@ class QueueConfig(Section):
     intake: IntakeConfig | None = None
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> QueueRules:
         """What the broker must know."""
-        return Rules(
+        return QueueRules(
             lease_ms=int(self.lease * 1000),
             max_deliveries=self.max_deliveries,
             result_ttl_ms=int(self.result_ttl * 1000),
@@ -148,7 +148,7 @@ class QueueConfig(Section):
         try:
             return parse_gate(self.gate, f"queues.{self.name}.gate")
         except GateConfigError as error:
-            raise ConfigError("", str(error)) from error
+            raise DispatcherConfigError("", str(error)) from error
 
     def route(self, target: TargetConfig) -> Route:
         """Where and how its requests are sent."""
@@ -161,7 +161,7 @@ class QueueConfig(Section):
         )
 
 
-class FrontDoorConfig(Section):
+class FrontDoorConfig(ConfigSection):
     """The OpenAI-compatible way in. `tokens`: tenant → bearer token; without any, everybody is "default"."""
 
     queue: str
@@ -184,7 +184,7 @@ class FrontDoorConfig(Section):
         return self
 
 
-class Config(Section):
+class Config(ConfigSection):
     """The file as it stands."""
 
     broker: Annotated[str, BeforeValidator(_expanded), AfterValidator(broker_url), Field(repr=False)]
@@ -208,7 +208,7 @@ class Config(Section):
         for queue in self.queues:
             if queue.name == name:
                 return queue
-        raise ConfigError(
+        raise DispatcherConfigError(
             "", f"there is no queue {name!r}; there are {_listed([q.name for q in self.queues])}"
         )
 
@@ -221,19 +221,19 @@ def read_config(text: str, environment: Mapping[str, str]) -> Config:
         mark = error.problem_mark or error.context_mark
         place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
         said = _QUOTED.sub("...", error.problem or error.context or "")
-        raise ConfigError("", f"not YAML: {said}{place}; {_YAML_RULE}") from error
+        raise DispatcherConfigError("", f"not YAML: {said}{place}; {_YAML_RULE}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(
+        raise DispatcherConfigError(
             "", "not YAML: a character, a date or a number in it is none, or it is nested too deep"
         ) from error
     if not isinstance(given, dict):
-        raise ConfigError("", "expected a mapping with broker, targets and queues")
+        raise DispatcherConfigError("", "expected a mapping with broker, targets and queues")
     config = _read(Config, given, environment)
     _consistent(config)
     return config
 
 
-S = TypeVar("S", bound=Section)
+S = TypeVar("S", bound=ConfigSection)
 
 
 def _read(section: type[S], given: object, environment: Mapping[str, str]) -> S:
@@ -241,7 +241,7 @@ def _read(section: type[S], given: object, environment: Mapping[str, str]) -> S:
         return section.model_validate(given, context=environment)
     except ValidationError as error:
         path, said = first_fault(error)
-        raise ConfigError(_place(path), said) from error
+        raise DispatcherConfigError(_place(path), said) from error
 
 
 def _consistent(config: Config) -> None:
@@ -251,15 +251,15 @@ def _consistent(config: Config) -> None:
     for queue in config.queues:
         place = f"queues.{queue.name}"
         if config.broker.startswith("memory:") and (queue.intake or queue.results == "go-list"):
-            raise ConfigError(place, "intake and results: go-list need a Redis broker")
+            raise DispatcherConfigError(place, "intake and results: go-list need a Redis broker")
         if queue.target not in names:
-            raise ConfigError(
+            raise DispatcherConfigError(
                 f"{place}.target", f"there is no target {queue.target!r}; there are {_listed(names)}"
             )
         try:
             queue.route(config.target(queue.target)).target_path()
         except IllegalRequestError as error:
-            raise ConfigError(f"{place}.path", str(error)) from error
+            raise DispatcherConfigError(f"{place}.path", str(error)) from error
     _one_unit_a_target(config)
     _no_result_among_requests(config)
     if config.front_door is not None:
@@ -273,7 +273,7 @@ def _one_unit_a_target(config: Config) -> None:
         for unit in sorted(queue.gate_spec().units):
             name, other = first.setdefault(queue.target, (queue.name, unit))
             if unit != other:
-                raise ConfigError(
+                raise DispatcherConfigError(
                     f"queues.{queue.name}.gate",
                     f"target {queue.target!r} is counted by {name!r} in {other} and by {queue.name!r} in {unit}; "
                     "expected one unit for all gates of a target",
@@ -286,7 +286,7 @@ def _no_result_among_requests(config: Config) -> None:
         used = [("result_list", queue.rules.result_list), *(("intake.result_lists", name) for name in listed)]
         for field, name in used:
             if refusal := ResultLists(config.intake_keys).refusal(name):
-                raise ConfigError(
+                raise DispatcherConfigError(
                     f"queues.{queue.name}.{field}", refusal.replace("result_queue_name", "it", 1)
                 )
 
@@ -294,7 +294,7 @@ def _no_result_among_requests(config: Config) -> None:
 def _no_name_twice(place: str, names: Sequence[str]) -> None:
     for name, count in Counter(names).items():
         if count > 1:
-            raise ConfigError(place, f"the name {name!r} stands twice")
+            raise DispatcherConfigError(place, f"the name {name!r} stands twice")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dispatcher.broker.queue import QueueError
-from dispatcher.config.config_error import ConfigError
+from dispatcher.config.config_error import DispatcherConfigError
 from dispatcher.config.config_file import Config, read_config
 from dispatcher.config.os_reason import os_reason
 
@@ -25,11 +25,11 @@ def load(path: Path) -> Config:
     try:
         return read_config(path.read_text(), os.environ)
     except OSError as error:
-        raise ConfigError("", f"{path} cannot be read: {os_reason(error)}; {_EXPECTED}") from error
+        raise DispatcherConfigError("", f"{path} cannot be read: {os_reason(error)}; {_EXPECTED}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError("", f"{path} cannot be read: it is not UTF-8; {_EXPECTED}") from error
-    except ConfigError as error:
-        raise ConfigError(str(path), str(error)) from error
+        raise DispatcherConfigError("", f"{path} cannot be read: it is not UTF-8; {_EXPECTED}") from error
+    except DispatcherConfigError as error:
+        raise DispatcherConfigError(str(path), str(error)) from error
 
 
 class Reloadable(Protocol):
@@ -84,7 +84,7 @@ class Reloading:
                 log.info("%s is in force", self._path)
             self._current = config
             self._failed = ""
-        except (ConfigError, QueueError) as error:
+        except (DispatcherConfigError, QueueError) as error:
             if str(error) != self._failed:
                 log.error("the configuration stays as it was: %s", error)
             self._failed = str(error)

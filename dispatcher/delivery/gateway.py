@@ -48,7 +48,7 @@ _NOBODY_THERE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GatewayAnswer:
     """A whole HTTP response; `retry_after` in seconds, `dropped_reason` empty where the target names none."""
 
     status: int
@@ -101,7 +101,7 @@ class Gateway:
 
     async def post(
         self, path: str, headers: Mapping[str, str], body: bytes, timeout: float
-    ) -> Answer | NoAnswer:
+    ) -> GatewayAnswer | NoAnswer:
         """POST `body` as it is; at most `timeout` seconds. Cancelled: the connection is closed.
 
         `path` and `headers` (names in lower case) must be legal already, as `dispatcher.delivery.outgoing` makes them.
@@ -127,7 +127,9 @@ class Gateway:
             f"POST {self._prefix}{path} HTTP/1.1\r\nHost: {host}\r\n{given}Content-Length: {len(body)}\r\n{last}\r\n"
         ).encode()
 
-    async def _ask(self, connector: aiohttp.TCPConnector, head: bytes, body: bytes) -> Answer | NoAnswer:
+    async def _ask(
+        self, connector: aiohttp.TCPConnector, head: bytes, body: bytes
+    ) -> GatewayAnswer | NoAnswer:
         """Raises aiohttp.ClientError, HttpProcessingError and _UnheardError."""
         way = await self._connect(connector)
         rest: asyncio.Task[None] | None = None
@@ -143,7 +145,7 @@ class Gateway:
             if len(body) > _WITH_HEAD:
                 rest = asyncio.create_task(_write(way.protocol, memoryview(body)[_WITH_HEAD:]))
             answer = await self._read(way)
-            keep = isinstance(answer, Answer) and (rest is None or rest.done())
+            keep = isinstance(answer, GatewayAnswer) and (rest is None or rest.done())
             return answer
         finally:
             way.leave(keep=keep)
@@ -169,7 +171,7 @@ class Gateway:
                 return _Way(connection, protocol, transport, kept=True)
             connection.close()
 
-    async def _read(self, way: "_Way") -> Answer | NoAnswer:
+    async def _read(self, way: "_Way") -> GatewayAnswer | NoAnswer:
         try:
             message, payload = await way.protocol.read()
         except aiohttp.ClientConnectionError as error:
@@ -186,7 +188,7 @@ class Gateway:
             return NoAnswer(f"the answer is larger than {self._max_answer} bytes", final=True)
         asked = headers.get("Retry-After")
         wait = None if asked is None else parse_retry_after(asked, self._now())
-        return Answer(message.code, body, wait, _text(headers.get(DROPPED_REASON, "")))
+        return GatewayAnswer(message.code, body, wait, _text(headers.get(DROPPED_REASON, "")))
 
 
 class _UnheardError(Exception):

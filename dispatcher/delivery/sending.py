@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dispatcher.broker.message import Candidate, Claim, ErrorCode
+from dispatcher.broker.message import Claim, DispatchCandidate, ErrorCode
 from dispatcher.broker.queue import Queue, QueueError
-from dispatcher.delivery.gateway import Answer, Gateway, NoAnswer
+from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
 from dispatcher.delivery.outage import Outage
 from dispatcher.delivery.outgoing import IllegalRequestError, Route
 from dispatcher.delivery.verdict import Final, Release, Verdict, failure, judge, outcome_of
 from dispatcher.gates.gate import Outcome, Slot
-from dispatcher.telemetry.observer import Observer
+from dispatcher.telemetry.observer import DispatchObserver
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
@@ -28,7 +28,7 @@ class Admission:
     """A gate's slot, held for one candidate; left exactly once."""
 
     def __init__(
-        self, candidate: Candidate, manager: contextlib.AbstractAsyncContextManager[Slot], slot: Slot
+        self, candidate: DispatchCandidate, manager: contextlib.AbstractAsyncContextManager[Slot], slot: Slot
     ) -> None:
         self.candidate = candidate
         self._manager: contextlib.AbstractAsyncContextManager[Slot] | None = manager
@@ -88,7 +88,7 @@ class Sender:
     route: Route
     request_timeout: float
     now_ms: Callable[[], int]
-    observer: Observer
+    observer: DispatchObserver
     outage: Outage
     rng: random.Random
 
@@ -127,8 +127,8 @@ class Sender:
         await flight.admission.leave(outcome_of(answer), _retry_after(answer))
         return judge(claim, answer, self.now_ms(), self.rng)
 
-    def _reached(self, answer: Answer | NoAnswer) -> None:
-        if isinstance(answer, Answer):
+    def _reached(self, answer: GatewayAnswer | NoAnswer) -> None:
+        if isinstance(answer, GatewayAnswer):
             self.outage.answered()
         elif not answer.reached:
             self.outage.unreached(answer.reason)
@@ -153,5 +153,5 @@ class Sender:
         return await self.queue.retry(claim, verdict.delay_ms)
 
 
-def _retry_after(answer: Answer | NoAnswer) -> float | None:
-    return answer.retry_after if isinstance(answer, Answer) else None
+def _retry_after(answer: GatewayAnswer | NoAnswer) -> float | None:
+    return answer.retry_after if isinstance(answer, GatewayAnswer) else None

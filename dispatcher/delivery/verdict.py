@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dispatcher.broker.message import Claim, ErrorCode, Result
 from dispatcher.broker.validation import error_payload
 from dispatcher.delivery.backoff import retry_delay
-from dispatcher.delivery.gateway import Answer, NoAnswer
+from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
 from dispatcher.gates.gate import Outcome
 
 
@@ -36,7 +36,7 @@ class Release:
 Verdict = Final | Again | Release
 
 
-def outcome_of(answer: Answer | NoAnswer) -> Outcome:
+def outcome_of(answer: GatewayAnswer | NoAnswer) -> Outcome:
     """What a gate may learn: taken, refused for want of room (429, or 503 with a reason), or nothing."""
     if isinstance(answer, NoAnswer):
         return Outcome.OTHER
@@ -45,7 +45,7 @@ def outcome_of(answer: Answer | NoAnswer) -> Outcome:
     return Outcome.ACCEPTED if answer.status < 400 else Outcome.OTHER
 
 
-def judge(claim: Claim, answer: Answer | NoAnswer, now_ms: int, rng: random.Random) -> Verdict:
+def judge(claim: Claim, answer: GatewayAnswer | NoAnswer, now_ms: int, rng: random.Random) -> Verdict:
     """`now_ms` is the broker's clock. An answer below 500 but for 429 is final, as is whatever has no time left."""
     remaining_ms = claim.request.deadline_ms - now_ms
     if isinstance(answer, NoAnswer):
@@ -62,7 +62,7 @@ def judge(claim: Claim, answer: Answer | NoAnswer, now_ms: int, rng: random.Rand
     if delay is not None:
         return Again(int(delay * 1000), reason)
     late = f"the deadline leaves no time for another attempt; the last one: {reason}"
-    if isinstance(answer, Answer):
+    if isinstance(answer, GatewayAnswer):
         return Final(_result(claim, answer, now_ms, ErrorCode.DEADLINE_EXCEEDED, late))
     return failure(claim, ErrorCode.DEADLINE_EXCEEDED, late, now_ms, attempts=claim.attempt + 1)
 
@@ -76,13 +76,13 @@ def failure(claim: Claim, code: ErrorCode, message: str, now_ms: int, *, attempt
 
 
 def _result(
-    claim: Claim, answer: Answer, now_ms: int, code: ErrorCode | None = None, message: str = ""
+    claim: Claim, answer: GatewayAnswer, now_ms: int, code: ErrorCode | None = None, message: str = ""
 ) -> Result:
     request = claim.request
     attempts = claim.attempt + 1
     return Result(request.id, request.token, answer.status, answer.body, code, message, attempts, now_ms)
 
 
-def _said(answer: Answer) -> str:
+def _said(answer: GatewayAnswer) -> str:
     why = f", {answer.dropped_reason}" if answer.dropped_reason else ""
     return f"HTTP {answer.status}{why}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
-class SourceError(Exception):
+class GateSourceError(Exception):
     """A source gave nothing that can be believed; the text is the cause."""
 
 
@@ -27,5 +27,5 @@ class Access:
         try:
             token = Path(self.bearer_token_file).read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise SourceError(f"no token in {self.bearer_token_file}: {type(error).__name__}") from error
+            raise GateSourceError(f"no token in {self.bearer_token_file}: {type(error).__name__}") from error
         return {"Authorization": f"Bearer {token}"}

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Self
 
-from dispatcher.broker.message import Candidate
+from dispatcher.broker.message import DispatchCandidate
 from dispatcher.gates.gate import DispatchGate, Slot
 
 
@@ -32,7 +32,7 @@ class AllOfGate:
         return min(gate.budget() for gate in self.gates)
 
     @asynccontextmanager
-    async def admit(self, candidate: Candidate) -> AsyncIterator[Slot]:
+    async def admit(self, candidate: DispatchCandidate) -> AsyncIterator[Slot]:
         """As `dispatcher.gates.gate.DispatchGate`; what the target said is told to every gate."""
         async with AsyncExitStack() as granted:
             slots = [await granted.enter_async_context(gate.admit(candidate)) for gate in self.gates]

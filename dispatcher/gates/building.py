@@ -19,12 +19,12 @@ from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.joint import joint
 from dispatcher.gates.ledger_gate import Gauge, LedgerGate, in_bytes, in_requests
 from dispatcher.gates.local import LocalConcurrencyGate
-from dispatcher.gates.meter import Meter, MeterRules, Meters, MeterState, Source
+from dispatcher.gates.meter import Meter, MeterRules, Meters, MeterSource, MeterState
 from dispatcher.gates.parameters import (
     BudgetParameters,
     LocalParameters,
     MetricParameters,
-    NoParameters,
+    NoGateParameters,
     Parameters,
     QuotaParameters,
     ScrapeParameters,
@@ -91,7 +91,7 @@ def _over_ledger(specs: Sequence[GateSpec], around: Surroundings) -> LedgerGate:
     return LedgerGate(opened, around.ledger, in_bytes if units == {"bytes"} else in_requests)
 
 
-def _constant(spec: GateSpec, given: NoParameters, around: Surroundings) -> OpenGauge:
+def _constant(spec: GateSpec, given: NoGateParameters, around: Surroundings) -> OpenGauge:
     return steady
 
 
@@ -119,7 +119,7 @@ def _leaves(spec: GateSpec) -> Iterator[GateSpec]:
         yield from _leaves(one)
 
 
-def _metered(make: Callable[[Any, aiohttp.ClientSession], Source]) -> BuildGauge:
+def _metered(make: Callable[[Any, aiohttp.ClientSession], MeterSource]) -> BuildGauge:
     def build(spec: GateSpec, given: MetricParameters, around: Surroundings) -> OpenGauge:
         _can_close(spec, given, around.workers)
         try:

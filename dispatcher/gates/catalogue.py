@@ -12,7 +12,7 @@ from dispatcher.gates.parameters import (
     BudgetParameters,
     LocalParameters,
     MetricParameters,
-    NoParameters,
+    NoGateParameters,
     Parameters,
     QueryParameters,
     QuotaParameters,
@@ -81,7 +81,7 @@ def _read(kind: type[Parameters], given: object, place: str) -> Parameters:
 
 
 GATES: Final[Mapping[str, type[Parameters]]] = {
-    "constant": NoParameters,
+    "constant": NoGateParameters,
     "prometheus-saturation": SaturationParameters,
     "prometheus-budget": BudgetParameters,
     "prometheus-query": QueryParameters,

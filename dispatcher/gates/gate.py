@@ -7,7 +7,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Protocol, Self
 
-from dispatcher.broker.message import Candidate
+from dispatcher.broker.message import DispatchCandidate
 
 
 class Scope(Enum):
@@ -59,7 +59,7 @@ class DispatchGate(Protocol):
     def budget(self) -> float:
         """max(0, D - B), the budget less the baseline, in 0..1, for metrics and `--dry-run`; 0 where nothing can be read."""
 
-    def admit(self, candidate: Candidate) -> AbstractAsyncContextManager[Slot]:
+    def admit(self, candidate: DispatchCandidate) -> AbstractAsyncContextManager[Slot]:
         """Enter: the candidate may go, raises RefusedError at once otherwise. Leave: the slot is given back.
 
         May be left in another task than it was entered in; left by an exception it counts as UNUSED.

@@ -9,7 +9,7 @@ from typing import Final, Protocol, Self
 
 from dispatcher.broker.account import LONGEST_RETRY_AFTER_MS
 from dispatcher.broker.ledger import Ledger, Reading, Refusal, Reservation
-from dispatcher.broker.message import Candidate
+from dispatcher.broker.message import DispatchCandidate
 from dispatcher.broker.queue import QueueError
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
 from dispatcher.gates.heartbeat import beating
@@ -44,12 +44,12 @@ class Gauge(Protocol):
         """Until there is another reading than when `looks` was `seen`, at most `timeout` seconds."""
 
 
-def in_requests(candidate: Candidate) -> int:
+def in_requests(candidate: DispatchCandidate) -> int:
     """Capacity counted in requests, or in what the queue says each one costs."""
     return max(1, candidate.units)
 
 
-def in_bytes(candidate: Candidate) -> int:
+def in_bytes(candidate: DispatchCandidate) -> int:
     """Capacity counted in bytes of payload."""
     return max(1, candidate.size)
 
@@ -57,7 +57,7 @@ def in_bytes(candidate: Candidate) -> int:
 class _Admission(AbstractAsyncContextManager[Slot]):
     """One admission, entered once: a generator would cost each request twice as much."""
 
-    def __init__(self, gate: "LedgerGate", candidate: Candidate) -> None:
+    def __init__(self, gate: "LedgerGate", candidate: DispatchCandidate) -> None:
         self._gate = gate
         self._candidate = candidate
 
@@ -79,7 +79,7 @@ class LedgerGate:
         self,
         gauge: Callable[[], AbstractAsyncContextManager[Gauge]],
         ledger: Ledger,
-        units: Callable[[Candidate], int] = in_requests,
+        units: Callable[[DispatchCandidate], int] = in_requests,
     ) -> None:
         self._open_gauge = gauge
         self._ledger = ledger
@@ -111,10 +111,10 @@ class LedgerGate:
     def budget(self) -> float:
         return float(self.gauge.budget()) if self._gauge is not None else 0.0
 
-    def admit(self, candidate: Candidate) -> AbstractAsyncContextManager[Slot]:
+    def admit(self, candidate: DispatchCandidate) -> AbstractAsyncContextManager[Slot]:
         return _Admission(self, candidate)
 
-    async def enter(self, candidate: Candidate) -> Reservation:
+    async def enter(self, candidate: DispatchCandidate) -> Reservation:
         """Reserve for it; raises RefusedError."""
         reservation = await self._reserve(candidate)
         self._held[reservation.id] = reservation
@@ -126,7 +126,7 @@ class LedgerGate:
         with suppress(QueueError):  # the ledger tells it later, or the lease ends
             await self._settle(reservation, slot)
 
-    async def _reserve(self, candidate: Candidate) -> Reservation:
+    async def _reserve(self, candidate: DispatchCandidate) -> Reservation:
         gauge = self.gauge
         reading, looks = gauge.reading(), gauge.looks
         if reading.headroom <= 0:

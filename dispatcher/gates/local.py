@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
-from dispatcher.broker.message import Candidate
+from dispatcher.broker.message import DispatchCandidate
 from dispatcher.broker.wake_up import Changes
 from dispatcher.gates.gate import RefusedError, Scope, Slot
 
@@ -31,7 +31,7 @@ class LocalConcurrencyGate:
         return max(0.0, (self._limit - self._taken) / self._limit)
 
     @asynccontextmanager
-    async def admit(self, candidate: Candidate) -> AsyncIterator[Slot]:
+    async def admit(self, candidate: DispatchCandidate) -> AsyncIterator[Slot]:
         if self._taken >= self._limit:
             seen = self._changes.count
             reason = f"{self._limit} requests of this process are on their way"

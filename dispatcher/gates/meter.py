@@ -13,11 +13,11 @@ from typing import Protocol, Self
 import aiohttp
 
 from dispatcher.broker.budget import ZERO
-from dispatcher.broker.ledger import Look, Reading
+from dispatcher.broker.ledger import LedgerState, Reading
 from dispatcher.broker.queue import QueueError
 from dispatcher.broker.room import Room
 from dispatcher.broker.wake_up import Changes
-from dispatcher.gates.access import SourceError
+from dispatcher.gates.access import GateSourceError
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Measurement:
     threshold: Fraction
 
 
-class Source(Protocol):
+class MeterSource(Protocol):
     """Where the state of a target can be read."""
 
     @property
@@ -90,8 +90,8 @@ class Meter:
 
     def __init__(
         self,
-        source: Source,
-        look: Callable[[], Awaitable[Look]],
+        source: MeterSource,
+        look: Callable[[], Awaitable[LedgerState]],
         rules: MeterRules,
         *,
         monotonic: Callable[[], float] = time.monotonic,
@@ -170,7 +170,7 @@ class Meter:
             started = self._monotonic()
             try:
                 self._held = await self._look()
-            except (SourceError, QueueError) as error:
+            except (GateSourceError, QueueError) as error:
                 self._failed(str(error))
             except Exception as error:
                 logger.exception("reading %s: a fault", self._source.name)
@@ -190,7 +190,7 @@ class Meter:
             async with asyncio.timeout(self._rules.timeout):
                 found = await self._source.measure()
         except TimeoutError as error:
-            raise SourceError(f"no answer within {self._rules.timeout:g} s") from error
+            raise GateSourceError(f"no answer within {self._rules.timeout:g} s") from error
         headroom, age_ms = found.capacity * found.spare, round(found.age * 1000)
         left = self._room.looked(round(started * 1000), headroom, ledger.in_flight, age_ms=age_ms)
         at_ms = ledger.now_ms - age_ms - round(self._rules.lag * 1000)

@@ -9,7 +9,7 @@ from typing import Final
 import aiohttp
 
 from dispatcher.broker.budget import exact
-from dispatcher.gates.access import Access, SourceError
+from dispatcher.gates.access import Access, GateSourceError
 from dispatcher.gates.reader import age_of, fetch
 from dispatcher.gates.target_source import Sample
 
@@ -54,7 +54,7 @@ class PageReader:
         for metric in self._metrics:
             found = list(samples(text, metric, self._labels))
             if not found and self._absent is None:
-                raise SourceError(f"the page has no {metric} with the labels {dict(self._labels)}")
+                raise GateSourceError(f"the page has no {metric} with the labels {dict(self._labels)}")
             total += self._combine(value for value, _ in found) if found else self._absent or Fraction(0)
             age = max([age, *(age_of(at / 1000, served_at) for _, at in found if at is not None)])
         return Sample(total, age)
@@ -83,12 +83,12 @@ def samples(text: str, metric: str, labels: Mapping[str, str]) -> Iterator[tuple
     for said in _lines(text, metric):
         found = _SAMPLE.fullmatch(said) if len(said) <= _LINE else None
         if found is None:
-            raise SourceError(f"a line of {metric} is no sample, behind the name it has {said[:40]!r}")
+            raise GateSourceError(f"a line of {metric} is no sample, behind the name it has {said[:40]!r}")
         if not _has(found["labels"] or "", labels):
             continue
         value = exact(found["value"])
         if value is None or value < 0:
-            raise SourceError(f"{metric} is {found['value'][:40]}, expected a finite number from 0 on")
+            raise GateSourceError(f"{metric} is {found['value'][:40]}, expected a finite number from 0 on")
         yield value, int(found["time"]) if found["time"] else None
 
 
@@ -104,7 +104,7 @@ def _lines(text: str, metric: str) -> Iterator[str]:
             newline = page.find("\n", start, start + _LINE + 1)
             yield page[start : newline if newline >= 0 else start + _LINE + 1]
     if at >= 0:
-        raise SourceError(f"more than {_LINES} lines begin with {metric}")
+        raise GateSourceError(f"more than {_LINES} lines begin with {metric}")
 
 
 _ENDS: Final = frozenset("{ \t\r\n")

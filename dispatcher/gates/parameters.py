@@ -49,7 +49,7 @@ class Parameters(BaseModel):
         return only_known(cls, given)
 
 
-class NoParameters(Parameters):
+class NoGateParameters(Parameters):
     pass
 
 

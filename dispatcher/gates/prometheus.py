@@ -9,7 +9,7 @@ from typing import Any, Final
 import aiohttp
 
 from dispatcher.broker.budget import exact
-from dispatcher.gates.access import Access, SourceError
+from dispatcher.gates.access import Access, GateSourceError
 from dispatcher.gates.reader import age_of, fetch
 from dispatcher.gates.target_source import Sample
 
@@ -43,7 +43,7 @@ class PrometheusReader:
             if found is not None:
                 value, at = found
                 return Sample(value, age_of(at, document.served_at))
-        raise SourceError(f"Prometheus has no sample of {' nor of '.join(self._queries)}")
+        raise GateSourceError(f"Prometheus has no sample of {' nor of '.join(self._queries)}")
 
 
 def _only_sample(body: bytes) -> tuple[Fraction, float] | None:
@@ -51,16 +51,16 @@ def _only_sample(body: bytes) -> tuple[Fraction, float] | None:
     try:
         answer = json.loads(body)
         if answer["status"] != "success":
-            raise SourceError(f"Prometheus says {answer.get('error', 'no success')!s:.200}")
+            raise GateSourceError(f"Prometheus says {answer.get('error', 'no success')!s:.200}")
         time_and_text = _point(answer["data"])
         if time_and_text is None:
             return None
         at, text = float(time_and_text[0]), time_and_text[1]
     except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
-        raise SourceError(f"no answer of Prometheus: {type(error).__name__}") from error
+        raise GateSourceError(f"no answer of Prometheus: {type(error).__name__}") from error
     value = exact(text) if isinstance(text, str) else None
     if value is None:
-        raise SourceError(f"the sample is {text!s:.40}, expected a finite number")
+        raise GateSourceError(f"the sample is {text!s:.40}, expected a finite number")
     return value.limit_denominator(DENOMINATOR), at
 
 
@@ -69,9 +69,9 @@ def _point(data: dict[str, Any]) -> Any:
     if kind == "scalar":
         return result
     if kind != "vector":
-        raise SourceError(f"the query gives a {kind!s:.20}, expected an instant vector or a scalar")
+        raise GateSourceError(f"the query gives a {kind!s:.20}, expected an instant vector or a scalar")
     if len(result) > 1:
-        raise SourceError(
+        raise GateSourceError(
             f"the query gives {len(result)} samples, expected one: aggregate them, as with max(...)"
         )
     return result[0]["value"] if result else None

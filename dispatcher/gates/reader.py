@@ -9,14 +9,14 @@ from typing import Final
 
 import aiohttp
 
-from dispatcher.gates.access import Access, SourceError
+from dispatcher.gates.access import Access, GateSourceError
 
 LARGEST: Final = 8 * 1024 * 1024
 """Bytes of a document."""
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class FetchedPage:
     """`served_at`: when, in Unix seconds, by the server's own clock where it tells it."""
 
     body: bytes
@@ -30,18 +30,20 @@ async def fetch(
     *,
     tls: ssl.SSLContext | bool,
     query: dict[str, str] | None = None,
-) -> Document:
+) -> FetchedPage:
     """The document; raises SourceError for everything that is no answer 200. No redirects."""
     try:
         async with session.get(
             url, params=query, headers=access.headers(), ssl=tls, allow_redirects=False
         ) as answer:
             if answer.status != 200:
-                raise SourceError(f"{answer.url.origin()} answered with status {answer.status}, expected 200")
+                raise GateSourceError(
+                    f"{answer.url.origin()} answered with status {answer.status}, expected 200"
+                )
             body = await _whole(answer)
-            return Document(body, _served_at(answer.headers.get("Date", "")))
+            return FetchedPage(body, _served_at(answer.headers.get("Date", "")))
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise SourceError(str(error) or type(error).__name__) from error
+        raise GateSourceError(str(error) or type(error).__name__) from error
 
 
 async def _whole(answer: aiohttp.ClientResponse) -> bytes:
@@ -49,14 +51,14 @@ async def _whole(answer: aiohttp.ClientResponse) -> bytes:
     async for piece in answer.content.iter_any():
         body += piece
         if len(body) > LARGEST:
-            raise SourceError(f"more than {LARGEST} bytes")
+            raise GateSourceError(f"more than {LARGEST} bytes")
     return bytes(body)
 
 
 def age_of(at: float, served_at: float) -> float:
     """How old a sample of the Unix time `at` was when it was served; raises SourceError for a time that makes no sense."""
     if not at <= served_at + AHEAD or isinf(at):
-        raise SourceError(f"its time is {at:.14g}, expected one in Unix seconds that is not to come")
+        raise GateSourceError(f"its time is {at:.14g}, expected one in Unix seconds that is not to come")
     return max(0.0, served_at - at)
 
 

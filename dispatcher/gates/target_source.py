@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Final, Protocol
 
 from dispatcher.broker.budget import ZERO, closing_point, spare, system_capacity
-from dispatcher.gates.access import SourceError
+from dispatcher.gates.access import GateSourceError
 from dispatcher.gates.meter import Measurement
 
 
@@ -76,4 +76,4 @@ _MOST_SERVERS: Final = 1_000_000
 
 def _check(what: str, value: Fraction, most: int) -> None:
     if not 0 <= value <= most:
-        raise SourceError(f"{what} is {float(value):g}, expected one from 0 to {most}")
+        raise GateSourceError(f"{what} is {float(value):g}, expected one from 0 to {most}")

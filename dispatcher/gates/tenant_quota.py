@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from dispatcher.broker.ledger import Refusal
-from dispatcher.broker.message import Candidate
+from dispatcher.broker.message import DispatchCandidate
 from dispatcher.broker.queue import QueueError
 from dispatcher.broker.quota import Grant, Quota, QuotaMode, Quotas
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
@@ -47,7 +47,7 @@ class TenantQuotaGate:
         return 1.0
 
     @asynccontextmanager
-    async def admit(self, candidate: Candidate) -> AsyncIterator[Slot]:
+    async def admit(self, candidate: DispatchCandidate) -> AsyncIterator[Slot]:
         """As `dispatcher.gates.gate.DispatchGate`; refuses the candidate's tenant only."""
         grant = await self._take(candidate.tenant)
         self._held[grant.id] = grant

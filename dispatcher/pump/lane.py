@@ -12,7 +12,7 @@ from dispatcher.delivery.sending import Admission, Flight, Sender
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.pump.pump import Pump
 from dispatcher.pump.slots import Slots
-from dispatcher.telemetry.observer import Observer
+from dispatcher.telemetry.observer import DispatchObserver
 
 SWEEP_EVERY = 1.0
 """Seconds."""
@@ -38,7 +38,7 @@ class Lane:
         self.gate = gate
         self._slots = slots
         self._sender = sender
-        self._observer: Observer = sender.observer
+        self._observer: DispatchObserver = sender.observer
         self._lease, self._beat_every = lease, lease / BEATS_PER_LEASE
         self._flights: dict[str, Flight] = {}
         self._revoked: dict[str, None] = {}

@@ -14,7 +14,7 @@ from dispatcher.broker.opening import Intake, open_intake
 from dispatcher.broker.queue import Broker
 from dispatcher.broker.quota import Quotas
 from dispatcher.broker.result_lists import ResultLists
-from dispatcher.config.config_error import ConfigError
+from dispatcher.config.config_error import DispatcherConfigError
 from dispatcher.config.config_file import Config, QueueConfig, TargetConfig
 from dispatcher.config.os_reason import os_reason
 from dispatcher.delivery.gateway import Gateway
@@ -26,7 +26,7 @@ from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.meter import Meters
 from dispatcher.pump.lane import Lane
 from dispatcher.pump.slots import Slots
-from dispatcher.telemetry.observer import Observer
+from dispatcher.telemetry.observer import DispatchObserver
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Shared:
     broker: Broker
     quotas: Quotas
     meters: Meters
-    observer: Callable[[str, str], Observer]
+    observer: Callable[[str, str], DispatchObserver]
     """Of a queue, by its name and its target's."""
     now_ms: Callable[[], int]
     owner: str
@@ -206,7 +206,7 @@ def _gate(queue: QueueConfig, around: Surroundings) -> DispatchGate:
     try:
         return build_gate(queue.gate_spec(), around)
     except GateConfigError as error:
-        raise ConfigError("", str(error)) from error
+        raise DispatcherConfigError("", str(error)) from error
 
 
 def trusted(target: TargetConfig) -> ssl.SSLContext | None:
@@ -216,7 +216,7 @@ def trusted(target: TargetConfig) -> ssl.SSLContext | None:
     try:
         return ssl.create_default_context(cafile=target.ca_file)
     except OSError as error:
-        raise ConfigError(
+        raise DispatcherConfigError(
             f"targets.{target.name}.ca_file",
             f"no certificates in {target.ca_file}: {os_reason(error)}; expected a PEM file that this user can read",
         ) from error

@@ -7,13 +7,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from dispatcher.broker.message import Candidate, Claim
+from dispatcher.broker.message import Claim, DispatchCandidate
 from dispatcher.broker.queue import Queue, QueueError
 from dispatcher.delivery.sending import Admission
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Scope
 from dispatcher.pump.closed_gate_log import Standstill
 from dispatcher.pump.slots import Slots
-from dispatcher.telemetry.observer import Observer
+from dispatcher.telemetry.observer import DispatchObserver
 
 BATCH = 128
 """Requests looked at, and claimed, in one round."""
@@ -25,7 +25,7 @@ FAULT_PAUSE = 5.0
 """Seconds after a fault of ours or of a gate."""
 
 Pause = Callable[[], Awaitable[object]]
-Refused = tuple[Candidate, RefusedError]
+Refused = tuple[DispatchCandidate, RefusedError]
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class Sorted:
     back: list[Admission] = field(default_factory=list)
 
 
-def sort_out(candidates: Sequence[Candidate], answers: Sequence[Admission | RefusedError]) -> Sorted:
+def sort_out(candidates: Sequence[DispatchCandidate], answers: Sequence[Admission | RefusedError]) -> Sorted:
     """Those before the first refusal that holds up everybody, but for those behind a refusal of their own tenant."""
     found = Sorted()
     held_up: frozenset[str] = frozenset()
@@ -95,7 +95,7 @@ def sort_out(candidates: Sequence[Candidate], answers: Sequence[Admission | Refu
     return found
 
 
-def _covers(candidate: Candidate, claim: Claim) -> bool:
+def _covers(candidate: DispatchCandidate, claim: Claim) -> bool:
     return candidate.tenant == claim.request.tenant and candidate.size >= len(claim.request.payload)
 
 
@@ -112,7 +112,7 @@ class Pump:
         slots: Slots,
         owner: str,
         launch: Callable[[Claim, Admission, float], None],
-        observer: Observer,
+        observer: DispatchObserver,
     ) -> None:  # fmt: skip
         self._queue = queue
         self._gate = gate
@@ -184,7 +184,9 @@ class Pump:
             pause = self._refused(candidate, refusal)
         return pause
 
-    async def _take(self, candidates: Sequence[Candidate], skipped: frozenset[str]) -> Sequence[Refused]:
+    async def _take(
+        self, candidates: Sequence[DispatchCandidate], skipped: frozenset[str]
+    ) -> Sequence[Refused]:
         answers = await self._admit(candidates)
         left = deque(answers.portions)
         try:
@@ -195,7 +197,7 @@ class Pump:
             await _leave([admission for admissions, _ in left for admission in admissions])
         return answers.refused
 
-    async def _admit(self, candidates: Sequence[Candidate]) -> Sorted:
+    async def _admit(self, candidates: Sequence[DispatchCandidate]) -> Sorted:
         answers = await asyncio.gather(*map(self._ask, candidates), return_exceptions=True)
         granted = [answer for answer in answers if isinstance(answer, Admission)]
         for fault in answers:
@@ -207,7 +209,7 @@ class Pump:
         await _leave(answered.back)
         return answered
 
-    async def _ask(self, candidate: Candidate) -> Admission | RefusedError:
+    async def _ask(self, candidate: DispatchCandidate) -> Admission | RefusedError:
         manager = self._gate.admit(candidate)
         try:
             return Admission(candidate, manager, await manager.__aenter__())
@@ -237,7 +239,7 @@ class Pump:
         for claim in list(strangers):
             request = claim.request
             size = len(request.payload)
-            seen = Candidate(request.id, request.token, request.tenant, request.deadline_ms, size)
+            seen = DispatchCandidate(request.id, request.token, request.tenant, request.deadline_ms, size)
             answer = await self._ask(seen)
             if isinstance(answer, Admission):
                 strangers.remove(claim)
@@ -248,7 +250,7 @@ class Pump:
         self.standstill.over("it goes on")
         self._launch(claim, admission, asked)
 
-    def _refused(self, candidate: Candidate, refusal: RefusedError) -> Pause | None:
+    def _refused(self, candidate: DispatchCandidate, refusal: RefusedError) -> Pause | None:
         self._observer.refused(candidate, refusal)
         if refusal.scope is Scope.QUEUE:
             self.waits_for = refusal.reason

@@ -10,12 +10,12 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dispatcher.broker.message import Candidate, Claim
+from dispatcher.broker.message import Claim, DispatchCandidate
 from dispatcher.broker.validation import counted_as
-from dispatcher.delivery.gateway import Answer, NoAnswer
+from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
 from dispatcher.delivery.verdict import Again, Final, Verdict, outcome_of
 from dispatcher.gates.gate import Outcome, RefusedError, Scope
-from dispatcher.telemetry.observer import Observer
+from dispatcher.telemetry.observer import DispatchObserver
 
 PREFIX = "llm_d_async_async_"
 LABELS = ("queue_id", "queue_name", "pool_name")
@@ -50,7 +50,7 @@ class Times:
         family.add_metric(labels, list(zip(names, accumulate(self._counts), strict=True)), self._sum)
 
 
-class QueueCounts(Observer):
+class QueueCounts(DispatchObserver):
     """Everything of one queue, plain numbers: a request changes ten of them. Each series is there at 0."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class QueueCounts(Observer):
         self.inference = Times(_INFERENCE_BUCKETS)
         self.message = Times(_MESSAGE_BUCKETS)
 
-    def refused(self, candidate: Candidate, refusal: RefusedError) -> None:
+    def refused(self, candidate: DispatchCandidate, refusal: RefusedError) -> None:
         """Count it under whom it holds up."""
         self.gate["quota_exhausted" if refusal.scope is Scope.TENANT else "gate_closed"] += 1
 
@@ -77,7 +77,7 @@ class QueueCounts(Observer):
         if claim.attempt == 0:
             self.counters["request"] += 1
 
-    def answered(self, claim: Claim, answer: Answer | NoAnswer, seconds: float) -> None:
+    def answered(self, claim: Claim, answer: GatewayAnswer | NoAnswer, seconds: float) -> None:
         """How long it took, and whether it was shed."""
         self.inference.observe(seconds * 1000)
         if outcome_of(answer) is Outcome.OVERLOADED:
@@ -97,7 +97,7 @@ class QueueCounts(Observer):
     def sweeping(self) -> None: ...
 
 
-class Telemetry(Collector):
+class DispatcherTelemetry(Collector):
     """What a metrics page shows of this process. `in_force`: the configuration file as it stands is what runs."""
 
     def __init__(self) -> None:

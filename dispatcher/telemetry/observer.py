@@ -2,16 +2,16 @@
 
 from typing import Protocol
 
-from dispatcher.broker.message import Candidate, Claim
-from dispatcher.delivery.gateway import Answer, NoAnswer
+from dispatcher.broker.message import Claim, DispatchCandidate
+from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
 from dispatcher.delivery.verdict import Verdict
 from dispatcher.gates.gate import RefusedError
 
 
-class Observer(Protocol):
+class DispatchObserver(Protocol):
     """Of one queue. Each method returns at once."""
 
-    def refused(self, candidate: Candidate, refusal: RefusedError) -> None:
+    def refused(self, candidate: DispatchCandidate, refusal: RefusedError) -> None:
         """The gate said: not now."""
 
     def claimed(self, claim: Claim) -> None:
@@ -19,7 +19,7 @@ class Observer(Protocol):
 
     def sent(self, claim: Claim) -> None: ...
 
-    def answered(self, claim: Claim, answer: Answer | NoAnswer, seconds: float) -> None:
+    def answered(self, claim: Claim, answer: GatewayAnswer | NoAnswer, seconds: float) -> None:
         """The attempt is over; nothing is published yet."""
 
     def settled(self, claim: Claim, verdict: Verdict, ours: bool) -> None:

@@ -114,7 +114,7 @@ class RequestHandler(Section):
     parsers: list[Ref] = []
 
 
-class Document(Section):
+class ConfigDocument(Section):
     """The file as it stands."""
 
     api_version: Literal["llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"]
@@ -132,15 +132,15 @@ class Document(Section):
 S = TypeVar("S", bound=Section)
 
 
-def read_document(given: dict[str, Any], problems: Problems) -> Document:
+def read_document(given: dict[str, Any], problems: Problems) -> ConfigDocument:
     """The file as far as it can be read; what cannot is told, and stands there as nothing that can be used."""
-    document = problems.of(lambda: read_section(Document, given, ""))
-    return document or Document.model_validate(_usable(given))
+    document = problems.of(lambda: read_section(ConfigDocument, given, ""))
+    return document or ConfigDocument.model_validate(_usable(given))
 
 
 def _usable(given: dict[str, Any]) -> dict[str, Any]:
     """The sections that can be read. Of lists each element counts by itself: one that is broken keeps its place."""
-    fields = {field.alias or name: field for name, field in Document.model_fields.items()}
+    fields = {field.alias or name: field for name, field in ConfigDocument.model_fields.items()}
     usable: dict[str, Any] = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}
     for name in given.keys() & fields.keys() - usable.keys():
         value = given[name]
@@ -150,7 +150,7 @@ def _usable(given: dict[str, Any]) -> dict[str, Any]:
             usable[name] = [_is_section(ProfileSpec, one) or _broken_profile(one) for one in value]
         else:
             alone = usable | {name: value}
-            usable = alone if _is_section(Document, alone) else usable
+            usable = alone if _is_section(ConfigDocument, alone) else usable
     return usable
 
 

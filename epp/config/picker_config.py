@@ -13,9 +13,9 @@ from pydantic.alias_generators import to_camel
 
 from epp.config.catalogue import PLUGINS, Role
 from epp.config.document import (
+    ConfigDocument,
     DataLayer,
     DetectorRef,
-    Document,
     FlowControl,
     PriorityBand,
     read_document,
@@ -140,7 +140,7 @@ def _check_policies(flow: FlowControl, plugins: Plugins, problems: Problems) -> 
 _GATES: Final = ("flowControl", "haPopulateNonLeaderDatastore")
 
 
-def _detector(document: Document, plugins: Plugins) -> SaturationDetector:
+def _detector(document: ConfigDocument, plugins: Plugins) -> SaturationDetector:
     new, old = document.flow_control.saturation_detector, document.saturation_detector
     place = "flowControl.saturationDetector" if new or not old else "saturationDetector"
     ref = (new or old or DetectorRef()).plugin_ref
@@ -200,7 +200,7 @@ def _file_discovery(layer: DataLayer, plugins: Plugins) -> FileDiscoveryParamete
     return found.parameters if isinstance(found.parameters, FileDiscoveryParameters) else None
 
 
-def _is_passthrough(document: Document, plugins: Plugins, problems: Problems) -> bool:
+def _is_passthrough(document: ConfigDocument, plugins: Plugins, problems: Problems) -> bool:
     listed = [(ref, f"requestHandler.parsers[{i}]") for i, ref in enumerate(document.request_handler.parsers)]
     if not listed and document.parser is not None:
         listed = [(document.parser, "parser")]
@@ -211,7 +211,7 @@ def _is_passthrough(document: Document, plugins: Plugins, problems: Problems) ->
     return bool(found) and all(plugin and plugin.kind is PLUGINS["passthrough-parser"] for plugin in found)
 
 
-def _warnings(document: Document) -> Iterator[str]:
+def _warnings(document: ConfigDocument) -> Iterator[str]:
     if not document.api_version.startswith("llm-d.ai/"):
         yield f"apiVersion {document.api_version} is the older name of llm-d.ai/v1alpha1"
     if document.flow_control.model_fields_set - {"saturation_detector"}:

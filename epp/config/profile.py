@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from epp.config.catalogue import Role
-from epp.config.document import Document, ProfilePlugin, ProfileSpec
+from epp.config.document import ConfigDocument, ProfilePlugin, ProfileSpec
 from epp.config.parameters import PickerParameters, PrefixProducerParameters, PrefixScorerParameters
 from epp.config.plugins import Plugin, Plugins
 from epp.config.problems import ConfigError, Problems
@@ -27,7 +27,7 @@ class BuiltProfile:
 
 
 def read_profile(
-    document: Document, plugins: Plugins, staleness: float, problems: Problems
+    document: ConfigDocument, plugins: Plugins, staleness: float, problems: Problems
 ) -> BuiltProfile | None:
     """The one profile of the file, or all of its plugins in one; None where a problem was told."""
     spec = problems.of(partial(_profile_spec, document, plugins))
@@ -37,7 +37,7 @@ def read_profile(
     return problems.of(partial(_build_profile, used, plugins, staleness))
 
 
-def _profile_spec(document: Document, plugins: Plugins) -> ProfileSpec:
+def _profile_spec(document: ConfigDocument, plugins: Plugins) -> ProfileSpec:
     profiles = document.scheduling_profiles
     if len(profiles) > 1:
         names = ", ".join(profile.name for profile in profiles)

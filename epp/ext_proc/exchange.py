@@ -14,7 +14,7 @@ from epp.ext_proc import answers, protocol
 from epp.ext_proc.answers import Answer
 from epp.ext_proc.body import Body, Budget, Buffer
 from epp.ext_proc.director_protocol import Deferral, Directing, Observer
-from epp.ext_proc.exchange_settings import Rules
+from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.ext_proc.protocol import ProtocolVersion, Rejection, Subset
 from epp.scheduling.director import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest
@@ -72,7 +72,7 @@ class Exchange:
     def __init__(
         self,
         director: Directing,
-        rules: Rules,
+        rules: ExchangeSettings,
         observer: Observer | None = None,
         budget: Budget | None = None,
     ) -> None:

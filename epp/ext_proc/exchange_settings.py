@@ -6,7 +6,7 @@ from epp.ext_proc.protocol import ProtocolVersion
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ExchangeSettings:
     """What all exchanges of a picker have in common; `max_body_bytes` is what one request may make it hold.
 
     `heeds_subset` False: the data plane's hint which endpoints may be picked is not looked at.

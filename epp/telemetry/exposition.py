@@ -65,7 +65,7 @@ class Exposition:
 
     async def _render(self, form: Form) -> bytes:
         started = time.monotonic()
-        page = _Page(self._counted, list(self._looked_up.collect()))
+        page = _RenderedPage(self._counted, list(self._looked_up.collect()))
         body = self._kept[form] = await anyio.to_thread.run_sync(form.encode, page)
         pause = min(KEPT * (time.monotonic() - started), KEPT_AT_MOST)
         asyncio.get_running_loop().call_later(pause, self._kept.pop, form, None)
@@ -73,7 +73,7 @@ class Exposition:
 
 
 @dataclass(frozen=True, slots=True)
-class _Page(Collector):
+class _RenderedPage(Collector):
     counted: Collector
     looked_up: Sequence[Metric]
 

@@ -14,7 +14,7 @@ from epp.config.tls_rules import TlsRules
 from epp.wire.server import certificate
 from epp.wire.server.certificate import Certificate
 from epp.wire.server.tls import server_context
-from epp.wire.transport import ListenError, Place
+from epp.wire.transport import ListenAddress, ListenError
 from runtime.serving.pages import PageServer
 from runtime.serving.sockets import listening_sockets
 
@@ -28,7 +28,7 @@ Start = Callable[[Coroutine[Any, Any, None]], None]
 async def serving(app: web.Application, settings: Settings, start: Start) -> AsyncIterator[str]:
     """`host:port`, the real one; raises ListenError and CertificateError."""
     host = settings.metrics_address or settings.host
-    place = Place(host, settings.metrics_port)
+    place = ListenAddress(host, settings.metrics_port)
     tls = _tls(settings, start)
     try:
         listening = listening_sockets(host, settings.metrics_port)

@@ -18,7 +18,7 @@ class ListenError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ListenAddress:
     """Where to listen; `host` is an IP without brackets, "::" is every interface, IPv4 too; port 0 is any free one.
 
     `max_message` is in bytes. With `client_ca`, PEM, only clients that show a certificate of it are served.
@@ -75,7 +75,7 @@ class Transport(Protocol):
     def drain(self) -> None:
         """End each stream, with OK, as soon as its response headers are answered and no body passes through it."""
 
-    def listener(self, place: Place, *, processing: bool) -> Listener:
+    def listener(self, place: ListenAddress, *, processing: bool) -> Listener:
         """One port with health, and with ext_proc where `processing`."""
 
 

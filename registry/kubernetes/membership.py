@@ -14,13 +14,13 @@ import tenacity
 from discovery.errors import DiscoveryError, RegistrationError
 from discovery.instance import Instance, check_instance_id
 from discovery.kubernetes.rbac import explain_refusal
-from discovery.kubernetes.refusal import Refusal, read_refusal
+from discovery.kubernetes.refusal import ApiRefusal, read_refusal
 from discovery.kubernetes.selection import Selection
-from discovery.kubernetes.transport import Response, Transport, TransportError
+from discovery.kubernetes.transport import ApiTransport, Response, TransportError
 from discovery.kubernetes.wire import decode_status
 from discovery.source import ComponentKey
-from registry.kubernetes.pod import Pod, missing_address, read_pod
-from registry.kubernetes.pod_service import LIST_SERVICES, Service, ServiceList, Visibility
+from registry.kubernetes.pod import OwnPod, missing_address, read_pod
+from registry.kubernetes.pod_service import LIST_SERVICES, PodService, PodServiceList, Visibility
 
 _PATIENCE: Final = 30.0
 """Seconds for which an API server may be away when a worker registers."""
@@ -36,7 +36,7 @@ class ServiceCheck:
     `port_name` are by what discovery finds a component. `patience` in seconds.
     """
 
-    connect: Callable[[], Awaitable[Transport]]
+    connect: Callable[[], Awaitable[ApiTransport]]
     selection: Selection
     port_name: str = "http"
     patience: float = _PATIENCE
@@ -92,7 +92,7 @@ class KubernetesMembership:
     async def leave(self) -> None:
         """Nothing to take back: the control plane drops a pod that is not ready, terminating or gone."""
 
-    def _compare(self, pod: Pod) -> None:
+    def _compare(self, pod: OwnPod) -> None:
         told = {
             "instance id": (self._instance_id, pod.name),
             "Kubernetes namespace": (self._namespace, pod.namespace),
@@ -103,7 +103,7 @@ class KubernetesMembership:
                     f"the {what} {given!r} was given, but a pod's own counts, {own!r}: leave it out"
                 )
 
-    async def _services(self, check: ServiceCheck, namespace: str) -> list[Service]:
+    async def _services(self, check: ServiceCheck, namespace: str) -> list[PodService]:
         try:
             transport = await check.connect()
         except DiscoveryError as error:
@@ -123,7 +123,7 @@ class _UnavailableError(RegistrationError):
         self.wait = wait
 
 
-async def _patiently(transport: Transport, namespace: str, patience: float) -> list[Service]:
+async def _patiently(transport: ApiTransport, namespace: str, patience: float) -> list[PodService]:
     retrying = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(_UnavailableError),
         stop=tenacity.stop_before_delay(patience),
@@ -141,7 +141,7 @@ def _pause(state: tenacity.RetryCallState) -> float:
     return max(_BACKOFF(state), error.wait if isinstance(error, _UnavailableError) else 0.0)
 
 
-async def _list_services(transport: Transport, namespace: str) -> list[Service]:
+async def _list_services(transport: ApiTransport, namespace: str) -> list[PodService]:
     path = f"/api/v1/namespaces/{namespace}/services"
     try:
         with anyio.fail_after(_ANSWER_DEADLINE):
@@ -155,7 +155,7 @@ async def _list_services(transport: Transport, namespace: str) -> list[Service]:
         refusal = read_refusal(response.status, decode_status(body), response.headers)
         raise _refused(refusal, path, namespace)
     try:
-        return msgspec.json.decode(body, type=ServiceList).items or []
+        return msgspec.json.decode(body, type=PodServiceList).items or []
     except msgspec.DecodeError as error:
         said = body[:_SHOWN].decode(errors="replace")
         raise RegistrationError(
@@ -174,7 +174,7 @@ async def _read(response: Response) -> bytes:
     return bytes(body)
 
 
-def _refused(refusal: Refusal, path: str, namespace: str) -> RegistrationError:
+def _refused(refusal: ApiRefusal, path: str, namespace: str) -> RegistrationError:
     if refusal.code == 429 or refusal.code >= 500:
         return _UnavailableError(f"{path}: {refusal.text}", refusal.wait or 0.0)
     reason = explain_refusal(refusal.code, refusal.text, LIST_SERVICES, namespace)

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from discovery.kubernetes.opening import find_cluster, read_options
 from discovery.kubernetes.selection import SERVICE_TEMPLATE, LabelSelection, Selection, ServiceSelection
-from discovery.kubernetes.transport import ClusterTransport, Transport
+from discovery.kubernetes.transport import ApiTransport, ClusterTransport
 from registry.kubernetes.membership import KubernetesMembership, ServiceCheck
 from registry.registration import Announcement, MembershipRegistry
 
@@ -47,7 +47,7 @@ def _service_check(options: Mapping[str, str], url: str) -> ServiceCheck | None:
     if options.get("labels") == "true":
         selection = LabelSelection()
 
-    async def connect() -> Transport:
+    async def connect() -> ApiTransport:
         return ClusterTransport(await find_cluster(options))
 
     return ServiceCheck(connect, selection, options.get("port", "http")) if wanted == "true" else None

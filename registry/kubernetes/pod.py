@@ -18,7 +18,7 @@ _LABEL_LINE: Final = re.compile(r'([^="]+)="([^"\\]*)"')
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
+class OwnPod:
     """One pod. `address` None: nobody said (the downward API has it as a variable only, `POD_IP`)."""
 
     name: str
@@ -44,7 +44,7 @@ def labels_of(key: ComponentKey) -> Mapping[str, str]:
     return {NAMESPACE_LABEL: key.namespace, COMPONENT_LABEL: key.component}
 
 
-def read_pod(environment: Mapping[str, str]) -> Pod:
+def read_pod(environment: Mapping[str, str]) -> OwnPod:
     """`POD_NAME`, `POD_UID`, `POD_NAMESPACE` and `POD_IP`, else (without the last) the files `name`, `uid`,
     `namespace` in `$ADSUM_PODINFO`; the labels from the file `labels` there. Blocking.
 
@@ -56,7 +56,7 @@ def read_pod(environment: Mapping[str, str]) -> Pod:
     missing = [word for word, value in known.items() if not value]
     if missing or labels is None:
         raise RegistrationError(_missing(folder, missing, labels is None))
-    return Pod(
+    return OwnPod(
         name=known["name"] or "",
         uid=known["uid"] or "",
         namespace=known["namespace"] or "",

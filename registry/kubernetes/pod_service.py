@@ -9,12 +9,12 @@ import msgspec
 from discovery.errors import RegistrationError
 from discovery.kubernetes.rbac import Right
 from discovery.source import ComponentKey
-from registry.kubernetes.pod import Pod, labels_of
+from registry.kubernetes.pod import OwnPod, labels_of
 
 LIST_SERVICES: Final = Right("", "services", ("list",))
 
 
-class ServicePort(msgspec.Struct, frozen=True):
+class PodServicePort(msgspec.Struct, frozen=True):
     """One of a Service's ports. `targetPort` unset: the same as `port`; a string names a port of the container."""
 
     port: int = 0
@@ -26,10 +26,10 @@ class ServicePort(msgspec.Struct, frozen=True):
         return self.targetPort or self.port
 
 
-class ServiceSpec(msgspec.Struct, frozen=True):
+class PodServiceSpec(msgspec.Struct, frozen=True):
     type: str | None = None
     selector: dict[str, str] | None = None
-    ports: list[ServicePort] | None = None
+    ports: list[PodServicePort] | None = None
 
 
 class ServiceMetadata(msgspec.Struct, frozen=True):
@@ -37,11 +37,11 @@ class ServiceMetadata(msgspec.Struct, frozen=True):
     labels: dict[str, str] | None = None
 
 
-class Service(msgspec.Struct, frozen=True):
+class PodService(msgspec.Struct, frozen=True):
     """What of a Service decides whether a pod is in its EndpointSlices."""
 
     metadata: ServiceMetadata
-    spec: ServiceSpec = ServiceSpec()
+    spec: PodServiceSpec = PodServiceSpec()
 
     def selects(self, labels: Mapping[str, str]) -> bool:
         """As the EndpointSlice controller does: all of the selector; none and an empty one select nothing."""
@@ -51,10 +51,10 @@ class Service(msgspec.Struct, frozen=True):
         return all(labels.get(name) == value for name, value in selector.items())
 
 
-class ServiceList(msgspec.Struct, frozen=True):
+class PodServiceList(msgspec.Struct, frozen=True):
     """The answer to a list; `items` is null when there are none."""
 
-    items: list[Service] | None = None
+    items: list[PodService] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Visibility:
     port_name: str
     port: int
 
-    def check(self, pod: Pod, services: Sequence[Service]) -> None:
+    def check(self, pod: OwnPod, services: Sequence[PodService]) -> None:
         """RegistrationError unless one of `services`, those of the pod's namespace, makes the pod visible."""
         selecting = [service for service in services if service.selects(pod.labels)]
         visible = [service for service in selecting if self._is_watched(service)]
@@ -78,13 +78,13 @@ class Visibility:
         if all(problems):
             raise RegistrationError(f"{problems[0]} In the Service's spec it must say:\n{self._ports(2)}")
 
-    def _is_watched(self, service: Service) -> bool:
+    def _is_watched(self, service: PodService) -> bool:
         if self.service is not None:
             return service.metadata.name == self.service
         carried = service.metadata.labels or {}
         return all(carried.get(name) == value for name, value in labels_of(self.key).items())
 
-    def _hidden(self, pod: Pod, services: Sequence[Service], selecting: Sequence[Service]) -> str:
+    def _hidden(self, pod: OwnPod, services: Sequence[PodService], selecting: Sequence[PodService]) -> str:
         """Why no watcher sees the pod, from the nearest miss."""
         who = f"pod {pod.name} of {self.key} is invisible: "
         if selecting:
@@ -100,7 +100,7 @@ class Visibility:
             return f"{who}no Service in namespace {pod.namespace!r} selects it."
         return f"{who}Service {self.service} is there, but {_misses(named, pod)}."
 
-    def _port_problem(self, service: Service) -> str | None:
+    def _port_problem(self, service: PodService) -> str | None:
         name = service.metadata.name
         ports = {port.name or "": port for port in service.spec.ports or ()}
         if self.port_name not in ports:
@@ -117,7 +117,7 @@ class Visibility:
             )
         return None
 
-    def _manifest(self, pod: Pod) -> str:
+    def _manifest(self, pod: OwnPod) -> str:
         labels = labels_of(self.key)
         pairs = "\n".join(f"    {name}: {value}" for name, value in labels.items())
         carried = "" if self.service is not None else f"\n  labels:\n{pairs}"
@@ -133,7 +133,7 @@ class Visibility:
         return f"{start}ports:\n{start}  - {{name: {self.port_name}, port: {self.port}, targetPort: {self.port}}}"
 
 
-def _misses(service: Service, pod: Pod) -> str:
+def _misses(service: PodService, pod: OwnPod) -> str:
     selector = service.spec.selector or {}
     if service.spec.type == "ExternalName":
         return "it is of type ExternalName, which selects nothing"

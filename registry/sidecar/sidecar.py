@@ -25,7 +25,7 @@ _MODELS_LIMIT: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class FollowedServer:
     """The server that is followed, and how. Times are in seconds; `models_path` None: it lists no models."""
 
     server: URL
@@ -49,7 +49,7 @@ class Sidecar:
 
     def __init__(
         self,
-        followed: Followed,
+        followed: FollowedServer,
         handle: InstanceHandle,
         session: aiohttp.ClientSession,
         file: DocumentFile | None = None,

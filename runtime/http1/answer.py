@@ -28,7 +28,7 @@ class AnswerCutError(AnswerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """A whole answer. `head`: its header fields as they came. `reusable`: the connection may be asked again."""
 
     status: int
@@ -71,7 +71,7 @@ class AnswerReader:
         self._chunks = 0
         self._length: int | None = None
 
-    def feed(self, data: bytes | memoryview) -> Answer | None:
+    def feed(self, data: bytes | memoryview) -> HttpAnswer | None:
         """The answer if these bytes complete it; raises AnswerError."""
         self._buffer += data
         while not self._status:
@@ -85,12 +85,12 @@ class AnswerReader:
             return None
         reusable = self._keeps and len(self._buffer) == self._length
         del self._buffer[self._length :]
-        return Answer(self._status, self._head, self._buffer, reusable)
+        return HttpAnswer(self._status, self._head, self._buffer, reusable)
 
-    def end(self) -> Answer:
+    def end(self) -> HttpAnswer:
         """The connection is closed: that ends a body that did not say how long it is; raises AnswerError."""
         if self._status and not self._chunked and self._length is None:
-            return Answer(self._status, self._head, self._buffer, reusable=False)
+            return HttpAnswer(self._status, self._head, self._buffer, reusable=False)
         raise AnswerCutError("the connection was closed before the answer was whole")
 
     def _read_head(self) -> bool:
@@ -145,7 +145,7 @@ class AnswerReader:
             if self._length > self._limit:
                 raise self._too_much()
 
-    def _read_chunks(self) -> Answer | None:
+    def _read_chunks(self) -> HttpAnswer | None:
         at = 0
         try:
             while (line := self._buffer.find(b"\r\n", at, at + _CHUNK_LINE)) >= 0:
@@ -168,14 +168,14 @@ class AnswerReader:
         finally:
             del self._buffer[:at]
 
-    def _read_trailers(self, line: int) -> Answer | None:
+    def _read_trailers(self, line: int) -> HttpAnswer | None:
         """`line`: where the size of the last chunk ends. What stands in the trailers does not matter."""
         end = self._buffer.find(b"\r\n\r\n", line)
         if end < 0:
             if len(self._buffer) - line > _HEAD:
                 raise AnswerError(f"its trailer fields take more than {_HEAD} bytes")
             return None
-        return Answer(self._status, self._head, self._body, self._keeps and end + 4 == len(self._buffer))
+        return HttpAnswer(self._status, self._head, self._body, self._keeps and end + 4 == len(self._buffer))
 
     def _chunk_size(self, line: bytes) -> int:
         if self._chunks >= _CHUNKS:

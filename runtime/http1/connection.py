@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable
 from typing import TypeAlias, cast
 
-from runtime.http1.answer import Answer, AnswerCutError, AnswerError, AnswerReader
+from runtime.http1.answer import AnswerCutError, AnswerError, AnswerReader, HttpAnswer
 
 Place: TypeAlias = tuple[str, int]
 
@@ -40,7 +40,7 @@ class KeptConnection:
         read: Callable[[], AnswerReader],
         until: float,
         connected: Callable[[], object] | None = None,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """The answer; raises AnswerError, OSError, TimeoutError at `until` (on the loop's clock).
 
         `connected` is called when a connection was made for it.
@@ -88,7 +88,7 @@ class KeptConnection:
 
     async def _ask_over(
         self, connection: "_Connection", request: bytes, reader: AnswerReader, until: float
-    ) -> Answer:
+    ) -> HttpAnswer:
         self._connection = connection
         reusable = False
         try:
@@ -113,9 +113,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._buffer = buffer
         self._transport: asyncio.Transport
         self._reader: AnswerReader
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answer: asyncio.Future[HttpAnswer] | None = None
 
-    async def ask(self, request: bytes, reader: AnswerReader, until: float) -> Answer:
+    async def ask(self, request: bytes, reader: AnswerReader, until: float) -> HttpAnswer:
         """The answer; raises AnswerError, OSError when the connection breaks, TimeoutError at `until` (loop's)."""
         loop = asyncio.get_running_loop()
         self._reader, self.heard = reader, False

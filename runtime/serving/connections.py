@@ -8,7 +8,7 @@ SWEEP: Final = 5.0
 """Seconds between two looks for what is idle for too long, at most."""
 
 
-class Connection(Protocol):
+class ServedConnection(Protocol):
     """What may be closed when it is idle."""
 
     @property
@@ -24,7 +24,7 @@ class Connections:
     def __init__(self, most: int, idle_timeout: float) -> None:
         self.most = most
         self._idle_timeout = idle_timeout
-        self.open: set[Connection] = set()
+        self.open: set[ServedConnection] = set()
         self.arriving = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -64,4 +64,4 @@ class Connections:
         self._timer = loop.call_later(min(SWEEP, self._idle_timeout), self._again, loop)
 
 
-_since: Callable[[tuple[float, Connection]], float] = lambda found: found[0]
+_since: Callable[[tuple[float, ServedConnection]], float] = lambda found: found[0]

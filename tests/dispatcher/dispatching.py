@@ -13,8 +13,8 @@ from dispatcher.broker.queue import Broker, Queue
 from dispatcher.config.config_file import Config, read_config
 from dispatcher.gates.meter import Meters
 from dispatcher.pump.lanes import Lanes, Shared
-from dispatcher.telemetry.counters import Telemetry
-from dispatcher.telemetry.observer import Observer
+from dispatcher.telemetry.counters import DispatcherTelemetry
+from dispatcher.telemetry.observer import DispatchObserver
 
 OPEN = {"type": "constant"}
 
@@ -33,13 +33,15 @@ def document(url: str, *queues: dict[str, Any], broker: str = "memory://", **tar
 
 @asynccontextmanager
 async def dispatching(
-    broker: Broker, config: Config, observer: Callable[[str, str], Observer] | None = None
+    broker: Broker, config: Config, observer: Callable[[str, str], DispatchObserver] | None = None
 ) -> AsyncIterator[Lanes]:
     """Every queue of `config` runs."""
     clock = BrokerClock(broker.now_ms)
     await clock.sample()
     async with broker.quotas() as quotas, Meters() as meters:
-        shared = Shared(broker, quotas, meters, observer or Telemetry().of, clock.now_ms, owner="test")
+        shared = Shared(
+            broker, quotas, meters, observer or DispatcherTelemetry().of, clock.now_ms, owner="test"
+        )
         async with Lanes(shared) as lanes:
             await lanes.apply(config)
             yield lanes

@@ -7,20 +7,20 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from dispatcher.broker.message import Candidate, Claim
+from dispatcher.broker.message import Claim, DispatchCandidate
 from dispatcher.config.reloading import Reloading, load
-from dispatcher.delivery.gateway import Answer, NoAnswer
+from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
 from dispatcher.delivery.verdict import Again, Verdict
 from dispatcher.gates.gate import RefusedError
 from dispatcher.process import serve_until_told
 from dispatcher.server import DispatcherServer
-from dispatcher.telemetry.observer import Observer
+from dispatcher.telemetry.observer import DispatchObserver
 
 
-class KilledAt(Observer):
+class KilledAt(DispatchObserver):
     """Passes everything on; dies at the `count`-th time that `point` is reached."""
 
-    def __init__(self, observer: Observer, point: str, count: int) -> None:
+    def __init__(self, observer: DispatchObserver, point: str, count: int) -> None:
         self._observer = observer
         self._point = point
         self._left = count
@@ -32,7 +32,7 @@ class KilledAt(Observer):
             if self._left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    def refused(self, candidate: Candidate, refusal: RefusedError) -> None:
+    def refused(self, candidate: DispatchCandidate, refusal: RefusedError) -> None:
         self._observer.refused(candidate, refusal)
 
     def claimed(self, claim: Claim) -> None:
@@ -43,7 +43,7 @@ class KilledAt(Observer):
         self._reached("sent")
         self._observer.sent(claim)
 
-    def answered(self, claim: Claim, answer: Answer | NoAnswer, seconds: float) -> None:
+    def answered(self, claim: Claim, answer: GatewayAnswer | NoAnswer, seconds: float) -> None:
         self._reached("answered")
         self._observer.answered(claim, answer, seconds)
 
@@ -66,7 +66,7 @@ class KilledAt(Observer):
         self._observer.sweeping()
 
 
-def watched(point: str, count: int) -> Callable[[Observer, str], Observer]:
+def watched(point: str, count: int) -> Callable[[DispatchObserver, str], DispatchObserver]:
     return lambda observer, _: KilledAt(observer, point, count)
 
 

@@ -16,7 +16,7 @@ from epp.wire.messages.health_pb2 import (
     HealthListRequest,
     HealthListResponse,
 )
-from epp.wire.transport import Place, open_transport
+from epp.wire.transport import ListenAddress, open_transport
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
 READINESS = ["", "envoy.service.ext_proc.v3.ExternalProcessor", "readiness", "inference-extension"]
@@ -53,7 +53,7 @@ async def health(anyio_backend: str) -> Health:
 @pytest.fixture(params=list(TransportKind))
 async def probe(request: pytest.FixtureRequest, health: Health) -> AsyncIterator[Probe]:
     transport = open_transport(request.param, pytest.fail, health, Budget(1000), time.monotonic)
-    async with transport.listener(Place("127.0.0.1", 0), processing=False) as listener:
+    async with transport.listener(ListenAddress("127.0.0.1", 0), processing=False) as listener:
         async with aio.insecure_channel(listener.address) as channel:
             yield Probe(channel)
         health.close()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from discovery import Candidate, Instance, InstanceStatus
-from discovery.kubernetes.endpointslice import Reading, written
+from discovery.kubernetes.endpointslice import SliceReading, written
 from discovery.kubernetes.versions import age, is_older
 from discovery.kubernetes.wire import EndpointSlice, decode_list, decode_status
 from tests.kubernetes.shown import (
@@ -121,7 +121,7 @@ def test_the_seeds_labels_may_be_there() -> None:
 
 
 def test_a_port_without_protocol_is_tcp_and_an_unnamed_one_has_the_empty_name() -> None:
-    found = merged(a_slice(endpoint(), ports=[{"port": 9}]), reading=Reading(""))
+    found = merged(a_slice(endpoint(), ports=[{"port": 9}]), reading=SliceReading(""))
     assert instance(found).port == 9
 
 

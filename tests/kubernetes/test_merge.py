@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discovery.kubernetes.endpointslice import Reading, read_slice
+from discovery.kubernetes.endpointslice import SliceReading, read_slice
 from discovery.kubernetes.merge import MergedSet
 from discovery.kubernetes.wire import EndpointSlice
 from tests.kubernetes.shown import (
@@ -30,9 +30,9 @@ def test_dual_stack_is_one_instance_at_the_preferred_address() -> None:
         a_slice(endpoint(ip="fd00::1"), name="six", family="IPv6", version=9),
     )
     assert instance(merged(four, six)).address == "10.1.2.3"
-    assert instance(merged(four, six, reading=Reading(families=("IPv6", "IPv4")))).address == "fd00::1"
+    assert instance(merged(four, six, reading=SliceReading(families=("IPv6", "IPv4")))).address == "fd00::1"
     assert instance(merged(six)).authority == "[fd00::1]:8080"
-    assert only(merged(six, reading=Reading(families=("IPv4",))).snapshot()).reason is not None
+    assert only(merged(six, reading=SliceReading(families=("IPv4",))).snapshot()).reason is not None
 
 
 def test_losing_one_family_is_no_removal() -> None:
@@ -233,7 +233,7 @@ def history(
 def test_step_by_step_is_the_same_as_all_at_once(
     steps: list[tuple[str, list[dict[str, Any]] | None, bool]],
 ) -> None:
-    stepwise = MergedSet(KEY, Reading(), grace=0)
+    stepwise = MergedSet(KEY, SliceReading(), grace=0)
     state = history(steps, stepwise)
     at_once = merged(*state.values(), grace=0)
     backwards = merged(*reversed(state.values()), grace=0)
@@ -245,7 +245,7 @@ def test_step_by_step_is_the_same_as_all_at_once(
 @settings(deadline=None)
 @given(changes)
 def test_grace_only_delays(steps: list[tuple[str, list[dict[str, Any]] | None, bool]]) -> None:
-    patient, hasty = MergedSet(KEY, Reading(), grace=0.5), MergedSet(KEY, Reading(), grace=0)
+    patient, hasty = MergedSet(KEY, SliceReading(), grace=0.5), MergedSet(KEY, SliceReading(), grace=0)
     history(steps, patient)
     history(steps, hasty)
     extra = patient.snapshot().instances.keys() - hasty.snapshot().instances.keys()
@@ -260,12 +260,12 @@ def test_grace_only_delays(steps: list[tuple[str, list[dict[str, Any]] | None, b
 def test_a_pod_is_ready_once_and_only_if_a_slice_says_so(
     steps: list[tuple[str, list[dict[str, Any]] | None, bool]],
 ) -> None:
-    found = MergedSet(KEY, Reading(), grace=0)
+    found = MergedSet(KEY, SliceReading(), grace=0)
     state = history(steps, found)
     said = {
         (e.target_ref.name, e.target_ref.uid)
         for s in state.values()
-        for e in read_slice(s, KEY, Reading()).pods.values()
+        for e in read_slice(s, KEY, SliceReading()).pods.values()
         if e.target_ref is not None and e.conditions is not None and e.conditions.ready is not False
     }
     ready = [c.instance for c in found.snapshot().candidates if c.instance and c.instance.status is READY]

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 
 from registry.contract import Contract
-from registry.document import Document
+from registry.document import PublishedDocument
 from registry.server import ContractServer
 
 Serve = Callable[[Contract], Awaitable[str]]
@@ -19,8 +19,8 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 @pytest.fixture
-def document() -> Document:
-    return Document.of("decode-1", "life1")
+def document() -> PublishedDocument:
+    return PublishedDocument.of("decode-1", "life1")
 
 
 @pytest.fixture

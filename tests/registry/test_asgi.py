@@ -14,7 +14,7 @@ from discovery.check import Verdict, check_contract
 from discovery.instance import InstanceStatus
 from registry.asgi import ContractApp
 from registry.contract import Contract
-from registry.document import Document
+from registry.document import PublishedDocument
 
 Eventually = Callable[..., Awaitable[float]]
 
@@ -38,18 +38,18 @@ async def served(app: Any) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-def contract(document: Document) -> Contract:
+def contract(document: PublishedDocument) -> Contract:
     contract = Contract(max_held=2)
     contract.bind(document)
     return contract
 
 
-def hold(document: Document) -> dict[str, str]:
+def hold(document: PublishedDocument) -> dict[str, str]:
     return {"If-None-Match": document.current.etag, "Prefer": "wait=30"}
 
 
 async def test_beside_the_applications_own_routes(
-    contract: Contract, document: Document, client: aiohttp.ClientSession
+    contract: Contract, document: PublishedDocument, client: aiohttp.ClientSession
 ) -> None:
     app = fastapi.FastAPI()
 
@@ -73,7 +73,9 @@ async def test_beside_the_applications_own_routes(
                 assert response.status == status, path
 
 
-async def test_by_itself(contract: Contract, document: Document, client: aiohttp.ClientSession) -> None:
+async def test_by_itself(
+    contract: Contract, document: PublishedDocument, client: aiohttp.ClientSession
+) -> None:
     document.set_metadata({"a": 1})
     async with served(ContractApp(contract)) as url:
         async with client.head(f"{url}/metadata") as response:
@@ -86,7 +88,7 @@ async def test_by_itself(contract: Contract, document: Document, client: aiohttp
 
 
 async def test_held_get_answers_on_change(
-    contract: Contract, document: Document, client: aiohttp.ClientSession, eventually: Eventually
+    contract: Contract, document: PublishedDocument, client: aiohttp.ClientSession, eventually: Eventually
 ) -> None:
     async with served(ContractApp(contract)) as url:
         get = asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document)))
@@ -97,7 +99,7 @@ async def test_held_get_answers_on_change(
 
 
 async def test_a_reader_that_goes_away_gives_its_held_get_back(
-    contract: Contract, document: Document, client: aiohttp.ClientSession, eventually: Eventually
+    contract: Contract, document: PublishedDocument, client: aiohttp.ClientSession, eventually: Eventually
 ) -> None:
     async with served(ContractApp(contract)) as url:
         gets = [asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document))) for _ in range(2)]
@@ -108,7 +110,7 @@ async def test_a_reader_that_goes_away_gives_its_held_get_back(
 
 
 async def test_a_server_that_stops_is_not_kept_by_held_gets_once_the_instance_left(
-    contract: Contract, document: Document, client: aiohttp.ClientSession, eventually: Eventually
+    contract: Contract, document: PublishedDocument, client: aiohttp.ClientSession, eventually: Eventually
 ) -> None:
     async with served(ContractApp(contract)) as url:
         get = asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document)))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from discovery.instance import METADATA_LIMIT, InstanceStatus
 from registry.document import (
-    Answer,
-    Document,
+    DocumentAnswer,
     Hold,
+    PublishedDocument,
     Question,
     encode_metadata,
     parse_if_none_match,
@@ -28,23 +28,25 @@ JSON_VALUES = st.recursive(
 )
 
 
-def ask(document: Document, known: str | None = None, wait: str | None = None) -> Answer | Hold:
+def ask(
+    document: PublishedDocument, known: str | None = None, wait: str | None = None
+) -> DocumentAnswer | Hold:
     question = Question.of(known, f"wait={wait}" if wait else None)
     return document.current.respond(question, may_hold=True)
 
 
-def answer(document: Document, known: str | None = None, wait: str | None = None) -> Answer:
+def answer(document: PublishedDocument, known: str | None = None, wait: str | None = None) -> DocumentAnswer:
     answered = ask(document, known, wait)
-    assert isinstance(answered, Answer)
+    assert isinstance(answered, DocumentAnswer)
     return answered
 
 
-def count(document: Document) -> int:
+def count(document: PublishedDocument) -> int:
     return int(document.current.etag.strip('"').rpartition(".")[2])
 
 
 def test_answer_names_instance_incarnation_status_and_revision() -> None:
-    document = Document.of("decode-1", "life1")
+    document = PublishedDocument.of("decode-1", "life1")
     document.set_metadata({"model": {"name": "m"}})
     answered = answer(document)
     epoch = document.current.epoch
@@ -57,7 +59,7 @@ def test_answer_names_instance_incarnation_status_and_revision() -> None:
 
 
 def test_a_restarted_process_has_another_epoch() -> None:
-    epochs = {Document.of("decode-1", "life1").current.epoch for _ in range(50)}
+    epochs = {PublishedDocument.of("decode-1", "life1").current.epoch for _ in range(50)}
     assert len(epochs) == 50
     assert not any("." in epoch for epoch in epochs)
 
@@ -71,7 +73,7 @@ def test_a_restarted_process_has_another_epoch() -> None:
 def test_the_revision_moves_with_every_change_and_only_then(
     changes: list[InstanceStatus | dict[str, int]],
 ) -> None:
-    document = Document.of("decode-1", "life1")
+    document = PublishedDocument.of("decode-1", "life1")
     heard: list[int] = []
     document.listen(lambda: heard.append(count(document)))
     for change in changes:
@@ -87,7 +89,7 @@ def test_the_revision_moves_with_every_change_and_only_then(
 
 
 def test_a_listener_can_stop() -> None:
-    document, heard = Document.of("decode-1", "life1"), []
+    document, heard = PublishedDocument.of("decode-1", "life1"), []
     stop = document.listen(lambda: heard.append(1))
     stop()
     document.set_metadata({"a": 1})
@@ -111,7 +113,7 @@ def test_a_listener_can_stop() -> None:
     ],
 )
 def test_if_none_match(known: str, status: int) -> None:
-    document = Document.of("decode-1", "life1")
+    document = PublishedDocument.of("decode-1", "life1")
     answered = answer(document, known.format(document.current.etag.strip('"')))
     assert answered.status == status
     assert (answered.body == b"") == (status == 304)
@@ -119,7 +121,7 @@ def test_if_none_match(known: str, status: int) -> None:
 
 
 def test_a_known_revision_is_held_and_an_old_one_is_answered_at_once() -> None:
-    document = Document.of("decode-1", "life1")
+    document = PublishedDocument.of("decode-1", "life1")
     old = document.current.etag
     assert ask(document, old, "7") == Hold(7.0)
     document.set_status(InstanceStatus.READY)
@@ -128,7 +130,7 @@ def test_a_known_revision_is_held_and_an_old_one_is_answered_at_once() -> None:
 
 
 def test_nothing_is_held_without_a_condition_without_a_slot_or_while_draining() -> None:
-    document = Document.of("decode-1", "life1")
+    document = PublishedDocument.of("decode-1", "life1")
     etag = document.current.etag
     refused = [
         answer(document, None, "7"),
@@ -138,8 +140,8 @@ def test_nothing_is_held_without_a_condition_without_a_slot_or_while_draining() 
     ]
     document.set_status(InstanceStatus.DRAINING)
     refused += [answer(document, etag, "7"), answer(document, document.current.etag, "7")]
-    assert [a.status for a in refused if isinstance(a, Answer)] == [200, 304, 304, 304, 200, 304]
-    assert all(isinstance(a, Answer) and "Preference-Applied" not in a.headers for a in refused)
+    assert [a.status for a in refused if isinstance(a, DocumentAnswer)] == [200, 304, 304, 304, 200, 304]
+    assert all(isinstance(a, DocumentAnswer) and "Preference-Applied" not in a.headers for a in refused)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_metadata_survives_the_way(metadata: dict[str, Any]) -> None:
 
 
 def test_any_mapping_is_metadata_and_later_changes_of_it_do_not_reach_the_document() -> None:
-    document = Document.of("decode-1", "life1")
+    document = PublishedDocument.of("decode-1", "life1")
     inner: dict[str, Any] = {"name": "m"}
     document.set_metadata(MappingProxyType({"model": inner, "mdc": UserDict(a=(1, 2))}))
     inner["name"] = "changed"
@@ -216,7 +218,7 @@ CYCLE["self"] = CYCLE
 def test_bad_metadata_names_its_place_and_the_old_document_stays(
     metadata: Any, error: type[Exception], words: str
 ) -> None:
-    document = Document.of("decode-1", "life1")
+    document = PublishedDocument.of("decode-1", "life1")
     document.set_metadata({"good": True})
     before = document.current
     with pytest.raises(error, match=words):
@@ -230,7 +232,7 @@ def test_the_largest_document_fits() -> None:
 
 
 def test_health_is_200_only_when_ready() -> None:
-    document = Document.of("decode-1", "life1")
+    document = PublishedDocument.of("decode-1", "life1")
     seen = {}
     for status in InstanceStatus:
         document.set_status(status)

@@ -21,24 +21,24 @@ from discovery.check import Verdict, check_contract
 from discovery.errors import RegistrationError
 from discovery.instance import InstanceStatus
 from registry.contract import Contract
-from registry.document import Document
+from registry.document import PublishedDocument
 from registry.server import ContractServer, add_routes, application
 
 Serve = Callable[[Contract], Awaitable[str]]
 Eventually = Callable[..., Awaitable[float]]
 
 
-def bound(document: Document, **options: object) -> Contract:
+def bound(document: PublishedDocument, **options: object) -> Contract:
     contract = Contract(**options)  # type: ignore[arg-type]  # what each test names
     contract.bind(document)
     return contract
 
 
-def hold(document: Document, wait: float = 30) -> dict[str, str]:
+def hold(document: PublishedDocument, wait: float = 30) -> dict[str, str]:
     return {"If-None-Match": document.current.etag, "Prefer": f"wait={wait:g}"}
 
 
-async def test_keeps_the_contract(serve: Serve, document: Document) -> None:
+async def test_keeps_the_contract(serve: Serve, document: PublishedDocument) -> None:
     document.set_status(InstanceStatus.READY)
     document.set_metadata({"model": {"name": "m"}})
     url = await serve(bound(document))
@@ -56,7 +56,7 @@ async def test_unregistered_answers_503_and_lives(serve: Serve, client: aiohttp.
 
 
 async def test_probe_follows_the_status_and_metadata_still_answers_while_draining(
-    serve: Serve, client: aiohttp.ClientSession, document: Document
+    serve: Serve, client: aiohttp.ClientSession, document: PublishedDocument
 ) -> None:
     url = await serve(bound(document))
     for status, expected in (("not_ready", 503), ("ready", 200), ("draining", 503)):
@@ -68,7 +68,7 @@ async def test_probe_follows_the_status_and_metadata_still_answers_while_drainin
 
 
 async def test_held_get_answers_when_the_document_changes(
-    serve: Serve, client: aiohttp.ClientSession, document: Document
+    serve: Serve, client: aiohttp.ClientSession, document: PublishedDocument
 ) -> None:
     contract = bound(document)
     url = await serve(contract)
@@ -88,7 +88,7 @@ async def test_held_get_answers_when_the_document_changes(
 
 
 async def test_held_get_answers_304_when_time_is_up(
-    serve: Serve, client: aiohttp.ClientSession, document: Document
+    serve: Serve, client: aiohttp.ClientSession, document: PublishedDocument
 ) -> None:
     url = await serve(bound(document, max_wait=0.2))
     started = asyncio.get_running_loop().time()
@@ -99,7 +99,7 @@ async def test_held_get_answers_304_when_time_is_up(
 
 
 async def test_a_change_from_another_thread_ends_held_gets(
-    serve: Serve, client: aiohttp.ClientSession, document: Document
+    serve: Serve, client: aiohttp.ClientSession, document: PublishedDocument
 ) -> None:
     url = await serve(bound(document))
     get = asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document)))
@@ -110,7 +110,7 @@ async def test_a_change_from_another_thread_ends_held_gets(
 
 
 async def test_held_gets_are_bounded_and_given_back_when_the_reader_goes(
-    serve: Serve, client: aiohttp.ClientSession, document: Document, eventually: Eventually
+    serve: Serve, client: aiohttp.ClientSession, document: PublishedDocument, eventually: Eventually
 ) -> None:
     contract = bound(document, max_held=2)
     url = await serve(contract)
@@ -125,7 +125,7 @@ async def test_held_gets_are_bounded_and_given_back_when_the_reader_goes(
 
 
 async def test_stopping_ends_held_gets(
-    serve: Serve, client: aiohttp.ClientSession, document: Document
+    serve: Serve, client: aiohttp.ClientSession, document: PublishedDocument
 ) -> None:
     contract = bound(document)
     server = ContractServer(contract)
@@ -141,7 +141,7 @@ async def test_stopping_ends_held_gets(
 
 
 async def test_head_has_the_headers_and_no_body(
-    serve: Serve, client: aiohttp.ClientSession, document: Document
+    serve: Serve, client: aiohttp.ClientSession, document: PublishedDocument
 ) -> None:
     document.set_metadata({"a": 1})
     url = await serve(bound(document))
@@ -153,7 +153,7 @@ async def test_head_has_the_headers_and_no_body(
         assert response.status == 405
 
 
-async def test_several_header_lines_are_one_field(serve: Serve, document: Document) -> None:
+async def test_several_header_lines_are_one_field(serve: Serve, document: PublishedDocument) -> None:
     url = await serve(bound(document))
     port = int(url.rpartition(":")[2])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -168,7 +168,7 @@ async def test_several_header_lines_are_one_field(serve: Serve, document: Docume
 
 
 async def test_token_guards_the_metadata_but_not_the_probes(
-    serve: Serve, client: aiohttp.ClientSession, document: Document
+    serve: Serve, client: aiohttp.ClientSession, document: PublishedDocument
 ) -> None:
     document.set_status(InstanceStatus.READY)
     url = await serve(bound(document, token="s3cret-ü"))
@@ -187,7 +187,7 @@ async def test_token_guards_the_metadata_but_not_the_probes(
             assert response.status == 200
 
 
-async def test_tls(client: aiohttp.ClientSession, document: Document, tmp_path: Path) -> None:
+async def test_tls(client: aiohttp.ClientSession, document: PublishedDocument, tmp_path: Path) -> None:
     served, trusted = certificate(tmp_path)
     server = ContractServer(bound(document), ssl_context=served)
     port = await server.start("127.0.0.1", 0)
@@ -198,7 +198,7 @@ async def test_tls(client: aiohttp.ClientSession, document: Document, tmp_path: 
         await server.stop()
 
 
-async def test_a_taken_port_says_so(document: Document) -> None:
+async def test_a_taken_port_says_so(document: PublishedDocument) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for host in ("127.0.0.1", None):
@@ -211,7 +211,7 @@ async def test_a_taken_port_says_so(document: Document) -> None:
 
 
 async def test_mounts_in_an_application_and_under_a_prefix(
-    client: aiohttp.ClientSession, document: Document
+    client: aiohttp.ClientSession, document: PublishedDocument
 ) -> None:
     app, contract = web.Application(), bound(document)
     add_routes(app, contract)
@@ -228,12 +228,12 @@ async def test_mounts_in_an_application_and_under_a_prefix(
         await runner.cleanup()
 
 
-def test_a_contract_answers_for_one_instance_at_a_time(document: Document) -> None:
+def test_a_contract_answers_for_one_instance_at_a_time(document: PublishedDocument) -> None:
     contract = bound(document)
     with pytest.raises(RegistrationError, match="already answers for instance 'decode-1'"):
-        contract.bind(Document.of("decode-2", "life1"))
+        contract.bind(PublishedDocument.of("decode-2", "life1"))
     contract.release()
-    contract.bind(Document.of("decode-2", "life1"))
+    contract.bind(PublishedDocument.of("decode-2", "life1"))
 
 
 def certificate(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:

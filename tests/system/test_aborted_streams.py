@@ -9,7 +9,7 @@ from benchmarks.picking.conversation import Conversation, conversation
 from benchmarks.processor import resident_megabytes
 from epp.ext_proc.protocol import EXT_PROC
 from epp.wire.http2 import frames
-from epp.wire.http2.frames import ACK, DATA, END_HEADERS, HEADERS, PING, ErrorCode, frame
+from epp.wire.http2.frames import ACK, DATA, END_HEADERS, HEADERS, PING, Http2ErrorCode, frame
 from epp.wire.http2.header_blocks import literal
 from tests.system.picker_process import picking
 
@@ -40,7 +40,7 @@ def stages(said: Conversation) -> list[list[bytes]]:
 
 def stream(stream_id: int, sent: list[bytes], *, reset: bool) -> bytes:
     opened = frame(HEADERS, END_HEADERS, stream_id, OPENING)
-    end = frames.rst_stream(stream_id, ErrorCode.CANCEL) if reset else b""
+    end = frames.rst_stream(stream_id, Http2ErrorCode.CANCEL) if reset else b""
     return opened + b"".join(frame(DATA, 0, stream_id, piece) for piece in sent) + end
 
 

@@ -14,7 +14,7 @@ from epp.ext_proc.body import Budget
 from epp.health import Health
 from epp.wire.server import certificate
 from epp.wire.server.certificate import Certificate
-from epp.wire.transport import Place, open_transport
+from epp.wire.transport import ListenAddress, open_transport
 from tests.system.building import BINARIES
 
 SECTIONS: Final = ("generic", "hpack", "http2")
@@ -29,7 +29,7 @@ CASES: Final = 145
 async def test_every_case_passes(tmp_path: Path, secure: bool) -> None:
     pair = Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC))) if secure else None
     transport = open_transport(TransportKind.HTTP2, pytest.fail, Health(), Budget(10**8), time.monotonic)
-    async with transport.listener(Place("127.0.0.1", 0, pair), processing=False) as listener:
+    async with transport.listener(ListenAddress("127.0.0.1", 0, pair), processing=False) as listener:
         report = tmp_path / "report.xml"
         arguments = ["--host", "127.0.0.1", "--port", str(listener.port), "--junit-report", str(report)]
         arguments += ["--timeout", "5"] + (["--tls", "--insecure"] if secure else [])

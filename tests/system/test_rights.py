@@ -14,13 +14,13 @@ from discovery import (
     WatchState,
 )
 from discovery.kubernetes import (
+    ApiTransport,
     ClusterTransport,
     KubernetesSource,
     LabelSelection,
     Selection,
     ServiceSelection,
     Timings,
-    Transport,
 )
 from discovery.kubernetes.rbac import GET_SERVICES, LIST_PODS, LIST_SLICES, Right
 from registry import Contract, InstanceHandle
@@ -138,7 +138,7 @@ async def register(cluster: Cluster) -> InstanceHandle:
     pod = await cluster.pod("w-0", ready=False)
     connected = await cluster.connect()
 
-    async def connect() -> Transport:
+    async def connect() -> ApiTransport:
         return ClusterTransport(connected)
 
     membership = KubernetesMembership(

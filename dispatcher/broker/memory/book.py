@@ -7,11 +7,19 @@ from collections import Counter, deque
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from dispatcher.broker.memory.entry import Entry, Listener
-from dispatcher.broker.memory.order import FairOrder, Place, Timeline
+from dispatcher.broker.memory.entry import Entry, EntryListener
+from dispatcher.broker.memory.order import FairOrder, QueuePosition, Timeline
 from dispatcher.broker.memory.results import ResultShelf
-from dispatcher.broker.message import Candidate, Claim, DeadLetter, ErrorCode, Request, Result, new_token
-from dispatcher.broker.queue import Rules, State, Totals
+from dispatcher.broker.message import (
+    Claim,
+    DeadLetter,
+    DispatchCandidate,
+    ErrorCode,
+    Request,
+    Result,
+    new_token,
+)
+from dispatcher.broker.queue import QueueRules, State, Totals
 from dispatcher.broker.validation import (
     CANCELLED,
     DEAD_LETTERS_KEPT,
@@ -27,9 +35,9 @@ from dispatcher.broker.validation import (
 
 
 class QueueBook:
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: EntryListener) -> None:
         self._listener = listener
-        self._rules = Rules()
+        self._rules = QueueRules()
         self._order = FairOrder()
         self._entries: dict[int, Entry] = {}
         self._numbers: dict[str, dict[str, int]] = {}
@@ -39,7 +47,7 @@ class QueueBook:
         self._last = 0
         self.results = ResultShelf(self._forget)
 
-    def set_rules(self, rules: Rules) -> None:
+    def set_rules(self, rules: QueueRules) -> None:
         """They hold from now on; a tier stays what it was when the request came."""
         self._rules = rules
         self._order.weights = rules.weights
@@ -54,17 +62,17 @@ class QueueBook:
         self._last += 1
         tier = request.tier if self._rules.strict_tiers else 0
         accepted = replace(request, created_ms=request.created_ms or now)
-        place = Place(tier, request.tenant, request.deadline_ms, self._last)
+        place = QueuePosition(tier, request.tenant, request.deadline_ms, self._last)
         self._entries[self._last] = Entry(place, accepted)
         self._numbers.setdefault(request.id, {})[request.token] = self._last
         self._counts["submitted"] += 1
         self._let_in(self._entries[self._last])
         return accepted
 
-    def heads(self, now: int, limit: int, skip: Collection[str]) -> Sequence[Candidate]:
+    def heads(self, now: int, limit: int, skip: Collection[str]) -> Sequence[DispatchCandidate]:
         self.tidy(now)
         requests = (self._entries[place.number].request for place in self._order.next(limit, skip))
-        return [Candidate(r.id, r.token, r.tenant, r.deadline_ms, len(r.payload)) for r in requests]
+        return [DispatchCandidate(r.id, r.token, r.tenant, r.deadline_ms, len(r.payload)) for r in requests]
 
     def claim(self, now: int, limit: int, owner: str, skip: Collection[str]) -> Sequence[Claim]:
         self.tidy(now)

@@ -8,9 +8,9 @@ from typing import Self
 
 from dispatcher.broker.ledger import Ledger
 from dispatcher.broker.memory.ledger import MemoryLedger
-from dispatcher.broker.memory.queue import MemoryQueue, MemoryStore
+from dispatcher.broker.memory.queue import MemoryQueue, QueueStore
 from dispatcher.broker.memory.quota import MemoryQuotas
-from dispatcher.broker.queue import Queue, Rules
+from dispatcher.broker.queue import Queue, QueueRules
 from dispatcher.broker.quota import Quotas
 from dispatcher.broker.validation import checked_name, checked_rules
 
@@ -25,7 +25,7 @@ class MemoryBroker:
 
     def __init__(self, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._clock_ms = clock_ms
-        self._stores: dict[str, MemoryStore] = {}
+        self._stores: dict[str, QueueStore] = {}
         self._ledgers: dict[str, MemoryLedger] = {}
         self._quotas = MemoryQuotas(clock_ms)
 
@@ -43,10 +43,10 @@ class MemoryBroker:
         return True
 
     @asynccontextmanager
-    async def queue(self, name: str, rules: Rules) -> AsyncIterator[Queue]:
+    async def queue(self, name: str, rules: QueueRules) -> AsyncIterator[Queue]:
         if rules.result_list:
             raise ValueError(f"queue {name!r} sends its results to a Redis list; the memory broker has none")
-        store = self._stores.setdefault(checked_name(name), MemoryStore())
+        store = self._stores.setdefault(checked_name(name), QueueStore())
         store.book.set_rules(checked_rules(name, rules))
         opening = MemoryQueue(name, rules, store, self._clock_ms)
         store.openings.add(opening)

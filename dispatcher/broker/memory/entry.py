@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from dispatcher.broker.memory.order import Place
+from dispatcher.broker.memory.order import QueuePosition
 from dispatcher.broker.message import Request
 from dispatcher.broker.queue import State
 
 
-class Listener(Protocol):
+class EntryListener(Protocol):
     """Who is told what happened in a book."""
 
     def claimable(self) -> None:
@@ -25,7 +25,7 @@ class Listener(Protocol):
 class Entry:
     """A request that has no result yet. `until_ms`: the end of its delay or of its lease."""
 
-    place: Place
+    place: QueuePosition
     request: Request
     state: State = State.PENDING
     delivery: int = 0

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from dispatcher.broker.account import TargetAccount
-from dispatcher.broker.ledger import Look, Reading, Refusal, Reservation
+from dispatcher.broker.ledger import LedgerState, Reading, Refusal, Reservation
 from dispatcher.broker.message import new_token
 from dispatcher.broker.wake_up import Changes
 
@@ -26,10 +26,10 @@ class MemoryLedger:
         """The broker's clock."""
         return self._clock_ms()
 
-    async def look(self) -> Look:
+    async def look(self) -> LedgerState:
         now = self._clock_ms()
         self._forget_lapsed(now)
-        return Look(now, self._account.in_flight)
+        return LedgerState(now, self._account.in_flight)
 
     async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:
         now = self._clock_ms()

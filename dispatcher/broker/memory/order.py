@@ -47,7 +47,7 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueuePosition:
     """Where one request stands; `number`: its arrival."""
 
     tier: int
@@ -77,7 +77,7 @@ class FairOrder:
         self.weights: Mapping[str, float] = {}
         self._tiers: dict[int, _Tier] = {}
 
-    def put(self, place: Place, credit: float = 0.0) -> None:
+    def put(self, place: QueuePosition, credit: float = 0.0) -> None:
         """Let it wait; `credit`: what `take` charged, where it was not used."""
         tier = self._tiers.setdefault(place.tier, _Tier())
         if place.tenant not in tier.waiting:
@@ -86,7 +86,7 @@ class FairOrder:
         tier.served[place.tenant] -= credit
         tier.waiting[place.tenant].add(place.deadline_ms, place.number)
 
-    def drop(self, place: Place) -> None:
+    def drop(self, place: QueuePosition) -> None:
         """It waits no longer, and was not served."""
         tier = self._tiers[place.tier]
         line = tier.waiting[place.tenant]
@@ -94,7 +94,7 @@ class FairOrder:
         if not line:
             del tier.waiting[place.tenant]
 
-    def take(self, place: Place) -> float:
+    def take(self, place: QueuePosition) -> float:
         """It is served; what its tenant is charged."""
         tier = self._tiers[place.tier]
         charge = self._charge(place.tenant)
@@ -105,9 +105,9 @@ class FairOrder:
             tier.forget_idle()
         return charge
 
-    def next(self, limit: int, skip: Collection[str]) -> list[Place]:
+    def next(self, limit: int, skip: Collection[str]) -> list[QueuePosition]:
         """The next `limit` places in the order in which they would be taken."""
-        chosen: list[Place] = []
+        chosen: list[QueuePosition] = []
         for name in sorted(self._tiers):
             for place in self._of_tier(name, skip):
                 if len(chosen) == limit:
@@ -115,7 +115,7 @@ class FairOrder:
                 chosen.append(place)
         return chosen
 
-    def _of_tier(self, name: int, skip: Collection[str]) -> Iterator[Place]:
+    def _of_tier(self, name: int, skip: Collection[str]) -> Iterator[QueuePosition]:
         tier = self._tiers[name]
         turns = [(tier.served[tenant], tenant, 0) for tenant in tier.waiting if tenant not in skip]
         heapq.heapify(turns)
@@ -127,7 +127,7 @@ class FairOrder:
                 heapq.heapreplace(turns, (at + self._charge(tenant), tenant, index + 1))
             else:
                 heapq.heappop(turns)
-            yield Place(name, tenant, deadline, number)
+            yield QueuePosition(name, tenant, deadline, number)
 
     def _charge(self, tenant: str) -> float:
         return 1.0 / self.weights.get(tenant, 1.0)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dispatcher.broker.memory.book import QueueBook
-from dispatcher.broker.message import Candidate, Claim, DeadLetter, ErrorCode, Request, Result
-from dispatcher.broker.queue import ConflictError, Leased, Rules, State, Totals
+from dispatcher.broker.message import Claim, DeadLetter, DispatchCandidate, ErrorCode, Request, Result
+from dispatcher.broker.queue import ConflictError, Leased, QueueRules, State, Totals
 from dispatcher.broker.validation import check_key, digest
 from dispatcher.broker.wake_up import Changes
 
@@ -21,7 +21,7 @@ class _Keyed:
     expires_ms: int
 
 
-class MemoryStore:
+class QueueStore:
     """What all who open one queue share."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class MemoryStore:
 class MemoryQueue:
     """As `dispatcher.broker.queue.Queue`; nothing here can be away, so no QueueError but ConflictError is raised."""
 
-    def __init__(self, name: str, rules: Rules, store: MemoryStore, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, name: str, rules: QueueRules, store: QueueStore, clock_ms: Callable[[], int]) -> None:
         self._name = name
         self._rules = rules
         self._store = store
@@ -76,7 +76,7 @@ class MemoryQueue:
         self._store.keys[key] = _Keyed(body, bodiless, accepted.deadline_ms + self._rules.result_ttl_ms)
         return accepted
 
-    async def peek(self, limit: int, *, skip_tenants: Collection[str] = ()) -> Sequence[Candidate]:
+    async def peek(self, limit: int, *, skip_tenants: Collection[str] = ()) -> Sequence[DispatchCandidate]:
         heads = self._book.heads(self._now(), limit, skip_tenants)
         self._seen = self._store.changes.count
         return heads

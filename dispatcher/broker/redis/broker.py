@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from dispatcher.broker.ledger import Ledger
-from dispatcher.broker.queue import Queue, QueueError, Rules
+from dispatcher.broker.queue import Queue, QueueError, QueueRules
 from dispatcher.broker.quota import Quotas
 from dispatcher.broker.redis.connection import as_queue_errors, connect, where
 from dispatcher.broker.redis.intake import GoIntake, GoSource
@@ -57,10 +57,10 @@ class RedisBroker:
             return None
         return next(iter(told.values()), None)
 
-    def queue(self, name: str, rules: Rules) -> AbstractAsyncContextManager[Queue]:
+    def queue(self, name: str, rules: QueueRules) -> AbstractAsyncContextManager[Queue]:
         return RedisQueue(self._client, self._place, checked_name(name), checked_rules(name, rules))
 
-    def go_intake(self, queue: str, rules: Rules, source: GoSource) -> GoIntake:
+    def go_intake(self, queue: str, rules: QueueRules, source: GoSource) -> GoIntake:
         """What Go producers submit becomes requests of `queue` while it is entered."""
         return GoIntake(self._client, self._place, checked_name(queue), rules, source)
 

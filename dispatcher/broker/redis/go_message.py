@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from dispatcher.broker.message import Request
-from dispatcher.broker.queue import Rules
+from dispatcher.broker.queue import QueueRules
 from dispatcher.broker.result_lists import ANY, ResultLists
 from dispatcher.broker.validation import LONGEST_ID, check, names_a_tenant
 
@@ -43,7 +43,7 @@ _decoder = msgspec.json.Decoder(_Envelope)
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class GoMessage:
     """A request and the list that its result goes to; '': results are leased."""
 
     request: Request
@@ -61,8 +61,8 @@ class Malformed:
 
 
 def parse(
-    member: bytes, rules: Rules, tenant_attribute: str, lists: ResultLists = ANY
-) -> Incoming | Malformed:
+    member: bytes, rules: QueueRules, tenant_attribute: str, lists: ResultLists = ANY
+) -> GoMessage | Malformed:
     """A member of the sorted set. The payload's bytes are those of the message; times there are whole seconds."""
     try:
         envelope = _decoder.decode(member)
@@ -71,7 +71,7 @@ def parse(
         result_list = _result_list(envelope, rules, lists)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         return _malformed(member, str(error), rules, lists)
-    return Incoming(request, result_list)
+    return GoMessage(request, result_list)
 
 
 def _request(envelope: _Envelope, member: bytes, tenant_attribute: str) -> Request:
@@ -103,7 +103,7 @@ def _token_of(member: bytes) -> str:
     return hashlib.sha256(member).hexdigest()[:32]
 
 
-def _result_list(envelope: _Envelope, rules: Rules, lists: ResultLists) -> str:
+def _result_list(envelope: _Envelope, rules: QueueRules, lists: ResultLists) -> str:
     """What the queue says, else the message, else the default; ValueError where the message may not say so."""
     named = envelope.internal.result_queue_name or envelope.data.result_queue_name
     if rules.result_list != DEFAULT_LIST or not named:
@@ -113,7 +113,7 @@ def _result_list(envelope: _Envelope, rules: Rules, lists: ResultLists) -> str:
     return named
 
 
-def _malformed(member: bytes, reason: str, rules: Rules, lists: ResultLists) -> Malformed:
+def _malformed(member: bytes, reason: str, rules: QueueRules, lists: ResultLists) -> Malformed:
     try:
         found = msgspec.json.decode(member)
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -17,10 +17,10 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from dispatcher.broker.message import ErrorCode, Result
-from dispatcher.broker.queue import QueueError, Rules
+from dispatcher.broker.queue import QueueError, QueueRules
 from dispatcher.broker.redis import records
 from dispatcher.broker.redis.connection import as_queue_errors
-from dispatcher.broker.redis.go_message import Incoming, Malformed, parse
+from dispatcher.broker.redis.go_message import GoMessage, Malformed, parse
 from dispatcher.broker.redis.scripting import QueueScripts
 from dispatcher.broker.result_lists import ANY, ResultLists
 from dispatcher.broker.validation import counted_as
@@ -57,7 +57,7 @@ class _WrongKindError(QueueError):
 class GoIntake:
     """An async context manager; entered: it moves. Entering raises QueueError where the broker is away or a cluster."""
 
-    def __init__(self, client: Redis, place: str, queue: str, rules: Rules, source: GoSource) -> None:
+    def __init__(self, client: Redis, place: str, queue: str, rules: QueueRules, source: GoSource) -> None:
         self._client = client
         self._place = place
         self._queue = queue
@@ -114,7 +114,7 @@ class GoIntake:
         """One look; how many messages were seen."""
         members = await self._waiting()
         self._limit = FEW if sum(map(len, members)) > LARGE else MANY
-        incoming: list[tuple[bytes, Incoming]] = []
+        incoming: list[tuple[bytes, GoMessage]] = []
         for member in members:
             message = parse(member, self._rules, self._source.tenant_attribute, self._lists)
             if isinstance(message, Malformed):
@@ -137,7 +137,7 @@ class GoIntake:
             raise
         return members
 
-    async def _take_in(self, incoming: Sequence[tuple[bytes, Incoming]]) -> None:
+    async def _take_in(self, incoming: Sequence[tuple[bytes, GoMessage]]) -> None:
         items = [
             (member, *records.request_words(message.request, self._rules, "", "", message.result_list))
             for member, message in incoming

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from redis.asyncio import Redis
 
 from dispatcher.broker.account import REASONS
-from dispatcher.broker.ledger import Look, Reading, Refusal, Reservation
+from dispatcher.broker.ledger import LedgerState, Reading, Refusal, Reservation
 from dispatcher.broker.message import new_token
 from dispatcher.broker.queue import QueueError
 from dispatcher.broker.redis.connection import Script
@@ -68,9 +68,9 @@ class RedisLedger:
         now: int = (await self._call([]))[0]
         return now
 
-    async def look(self) -> Look:
+    async def look(self) -> LedgerState:
         now, _, [in_flight] = await self._call([("L",)])
-        return Look(now, in_flight)
+        return LedgerState(now, in_flight)
 
     async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:
         member = f"{units}:{self._opening}.{next(self._numbers)}"

@@ -11,8 +11,16 @@ from typing import Final, Self
 
 from redis.asyncio import Redis
 
-from dispatcher.broker.message import Candidate, Claim, DeadLetter, ErrorCode, Request, Result, new_token
-from dispatcher.broker.queue import ConflictError, Leased, QueueError, Rules, State, Totals
+from dispatcher.broker.message import (
+    Claim,
+    DeadLetter,
+    DispatchCandidate,
+    ErrorCode,
+    Request,
+    Result,
+    new_token,
+)
+from dispatcher.broker.queue import ConflictError, Leased, QueueError, QueueRules, State, Totals
 from dispatcher.broker.redis import records
 from dispatcher.broker.redis.connection import as_queue_errors
 from dispatcher.broker.redis.round_trips import RoundTrips, Words
@@ -35,7 +43,7 @@ log = logging.getLogger(__name__)
 class RedisQueue:
     """As `dispatcher.broker.queue.Queue`; an async context manager."""
 
-    def __init__(self, client: Redis, place: str, name: str, rules: Rules) -> None:
+    def __init__(self, client: Redis, place: str, name: str, rules: QueueRules) -> None:
         self._client = client
         self._place = place
         self._name = name
@@ -91,7 +99,7 @@ class RedisQueue:
             created_ms=int(created or request.created_ms),
         )
 
-    async def peek(self, limit: int, *, skip_tenants: Collection[str] = ()) -> Sequence[Candidate]:
+    async def peek(self, limit: int, *, skip_tenants: Collection[str] = ()) -> Sequence[DispatchCandidate]:
         events, rows = await self._scripts.call("peek", (limit, *skip_tenants))
         self._events = events
         return [records.candidate(row) for row in rows]

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgspec
 
-from dispatcher.broker.message import Candidate, Claim, DeadLetter, ErrorCode, Request, Result
-from dispatcher.broker.queue import Rules
+from dispatcher.broker.message import Claim, DeadLetter, DispatchCandidate, ErrorCode, Request, Result
+from dispatcher.broker.queue import QueueRules
 
 Word = str | bytes | int
 
@@ -25,7 +25,7 @@ _decoder = msgspec.msgpack.Decoder(_Meta)
 
 
 def request_words(
-    request: Request, rules: Rules, key: str, digest: str, result_list: str
+    request: Request, rules: QueueRules, key: str, digest: str, result_list: str
 ) -> tuple[Word, ...]:
     """One item of submit.lua."""
     meta = _Meta(request.path, request.headers, request.metadata, request.objective, request.tier)
@@ -35,9 +35,9 @@ def request_words(
     return (*who, *what, key, digest, result_list)
 
 
-def candidate(row: Sequence[bytes]) -> Candidate:
+def candidate(row: Sequence[bytes]) -> DispatchCandidate:
     id, token, tenant, deadline, size = row
-    return Candidate(id.decode(), token.decode(), tenant.decode(), int(deadline), int(size))
+    return DispatchCandidate(id.decode(), token.decode(), tenant.decode(), int(deadline), int(size))
 
 
 def claim(row: Sequence[Any], leased_until_ms: int, body: bytes) -> Claim:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from redis.asyncio import Redis
 
-from dispatcher.broker.queue import Rules
+from dispatcher.broker.queue import QueueRules
 from dispatcher.broker.redis.connection import Script
 from dispatcher.broker.redis.round_trips import RoundTrips, Words
 from dispatcher.broker.validation import (
@@ -49,7 +49,7 @@ def script_text(name: str) -> str:
 class QueueScripts:
     """The scripts over the keys of one queue."""
 
-    def __init__(self, client: Redis, place: str, name: str, rules: Rules) -> None:
+    def __init__(self, client: Redis, place: str, name: str, rules: QueueRules) -> None:
         self.prefix = f"adsum:{{{name}}}:"
         self._client = client
         self._place = place

@@ -8,11 +8,11 @@ import grpc
 from grpc import aio
 
 from epp.wire.server.certificate import Certificate, KeyPair
-from epp.wire.transport import Place
+from epp.wire.transport import ListenAddress
 
 
 class GrpcListener:
-    def __init__(self, handlers: Sequence[grpc.GenericRpcHandler], place: Place) -> None:
+    def __init__(self, handlers: Sequence[grpc.GenericRpcHandler], place: ListenAddress) -> None:
         self._handlers = handlers
         self._place = place
         self.port = place.port

@@ -21,7 +21,7 @@ from epp.wire.grpc_aio.health import health_handler
 from epp.wire.grpc_aio.listener import GrpcListener
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
 from epp.wire.server.grpc_call import frames
-from epp.wire.transport import Place
+from epp.wire.transport import ListenAddress
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class GrpcTransport:
         """How many streams are open now."""
         return len(self._streams)
 
-    def listener(self, place: Place, *, processing: bool) -> GrpcListener:
+    def listener(self, place: ListenAddress, *, processing: bool) -> GrpcListener:
         handlers = [health_handler(self._health)]
         if processing:
             process: grpc.RpcMethodHandler[ProcessingRequest, bytes] = grpc.stream_stream_rpc_method_handler(

@@ -31,7 +31,7 @@ from epp.wire.http2.frames import (
     WINDOW_UPDATE,
     BrokenConnectionError,
     BrokenStreamError,
-    ErrorCode,
+    Http2ErrorCode,
     check_size,
     frame,
     goaway,
@@ -146,7 +146,7 @@ class Connection:
             if not stream.us_done:
                 stream.receiver.lost(cause)
 
-    def fail(self, code: ErrorCode, reason: str) -> None:
+    def fail(self, code: Http2ErrorCode, reason: str) -> None:
         """End all streams and say why."""
         self.outgoing.write(goaway(self.streams.last, code, reason))
         self.lose(reason)
@@ -155,14 +155,14 @@ class Connection:
         """Say that no new streams are wanted; those that come before the peer has heard it are served."""
         if not self._announced:
             self._announced = True
-            self.outgoing.write(goaway(LARGEST_WINDOW, ErrorCode.NO_ERROR) + frame(PING, 0, 0, _LEAVING))
+            self.outgoing.write(goaway(LARGEST_WINDOW, Http2ErrorCode.NO_ERROR) + frame(PING, 0, 0, _LEAVING))
 
     def leave_now(self) -> None:
         """Take no new streams."""
         self._announced = True
         if not self._incoming.refusing:
             self._incoming.refusing = True
-            self.outgoing.write(goaway(self.streams.last, ErrorCode.NO_ERROR))
+            self.outgoing.write(goaway(self.streams.last, Http2ErrorCode.NO_ERROR))
 
     def stop(self) -> None:
         """Take no new streams and end those that are open."""
@@ -212,7 +212,7 @@ class Connection:
             return 0
         begin = bytes(data[: len(PREFACE)])
         if not PREFACE.startswith(begin):
-            raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "not HTTP/2 with prior knowledge")
+            raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "not HTTP/2 with prior knowledge")
         if len(begin) < len(PREFACE):
             self.rest = begin
             return len(begin)
@@ -221,10 +221,10 @@ class Connection:
 
     def _other(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if self._incoming.expects_continuation and kind != CONTINUATION:
-            raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "a header block is not whole yet")
+            raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "a header block is not whole yet")
         if not self.greeted:
             if kind != SETTINGS or flags & ACK:
-                raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "the first frame must be SETTINGS")
+                raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "the first frame must be SETTINGS")
             self.greeted = True
         handler = self._handlers.get(kind)
         if handler is None:
@@ -234,9 +234,9 @@ class Connection:
 
     def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
-            raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "SETTINGS on a stream")
+            raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "SETTINGS on a stream")
         if flags & ACK and payload:
-            raise BrokenConnectionError(ErrorCode.FRAME_SIZE_ERROR, "a SETTINGS ACK says nothing else")
+            raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, "a SETTINGS ACK says nothing else")
         self._incoming.idle_talk()
         if flags & ACK:
             return
@@ -251,9 +251,9 @@ class Connection:
 
     def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
-            raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "a PING on a stream")
+            raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "a PING on a stream")
         if len(payload) != 8:
-            raise BrokenConnectionError(ErrorCode.FRAME_SIZE_ERROR, "a PING is 8 bytes")
+            raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, "a PING is 8 bytes")
         self._incoming.idle_talk()
         if not flags & ACK:
             self.outgoing.write(frame(PING, ACK, 0, payload))
@@ -262,25 +262,25 @@ class Connection:
 
     def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
-            raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "a GOAWAY on a stream")
+            raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "a GOAWAY on a stream")
         if len(payload) < 8:
-            raise BrokenConnectionError(ErrorCode.FRAME_SIZE_ERROR, "a GOAWAY is 8 bytes at least")
+            raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, "a GOAWAY is 8 bytes at least")
         self._incoming.idle_talk()
         self.peer_leaves = True
 
     def _on_window(self, flags: int, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
-            raise BrokenConnectionError(ErrorCode.FRAME_SIZE_ERROR, "a WINDOW_UPDATE is 4 bytes")
+            raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, "a WINDOW_UPDATE is 4 bytes")
         self._incoming.idle_talk()
         increment = int.from_bytes(payload, "big") & STREAM_ID
         stream = self.streams.open.get(stream_id)
         if stream is None and stream_id and self.streams.fate(stream_id) is Fate.IDLE:
-            raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "a WINDOW_UPDATE on an idle stream")
+            raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "a WINDOW_UPDATE on an idle stream")
         if increment == 0:
             fault = "a WINDOW_UPDATE of 0"
             if stream_id == 0:
-                raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, fault)
-            raise BrokenStreamError(stream_id, ErrorCode.PROTOCOL_ERROR, fault)
+                raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, fault)
+            raise BrokenStreamError(stream_id, Http2ErrorCode.PROTOCOL_ERROR, fault)
         if stream is not None or stream_id == 0:
             self.outgoing.grow(stream, increment)
 
@@ -289,11 +289,11 @@ class Connection:
 
     def _on_priority(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id == 0:
-            raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "a PRIORITY without a stream")
+            raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "a PRIORITY without a stream")
         if len(payload) != 5:
-            raise BrokenStreamError(stream_id, ErrorCode.FRAME_SIZE_ERROR, "a PRIORITY is 5 bytes")
+            raise BrokenStreamError(stream_id, Http2ErrorCode.FRAME_SIZE_ERROR, "a PRIORITY is 5 bytes")
         self._incoming.idle_talk()
         without_priority(stream_id, payload)
 
     def _on_push(self, flags: int, stream_id: int, payload: bytes) -> None:
-        raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "a client cannot push")
+        raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "a client cannot push")

@@ -42,7 +42,7 @@ HEAD: Final = struct.Struct(">HBBBI")
 """Of a frame: its length, 16 and 8 bits of it, type, flags, stream id."""
 
 
-class ErrorCode(IntEnum):
+class Http2ErrorCode(IntEnum):
     """RFC 9113 section 7."""
 
     NO_ERROR = 0x0
@@ -64,7 +64,7 @@ class ErrorCode(IntEnum):
 class BrokenConnectionError(Exception):
     """The peer broke a rule that the whole connection depends on: GOAWAY with `code`, and the end."""
 
-    def __init__(self, code: ErrorCode, reason: str) -> None:
+    def __init__(self, code: Http2ErrorCode, reason: str) -> None:
         super().__init__(reason)
         self.code = code
 
@@ -72,7 +72,7 @@ class BrokenConnectionError(Exception):
 class BrokenStreamError(Exception):
     """The peer broke a rule of one stream: RST_STREAM with `code`; the other streams go on."""
 
-    def __init__(self, stream_id: int, code: ErrorCode, reason: str) -> None:
+    def __init__(self, stream_id: int, code: Http2ErrorCode, reason: str) -> None:
         super().__init__(reason)
         self.stream_id = stream_id
         self.code = code
@@ -92,15 +92,15 @@ def settings(values: dict[int, int]) -> bytes:
 def parse_settings(payload: bytes) -> list[tuple[int, int]]:
     """Names and values of a SETTINGS frame, in order; raises BrokenConnectionError for what RFC 9113 6.5.2 forbids."""
     if len(payload) % 6:
-        raise BrokenConnectionError(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
+        raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
     pairs = list(struct.iter_unpack(">HI", payload))
     for name, value in pairs:
         if name == ENABLE_PUSH and value > 1:
-            raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1")
+            raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1")
         if name == INITIAL_WINDOW_SIZE and value > LARGEST_WINDOW:
-            raise BrokenConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
+            raise BrokenConnectionError(Http2ErrorCode.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
         if name == MAX_FRAME_SIZE and not LEAST_FRAME_SIZE <= value <= LARGEST_FRAME_SIZE:
-            raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of range")
+            raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "MAX_FRAME_SIZE is out of range")
     return pairs
 
 
@@ -109,12 +109,12 @@ def window_update(stream_id: int, increment: int) -> bytes:
     return frame(WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4, "big"))
 
 
-def rst_stream(stream_id: int, code: ErrorCode) -> bytes:
+def rst_stream(stream_id: int, code: Http2ErrorCode) -> bytes:
     """An end that says why."""
     return frame(RST_STREAM, 0, stream_id, code.to_bytes(4, "big"))
 
 
-def goaway(last_stream_id: int, code: ErrorCode, reason: str = "") -> bytes:
+def goaway(last_stream_id: int, code: Http2ErrorCode, reason: str = "") -> bytes:
     """Streams above `last_stream_id` were not, and will not be, looked at."""
     numbers = struct.pack(">II", last_stream_id, code)
     return frame(GOAWAY, 0, 0, numbers + reason.encode()[:200])
@@ -123,14 +123,14 @@ def goaway(last_stream_id: int, code: ErrorCode, reason: str = "") -> bytes:
 def unpadded(payload: bytes) -> bytes:
     """The payload of a frame with the PADDED flag, without its padding (RFC 9113 6.1); raises BrokenConnectionError."""
     if not payload or payload[0] >= len(payload):
-        raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "a frame has more padding than bytes")
+        raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "a frame has more padding than bytes")
     return payload[1 : len(payload) - payload[0]]
 
 
 def check_size(length: int) -> None:
     """Raises BrokenConnectionError for a frame that is longer than we take."""
     if length > LEAST_FRAME_SIZE:  # what every peer may send, and all that we offer
-        raise BrokenConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+        raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
 
 
 SETTINGS_ACK: Final = frame(SETTINGS, ACK, 0)

@@ -12,7 +12,7 @@ from hpack import Decoder, HeaderTuple
 from hpack.exceptions import HPACKError
 from hpack.table import HeaderTable
 
-from epp.wire.http2.frames import BrokenConnectionError, ErrorCode
+from epp.wire.http2.frames import BrokenConnectionError, Http2ErrorCode
 from epp.wire.server.grpc_messages import parse_timeout
 
 _CACHED_BLOCKS: Final = 128
@@ -25,12 +25,12 @@ _NOT_IN_NAMES: Final = frozenset((*range(0x21), *range(0x41, 0x5B), *range(0x7F,
 _NOT_IN_VALUES: Final = frozenset(b"\0\r\n")
 
 
-class MalformedError(Exception):
+class MalformedRequestError(Exception):
     """A header list that HTTP/2 forbids (RFC 9113 section 8): PROTOCOL_ERROR on its stream."""
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Http2Request:
     """What a gRPC server asks of a request's headers; `timeout` in seconds, None where there is none."""
 
     method: bytes
@@ -51,10 +51,10 @@ class HeaderBlocks:
         self._decoder = Decoder(max_header_list_size=limit)
         self._table = _Table()
         self._decoder.header_table = self._table
-        self._cache: dict[bytes, Request] = {}
+        self._cache: dict[bytes, Http2Request] = {}
         self._known_at = 0
 
-    def request(self, block: bytes) -> Request:
+    def request(self, block: bytes) -> Http2Request:
         """What a stream begins with; raises BrokenConnectionError where the table cannot be trusted any more."""
         request = self._cache.get(block)
         if request is not None and self._known_at == self._table.changes:
@@ -77,7 +77,7 @@ class HeaderBlocks:
             return list(self._decoder.decode(block, raw=True))
         except (HPACKError, IndexError) as error:
             raise BrokenConnectionError(
-                ErrorCode.COMPRESSION_ERROR, f"a header block: {type(error).__name__}"
+                Http2ErrorCode.COMPRESSION_ERROR, f"a header block: {type(error).__name__}"
             ) from error
 
 
@@ -106,20 +106,20 @@ def check_trailers(fields: Iterable[tuple[bytes, bytes]]) -> None:
     """What a request may end with says nothing to us; raises MalformedError."""
     for name, value in fields:
         if name.startswith(b":"):
-            raise MalformedError("a pseudo header in trailers")
+            raise MalformedRequestError("a pseudo header in trailers")
         _check(name, value)
 
 
-def _request(fields: Iterable[tuple[bytes, bytes]]) -> Request:
+def _request(fields: Iterable[tuple[bytes, bytes]]) -> Http2Request:
     """Rules of RFC 9113 8.2 and 8.3."""
     seen: dict[bytes, bytes] = {}
     try:
         _read(fields, seen)
         length = _content_length(seen.get(b"content-length"))
         _check_pseudo(seen)
-    except MalformedError as error:
-        return Request(b"", b"", b"", b"", None, None, malformed=str(error))
-    return Request(
+    except MalformedRequestError as error:
+        return Http2Request(b"", b"", b"", b"", None, None, malformed=str(error))
+    return Http2Request(
         method=seen[b":method"],
         path=seen.get(b":path", b""),
         content_type=seen.get(b"content-type", b""),
@@ -134,34 +134,36 @@ def _read(fields: Iterable[tuple[bytes, bytes]], seen: dict[bytes, bytes]) -> No
     for name, value in fields:
         if name.startswith(b":"):
             if regular or name not in _PSEUDO or name in seen:
-                raise MalformedError(f"the pseudo header {name[:20]!r} is unknown, late or there twice")
+                raise MalformedRequestError(
+                    f"the pseudo header {name[:20]!r} is unknown, late or there twice"
+                )
         else:
             regular = True
             _check(name, value)
         if not _NOT_IN_VALUES.isdisjoint(value):
-            raise MalformedError("a header value with a line end or a zero byte")
+            raise MalformedRequestError("a header value with a line end or a zero byte")
         seen.setdefault(name, value)
 
 
 def _check(name: bytes, value: bytes) -> None:
     if not name or not _NOT_IN_NAMES.isdisjoint(name) or b":" in name:
-        raise MalformedError(f"the header name {name[:20]!r}")
+        raise MalformedRequestError(f"the header name {name[:20]!r}")
     if name in _CONNECTION_SPECIFIC or (name == b"te" and value != b"trailers"):
-        raise MalformedError(f"the header {name!r} belongs to HTTP/1.1")
+        raise MalformedRequestError(f"the header {name!r} belongs to HTTP/1.1")
 
 
 def _check_pseudo(seen: dict[bytes, bytes]) -> None:
     if seen.get(b":method") == b"CONNECT":
         return
     if not seen.get(b":method") or not seen.get(b":scheme") or not seen.get(b":path"):
-        raise MalformedError("a request without :method, :scheme or :path")
+        raise MalformedRequestError("a request without :method, :scheme or :path")
 
 
 def _content_length(value: bytes | None) -> int | None:
     if value is None:
         return None
     if not value.isdigit() or len(value) > 18:
-        raise MalformedError("a content-length that is no length")
+        raise MalformedRequestError("a content-length that is no length")
     return int(value)
 
 

@@ -11,12 +11,12 @@ from epp.wire.http2.frames import (
     WITH_PRIORITY,
     BrokenConnectionError,
     BrokenStreamError,
-    ErrorCode,
+    Http2ErrorCode,
     rst_stream,
     unpadded,
     window_update,
 )
-from epp.wire.http2.header_blocks import HeaderBlocks, MalformedError, Request, check_trailers
+from epp.wire.http2.header_blocks import HeaderBlocks, Http2Request, MalformedRequestError, check_trailers
 from epp.wire.http2.limits import Bucket, Limits
 from epp.wire.http2.outgoing import Outgoing
 from epp.wire.http2.streams import Fate, Receiver, Stream, Streams
@@ -24,7 +24,7 @@ from epp.wire.http2.streams import Fate, Receiver, Stream, Streams
 _EARNED: Final = 4
 """Frames of another kind, as WINDOW_UPDATE, that one DATA frame may cause."""
 
-Accept = Callable[[Outgoing, Stream, Request], Receiver]
+Accept = Callable[[Outgoing, Stream, Http2Request], Receiver]
 """Called for each request; may answer it whole at once."""
 
 
@@ -69,13 +69,15 @@ class Incoming:
     def idle_talk(self) -> None:
         """A frame came that carries nothing of a request; raises BrokenConnectionError when there are too many."""
         if not self._chatter.take():
-            raise BrokenConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry no request")
+            raise BrokenConnectionError(
+                Http2ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry no request"
+            )
 
     def headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         """HEADERS (RFC 9113 6.2)."""
         if stream_id % 2 == 0:
             raise BrokenConnectionError(
-                ErrorCode.PROTOCOL_ERROR, "HEADERS on a stream that a client cannot open"
+                Http2ErrorCode.PROTOCOL_ERROR, "HEADERS on a stream that a client cannot open"
             )
         if flags & PADDED:
             payload = unpadded(payload)
@@ -92,7 +94,7 @@ class Incoming:
     def continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
         """CONTINUATION (RFC 9113 6.10)."""
         if stream_id != self.expects_continuation:
-            raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION without its HEADERS")
+            raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "CONTINUATION without its HEADERS")
         self.idle_talk()
         self._add(payload)
         if flags & END_HEADERS:
@@ -154,11 +156,11 @@ class Incoming:
     def reset(self, stream_id: int, payload: bytes) -> None:
         """RST_STREAM (RFC 9113 6.4)."""
         if len(payload) != 4:
-            raise BrokenConnectionError(ErrorCode.FRAME_SIZE_ERROR, "a RST_STREAM is 4 bytes")
+            raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, "a RST_STREAM is 4 bytes")
         stream = self._streams.open.get(stream_id)
         if stream is None:
             if self._streams.fate(stream_id) is Fate.IDLE:
-                raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
+                raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
             self.idle_talk()
             return
         self._outgoing.drop(stream)
@@ -167,14 +169,16 @@ class Incoming:
             return
         stream.receiver.lost("reset")
         if stream.answered_in in (0, self._outgoing.batch) and not self._resets.take():
-            raise BrokenConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset unanswered")
+            raise BrokenConnectionError(
+                Http2ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset unanswered"
+            )
 
     def take_up(self) -> None:
         """Give the peer window for what was taken up since; raises BrokenConnectionError where it sent more than it may."""
         window = self._limits.connection_window
         if self._taken > window:
             raise BrokenConnectionError(
-                ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the connection's window"
+                Http2ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the connection's window"
             )
         if self._taken * 2 > window:
             self._outgoing.write(window_update(0, self._taken))
@@ -199,7 +203,7 @@ class Incoming:
         self._block.append(piece)
         self._block_size += len(piece)
         if self._block_size > self._limits.header_list:
-            raise BrokenConnectionError(ErrorCode.ENHANCE_YOUR_CALM, "a header block is too large")
+            raise BrokenConnectionError(Http2ErrorCode.ENHANCE_YOUR_CALM, "a header block is too large")
 
     def _header_block(self, stream_id: int, flags: int, block: bytes) -> None:
         streams = self._streams
@@ -209,9 +213,9 @@ class Incoming:
         request = self._blocks.request(block)
         streams.last = stream_id
         if self.refusing or len(streams.open) >= self._limits.streams:
-            raise BrokenStreamError(stream_id, ErrorCode.REFUSED_STREAM, "no more streams are taken")
+            raise BrokenStreamError(stream_id, Http2ErrorCode.REFUSED_STREAM, "no more streams are taken")
         if request.malformed is not None:
-            raise BrokenStreamError(stream_id, ErrorCode.PROTOCOL_ERROR, request.malformed)
+            raise BrokenStreamError(stream_id, Http2ErrorCode.PROTOCOL_ERROR, request.malformed)
         stream = Stream(stream_id, self._outgoing.initial_window, request.content_length)
         streams.open[stream_id] = stream
         stream.receiver = self._accept(self._outgoing, stream, request)
@@ -227,38 +231,44 @@ class Incoming:
             if fate is Fate.ENDED_BY_US:
                 self.idle_talk()
                 return
-            code = ErrorCode.PROTOCOL_ERROR if fate is Fate.UNKNOWN else ErrorCode.STREAM_CLOSED
+            code = Http2ErrorCode.PROTOCOL_ERROR if fate is Fate.UNKNOWN else Http2ErrorCode.STREAM_CLOSED
             raise BrokenConnectionError(code, "headers of a stream that is over, or was skipped")
         if stream.peer_done:
             raise BrokenStreamError(
-                stream_id, ErrorCode.STREAM_CLOSED, "headers after the end of their stream"
+                stream_id, Http2ErrorCode.STREAM_CLOSED, "headers after the end of their stream"
             )
         if not flags & END_STREAM:
-            raise BrokenStreamError(stream_id, ErrorCode.PROTOCOL_ERROR, "trailers that end nothing")
+            raise BrokenStreamError(stream_id, Http2ErrorCode.PROTOCOL_ERROR, "trailers that end nothing")
         try:
             check_trailers(fields)
-        except MalformedError as error:
-            raise BrokenStreamError(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
+        except MalformedRequestError as error:
+            raise BrokenStreamError(stream_id, Http2ErrorCode.PROTOCOL_ERROR, str(error)) from error
         self._peer_done(stream)
 
     def _late(self, stream_id: int, stream: Stream | None) -> None:
         """Something came on a stream that was ended by the peer, or by us when the peer could not know yet."""
         fate = self._streams.fate(stream_id) if stream is None else Fate.ENDED_BY_PEER
         if fate is Fate.IDLE:
-            raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "a frame on an idle stream")
+            raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "a frame on an idle stream")
         self.idle_talk()
         if fate is not Fate.ENDED_BY_US:
-            raise BrokenStreamError(stream_id, ErrorCode.STREAM_CLOSED, "a frame after the end of its stream")
+            raise BrokenStreamError(
+                stream_id, Http2ErrorCode.STREAM_CLOSED, "a frame after the end of its stream"
+            )
 
     def _count(self, stream: Stream, size: int) -> None:
         stream.body_left = (stream.body_left or 0) - size
         if stream.body_left < 0:
-            raise BrokenStreamError(stream.id, ErrorCode.PROTOCOL_ERROR, "more DATA than the content-length")
+            raise BrokenStreamError(
+                stream.id, Http2ErrorCode.PROTOCOL_ERROR, "more DATA than the content-length"
+            )
 
     def _peer_done(self, stream: Stream) -> None:
         self._check(stream)
         if stream.body_left:
-            raise BrokenStreamError(stream.id, ErrorCode.PROTOCOL_ERROR, "less DATA than the content-length")
+            raise BrokenStreamError(
+                stream.id, Http2ErrorCode.PROTOCOL_ERROR, "less DATA than the content-length"
+            )
         stream.peer_done = True
         if stream.us_done:
             self._streams.close(stream, by_peer=True)
@@ -269,7 +279,7 @@ class Incoming:
         """Before anything follows from a frame: a stream that is left open has kept to its window."""
         if stream.taken > self._limits.stream_window:
             fault = "more DATA than the stream's window"
-            raise BrokenStreamError(stream.id, ErrorCode.FLOW_CONTROL_ERROR, fault)
+            raise BrokenStreamError(stream.id, Http2ErrorCode.FLOW_CONTROL_ERROR, fault)
 
     def _take_up(self, stream: Stream) -> None:
         """Window for a stream, once it reads what it was answered; the end of one that is answered whole."""
@@ -278,7 +288,7 @@ class Incoming:
             return
         self._check(stream)
         if stream.us_done:
-            self._outgoing.reset(stream, ErrorCode.NO_ERROR)
+            self._outgoing.reset(stream, Http2ErrorCode.NO_ERROR)
         elif stream.waiting:
             self._withheld[stream.id] = stream
         else:
@@ -289,7 +299,7 @@ class Incoming:
 def without_priority(stream_id: int, payload: bytes) -> bytes:
     """Priorities are read by nobody (RFC 9113 5.3); raises BrokenConnectionError for one that cannot be."""
     if len(payload) < 5:
-        raise BrokenConnectionError(ErrorCode.FRAME_SIZE_ERROR, "a priority is 5 bytes")
+        raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, "a priority is 5 bytes")
     if int.from_bytes(payload[:4], "big") & 0x7FFFFFFF == stream_id:
-        raise BrokenConnectionError(ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
+        raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself")
     return payload[5:]

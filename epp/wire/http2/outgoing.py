@@ -17,7 +17,7 @@ from epp.wire.http2.frames import (
     LEAST_FRAME_SIZE,
     BrokenConnectionError,
     BrokenStreamError,
-    ErrorCode,
+    Http2ErrorCode,
     frame,
     rst_stream,
 )
@@ -113,7 +113,7 @@ class Outgoing:
             self.streams.close(stream, by_peer=True)
         stream.receiver.done()
 
-    def reset(self, stream: Stream, code: ErrorCode) -> None:
+    def reset(self, stream: Stream, code: Http2ErrorCode) -> None:
         """Stop the stream on both sides; does not tell its receiver."""
         self.drop(stream)
         self.streams.close(stream, by_peer=False)
@@ -133,13 +133,13 @@ class Outgoing:
             self.window += increment
             if self.window > LARGEST_WINDOW:
                 raise BrokenConnectionError(
-                    ErrorCode.FLOW_CONTROL_ERROR, "the connection's window is too large"
+                    Http2ErrorCode.FLOW_CONTROL_ERROR, "the connection's window is too large"
                 )
             return
         stream.window += increment
         if stream.window > LARGEST_WINDOW:
             raise BrokenStreamError(
-                stream.id, ErrorCode.FLOW_CONTROL_ERROR, "the stream's window is too large"
+                stream.id, Http2ErrorCode.FLOW_CONTROL_ERROR, "the stream's window is too large"
             )
 
     def resize(self, window: int) -> None:
@@ -149,7 +149,9 @@ class Outgoing:
         for stream in self.streams.open.values():
             stream.window += change
             if stream.window > LARGEST_WINDOW:
-                raise BrokenConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "a stream's window is too large")
+                raise BrokenConnectionError(
+                    Http2ErrorCode.FLOW_CONTROL_ERROR, "a stream's window is too large"
+                )
 
     def flush(self) -> None:
         """Frames out of what waits, as far as windows and the room of this batch go, a share for every stream."""
@@ -172,7 +174,7 @@ class Outgoing:
         try:
             self._memory.take(size)
         except Rejection:
-            self.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
+            self.reset(stream, Http2ErrorCode.ENHANCE_YOUR_CALM)
             stream.receiver.lost("too much waits for a data plane that does not read")
             return
         stream.waiting_size += size

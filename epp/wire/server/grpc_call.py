@@ -7,14 +7,14 @@ from typing import Final, Protocol
 
 from epp.ext_proc.body import Budget
 from epp.ext_proc.protocol import Rejection
-from epp.wire.http2.header_blocks import Request, literal
+from epp.wire.http2.header_blocks import Http2Request, literal
 from epp.wire.http2.outgoing import Outgoing
 from epp.wire.http2.streams import NOBODY, Receiver, Stream
 from epp.wire.server.grpc_compression import ACCEPTED, GZIP, Inflating
 from epp.wire.server.grpc_messages import (
+    GrpcStatus,
     Message,
     MessageReader,
-    Status,
     StatusError,
     in_pieces,
     percent_encoded,
@@ -118,13 +118,13 @@ class Call:
             self._outgoing.head(self._stream, _RESPONSE)
         self._outgoing.send(self._stream, in_pieces(messages))
 
-    def finish(self, status: Status, message: str = "", *, cause: str = "end of stream") -> None:
+    def finish(self, status: GrpcStatus, message: str = "", *, cause: str = "end of stream") -> None:
         """End the call when everything is sent; `cause` is what the handler is told then. Once."""
         if self.finished:
             return
         self.finished = True
         self.cause = cause
-        block = _TRAILERS_OK if status is Status.OK else _trailers(status, message)
+        block = _TRAILERS_OK if status is GrpcStatus.OK else _trailers(status, message)
         self._outgoing.end(self._stream, block if self._started else _RESPONSE + block)
 
     def data(self, chunk: bytes) -> None:
@@ -166,7 +166,7 @@ class Call:
             return
         try:
             if self._reader.unfinished:
-                raise StatusError(Status.INTERNAL, "the stream ended within a message")
+                raise StatusError(GrpcStatus.INTERNAL, "the stream ended within a message")
             self.handler.half_closed()
         except Exception as error:  # noqa: BLE001  # the edge
             self.handler.fault(error)
@@ -180,13 +180,13 @@ class Call:
 
     def stop(self) -> None:
         if not self.finished:
-            self.handler.fault(StatusError(Status.UNAVAILABLE, "the picker stops"))
+            self.handler.fault(StatusError(GrpcStatus.UNAVAILABLE, "the picker stops"))
 
     def expire(self) -> None:
         """The client's deadline has passed."""
         self.timer = None
         if not self.finished:
-            self.handler.fault(StatusError(Status.DEADLINE_EXCEEDED, "the deadline has passed"))
+            self.handler.fault(StatusError(GrpcStatus.DEADLINE_EXCEEDED, "the deadline has passed"))
 
     def _account(self) -> None:
         """Unfinished messages count among what all connections together may hold."""
@@ -195,7 +195,7 @@ class Call:
             try:
                 self._memory.take(more)
             except Rejection as rejection:
-                raise StatusError(Status.RESOURCE_EXHAUSTED, rejection.message) from rejection
+                raise StatusError(GrpcStatus.RESOURCE_EXHAUSTED, rejection.message) from rejection
         else:
             self._memory.give_back(-more)
         self._held += more
@@ -225,7 +225,7 @@ class Methods:
         self._memory = memory
         self._call_later = call_later
 
-    def accept(self, outgoing: Outgoing, stream: Stream, request: Request) -> Receiver:
+    def accept(self, outgoing: Outgoing, stream: Stream, request: Http2Request) -> Receiver:
         """Begin a call, or refuse it at once."""
         method = self._methods.get(request.path)
         if not _is_grpc(request):
@@ -241,7 +241,7 @@ class Methods:
             call.handler = method(call)
         except Exception as error:  # noqa: BLE001  # the edge
             log.error("a stream cannot be opened: %s\n%s", type(error).__name__, frames(error))
-            outgoing.end(stream, _RESPONSE + _trailers(Status.INTERNAL, "the picker failed"))
+            outgoing.end(stream, _RESPONSE + _trailers(GrpcStatus.INTERNAL, "the picker failed"))
             return NOBODY
         if request.encoding == GZIP:
             call.expect_compressed(self._limit)
@@ -256,25 +256,25 @@ def frames(error: BaseException) -> str:
     return "".join(traceback.format_tb(cause.__traceback__)).rstrip()
 
 
-def _is_grpc(request: Request) -> bool:
+def _is_grpc(request: Http2Request) -> bool:
     kind = request.content_type
     return request.method == b"POST" and (
         kind == b"application/grpc" or kind.startswith((b"application/grpc+", b"application/grpc;"))
     )
 
 
-def _unimplemented(request: Request, *, known: bool) -> bytes:
+def _unimplemented(request: Http2Request, *, known: bool) -> bytes:
     """Headers that are the whole answer."""
     if known:
         text = "only identity and gzip are taken as grpc-encoding"
-        return _RESPONSE + _trailers(Status.UNIMPLEMENTED, text) + _ACCEPTED
+        return _RESPONSE + _trailers(GrpcStatus.UNIMPLEMENTED, text) + _ACCEPTED
     path = request.path.decode("utf-8", "replace")[:100]
-    return _RESPONSE + _trailers(Status.UNIMPLEMENTED, f"there is no method {path}")
+    return _RESPONSE + _trailers(GrpcStatus.UNIMPLEMENTED, f"there is no method {path}")
 
 
-def _trailers(status: Status, message: str) -> bytes:
+def _trailers(status: GrpcStatus, message: str) -> bytes:
     block = literal(b"grpc-status", b"%d" % status)
     return block + literal(b"grpc-message", percent_encoded(message)) if message else block
 
 
-_TRAILERS_OK: Final = _trailers(Status.OK, "")
+_TRAILERS_OK: Final = _trailers(GrpcStatus.OK, "")

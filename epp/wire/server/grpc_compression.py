@@ -7,7 +7,7 @@ import zlib
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from epp.wire.server.grpc_messages import Status, StatusError
+from epp.wire.server.grpc_messages import GrpcStatus, StatusError
 
 if TYPE_CHECKING:
     from epp.wire.server.grpc_call import Handler
@@ -50,11 +50,14 @@ def inflate(packed: bytes, limit: int) -> bytes:
     try:
         message = inflater.decompress(packed, limit + 1)
     except zlib.error:
-        raise StatusError(Status.INTERNAL, "a message that is marked as compressed and is no gzip") from None
+        raise StatusError(
+            GrpcStatus.INTERNAL, "a message that is marked as compressed and is no gzip"
+        ) from None
     if len(message) > limit:
         raise StatusError(
-            Status.RESOURCE_EXHAUSTED, f"a compressed message of more than {limit} bytes; no more are taken"
+            GrpcStatus.RESOURCE_EXHAUSTED,
+            f"a compressed message of more than {limit} bytes; no more are taken",
         )
     if not inflater.eof or inflater.unused_data:
-        raise StatusError(Status.INTERNAL, "a compressed message that is cut or goes on after its end")
+        raise StatusError(GrpcStatus.INTERNAL, "a compressed message that is cut or goes on after its end")
     return message

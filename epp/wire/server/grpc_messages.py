@@ -23,7 +23,7 @@ _MESSAGE_MOST: Final = 1000
 """Bytes of a grpc-message; it is for people."""
 
 
-class Status(IntEnum):
+class GrpcStatus(IntEnum):
     """Those of the gRPC status codes that we send."""
 
     OK = 0
@@ -38,7 +38,7 @@ class Status(IntEnum):
 class StatusError(Exception):
     """Ends a call with a status other than OK."""
 
-    def __init__(self, status: Status, message: str) -> None:
+    def __init__(self, status: GrpcStatus, message: str) -> None:
         super().__init__(message)
         self.status = status
 
@@ -135,9 +135,9 @@ class MessageReader:
     def _judge(self, compressed: int, length: int) -> None:
         if length > self._limit:
             text = f"a message of {length} bytes; at most {self._limit} are taken"
-            raise StatusError(Status.RESOURCE_EXHAUSTED, text)
+            raise StatusError(GrpcStatus.RESOURCE_EXHAUSTED, text)
         if compressed > 1 or self._flags is None:
-            raise StatusError(Status.INTERNAL, "a compressed message on a stream without grpc-encoding")
+            raise StatusError(GrpcStatus.INTERNAL, "a compressed message on a stream without grpc-encoding")
         self._flags.append(compressed == 1)
 
 

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from epp.health import SERVICE, Health, UnknownServiceError
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from epp.wire.server.grpc_call import Call, Method, frames
-from epp.wire.server.grpc_messages import Status, StatusError
+from epp.wire.server.grpc_messages import GrpcStatus, StatusError
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def health_methods(health: Health) -> dict[bytes, Method]:
         try:
             return health.check(HealthCheckRequest.FromString(payload).service).SerializeToString()
         except UnknownServiceError as error:
-            raise StatusError(Status.NOT_FOUND, str(error)) from None
+            raise StatusError(GrpcStatus.NOT_FOUND, str(error)) from None
 
     def statuses(payload: bytes) -> bytes:
         return health.list().SerializeToString()
@@ -49,19 +49,19 @@ class _Unary:
 
     def message(self, payload: bytes) -> None:
         if self._request is not None:
-            raise StatusError(Status.UNIMPLEMENTED, "a second message to a method that takes one")
+            raise StatusError(GrpcStatus.UNIMPLEMENTED, "a second message to a method that takes one")
         _check_size(payload)
         self._request = payload
 
     def half_closed(self) -> None:
         if self._request is None:
-            raise StatusError(Status.UNIMPLEMENTED, "no message to a method that takes one")
+            raise StatusError(GrpcStatus.UNIMPLEMENTED, "no message to a method that takes one")
         try:
             answer = self._answer(self._request)
         except DecodeError:
-            raise StatusError(Status.INTERNAL, "a message that is no request of this method") from None
+            raise StatusError(GrpcStatus.INTERNAL, "a message that is no request of this method") from None
         self._call.send((answer,))
-        self._call.finish(Status.OK)
+        self._call.finish(GrpcStatus.OK)
 
     def fault(self, error: Exception) -> None:
         _refuse(self._call, error)
@@ -82,18 +82,18 @@ class _Watch:
 
     def message(self, payload: bytes) -> None:
         if self._service is not None:
-            raise StatusError(Status.UNIMPLEMENTED, "a second message to a method that takes one")
+            raise StatusError(GrpcStatus.UNIMPLEMENTED, "a second message to a method that takes one")
         _check_size(payload)
         try:
             self._service = HealthCheckRequest.FromString(payload).service
         except DecodeError:
-            raise StatusError(Status.INTERNAL, "a message that is no request of this method") from None
+            raise StatusError(GrpcStatus.INTERNAL, "a message that is no request of this method") from None
         self._health.watchers.add(self._tell)
         self._tell()
 
     def half_closed(self) -> None:
         if self._service is None:
-            raise StatusError(Status.UNIMPLEMENTED, "no message to a method that takes one")
+            raise StatusError(GrpcStatus.UNIMPLEMENTED, "no message to a method that takes one")
 
     def fault(self, error: Exception) -> None:
         _refuse(self._call, error)
@@ -107,14 +107,14 @@ class _Watch:
             self._told = status
             self._call.send((HealthCheckResponse(status=status).SerializeToString(),))
         if self._health.closed:
-            self._call.finish(Status.OK)
+            self._call.finish(GrpcStatus.OK)
 
 
 def _check_size(payload: bytes) -> None:
     """It is kept until the client ends its stream, which it may never do."""
     if len(payload) > _LARGEST:
         text = f"a health request of {len(payload)} bytes; at most {_LARGEST} are taken"
-        raise StatusError(Status.RESOURCE_EXHAUSTED, text)
+        raise StatusError(GrpcStatus.RESOURCE_EXHAUSTED, text)
 
 
 def _refuse(call: Call, error: Exception) -> None:
@@ -122,4 +122,4 @@ def _refuse(call: Call, error: Exception) -> None:
         call.finish(error.status, str(error))
         return
     log.error("a health call: %s\n%s", type(error).__name__, frames(error))
-    call.finish(Status.INTERNAL, f"the picker failed: {type(error).__name__}")
+    call.finish(GrpcStatus.INTERNAL, f"the picker failed: {type(error).__name__}")

@@ -12,7 +12,7 @@ from epp.ext_proc.protocol import EXT_PROC, UnreadableError
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
 from epp.wire.server.body_message import LARGE, read_body
 from epp.wire.server.grpc_call import Call, Method, frames
-from epp.wire.server.grpc_messages import Status, StatusError
+from epp.wire.server.grpc_messages import GrpcStatus, StatusError
 
 log = logging.getLogger(__name__)
 
@@ -76,21 +76,21 @@ class _Conversation:
             self.end_if_it_may()
 
     def half_closed(self) -> None:
-        self._call.finish(Status.OK)
+        self._call.finish(GrpcStatus.OK)
 
     def fault(self, error: Exception) -> None:
         """See Handler. Once the response headers are answered Envoy must not see anything but OK."""
         if isinstance(error, StatusError):
             status, text, cause = error.status, str(error), "refused"
         elif isinstance(error, UnreadableError):
-            status, text, cause = Status.INTERNAL, str(error), "refused"
+            status, text, cause = GrpcStatus.INTERNAL, str(error), "refused"
         else:
             known = isinstance(error, ExchangeError)
             text = str(error) if known else f"the picker failed: {type(error).__name__}"
-            status, cause = Status.INTERNAL, "fault"
+            status, cause = GrpcStatus.INTERNAL, "fault"
             log.error("an ext_proc stream ended: %s\n%s", text, frames(error))
         if self._exchange.responded:
-            self._call.finish(Status.OK, cause=cause)
+            self._call.finish(GrpcStatus.OK, cause=cause)
         else:
             self._call.finish(status, text, cause=cause)
 
@@ -102,7 +102,7 @@ class _Conversation:
     def end_if_it_may(self) -> None:
         """What a drain asks for."""
         if self._exchange.may_end:
-            self._call.finish(Status.OK)
+            self._call.finish(GrpcStatus.OK)
 
     def _answer(self, answers: list[Answer]) -> None:
         """What waits for the data plane to read is held, and counted, by the stream, no more by the exchange."""

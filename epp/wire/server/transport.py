@@ -11,13 +11,13 @@ from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
 from epp.health import Health
 from epp.wire.http2.connection import Connection
-from epp.wire.http2.frames import ErrorCode
+from epp.wire.http2.frames import Http2ErrorCode
 from epp.wire.http2.limits import Limits
 from epp.wire.server.grpc_call import Methods, frames
 from epp.wire.server.health import health_methods
 from epp.wire.server.processor import ExternalProcessor
 from epp.wire.server.tls import server_context
-from epp.wire.transport import Place
+from epp.wire.transport import ListenAddress
 from runtime.serving.acceptor import Acceptor
 from runtime.serving.connections import Connections
 from runtime.serving.descriptors import most_connections
@@ -68,7 +68,7 @@ class Http2Transport:
     def drain(self) -> None:
         self._processor.drain()
 
-    def listener(self, place: Place, *, processing: bool) -> "Http2Listener":
+    def listener(self, place: ListenAddress, *, processing: bool) -> "Http2Listener":
         methods = health_methods(self._health)
         if processing:
             methods |= self._processor.methods()
@@ -85,7 +85,7 @@ class Http2Listener:
     """See Listener; `open_connection` is given what to call when a connection has something to write."""
 
     def __init__(
-        self, place: Place, open_connection: Callable[[Callable[[], None]], Connection], most: int
+        self, place: ListenAddress, open_connection: Callable[[Callable[[], None]], Connection], most: int
     ) -> None:
         self._place = place
         self.connections = Connections(most_connections(most), IDLE)
@@ -209,7 +209,7 @@ class _Peer(asyncio.BufferedProtocol):
             self._connection.receive(self._listener.buffer[: self._ahead + nbytes])
         except Exception as error:  # noqa: BLE001  # the edge: a fault of ours ends this connection, not the picker
             log.error("a connection failed: %s\n%s", type(error).__name__, frames(error))
-            self._connection.fail(ErrorCode.INTERNAL_ERROR, "the picker failed")
+            self._connection.fail(Http2ErrorCode.INTERNAL_ERROR, "the picker failed")
         self._write()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -6,7 +6,7 @@ import pytest
 from redis.asyncio import Redis
 
 from dispatcher.broker.message import Request
-from dispatcher.broker.queue import Rules
+from dispatcher.broker.queue import QueueRules
 from dispatcher.broker.redis.broker import RedisBroker
 from tests.dispatcher.queued import answer
 
@@ -28,7 +28,7 @@ async def moved(server: Redis) -> int:
 
 
 async def test_26_a_look_at_the_queue_moves_no_body(redis_url: str, server: Redis) -> None:
-    async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", QueueRules()) as queue:
         deadline_ms = await broker.now_ms() + 600_000
         for number in range(3):
             await queue.submit(Request(f"r{number}", BODY, deadline_ms))
@@ -51,7 +51,7 @@ async def test_26_a_look_at_the_queue_moves_no_body(redis_url: str, server: Redi
 
 
 async def test_26_only_the_keys_of_the_bodies_are_large(redis_url: str, server: Redis) -> None:
-    async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", QueueRules()) as queue:
         deadline_ms = await broker.now_ms() + 600_000
         for number in range(3):
             await queue.submit(Request(f"r{number}", BODY, deadline_ms))

@@ -6,14 +6,14 @@ import time
 import pytest
 
 from dispatcher.broker.message import ErrorCode
-from dispatcher.broker.queue import Broker, Rules, State
+from dispatcher.broker.queue import Broker, QueueRules, State
 from tests.dispatcher.queued import HOUR, answer, claimed, counts, submitted, until, until_ms
 
-SHORT = Rules(lease_ms=150)
+SHORT = QueueRules(lease_ms=150)
 
 
 async def test_what_is_claimed_is_claimed_by_nobody_else(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue, broker.queue("q", Rules()) as other:
+    async with broker.queue("q", QueueRules()) as queue, broker.queue("q", QueueRules()) as other:
         for n in range(30):
             await submitted(broker, queue, f"r{n}")
         batches = await asyncio.gather(*(one.claim(3, owner="o") for one in (queue, other) * 6))
@@ -23,7 +23,7 @@ async def test_what_is_claimed_is_claimed_by_nobody_else(broker: Broker) -> None
 
 
 async def test_a_result_ends_it_once(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         await submitted(broker, queue, "a")
         claim = await claimed(queue)
         assert await queue.finish(claim, answer(claim))
@@ -67,7 +67,7 @@ async def test_02_a_late_result_counts_while_nobody_took_the_claim_back(broker: 
 
 
 async def test_a_heartbeat_keeps_a_claim(broker: Broker) -> None:
-    async with broker.queue("q", Rules(lease_ms=400)) as queue:
+    async with broker.queue("q", QueueRules(lease_ms=400)) as queue:
         await submitted(broker, queue, "a")
         claim = await claimed(queue)
         for _ in range(3):
@@ -92,7 +92,7 @@ async def test_a_sweep_gives_back_what_nobody_holds_any_more(broker: Broker) -> 
 
 
 async def test_07_what_kills_whoever_claims_it_becomes_a_dead_letter(broker: Broker) -> None:
-    async with broker.queue("q", Rules(lease_ms=30, max_deliveries=3)) as queue:
+    async with broker.queue("q", QueueRules(lease_ms=30, max_deliveries=3)) as queue:
         await submitted(broker, queue, "poison", payload=b"p" * 70_000)
         for delivery in (1, 2, 3):
             claim = await claimed(queue)
@@ -108,7 +108,7 @@ async def test_07_what_kills_whoever_claims_it_becomes_a_dead_letter(broker: Bro
 
 
 async def test_07_retries_and_releases_are_no_reason_for_a_dead_letter(broker: Broker) -> None:
-    async with broker.queue("q", Rules(max_deliveries=2)) as queue:
+    async with broker.queue("q", QueueRules(max_deliveries=2)) as queue:
         await submitted(broker, queue, "a")
         for _ in range(5):
             assert await queue.retry(await claimed(queue), 0)
@@ -119,7 +119,7 @@ async def test_07_retries_and_releases_are_no_reason_for_a_dead_letter(broker: B
 
 
 async def test_attempts_are_counted_over_deliveries(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         await submitted(broker, queue, "a")
         for attempt in range(3):
             claim = await claimed(queue)
@@ -142,7 +142,7 @@ async def test_whoever_was_killed_with_a_claim_may_have_sent_it(broker: Broker) 
 
 
 async def test_a_release_leaves_no_trace(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         await submitted(broker, queue, "a")
         first = await claimed(queue)
         assert await queue.release([first]) == 1
@@ -155,7 +155,7 @@ async def test_a_release_leaves_no_trace(broker: Broker) -> None:
 
 
 async def test_17_a_retry_is_not_seen_before_its_time_even_on_an_idle_queue(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         await submitted(broker, queue, "a")
         claim = await claimed(queue)
         before = await broker.now_ms()
@@ -174,7 +174,7 @@ async def test_17_a_retry_is_not_seen_before_its_time_even_on_an_idle_queue(brok
 
 
 async def test_17_whoever_waits_is_woken_when_a_retry_is_due(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         await submitted(broker, queue, "a")
         await queue.retry(await claimed(queue), 200)
         await queue.peek(1)
@@ -185,14 +185,14 @@ async def test_17_whoever_waits_is_woken_when_a_retry_is_due(broker: Broker) -> 
 
 
 async def test_a_wait_ends_by_itself(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         await queue.peek(1)
         assert not await queue.wait(0.05)
 
 
 @pytest.mark.parametrize("what", ["submit", "release", "retry"])
 async def test_whoever_waits_is_woken_by_what_becomes_claimable(broker: Broker, what: str) -> None:
-    async with broker.queue("q", Rules()) as queue, broker.queue("q", Rules()) as other:
+    async with broker.queue("q", QueueRules()) as queue, broker.queue("q", QueueRules()) as other:
         await submitted(broker, other, "held")
         held = await claimed(other)
         assert not await queue.peek(1)
@@ -210,7 +210,7 @@ async def test_whoever_waits_is_woken_by_what_becomes_claimable(broker: Broker, 
 
 
 async def test_nothing_is_missed_between_a_look_and_the_wait(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue, broker.queue("q", Rules()) as other:
+    async with broker.queue("q", QueueRules()) as queue, broker.queue("q", QueueRules()) as other:
         for n in range(20):
             assert not await queue.peek(1)
             await submitted(broker, other, f"r{n}")
@@ -232,7 +232,7 @@ async def test_whoever_waits_is_woken_by_the_end_of_a_lease(broker: Broker) -> N
 @pytest.mark.parametrize("where", ["pending", "delayed", "claimed"])
 @pytest.mark.parametrize("found_by", ["sweep", "claim", "peek", "state"])
 async def test_06_expired_anywhere_is_one_answer(broker: Broker, where: str, found_by: str) -> None:
-    async with broker.queue("q", Rules(lease_ms=100)) as queue:
+    async with broker.queue("q", QueueRules(lease_ms=100)) as queue:
         request = await submitted(broker, queue, "a", within_ms=80)
         if where != "pending":
             claim = await claimed(queue)
@@ -257,7 +257,7 @@ async def test_06_expired_anywhere_is_one_answer(broker: Broker, where: str, fou
 
 
 async def test_06_hundreds_of_expired_ones_hold_up_nobody(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         deadline = await broker.now_ms() + 3_000
         await asyncio.gather(*(submitted(broker, queue, f"r{n}", deadline_ms=deadline) for n in range(350)))
         await submitted(broker, queue, "good", within_ms=HOUR)

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from dispatcher.broker.memory.broker import MemoryBroker
 from dispatcher.broker.message import Claim, ErrorCode, Request, Result
-from dispatcher.broker.queue import Leased, Queue, Rules, State
+from dispatcher.broker.queue import Leased, Queue, QueueRules, State
 from dispatcher.broker.redis.broker import RedisBroker
 
 T = TypeVar("T")
@@ -58,10 +58,10 @@ class BothBrokers(RuleBasedStateMachine):
 
     @initialize(strict=st.booleans(), weight=st.sampled_from([0.5, 1.0, 3.0]))
     def open(self, strict: bool, weight: float) -> None:
-        rules = Rules(lease_ms=3_600_000, strict_tiers=strict, weights={"a": weight})
+        rules = QueueRules(lease_ms=3_600_000, strict_tiers=strict, weights={"a": weight})
         self.queues = [*self.runner.run(self._open(rules))]
 
-    async def _open(self, rules: Rules) -> tuple[Queue, Queue]:
+    async def _open(self, rules: QueueRules) -> tuple[Queue, Queue]:
         memory = await self.stack.enter_async_context(MemoryBroker())
         redis = await self.stack.enter_async_context(RedisBroker(self.url))
         name = uuid.uuid4().hex
@@ -206,7 +206,7 @@ class InTime(RuleBasedStateMachine):
         self.visible: dict[str, int] = {}
         self.holder: dict[str, str] = {}
         self.finished: set[str] = set()
-        self.rules = Rules(lease_ms=100, max_deliveries=3)
+        self.rules = QueueRules(lease_ms=100, max_deliveries=3)
         broker = MemoryBroker(lambda: self.now)
         self.queue: Queue = self.runner.run(broker.queue("q", self.rules).__aenter__())
 

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 
 from dispatcher.broker.message import Claim
-from dispatcher.broker.queue import Broker, Queue, Rules
+from dispatcher.broker.queue import Broker, Queue, QueueRules
 from tests.dispatcher.queued import HOUR, submitted, until_ms
 
 
@@ -17,7 +17,7 @@ async def order(queue: Queue, limit: int = 100, **more: object) -> list[str]:
 
 
 async def test_08_earliest_deadline_first_and_ties_by_arrival(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         deadline = await broker.now_ms() + HOUR
         for id, later in [("low", 1000), ("high", 100), ("c", 50), ("a", 50), ("d", 50), ("b", 50)]:
             await submitted(broker, queue, id, deadline_ms=deadline + later)
@@ -25,7 +25,7 @@ async def test_08_earliest_deadline_first_and_ties_by_arrival(broker: Broker) ->
 
 
 async def test_08_the_place_survives_retry_release_and_reclaim(broker: Broker) -> None:
-    async with broker.queue("q", Rules(lease_ms=200)) as queue:
+    async with broker.queue("q", QueueRules(lease_ms=200)) as queue:
         for n in range(4):
             await submitted(broker, queue, f"r{n}", within_ms=HOUR + n * 1000)
         retried, released, lapsed = await queue.claim(3, owner="o")
@@ -37,7 +37,7 @@ async def test_08_the_place_survives_retry_release_and_reclaim(broker: Broker) -
 
 
 async def test_peek_changes_nothing(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         for n in range(5):
             await submitted(broker, queue, f"r{n}", within_ms=HOUR + n * 1000)
         assert [head.id for head in await queue.peek(3)] == ["r0", "r1", "r2"]
@@ -46,7 +46,7 @@ async def test_peek_changes_nothing(broker: Broker) -> None:
 
 
 async def test_18_one_request_of_another_tenant_goes_second_at_the_latest(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         for n in range(300):
             await submitted(broker, queue, f"a{n}", tenant="a")
         await order(queue, 50)
@@ -55,7 +55,7 @@ async def test_18_one_request_of_another_tenant_goes_second_at_the_latest(broker
 
 
 async def test_18_shares_follow_the_weights(broker: Broker) -> None:
-    async with broker.queue("q", Rules(weights={"a": 3.0, "b": 1.0})) as queue:
+    async with broker.queue("q", QueueRules(weights={"a": 3.0, "b": 1.0})) as queue:
         for n in range(200):
             for tenant in ("a", "b", "c"):
                 await submitted(broker, queue, f"{tenant}{n}", tenant=tenant)
@@ -68,7 +68,7 @@ async def test_18_shares_follow_the_weights(broker: Broker) -> None:
 
 
 async def test_18_a_tenant_with_one_request_at_a_time_gets_no_more_than_its_share(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         for n in range(60):
             await submitted(broker, queue, f"a{n}", tenant="a")
         await submitted(broker, queue, "b", tenant="b")
@@ -82,7 +82,7 @@ async def test_18_a_tenant_with_one_request_at_a_time_gets_no_more_than_its_shar
 
 
 async def test_18_who_was_away_has_saved_up_no_turns(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         await submitted(broker, queue, "b-early", tenant="b")
         await order(queue, 1)
         for n in range(100):
@@ -94,7 +94,7 @@ async def test_18_who_was_away_has_saved_up_no_turns(broker: Broker) -> None:
 
 
 async def test_18_a_release_gives_the_turn_back(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         for tenant in ("a", "b"):
             for n in range(10):
                 await submitted(broker, queue, f"{tenant}{n}", tenant=tenant)
@@ -105,7 +105,7 @@ async def test_18_a_release_gives_the_turn_back(broker: Broker) -> None:
 
 
 async def test_tenants_that_are_skipped_hold_up_nobody(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         for tenant in ("a", "b", "c"):
             for n in range(3):
                 await submitted(broker, queue, f"{tenant}{n}", tenant=tenant)
@@ -114,7 +114,7 @@ async def test_tenants_that_are_skipped_hold_up_nobody(broker: Broker) -> None:
 
 
 async def test_strict_tiers_go_before_fairness_and_deadlines(broker: Broker) -> None:
-    async with broker.queue("q", Rules(strict_tiers=True)) as queue:
+    async with broker.queue("q", QueueRules(strict_tiers=True)) as queue:
         await submitted(broker, queue, "batch", tier=2, within_ms=HOUR)
         await submitted(broker, queue, "interactive", tier=0, within_ms=3 * HOUR, tenant="b")
         await submitted(broker, queue, "first", tier=-1, within_ms=9 * HOUR)
@@ -123,14 +123,14 @@ async def test_strict_tiers_go_before_fairness_and_deadlines(broker: Broker) -> 
 
 
 async def test_without_strict_tiers_a_tier_means_nothing(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         await submitted(broker, queue, "late", tier=0, within_ms=2 * HOUR)
         await submitted(broker, queue, "soon", tier=5, within_ms=HOUR)
         assert await order(queue) == ["soon", "late"]
 
 
 async def test_many_tenants_take_turns(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         for n in range(3):
             for tenant in range(40):
                 await submitted(broker, queue, f"t{tenant}-{n}", tenant=f"t{tenant}", within_ms=HOUR + n)
@@ -139,7 +139,7 @@ async def test_many_tenants_take_turns(broker: Broker) -> None:
 
 
 async def test_retried_requests_keep_the_order_of_their_tenant(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         for n in range(3):
             await submitted(broker, queue, f"r{n}", within_ms=HOUR + n * 1000)
         [first] = await queue.claim(1, owner="o")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from dispatcher.broker.message import ErrorCode, Result
-from dispatcher.broker.queue import Broker, Queue, Rules, State
+from dispatcher.broker.queue import Broker, Queue, QueueRules, State
 from tests.dispatcher.queued import answer, claimed, counts, submitted, until_ms
 
 
@@ -36,7 +36,7 @@ async def finished(broker: Broker, queue: Queue, *ids: str) -> None:
 async def test_28_each_ending_is_counted_once(
     broker: Broker, status: int, code: ErrorCode | None, counter: str
 ) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         request = await submitted(broker, queue, "a")
         claim = await claimed(queue)
         result = Result("a", request.token, status, b'\x00"b\xff', code, "why, Ü?", 3)
@@ -52,7 +52,7 @@ async def test_28_each_ending_is_counted_once(
 
 async def test_23_two_consumers_never_get_the_same_and_lose_nothing(broker: Broker) -> None:
     ids = [f"r{n}" for n in range(40)]
-    async with broker.queue("q", Rules()) as one, broker.queue("q", Rules()) as two:
+    async with broker.queue("q", QueueRules()) as one, broker.queue("q", QueueRules()) as two:
         await finished(broker, one, *ids)
         batches = await asyncio.gather(*(consumer.lease_results(7) for consumer in (one, two) * 3))
         leased = [result for batch in batches for result in batch]
@@ -63,7 +63,7 @@ async def test_23_two_consumers_never_get_the_same_and_lose_nothing(broker: Brok
 
 
 async def test_23_results_come_oldest_first(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         await finished(broker, queue, "a")
         await until_ms(broker, await broker.now_ms() + 2)
         await finished(broker, queue, "b")
@@ -71,7 +71,7 @@ async def test_23_results_come_oldest_first(broker: Broker) -> None:
 
 
 async def test_23_a_result_whose_consumer_died_comes_back_at_its_place(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         await finished(broker, queue, "a")
         [lost] = await queue.lease_results(1, lease_ms=50)
         await until_ms(broker, await broker.now_ms() + 51)
@@ -84,7 +84,7 @@ async def test_23_a_result_whose_consumer_died_comes_back_at_its_place(broker: B
 
 
 async def test_23_a_result_is_waited_for_by_id(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue, broker.queue("q", Rules()) as other:
+    async with broker.queue("q", QueueRules()) as queue, broker.queue("q", QueueRules()) as other:
         requests = [await submitted(broker, queue, f"r{n}") for n in range(20)]
         waiting = [asyncio.create_task(queue.wait_result(r.id, r.token, timeout=30)) for r in requests]
         newest = asyncio.create_task(queue.wait_result("r3", timeout=30))
@@ -103,7 +103,7 @@ async def test_23_a_result_is_waited_for_by_id(broker: Broker) -> None:
 
 
 async def test_23_a_wait_for_a_result_ends_with_its_time(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         await submitted(broker, queue, "a")
         assert await queue.wait_result("a", timeout=0.05) is None
         assert await queue.wait_result("a", timeout=0) is None
@@ -115,7 +115,7 @@ async def test_23_a_wait_for_a_result_ends_with_its_time(broker: Broker) -> None
 
 
 async def test_a_result_is_kept_for_its_time(broker: Broker) -> None:
-    async with broker.queue("q", Rules(result_ttl_ms=60)) as queue:
+    async with broker.queue("q", QueueRules(result_ttl_ms=60)) as queue:
         await finished(broker, queue, "a", "b")
         await until_ms(broker, await broker.now_ms() + 70)
         await queue.sweep()
@@ -125,7 +125,7 @@ async def test_a_result_is_kept_for_its_time(broker: Broker) -> None:
 
 
 async def test_21_what_is_queued_is_cancelled_at_once(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         await submitted(broker, queue, "a")
         await submitted(broker, queue, "b")
         assert await queue.cancel("a") is State.PENDING
@@ -141,7 +141,7 @@ async def test_21_what_is_queued_is_cancelled_at_once(broker: Broker) -> None:
 
 
 async def test_21_who_holds_it_is_told_and_publishes_nothing(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as holder, broker.queue("q", Rules()) as caller:
+    async with broker.queue("q", QueueRules()) as holder, broker.queue("q", QueueRules()) as caller:
         for id in ("a", "b"):
             await submitted(broker, caller, id)
         claim, other = await holder.claim(2, owner="holder")
@@ -162,7 +162,7 @@ async def test_21_who_holds_it_is_told_and_publishes_nothing(broker: Broker) -> 
 
 
 async def test_21_a_cancellation_between_two_looks_is_not_missed(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         await submitted(broker, queue, "a")
         claim = await claimed(queue)
         await queue.cancel("a")
@@ -171,7 +171,7 @@ async def test_21_a_cancellation_between_two_looks_is_not_missed(broker: Broker)
 
 
 async def test_21_an_older_cancellation_does_not_touch_an_id_used_again(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         old = await submitted(broker, queue, "a")
         await queue.cancel("a", old.token)
         new = await submitted(broker, queue, "a")

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from dispatcher.broker.message import ErrorCode, Request
-from dispatcher.broker.queue import Broker, ConflictError, Rules, State
+from dispatcher.broker.queue import Broker, ConflictError, QueueRules, State
 from tests.dispatcher.queued import HOUR, answer, claimed, counts, submitted, until_ms
 
 
@@ -30,7 +30,7 @@ async def test_what_cannot_be_accepted_is_refused_at_the_door(
     broker: Broker, wrong: dict[str, object], said: str
 ) -> None:
     values: dict[str, object] = {"id": "a", "payload": b"{}", "deadline_ms": await broker.now_ms() + HOUR}
-    async with broker.queue("q", Rules(max_payload=4)) as queue:
+    async with broker.queue("q", QueueRules(max_payload=4)) as queue:
         with pytest.raises(ValueError, match=said):
             await queue.submit(Request(**{**values, **wrong}))  # type: ignore[arg-type]
         assert await counts(queue) == {}
@@ -39,27 +39,27 @@ async def test_what_cannot_be_accepted_is_refused_at_the_door(
 @pytest.mark.parametrize("name", ["", "a b", "{a}", "-a", "x" * 201])
 async def test_a_name_that_would_break_the_keys_is_refused(broker: Broker, name: str) -> None:
     with pytest.raises(ValueError, match="cannot name a queue"):
-        async with broker.queue(name, Rules()):
+        async with broker.queue(name, QueueRules()):
             pass
 
 
 @pytest.mark.parametrize(
     ("rules", "said"),
     [
-        (Rules(lease_ms=0), "lease_ms of queue 'q' is 0, expected 1 or more"),
-        (Rules(max_deliveries=0), "max_deliveries"),
-        (Rules(weights={"a": 0.0}), "weight of tenant 'a' in queue 'q' is 0.0, expected more than 0"),
-        (Rules(weights={"a": float("nan")}), "weight"),
+        (QueueRules(lease_ms=0), "lease_ms of queue 'q' is 0, expected 1 or more"),
+        (QueueRules(max_deliveries=0), "max_deliveries"),
+        (QueueRules(weights={"a": 0.0}), "weight of tenant 'a' in queue 'q' is 0.0, expected more than 0"),
+        (QueueRules(weights={"a": float("nan")}), "weight"),
     ],
 )
-async def test_rules_that_cannot_be_kept_are_refused(broker: Broker, rules: Rules, said: str) -> None:
+async def test_rules_that_cannot_be_kept_are_refused(broker: Broker, rules: QueueRules, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         async with broker.queue("q", rules):
             pass
 
 
 async def test_everything_of_a_request_comes_back_with_its_claim(broker: Broker) -> None:
-    async with broker.queue("q", Rules(strict_tiers=True)) as queue:
+    async with broker.queue("q", QueueRules(strict_tiers=True)) as queue:
         request = await submitted(
             broker,
             queue,
@@ -81,7 +81,7 @@ async def test_everything_of_a_request_comes_back_with_its_claim(broker: Broker)
 @pytest.mark.parametrize("size", [0, 65_536, 65_537, 10 * 1024 * 1024])
 async def test_26_a_body_of_any_size_comes_back_byte_for_byte(broker: Broker, size: int) -> None:
     body = os.urandom(size)
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         await submitted(broker, queue, "big", payload=body)
         [head] = await queue.peek(5)
         assert head.size == size
@@ -94,7 +94,7 @@ async def test_26_a_body_of_any_size_comes_back_byte_for_byte(broker: Broker, si
 
 
 async def test_22_the_same_key_and_body_is_one_request_and_another_body_a_conflict(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         first = await submitted(broker, queue, "a", payload=b"body", idempotency_key="k")
         again = await submitted(broker, queue, "b", payload=b"body", idempotency_key="k")
         assert (again.id, again.token, again.deadline_ms) == (first.id, first.token, first.deadline_ms)
@@ -115,14 +115,14 @@ async def test_22_the_same_key_and_body_is_one_request_and_another_body_a_confli
 
 
 async def test_22_a_key_is_its_tenants_own(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         ours = await submitted(broker, queue, "a", tenant="us", idempotency_key="k")
         theirs = await submitted(broker, queue, "a", tenant="them", idempotency_key="k")
         assert ours.token != theirs.token
 
 
 async def test_22_a_key_is_free_again_when_its_result_is_kept_no_longer(broker: Broker) -> None:
-    async with broker.queue("q", Rules(result_ttl_ms=300)) as queue:
+    async with broker.queue("q", QueueRules(result_ttl_ms=300)) as queue:
         first = await submitted(broker, queue, "a", within_ms=400, idempotency_key="k")
         claim = await claimed(queue)
         await queue.finish(claim, answer(claim))
@@ -135,14 +135,14 @@ async def test_22_a_key_is_free_again_when_its_result_is_kept_no_longer(broker: 
 
 
 async def test_22_many_at_once_with_one_key_are_one(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         several = [submitted(broker, queue, f"r{n}", idempotency_key="k") for n in range(20)]
         assert len({request.token for request in await asyncio.gather(*several)}) == 1
         assert await counts(queue) == {"submitted": 1, "pending": 1}
 
 
 async def test_a_submission_whose_answer_was_lost_may_be_repeated(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         first = await submitted(broker, queue, "a")
         assert await queue.submit(first) == first
         claim = await claimed(queue)
@@ -152,7 +152,7 @@ async def test_a_submission_whose_answer_was_lost_may_be_repeated(broker: Broker
 
 
 async def test_24_two_submissions_of_one_id_have_two_results_told_apart_by_token(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         one = await submitted(broker, queue, "same")
         two = await submitted(broker, queue, "same")
         for claim in await queue.claim(2, owner="o"):
@@ -168,7 +168,7 @@ async def test_24_two_submissions_of_one_id_have_two_results_told_apart_by_token
 
 
 async def test_24_an_id_used_again_and_again_keeps_nothing_of_what_is_gone(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         for _ in range(40):
             await submitted(broker, queue, "same")
             claim = await claimed(queue)
@@ -180,7 +180,7 @@ async def test_24_an_id_used_again_and_again_keeps_nothing_of_what_is_gone(broke
 async def test_07_what_is_no_request_is_kept_with_its_reason_and_answered_if_it_has_an_id(
     broker: Broker,
 ) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         await queue.reject(b"\xff{", "not JSON", code=ErrorCode.INVALID_REQUEST)
         await queue.reject(b"x" * 100_000, "no deadline", id="r 1", code=ErrorCode.INVALID_REQUEST)
         newest, oldest = await queue.dead_letters(10)
@@ -193,7 +193,7 @@ async def test_07_what_is_no_request_is_kept_with_its_reason_and_answered_if_it_
 
 
 async def test_dead_letters_are_bounded(broker: Broker) -> None:
-    async with broker.queue("q", Rules()) as queue:
+    async with broker.queue("q", QueueRules()) as queue:
         rejecting = (queue.reject(b"x", f"{n}", code=ErrorCode.INVALID_REQUEST) for n in range(1_010))
         for one in rejecting:
             await one

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from dispatcher.broker.memory.broker import MemoryBroker
 from dispatcher.broker.message import ErrorCode, Result
-from dispatcher.broker.queue import Rules
+from dispatcher.broker.queue import QueueRules
 from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.cli import batch as batches
 from dispatcher.cli.batch_file import BatchFileError, finished, read_lines, result_line
@@ -239,7 +239,7 @@ async def test_who_waits_for_answers_is_told_how_many_there_are_and_where_to_loo
 ) -> None:
     (tmp_path / "nightly.jsonl").write_text("\n".join(line(id) for id in "abc"))
     said, out = Recorded(), io.BytesIO()
-    async with MemoryBroker() as broker, broker.queue("batch", Rules()) as queue:
+    async with MemoryBroker() as broker, broker.queue("batch", QueueRules()) as queue:
         now = await broker.now_ms()
         order = batches.Order("nightly", "t", now + 60_000, now)
         lines = list(read_lines(tmp_path / "nightly.jsonl"))

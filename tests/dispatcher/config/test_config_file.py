@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dispatcher.config.config_error import ConfigError
+from dispatcher.config.config_error import DispatcherConfigError
 from dispatcher.config.config_file import Config, read_config
 
 TARGET = {"name": "pool", "url": "http://gateway:8080/base/"}
@@ -112,7 +112,7 @@ def test_secrets_come_from_the_environment_and_are_not_shown() -> None:
     ],
 )  # fmt: skip
 def test_what_is_not_sound(document: Any, said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(DispatcherConfigError) as caught:
         read(document)
     assert said in str(caught.value)
     assert "secret" not in str(caught.value)
@@ -120,7 +120,7 @@ def test_what_is_not_sound(document: Any, said: str) -> None:
 
 @pytest.mark.parametrize("text", ["broker: [", "a: b: c", "&a [*a]", "- x", "", "\x00"])
 def test_what_is_no_yaml_mapping(text: str) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(DispatcherConfigError):
         read_config(text, {})
 
 
@@ -133,7 +133,7 @@ def test_what_is_no_yaml_mapping(text: str) -> None:
     ],
 )
 def test_a_file_that_is_no_yaml_is_not_quoted(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"not YAML: .*line \d+") as caught:
+    with pytest.raises(DispatcherConfigError, match=r"not YAML: .*line \d+") as caught:
         read_config(text, {})
     assert "s3cret" not in str(caught.value)
 
@@ -144,7 +144,7 @@ def test_what_is_counted_at_one_target_is_counted_in_one_unit() -> None:
         return {**QUEUE, "name": name, "gate": {"type": "endpoint-scrape", "params": params}}
 
     read({**SOUND, "queues": [scrape("a", "bytes"), scrape("b", "bytes"), QUEUE]})
-    with pytest.raises(ConfigError, match="by 'a' in bytes and by 'b' in requests"):
+    with pytest.raises(DispatcherConfigError, match="by 'a' in bytes and by 'b' in requests"):
         read({**SOUND, "queues": [scrape("a", "bytes"), scrape("b", "requests")]})
 
 

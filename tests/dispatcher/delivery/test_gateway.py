@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from aiohttp import web
 
-from dispatcher.delivery.gateway import Answer, Gateway, NoAnswer
+from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
 from tests.connections import connected
 from tests.dispatcher.target import Asked, Target
 
@@ -102,7 +102,7 @@ async def scripted_server(*scripts: list[bytes]) -> AsyncIterator[tuple[str, lis
 async def test_26_the_payload_arrives_as_it_is(target: Target, gateway: Gateway) -> None:
     for body in (b'{ "a" :1.0e1,\n"\xc3\xa9":"\\u00e9" }', bytes(range(256)) * 40_000, b""):
         answer = await gateway.post(PATH, {"content-type": "application/json"}, body, 10)
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, GatewayAnswer)
         assert target.asked[-1].body == body
         assert target.asked[-1].headers["content-length"] == str(len(body))
 
@@ -128,7 +128,7 @@ async def test_connections_are_kept(target: Target, gateway: Gateway) -> None:
     target.answer = answer
     for _ in range(5):
         answer_ = await gateway.post(PATH, {}, b"{}", 10)
-        assert answer_ == Answer(200, b"x")
+        assert answer_ == GatewayAnswer(200, b"x")
         peers.add(len(target._runner.server.connections))  # type: ignore[union-attr]
     assert peers == {1}
 
@@ -136,20 +136,20 @@ async def test_connections_are_kept(target: Target, gateway: Gateway) -> None:
 @pytest.mark.parametrize(
     ("status", "headers", "expected"),
     [
-        (200, {}, Answer(200, b"said")),
-        (302, {"Location": "http://127.0.0.1:1/"}, Answer(302, b"said")),
-        (400, {}, Answer(400, b"said")),
-        (429, {"Retry-After": "7"}, Answer(429, b"said", 7.0)),
-        (429, {"Retry-After": "soon"}, Answer(429, b"said", None)),
+        (200, {}, GatewayAnswer(200, b"said")),
+        (302, {"Location": "http://127.0.0.1:1/"}, GatewayAnswer(302, b"said")),
+        (400, {}, GatewayAnswer(400, b"said")),
+        (429, {"Retry-After": "7"}, GatewayAnswer(429, b"said", 7.0)),
+        (429, {"Retry-After": "soon"}, GatewayAnswer(429, b"said", None)),
         (
             503,
             {"x-llm-d-request-dropped-reason": "rejected-saturated", "Retry-After": "0"},
-            Answer(503, b"said", 0.0, "rejected-saturated"),
+            GatewayAnswer(503, b"said", 0.0, "rejected-saturated"),
         ),
     ],
 )
 async def test_what_an_answer_says(
-    target: Target, gateway: Gateway, status: int, headers: dict[str, str], expected: Answer
+    target: Target, gateway: Gateway, status: int, headers: dict[str, str], expected: GatewayAnswer
 ) -> None:
     async def answer(asked: Asked) -> web.StreamResponse:
         return web.Response(status=status, headers=headers, body=b"said")
@@ -163,7 +163,7 @@ async def test_a_compressed_answer_is_kept_as_it_came(target: Target, gateway: G
         return web.Response(body=b"\x1f\x8b not really", headers={"Content-Encoding": "gzip"})
 
     target.answer = answer
-    assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"\x1f\x8b not really")
+    assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"\x1f\x8b not really")
 
 
 async def test_a_chunked_answer(target: Target) -> None:
@@ -173,7 +173,7 @@ async def test_a_chunked_answer(target: Target) -> None:
         ) as url,
         Gateway(url) as gateway,
     ):
-        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"abcde")
+        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"abcde")
 
 
 async def test_an_answer_that_ends_with_its_connection() -> None:
@@ -181,25 +181,25 @@ async def test_an_answer_that_ends_with_its_connection() -> None:
         raw_server(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nall of it") as url,
         Gateway(url) as gateway,
     ):
-        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"all of it")
+        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"all of it")
 
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (b"HTTP/1.1 103 Early\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\na", Answer(200, b"a")),
-        (b"HTTP/1.1 204 No Content\r\n\r\n", Answer(204, b"")),
-        (b"HTTP/1.1 304\r\ncontent-length: 7\r\n\r\n", Answer(304, b"")),
-        (b"HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\na", Answer(200, b"a")),
-        (b"HTTP/1.0 200 OK\r\n\r\nall of it", Answer(200, b"all of it")),
-        (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx: " + b"x" * 20_000 + b"\r\n\r\n", Answer(200, b"")),
+        (b"HTTP/1.1 103 Early\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\na", GatewayAnswer(200, b"a")),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", GatewayAnswer(204, b"")),
+        (b"HTTP/1.1 304\r\ncontent-length: 7\r\n\r\n", GatewayAnswer(304, b"")),
+        (b"HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\na", GatewayAnswer(200, b"a")),
+        (b"HTTP/1.0 200 OK\r\n\r\nall of it", GatewayAnswer(200, b"all of it")),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx: " + b"x" * 20_000 + b"\r\n\r\n", GatewayAnswer(200, b"")),
         (
             b"HTTP/1.1 503 No\r\ncontent-length: 0\r\nx-llm-d-request-dropped-reason: a\xff\r\n\r\n",
-            Answer(503, b"", None, "a?"),
+            GatewayAnswer(503, b"", None, "a?"),
         ),
     ],
 )  # fmt: skip
-async def test_other_forms_of_an_answer(answer: bytes, expected: Answer) -> None:
+async def test_other_forms_of_an_answer(answer: bytes, expected: GatewayAnswer) -> None:
     async with raw_server(answer) as url, Gateway(url) as gateway:
         assert await gateway.post(PATH, {}, b"{}", 10) == expected
 
@@ -307,7 +307,7 @@ async def test_an_endless_answer(target: Target, chunked: bool) -> None:
 async def test_a_kept_connection_that_the_target_gave_up_is_no_answer() -> None:
     async with fickle_server() as seen, Gateway(f"http://127.0.0.1:{seen[0]}") as gateway:
         for number in range(1, 4):
-            assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+            assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
             assert seen[1] == number
 
 
@@ -315,7 +315,7 @@ async def test_all_kept_connections_were_given_up() -> None:
     async with scripted_server([OK, b""], [OK, b""], [OK]) as (url, asked), Gateway(url) as gateway:
         for posts in (2, 1):
             said = await asyncio.gather(*(gateway.post(PATH, {}, b"{}", 10) for _ in range(posts)))
-            assert said == [Answer(200, b"ok")] * posts
+            assert said == [GatewayAnswer(200, b"ok")] * posts
         assert sorted(asked) == [1, 1, 2]
 
 
@@ -328,14 +328,14 @@ async def test_15_a_new_connection_that_ends_unanswered_is_not_asked_twice() -> 
 async def test_what_was_begun_on_a_kept_connection_is_not_asked_twice() -> None:
     """The second answer on the connection ends after its first bytes."""
     async with scripted_server([OK, b"HTTP/1.1 2"], [OK]) as (url, asked), Gateway(url) as gateway:
-        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
         assert isinstance(await gateway.post(PATH, {}, b"{}", 10), NoAnswer)
         assert asked == [2]
 
 
 async def test_a_request_is_asked_twice_at_most() -> None:
     async with scripted_server([OK, b""], [b""], [OK]) as (url, asked), Gateway(url) as gateway:
-        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
         assert isinstance(await gateway.post(PATH, {}, b"{}", 10), NoAnswer)
         assert asked == [2, 1]
 
@@ -346,7 +346,7 @@ async def test_bytes_after_the_answer_make_a_connection_useless() -> None:
         Gateway(url) as gateway,
     ):
         for _ in range(2):
-            assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+            assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
         assert asked == [1, 1]
 
 
@@ -363,11 +363,11 @@ async def test_what_nobody_asked_for_is_nobodys_answer() -> None:
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server, Gateway(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}") as gateway:
-        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
         writers[0].write(OK.replace(b"ok", b"no"))
         for _ in range(5):  # turns of the loop that both sides share
             await asyncio.sleep(0)
-        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
         assert len(writers) == 2
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from dispatcher.delivery.gateway import Answer, Gateway, NoAnswer
+from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
 from tests.connections import connected
 from tests.dispatcher.listening import LARGE, PATH, Listening, listening
 
@@ -29,7 +29,7 @@ async def test_an_answer_before_the_body_was_read_is_the_answer(
 
     async with listening(refuse) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
         for number in (1, 2):
-            assert await gateway.post(PATH, {}, b"x" * LARGE, 10) == Answer(413, b"no")
+            assert await gateway.post(PATH, {}, b"x" * LARGE, 10) == GatewayAnswer(413, b"no")
             assert seen.connections == number
             await eventually(lambda: not connected(seen.port))
 
@@ -52,7 +52,7 @@ async def test_an_answer_while_the_body_is_still_read_ends_the_upload() -> None:
     async with listening(hasty) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
         posting = asyncio.create_task(gateway.post(PATH, {}, b"x" * LARGE, 10))
         await answered.wait()
-        assert await posting == Answer(413, b"no")
+        assert await posting == GatewayAnswer(413, b"no")
         go_on.set()
         assert await gateway.post(PATH, {}, b"x", 0.3) == NoAnswer("no answer within 0.3 s")
         assert seen.connections == 2

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.delivery.gateway import Answer, Gateway, NoAnswer
+from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
 from tests.connections import connected
 from tests.dispatcher.listening import LARGE, OK, PATH, Listening, listening, ok, request
 from tests.kubernetes.fake.authority import Authority
@@ -33,11 +33,11 @@ async def echo(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.St
 async def test_one_request_after_the_other_takes_one_connection() -> None:
     async with listening(ok) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
         for _ in range(20):
-            assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+            assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
         assert (len(seen.heads), seen.connections) == (20, 1)
         for _ in range(5):
             said = await asyncio.gather(*(gateway.post(PATH, {}, b"{}", 10) for _ in range(4)))
-            assert said == [Answer(200, b"ok")] * 4
+            assert said == [GatewayAnswer(200, b"ok")] * 4
         assert (len(seen.heads), seen.connections) == (40, 4)
 
 
@@ -54,7 +54,7 @@ async def test_a_head_byte_for_byte() -> None:
 
 async def test_the_host_of_an_ipv6_address() -> None:
     async with listening(ok, host="::1") as seen, Gateway(f"http://[::1]:{seen.port}") as gateway:
-        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
     assert b"\r\nHost: [::1]:%d\r\n" % seen.port in seen.heads[0]
 
 
@@ -80,7 +80,7 @@ async def test_a_second_try_says_that_it_is_the_only_request_of_its_connection()
 
     async with listening(once) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
         for _ in range(2):
-            assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+            assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
     assert [b"\r\nConnection: close\r\n" in head for head in seen.heads] == [False, False, True]
 
 
@@ -96,7 +96,7 @@ async def test_bodies_of_every_size_arrive_whole_both_ways(tmp_path: Path, tls: 
         for size in sizes:
             body = random.Random(size).randbytes(size)
             answer = await gateway.post(PATH, {}, body, 20)
-            assert isinstance(answer, Answer)
+            assert isinstance(answer, GatewayAnswer)
             assert (
                 answer.body == body
             )  # not compared with all else that an answer has: nobody reads 10 MB of text
@@ -124,7 +124,7 @@ async def test_leaving_asks_nobody_again(eventually: Callable[..., Awaitable[flo
 
     async with listening(silent) as seen:
         async with Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
-            assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+            assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
             posting = asyncio.create_task(gateway.post(PATH, {}, b"{}", 60))
             await eventually(lambda: len(seen.heads) == 2)
         assert await posting == NoAnswer("the connection ended")
@@ -144,7 +144,7 @@ async def test_informational_answers_before_the_answer() -> None:
 
     async with listening(slow) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
         for _ in range(3):
-            assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+            assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
         assert seen.connections == 1
 
 
@@ -158,7 +158,7 @@ async def test_a_connection_that_ends_after_an_informational_answer_was_heard() 
         writer.write(INFORMATIONAL)
 
     async with listening(hint) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
-        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
         assert await gateway.post(PATH, {}, b"{}", 10) == NoAnswer("the connection ended")
         assert (len(seen.heads), seen.connections) == (2, 1)
 
@@ -177,11 +177,11 @@ async def test_what_comes_after_an_answer_ends_its_connection(more: bytes) -> No
 
     go_on = asyncio.Event()
     async with listening(talk) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
-        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
         go_on.set()
         for _ in range(5):  # turns of the loop that both sides share
             await asyncio.sleep(0)
-        assert await gateway.post(PATH, {}, b"{}", 10) == Answer(200, b"ok")
+        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
         assert (len(seen.heads), seen.connections) == (2, 2)
 
 
@@ -199,7 +199,7 @@ async def test_an_answer_without_a_length_ends_with_its_connection(version: byte
     async with listening(unmeasured) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
         for _ in range(2):
             answer = await gateway.post(PATH, {}, b"{}", 10)
-            assert isinstance(answer, Answer)
+            assert isinstance(answer, GatewayAnswer)
             assert answer.body == body
             assert answer.retry_after == 7
         assert seen.connections == 2
@@ -220,7 +220,7 @@ async def test_a_chunked_answer_in_many_pieces_leaves_its_connection_useful() ->
     async with listening(chunked) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
         for _ in range(3):
             answer = await gateway.post(PATH, {}, b"{}", 10)
-            assert isinstance(answer, Answer)
+            assert isinstance(answer, GatewayAnswer)
             assert answer.body == b"".join(pieces)
         assert seen.connections == 1
 
@@ -249,4 +249,4 @@ async def test_a_length_with_more_zeros_than_a_number_may_have_is_a_length() -> 
 
     async with listening(zeros) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
         answer = await gateway.post(PATH, {}, b"{}", 5)
-    assert answer == Answer(200, b"ok")
+    assert answer == GatewayAnswer(200, b"ok")

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from dispatcher.broker.message import Claim, ErrorCode, Request
-from dispatcher.delivery.gateway import Answer, NoAnswer
+from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
 from dispatcher.delivery.verdict import Again, Final, judge, outcome_of
 from dispatcher.gates.gate import Outcome
 
@@ -17,7 +17,7 @@ def claim(seconds: float, attempt: int = 0) -> Claim:
 
 @pytest.mark.parametrize("status", [200, 201, 204, 302, 400, 404, 422, 499])
 def test_16_what_is_final(status: int) -> None:
-    verdict = judge(claim(60, attempt=2), Answer(status, b"x"), NOW, RNG)
+    verdict = judge(claim(60, attempt=2), GatewayAnswer(status, b"x"), NOW, RNG)
     assert isinstance(verdict, Final)
     result = verdict.result
     assert (result.status_code, result.payload, result.error_code) == (status, b"x", None)
@@ -25,9 +25,16 @@ def test_16_what_is_final(status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [Answer(429, b""), Answer(500, b""), Answer(503, b""), Answer(599, b""), NoAnswer("reset")]
+    "answer",
+    [
+        GatewayAnswer(429, b""),
+        GatewayAnswer(500, b""),
+        GatewayAnswer(503, b""),
+        GatewayAnswer(599, b""),
+        NoAnswer("reset"),
+    ],
 )
-def test_15_what_is_tried_again(answer: Answer | NoAnswer) -> None:
+def test_15_what_is_tried_again(answer: GatewayAnswer | NoAnswer) -> None:
     verdict = judge(claim(300), answer, NOW, RNG)
     assert isinstance(verdict, Again)
     assert 2000 <= verdict.delay_ms < 4000
@@ -35,14 +42,14 @@ def test_15_what_is_tried_again(answer: Answer | NoAnswer) -> None:
 
 def test_16_retry_after_counts_for_429_and_5xx() -> None:
     for status in (429, 503):
-        verdict = judge(claim(100), Answer(status, b"", retry_after=30.0), NOW, RNG)
+        verdict = judge(claim(100), GatewayAnswer(status, b"", retry_after=30.0), NOW, RNG)
         assert isinstance(verdict, Again)
         assert 30_000 <= verdict.delay_ms < 37_500
 
 
 @pytest.mark.parametrize("seconds", [0.9, 0, -5])
 def test_16_no_whole_second_left(seconds: float) -> None:
-    verdict = judge(claim(seconds), Answer(429, b"busy", 7.0, "rejected-saturated"), NOW, RNG)
+    verdict = judge(claim(seconds), GatewayAnswer(429, b"busy", 7.0, "rejected-saturated"), NOW, RNG)
     assert isinstance(verdict, Final)
     assert (verdict.result.status_code, verdict.result.payload) == (429, b"busy")
     assert verdict.result.error_code is ErrorCode.DEADLINE_EXCEEDED
@@ -61,14 +68,14 @@ def test_what_would_end_the_same_is_not_tried_again() -> None:
 @pytest.mark.parametrize(
     ("answer", "outcome"),
     [
-        (Answer(200, b""), Outcome.ACCEPTED),
-        (Answer(429, b""), Outcome.OVERLOADED),
-        (Answer(503, b"", None, "rejected-saturated"), Outcome.OVERLOADED),
-        (Answer(503, b""), Outcome.OTHER),
-        (Answer(500, b""), Outcome.OTHER),
-        (Answer(404, b""), Outcome.OTHER),
+        (GatewayAnswer(200, b""), Outcome.ACCEPTED),
+        (GatewayAnswer(429, b""), Outcome.OVERLOADED),
+        (GatewayAnswer(503, b"", None, "rejected-saturated"), Outcome.OVERLOADED),
+        (GatewayAnswer(503, b""), Outcome.OTHER),
+        (GatewayAnswer(500, b""), Outcome.OTHER),
+        (GatewayAnswer(404, b""), Outcome.OTHER),
         (NoAnswer("reset"), Outcome.OTHER),
     ],
 )
-def test_12_what_a_gate_learns(answer: Answer | NoAnswer, outcome: Outcome) -> None:
+def test_12_what_a_gate_learns(answer: GatewayAnswer | NoAnswer, outcome: Outcome) -> None:
     assert outcome_of(answer) is outcome

@@ -8,7 +8,7 @@ from dispatcher.broker.ledger import Ledger
 from dispatcher.broker.memory.broker import wall_clock_ms
 from dispatcher.broker.memory.ledger import MemoryLedger
 from dispatcher.broker.memory.quota import MemoryQuotas
-from dispatcher.broker.message import Candidate
+from dispatcher.broker.message import DispatchCandidate
 from dispatcher.broker.quota import Quotas
 from dispatcher.gates.building import Surroundings, build_gate
 from dispatcher.gates.catalogue import parse_gate
@@ -16,8 +16,8 @@ from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Slot
 from dispatcher.gates.meter import Meters
 
 
-def candidate(tenant: str = "default", size: int = 10) -> Candidate:
-    return Candidate("same", "same", tenant, 0, size)
+def candidate(tenant: str = "default", size: int = 10) -> DispatchCandidate:
+    return DispatchCandidate("same", "same", tenant, 0, size)
 
 
 @asynccontextmanager
@@ -52,7 +52,7 @@ class Places:
     def __len__(self) -> int:
         return len(self._held)
 
-    async def ask(self, one: Candidate | None = None) -> RefusedError | None:
+    async def ask(self, one: DispatchCandidate | None = None) -> RefusedError | None:
         """One more, or why not."""
         stack = AsyncExitStack()
         try:
@@ -62,7 +62,7 @@ class Places:
         self._held.append((stack, slot))
         return None
 
-    async def take_all(self, one: Candidate | None = None, most: int = 1000) -> int:
+    async def take_all(self, one: DispatchCandidate | None = None, most: int = 1000) -> int:
         """As many as there are."""
         before = len(self)
         while len(self) - before < most and await self.ask(one) is None:

@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import pytest
 
-from dispatcher.broker.ledger import Look
+from dispatcher.broker.ledger import LedgerState
 from dispatcher.broker.queue import QueueError
-from dispatcher.gates.access import SourceError
+from dispatcher.gates.access import GateSourceError
 from dispatcher.gates.meter import Measurement, Meter, MeterRules, Meters
 
 Eventually = Callable[..., Awaitable[float]]
@@ -21,8 +21,8 @@ class Clocks:
         self.now = 100_000
         self.in_flight = 0
 
-    async def look(self) -> Look:
-        return Look(self.now + 5_000_000, self.in_flight)
+    async def look(self) -> LedgerState:
+        return LedgerState(self.now + 5_000_000, self.in_flight)
 
     def monotonic(self) -> float:
         return self.now / 1000
@@ -96,7 +96,9 @@ async def test_13_a_reading_that_nobody_renews_grows_too_old() -> None:
         assert not meter.state.available
 
 
-@pytest.mark.parametrize("error", [SourceError("broken"), QueueError("broken"), ZeroDivisionError("broken")])
+@pytest.mark.parametrize(
+    "error", [GateSourceError("broken"), QueueError("broken"), ZeroDivisionError("broken")]
+)
 async def test_13_one_failure_closes_it_at_once(error: Exception, eventually: Eventually) -> None:
     clocks = Clocks()
     source = Source(clocks)
@@ -124,12 +126,12 @@ async def test_the_fallback_is_of_the_last_capacity_known(eventually: Eventually
     clocks = Clocks()
     source = Source(clocks)
     rules = MeterRules(interval=0.01, fallback=Fraction(1, 10), fallback_capacity=Fraction(1000))
-    source.error = SourceError("broken")
+    source.error = GateSourceError("broken")
     async with Meter(source, clocks.look, rules, monotonic=clocks.monotonic) as meter:
         assert meter.reading().headroom == 100
         source.error = None
         await eventually(lambda: meter.state.available)
-        source.error = SourceError("broken")
+        source.error = GateSourceError("broken")
         await eventually(lambda: not meter.state.available)
         assert meter.reading().headroom == 2
         assert meter.reading().at_ms == 0  # all that runs counts

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.gates.access import SourceError
+from dispatcher.gates.access import GateSourceError
 from dispatcher.gates.building import meter_states
 from dispatcher.gates.gate import Outcome
 from dispatcher.gates.page import samples
@@ -184,7 +184,7 @@ def test_samples_of_a_page() -> None:
     page = 'a 1\r\na{x="}\\"",y="2"} 2 1000 # {z="}"} 9\na  {y="2"}\t3\nab 4\n# a 5\n a 10\n'
     assert list(samples(page, "a", {})) == [(Fraction(1), None), (Fraction(2), 1000), (Fraction(3), None)]
     assert list(samples(page, "a", {"x": '}"'})) == [(Fraction(2), 1000)]
-    with pytest.raises(SourceError, match="expected a finite number"):
+    with pytest.raises(GateSourceError, match="expected a finite number"):
         list(samples("a x", "a", {}))
     assert list(samples('a{x="1\\n\\\\"} 2', "a", {"x": "1\n\\"})) == [(Fraction(2), None)]
 
@@ -235,7 +235,7 @@ HOSTILE = {
 def test_a_hostile_page_takes_time_in_proportion_to_its_size(page: str) -> None:
     """20 KB are read in less than a millisecond; where each character is looked at again from each other one, in seconds."""
     started = time.thread_time()
-    with suppress(SourceError):
+    with suppress(GateSourceError):
         list(samples(page % ("a" * 20_000), "load", {"x": "1"}))
     assert time.thread_time() - started < 0.25
 

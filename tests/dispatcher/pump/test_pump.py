@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.broker.memory.broker import MemoryBroker
-from dispatcher.broker.message import Candidate, Claim, Request
-from dispatcher.broker.queue import Queue, QueueError, Rules
+from dispatcher.broker.message import Claim, DispatchCandidate, Request
+from dispatcher.broker.queue import Queue, QueueError, QueueRules
 from dispatcher.delivery.sending import Admission
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
 from dispatcher.pump.pump import Pump, pair
 from dispatcher.pump.slots import Slots
-from dispatcher.telemetry.counters import Telemetry
+from dispatcher.telemetry.counters import DispatcherTelemetry
 
 Eventually = Callable[..., Awaitable[float]]
 
@@ -27,7 +27,7 @@ async def granted() -> AsyncIterator[Slot]:
 
 
 def admission(token: str, tenant: str = "t", size: int = 10) -> Admission:
-    return Admission(Candidate(token, token, tenant, 1, size), granted(), Slot())
+    return Admission(DispatchCandidate(token, token, tenant, 1, size), granted(), Slot())
 
 
 def claim(token: str, tenant: str = "t", size: int = 10) -> Claim:
@@ -76,7 +76,7 @@ def test_nothing_is_lost_between_claims_and_admissions(
 class ScriptedGate:
     """Answers each question by `judge`; counts who was asked and which slots were left how."""
 
-    def __init__(self, judge: Callable[[Candidate], RefusedError | None]) -> None:
+    def __init__(self, judge: Callable[[DispatchCandidate], RefusedError | None]) -> None:
         self.judge = judge
         self.asked: list[str] = []
         self.left: list[Outcome] = []
@@ -93,7 +93,7 @@ class ScriptedGate:
         return 1.0
 
     @asynccontextmanager
-    async def admit(self, candidate: Candidate) -> AsyncIterator[Slot]:
+    async def admit(self, candidate: DispatchCandidate) -> AsyncIterator[Slot]:
         self.asked.append(candidate.id)
         if (refusal := self.judge(candidate)) is not None:
             raise refusal
@@ -108,12 +108,12 @@ async def pumping(
 ) -> AsyncIterator[tuple[Queue, list[str], Slots, Pump]]:
     """A pump over a memory queue with `count` requests; what it launches is only written down."""
     launched: list[str] = []
-    async with MemoryBroker() as broker, broker.queue("batch", Rules()) as queue:
+    async with MemoryBroker() as broker, broker.queue("batch", QueueRules()) as queue:
         deadline_ms = await broker.now_ms() + 60_000
         for number in range(count):
             await queue.submit(Request(f"r{number}", b"x" * (number + 1), deadline_ms + number))
         slots = Slots(limit)
-        observer = Telemetry().of("batch", "pool")
+        observer = DispatcherTelemetry().of("batch", "pool")
         pump = Pump(queue, gate, slots, "me", lambda claim, *_: launched.append(claim.request.id), observer)
         running = asyncio.create_task(pump.run())
         try:
@@ -209,14 +209,14 @@ async def test_what_is_claimed_in_place_of_another_is_asked_for_again(eventually
                 await queue.claim(1, owner="another")
                 stolen.set()
 
-        def judge(candidate: Candidate) -> RefusedError | None:
+        def judge(candidate: DispatchCandidate) -> RefusedError | None:
             return None
 
         gate = ScriptedGate(judge)
         plain = gate.admit
 
         @asynccontextmanager
-        async def admit(candidate: Candidate) -> AsyncIterator[Slot]:
+        async def admit(candidate: DispatchCandidate) -> AsyncIterator[Slot]:
             await steal()
             async with plain(candidate) as slot:
                 yield slot
@@ -232,7 +232,7 @@ async def test_what_is_claimed_in_place_of_another_is_asked_for_again(eventually
 async def test_a_fault_of_a_gate_does_not_end_its_queue(
     eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def judge(candidate: Candidate) -> RefusedError | None:
+    def judge(candidate: DispatchCandidate) -> RefusedError | None:
         raise ZeroDivisionError
 
     gate = ScriptedGate(judge)
@@ -246,7 +246,7 @@ async def test_a_fault_of_a_gate_does_not_end_its_queue(
 async def test_a_broker_that_goes_away_is_waited_for(eventually: Eventually) -> None:
     away = True
 
-    def judge(candidate: Candidate) -> RefusedError | None:
+    def judge(candidate: DispatchCandidate) -> RefusedError | None:
         if away:
             raise QueueError("gone")
         return None

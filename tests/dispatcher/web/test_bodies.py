@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from dispatcher.broker.memory.broker import MemoryBroker
-from dispatcher.broker.queue import Rules
+from dispatcher.broker.queue import QueueRules
 from dispatcher.delivery.outgoing import Route
 from dispatcher.web.bodies import Bodies
 from dispatcher.web.frontdoor import Door, FrontDoor
@@ -70,7 +70,7 @@ async def refusal(reader: asyncio.StreamReader) -> tuple[int, str]:
 async def way_in(most: int = 1024 * KIB, seconds: float = 60.0) -> AsyncIterator[Way]:
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(MemoryBroker())
-        queue = await stack.enter_async_context(broker.queue("batch", Rules()))
+        queue = await stack.enter_async_context(broker.queue("batch", QueueRules()))
         door = Door(queue, Route(), 60.0, {}, LARGEST)
         bodies = Bodies(most, seconds)
         app = web.Application()

@@ -7,7 +7,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client.registry import Collector
 
-from dispatcher.telemetry.counters import Telemetry
+from dispatcher.telemetry.counters import DispatcherTelemetry
 from dispatcher.web import status_pages as status
 
 
@@ -24,7 +24,7 @@ async def looked_up() -> Sequence[Collector]:
 )
 async def test_a_version_that_is_none_is_answered_with_the_text_that_everybody_reads(accept: str) -> None:
     app = web.Application()
-    status.add_routes(app, Telemetry(), looked_up, lambda: "")
+    status.add_routes(app, DispatcherTelemetry(), looked_up, lambda: "")
     headers = {"Accept": accept}
     async with TestClient(TestServer(app)) as client, client.get("/metrics", headers=headers) as answer:
         assert (answer.status, answer.content_type) == (200, "text/plain")

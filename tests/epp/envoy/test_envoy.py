@@ -23,12 +23,12 @@ from epp.envoy import flags as envoy_flags
 from epp.envoy.config import Address, EnvoySettings, bootstrap, render
 from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
-from epp.ext_proc.exchange_settings import Rules
+from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.ext_proc.protocol import Rejection
 from epp.health import Health
 from epp.wire.server import certificate
 from epp.wire.server.certificate import Certificate
-from epp.wire.transport import Listener, Place, Transport, open_transport
+from epp.wire.transport import ListenAddress, Listener, Transport, open_transport
 
 ANY = Address("127.0.0.1", 0)
 LOCAL = EnvoySettings(listen=ANY, admin=ANY, secure=False)
@@ -108,12 +108,12 @@ class Picker:
         memory = Budget(2**30)
 
         def exchange() -> Exchange:
-            return Exchange(director, Rules(), budget=memory)
+            return Exchange(director, ExchangeSettings(), budget=memory)
 
         self.transport: Transport = open_transport(kind, exchange, health, memory, time.monotonic)
         pair = Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC))) if secure else None
         self.listener: Listener = self.transport.listener(
-            Place("127.0.0.1", 0, pair, client_ca), processing=True
+            ListenAddress("127.0.0.1", 0, pair, client_ca), processing=True
         )
 
     @property

@@ -14,7 +14,7 @@ from epp.config.settings import Settings, TransportKind
 from epp.envoy.config import EnvoySettings, render
 from epp.envoy.json_values import Address
 from epp.ext_proc.body import Budget
-from epp.ext_proc.exchange_settings import Rules
+from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.server import PickerServer
 from tests.data_plane import ReadExchange
 
@@ -113,7 +113,7 @@ def begun(
     director: Any, messages: Any, budget: Budget, size: int, now: float
 ) -> tuple[ReadExchange, list[Any]]:
     """An exchange that holds so much, and what it answers when nobody asks it."""
-    exchange, said = ReadExchange(director, Rules(max_body_bytes=100), budget=budget), []
+    exchange, said = ReadExchange(director, ExchangeSettings(max_body_bytes=100), budget=budget), []
     exchange.on_answer(said.extend, said.append)
     exchange.ask(messages.headers(), now)
     assert exchange.ask(messages.body(bytes(size), end_of_stream=False), now) == []
@@ -137,7 +137,7 @@ def test_a_whole_body_that_waits_to_be_sent_is_never_taken_back(director: Any, m
     first, said = begun(director, messages, budget, 100, 0)
     first.ask(messages.body(b"", end_of_stream=True), 0)
     budget.expire(1000.0, 60.0)
-    late = ReadExchange(director, Rules(max_body_bytes=100), budget=budget)
+    late = ReadExchange(director, ExchangeSettings(max_body_bytes=100), budget=budget)
     late.ask(messages.headers(), 1)
     (answer,) = late.ask(messages.body(bytes(100), end_of_stream=False), 1)
     assert answer.immediate_response.status.code == 503

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from epp.ext_proc.control_headers import DESTINATION
-from epp.ext_proc.exchange_settings import Rules
+from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 from tests.data_plane import ReadExchange
 
@@ -24,7 +24,7 @@ def streamed(answers: list[ProcessingResponse]) -> list[tuple[bytes, bool]]:
 
 @pytest.fixture
 def exchange(director: Any) -> ReadExchange:
-    return ReadExchange(director, Rules())
+    return ReadExchange(director, ExchangeSettings())
 
 
 UPGRADES = [

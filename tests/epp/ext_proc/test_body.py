@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.ext_proc.body import Body, Budget
-from epp.ext_proc.exchange_settings import Rules
+from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.ext_proc.protocol import Rejection
 from tests.data_plane import ReadExchange, read
 
@@ -53,7 +53,7 @@ def test_whatever_happens_the_budget_is_kept_and_given_back(steps: list[tuple[in
 
 def begun(director: Any, messages: Any, budget: Budget, body: bytes) -> tuple[ReadExchange, list[Any]]:
     """An exchange, and what it says when nobody asks it."""
-    exchange, said = ReadExchange(director, Rules(max_body_bytes=100), budget=budget), []
+    exchange, said = ReadExchange(director, ExchangeSettings(max_body_bytes=100), budget=budget), []
     exchange.on_answer(lambda answers: said.extend(read(answers)), said.append)
     exchange.ask(messages.headers(), 0)
     assert exchange.ask(messages.body(body, end_of_stream=False), 0) == []

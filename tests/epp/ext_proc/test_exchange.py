@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from epp.ext_proc.control_headers import DESTINATION, SERVED, SUBSET
 from epp.ext_proc.exchange import ExchangeError
-from epp.ext_proc.exchange_settings import Rules
+from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.ext_proc.protocol import SUBSET_NAMESPACE, ProtocolVersion, Rejection, UnreadableError
 from epp.scheduling.director import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest, ProcessingResponse
@@ -41,7 +41,7 @@ def streamed(answers: list[ProcessingResponse]) -> list[tuple[bytes, bool]]:
 
 @pytest.fixture
 def exchange(director: Any) -> ReadExchange:
-    return ReadExchange(director, Rules())
+    return ReadExchange(director, ExchangeSettings())
 
 
 def test_full_duplex_collects_then_answers_headers_and_body(
@@ -137,7 +137,7 @@ def test_the_subset_comes_with_headers_or_body_and_the_last_wins(
 
 
 def test_a_subset_that_is_not_heeded(director: Any, messages: Any, context: Any) -> None:
-    exchange = ReadExchange(director, Rules(heeds_subset=False))
+    exchange = ReadExchange(director, ExchangeSettings(heeds_subset=False))
     exchange.ask(messages.headers(context=context(SUBSET_NAMESPACE, {SUBSET: []}), end_of_stream=True), 0)
     assert director.directed[0][2] is None
 
@@ -157,7 +157,7 @@ def test_scores_are_told_beside_the_pick(
 
 
 def test_february_2025_knows_no_subset(director: Any, messages: Any, context: Any) -> None:
-    exchange = ReadExchange(director, Rules(ProtocolVersion.FEBRUARY_2025))
+    exchange = ReadExchange(director, ExchangeSettings(ProtocolVersion.FEBRUARY_2025))
     exchange.ask(messages.headers(context=context(SUBSET_NAMESPACE, {SUBSET: []}), end_of_stream=True), 0)
     assert director.directed[0][2] is None
 
@@ -166,7 +166,9 @@ def test_fallbacks_by_version(director: Any, messages: Any, picking: Any) -> Non
     director.outcome = picking("10.0.0.1:1", "10.0.0.2:2", "10.0.0.3:3")
     found = {}
     for version in ProtocolVersion:
-        (answer,) = ReadExchange(director, Rules(version)).ask(messages.headers(end_of_stream=True), 0)
+        (answer,) = ReadExchange(director, ExchangeSettings(version)).ask(
+            messages.headers(end_of_stream=True), 0
+        )
         found[version] = (
             destination(answer),
             lb(answer).get(f"{DESTINATION}-fallback"),
@@ -191,7 +193,7 @@ def test_a_rejection_is_the_last_word(exchange: ReadExchange, director: Any, mes
 
 @pytest.mark.parametrize("announced", [True, False])
 def test_a_body_over_the_limit_is_413(director: Any, messages: Any, announced: bool) -> None:
-    exchange = ReadExchange(director, Rules(max_body_bytes=10))
+    exchange = ReadExchange(director, ExchangeSettings(max_body_bytes=10))
     headers = {"content-length": "11"} if announced else {"content-length": "nonsense"}
     answers = exchange.ask(messages.headers(headers), 0)
     answers += exchange.ask(messages.body(b"123456", end_of_stream=False), 0)
@@ -202,14 +204,14 @@ def test_a_body_over_the_limit_is_413(director: Any, messages: Any, announced: b
 
 @pytest.mark.parametrize("length", ["9" * 5000, "0" * 5000 + "11"])
 def test_a_length_of_many_digits_is_a_length(director: Any, messages: Any, length: str) -> None:
-    (answer,) = ReadExchange(director, Rules(max_body_bytes=10)).ask(
+    (answer,) = ReadExchange(director, ExchangeSettings(max_body_bytes=10)).ask(
         messages.headers({"content-length": length}), 0
     )
     assert answer.immediate_response.status.code == 413
 
 
 def test_a_body_at_the_limit_passes(director: Any, messages: Any) -> None:
-    exchange = ReadExchange(director, Rules(max_body_bytes=10))
+    exchange = ReadExchange(director, ExchangeSettings(max_body_bytes=10))
     exchange.ask(messages.headers({"content-length": "10"}), 0)
     assert kinds(exchange.ask(messages.body(b"1234567890", end_of_stream=True), 0))[0] == "request_headers"
 
@@ -225,7 +227,7 @@ def test_a_fault_of_the_director_is_an_exchange_error(
 
 def test_served_and_status_are_reported(director: Any, messages: Any, context: Any) -> None:
     observed: list[Any] = []
-    exchange = ReadExchange(director, Rules(), Recorder(observed))
+    exchange = ReadExchange(director, ExchangeSettings(), Recorder(observed))
     exchange.ask(messages.headers(end_of_stream=True), 1)
     served = context("envoy.lb", {SERVED: "10.0.0.2:8000"})
     assert kinds(exchange.ask(messages.response_headers("502", served), 2)) == ["response_headers"]
@@ -258,7 +260,7 @@ class Recorder:
 @pytest.mark.parametrize("status", ["9" * 5000, "", "2000", "abc", "\u0661\u0661\u0661"])
 def test_a_status_that_is_none_is_not_counted(director: Any, messages: Any, status: str) -> None:
     observed: list[Any] = []
-    exchange = ReadExchange(director, Rules(), Recorder(observed))
+    exchange = ReadExchange(director, ExchangeSettings(), Recorder(observed))
     exchange.ask(messages.headers(end_of_stream=True), 1)
     assert kinds(exchange.ask(messages.response_headers(status), 2)) == ["response_headers"]
     assert observed == [("picked", 1)]
@@ -312,17 +314,17 @@ def test_a_response_without_a_request_is_let_through(
 
 def test_messages_out_of_order_are_errors(director: Any, messages: Any) -> None:
     with pytest.raises(ExchangeError, match="request_header_mode"):
-        ReadExchange(director, Rules()).ask(messages.body(b"a", end_of_stream=True), 0)
-    exchange = ReadExchange(director, Rules())
+        ReadExchange(director, ExchangeSettings()).ask(messages.body(b"a", end_of_stream=True), 0)
+    exchange = ReadExchange(director, ExchangeSettings())
     exchange.ask(messages.headers(), 0)
     with pytest.raises(ExchangeError, match="twice"):
         exchange.ask(messages.headers(), 0)
     with pytest.raises(ExchangeError, match="of no known kind"):
-        ReadExchange(director, Rules()).ask(ProcessingRequest(), 0)
+        ReadExchange(director, ExchangeSettings()).ask(ProcessingRequest(), 0)
     broken = messages.headers()
     broken.request_headers.headers.headers.append(b"\x0a\x01\xff")  # a name that is not UTF-8
     with pytest.raises(UnreadableError, match="a header that cannot be read"):
-        ReadExchange(director, Rules()).ask(broken, 0)
+        ReadExchange(director, ExchangeSettings()).ask(broken, 0)
 
 
 def test_observability_mode_wants_no_answers(exchange: ReadExchange, director: Any, messages: Any) -> None:
@@ -339,7 +341,7 @@ def test_observability_mode_wants_no_answers(exchange: ReadExchange, director: A
 def test_any_cut_of_a_body_comes_out_byte_for_byte(
     director: Any, messages: Any, pieces: list[bytes], trailers: bool
 ) -> None:
-    exchange = ReadExchange(director, Rules())
+    exchange = ReadExchange(director, ExchangeSettings())
     exchange.ask(messages.headers(), 0)
     for piece in pieces:
         assert exchange.ask(messages.body(piece, end_of_stream=False), 0) == []
@@ -363,7 +365,7 @@ def test_any_cut_of_a_body_comes_out_byte_for_byte(
 def test_a_body_alone_is_answered_as_its_message(
     director: Any, messages: Any, mode: str, headers: dict[str, str], pieces: list[tuple[bytes, bool]]
 ) -> None:
-    alone, within = (ReadExchange(director, Rules(max_body_bytes=10_000)) for _ in range(2))
+    alone, within = (ReadExchange(director, ExchangeSettings(max_body_bytes=10_000)) for _ in range(2))
     for exchange in (alone, within):
         exchange.ask(messages.headers(headers, mode=mode), 0)
 
@@ -380,7 +382,7 @@ def test_a_body_alone_is_answered_as_its_message(
 
 
 def test_a_stream_may_end_when_no_body_is_on_its_way_back(director: Any, messages: Any) -> None:
-    plain, passing, tunnel, trailing, empty = (ReadExchange(director, Rules()) for _ in range(5))
+    plain, passing, tunnel, trailing, empty = (ReadExchange(director, ExchangeSettings()) for _ in range(5))
     plain.ask(messages.headers(end_of_stream=True), 0)
     assert not plain.may_end
     plain.ask(messages.response_headers(), 0)

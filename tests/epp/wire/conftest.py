@@ -11,7 +11,7 @@ import pytest
 
 from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
-from epp.ext_proc.exchange_settings import Rules
+from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
 from epp.wire.http2.connection import Connection
 from epp.wire.http2.limits import Limits
@@ -42,7 +42,7 @@ class Wired:
         self.woken = 0
         self.health = Health(lambda: self.now)
         self.processor = ExternalProcessor(
-            lambda: Exchange(director, Rules(), budget=self.memory), lambda: self.now
+            lambda: Exchange(director, ExchangeSettings(), budget=self.memory), lambda: self.now
         )
         methods = health_methods(self.health) | self.processor.methods()
         calls = Methods(methods, 4 * 1024 * 1024, self.memory, self._call_later)

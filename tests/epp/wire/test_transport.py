@@ -12,11 +12,11 @@ from grpc import aio
 from epp.config.settings import TransportKind
 from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
-from epp.ext_proc.exchange_settings import Rules
+from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.ext_proc.protocol import Rejection
 from epp.health import Health
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
-from epp.wire.transport import Place, open_transport
+from epp.wire.transport import ListenAddress, open_transport
 
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 
@@ -31,11 +31,11 @@ class Served:
         self.most = 0
         self.director = director
         self.transport = open_transport(kind, self._exchange, Health(), self.budget, time.monotonic)
-        self.listener = self.transport.listener(Place("127.0.0.1", 0), processing=True)
+        self.listener = self.transport.listener(ListenAddress("127.0.0.1", 0), processing=True)
         self.channel: aio.Channel
 
     def _exchange(self) -> Exchange:
-        return Exchange(self, Rules(), budget=self.budget)
+        return Exchange(self, ExchangeSettings(), budget=self.budget)
 
     def direct(self, *request: Any) -> Any:
         self.most = max(self.most, self.budget.held)

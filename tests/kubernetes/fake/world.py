@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from discovery import MetadataClient, SourceDiscovery
-from discovery.kubernetes import KubernetesSource, ServiceSelection, Timings, Transport
+from discovery.kubernetes import ApiTransport, KubernetesSource, ServiceSelection, Timings
 from discovery.metadata.silence import Silence
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.memory_transport import MemoryTransport
@@ -91,7 +91,7 @@ class World:
     @asynccontextmanager
     async def discovering(
         self,
-        transport: Transport | None = None,
+        transport: ApiTransport | None = None,
         *,
         grace: float = 0.5,
         client: MetadataClient | None = None,
@@ -112,7 +112,7 @@ class World:
 
     @asynccontextmanager
     async def witness(
-        self, transport: Transport | None = None, *, settle: float = 2.0, **timings: Any
+        self, transport: ApiTransport | None = None, *, settle: float = 2.0, **timings: Any
     ) -> AsyncIterator[Witness]:
         """`settle` seconds pass before the test begins: a watch that ended sooner would count as a failure."""
         async with self.discovering(transport, **timings) as discovery, witnessing(discovery) as witness:

@@ -16,7 +16,7 @@ from aiohttp import web
 import registry
 from discovery import Instance
 from discovery.kubernetes.selection import ServiceSelection
-from discovery.kubernetes.transport import Cluster, ClusterTransport, Transport
+from discovery.kubernetes.transport import ApiTransport, Cluster, ClusterTransport
 from discovery.source import ComponentKey
 from registry.kubernetes.membership import KubernetesMembership, ServiceCheck
 from registry.kubernetes.opening import open_pod
@@ -279,7 +279,7 @@ async def test_an_answer_that_is_none_is_shown(
 async def test_a_server_that_asks_for_more_patience_than_there_is_is_asked_once(
     api: ApiServer, pod: dict[str, str]
 ) -> None:
-    async def connect() -> Transport:
+    async def connect() -> ApiTransport:
         return ClusterTransport(Cluster(api.url))
 
     api.status, api.headers = 429, {"Retry-After": "60"}
@@ -293,7 +293,7 @@ async def test_a_server_that_asks_for_more_patience_than_there_is_is_asked_once(
 async def test_an_api_server_that_stays_away_is_an_error_after_the_patience(
     pod: dict[str, str], port: int
 ) -> None:
-    async def connect() -> Transport:
+    async def connect() -> ApiTransport:
         return ClusterTransport(Cluster(f"http://127.0.0.1:{port}"))
 
     check = ServiceCheck(connect, ServiceSelection(), patience=0.2)
@@ -305,7 +305,7 @@ async def test_an_api_server_that_stays_away_is_an_error_after_the_patience(
 async def test_joining_can_be_cancelled_while_the_server_says_nothing(pod: dict[str, str]) -> None:
     async with silent_server() as url:
 
-        async def connect() -> Transport:
+        async def connect() -> ApiTransport:
             return ClusterTransport(Cluster(url))
 
         membership = KubernetesMembership(ServiceCheck(connect, ServiceSelection()), environment=pod)

@@ -8,8 +8,8 @@ import pytest
 from discovery import RegistrationError
 from discovery.kubernetes.selection import LabelSelection, ServiceSelection
 from discovery.source import ComponentKey
-from registry.kubernetes.pod import Pod
-from registry.kubernetes.pod_service import ServiceList, Visibility
+from registry.kubernetes.pod import OwnPod
+from registry.kubernetes.pod_service import PodServiceList, Visibility
 
 KEY = ComponentKey("dynamo", "decode")
 LABELS = {
@@ -89,6 +89,6 @@ def test_what_makes_a_pod_visible(services: Any, selection: Any) -> None:
 
 
 def check(services: Any, selection: Any) -> None:
-    decoded = msgspec.convert({"items": services}, ServiceList).items or []
+    decoded = msgspec.convert({"items": services}, PodServiceList).items or []
     visibility = Visibility(KEY, selection.service(KEY), "http", 8080)
-    visibility.check(Pod("decode-7d9f-abcde", "u", "prod", "10.0.0.1", LABELS), decoded)
+    visibility.check(OwnPod("decode-7d9f-abcde", "u", "prod", "10.0.0.1", LABELS), decoded)

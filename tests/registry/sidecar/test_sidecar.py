@@ -16,7 +16,7 @@ import discovery
 import registry
 from discovery.memory import named
 from registry.sidecar.model_server import DocumentFile
-from registry.sidecar.sidecar import Followed, Sidecar
+from registry.sidecar.sidecar import FollowedServer, Sidecar
 from tests.registry.model_server import VLLM, ModelServer, model_server
 
 Eventually = Callable[..., Awaitable[float]]
@@ -33,7 +33,7 @@ async def following(
     server: ModelServer, file: Path | None = None, **options: Any
 ) -> AsyncIterator[tuple[Sidecar, discovery.Instance]]:
     address = URL(server.url).with_user("user").with_password("s3cret")  # which nobody is shown
-    followed = Followed(address, interval=0.05, **options)
+    followed = FollowedServer(address, interval=0.05, **options)
     async with (
         registry.open("memory://sidecar").register_instance("dynamo", "vllm") as handle,
         aiohttp.ClientSession() as session,

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.http1.answer import Answer, AnswerError, AnswerReader
+from runtime.http1.answer import AnswerError, AnswerReader, HttpAnswer
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
-def read(*pieces: bytes, limit: int = 100) -> Answer | None:
+def read(*pieces: bytes, limit: int = 100) -> HttpAnswer | None:
     reader = AnswerReader(limit)
     answer = None
     for piece in pieces:

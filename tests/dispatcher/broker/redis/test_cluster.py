@@ -6,7 +6,7 @@ from importlib.resources import files
 import pytest
 
 from dispatcher.broker.message import ErrorCode
-from dispatcher.broker.queue import Rules, State
+from dispatcher.broker.queue import QueueRules, State
 from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.broker.redis.scripting import script_text
 from tests.dispatcher.queued import answer, claimed, counts, submitted, until_ms
@@ -20,7 +20,7 @@ SCRIPTS = sorted(
 
 
 async def test_a_whole_life_on_a_cluster(tmp_path_factory: pytest.TempPathFactory) -> None:
-    rules = Rules(lease_ms=200, result_ttl_ms=60_000, weights={"a": 2.0})
+    rules = QueueRules(lease_ms=200, result_ttl_ms=60_000, weights={"a": 2.0})
     with RedisServer(tmp_path_factory.mktemp("cluster"), cluster=True) as server:
         async with RedisBroker(server.url) as broker, broker.queue("q", rules) as queue:
             for n in range(6):
@@ -44,7 +44,7 @@ async def test_a_whole_life_on_a_cluster(tmp_path_factory: pytest.TempPathFactor
                 "submitted": 7, "succeeded": 1, "failed": 1, "cancelled": 1, "pending": 4,
                 "retries": 1, "redelivered": 1, "dead_letters": 1,
             }  # fmt: skip
-        rules = Rules(result_list="{q}:results")
+        rules = QueueRules(result_list="{q}:results")
         async with RedisBroker(server.url) as broker, broker.queue("q", rules) as queue:
             await submitted(broker, queue, "listed", tier=-5)
             for claim in await queue.claim(9, owner="o"):

@@ -11,13 +11,13 @@ import pytest
 
 from dispatcher.broker.memory.broker import MemoryBroker
 from dispatcher.broker.message import Claim, ErrorCode, Result
-from dispatcher.broker.queue import Queue, QueueError, Rules, State
+from dispatcher.broker.queue import Queue, QueueError, QueueRules, State
 from dispatcher.broker.redis.broker import RedisBroker
 from tests.dispatcher.owner import owner
 from tests.dispatcher.queued import HOUR, answer, claimed, counts, submitted, until, until_ms
 from tests.redis_server import RedisServer
 
-SHORT = Rules(lease_ms=400)
+SHORT = QueueRules(lease_ms=400)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ async def test_03_a_client_whose_clock_is_an_hour_off_changes_nothing(redis_url:
 
 
 async def test_05_a_killed_broker_comes_back_and_nothing_is_lost(server: RedisServer) -> None:
-    async with RedisBroker(server.url) as broker, broker.queue("q", Rules()) as queue:
+    async with RedisBroker(server.url) as broker, broker.queue("q", QueueRules()) as queue:
         for n in range(20):
             await submitted(broker, queue, f"r{n}")
         held = await queue.claim(10, owner="o")
@@ -163,7 +163,7 @@ async def test_05_a_killed_broker_comes_back_and_nothing_is_lost(server: RedisSe
 
 
 async def test_05_whoever_waits_is_woken_after_the_broker_was_away(server: RedisServer) -> None:
-    async with RedisBroker(server.url) as broker, broker.queue("q", Rules()) as queue:
+    async with RedisBroker(server.url) as broker, broker.queue("q", QueueRules()) as queue:
         server.kill()
         server.start()
         await until(broker.ping)
@@ -182,7 +182,7 @@ async def test_05_whoever_waits_is_woken_after_the_broker_was_away(server: Redis
 async def test_05_a_frozen_broker_is_said_to_be_away_and_a_result_may_be_told_again(
     server: RedisServer,
 ) -> None:
-    async with RedisBroker(server.url) as broker, broker.queue("q", Rules()) as queue:
+    async with RedisBroker(server.url) as broker, broker.queue("q", QueueRules()) as queue:
         await submitted(broker, queue, "a")
         claim = await claimed(queue)
         server.pause()
@@ -198,7 +198,7 @@ async def test_05_a_frozen_broker_is_said_to_be_away_and_a_result_may_be_told_ag
 
 
 async def test_a_broker_that_was_emptied_gets_its_scripts_again(server: RedisServer) -> None:
-    async with RedisBroker(server.url) as broker, broker.queue("q", Rules()) as queue:
+    async with RedisBroker(server.url) as broker, broker.queue("q", QueueRules()) as queue:
         await submitted(broker, queue, "a")
         assert await broker._client.script_flush()
         assert len(await queue.peek(1)) == 1
@@ -220,7 +220,7 @@ def test_another_kind_of_url_is_refused_without_its_password() -> None:
 
 
 async def test_a_body_that_the_broker_lost_is_answered(redis_url: str) -> None:
-    async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", QueueRules()) as queue:
         for id, size in (("small", 10), ("large", 100_000)):
             await submitted(broker, queue, id, payload=b"x" * size)
         for key in await broker._client.keys("adsum:{q}:b:*"):
@@ -232,7 +232,7 @@ async def test_a_body_that_the_broker_lost_is_answered(redis_url: str) -> None:
 
 
 async def test_a_full_broker_refuses_new_work_and_takes_results(redis_url: str) -> None:
-    async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", QueueRules()) as queue:
         await submitted(broker, queue, "a")
         claim = await claimed(queue)
         await broker._client.config_set("maxmemory", 1)
@@ -246,7 +246,7 @@ async def test_a_full_broker_refuses_new_work_and_takes_results(redis_url: str) 
 
 
 async def test_who_stops_asking_leaves_the_connections_usable(redis_url: str) -> None:
-    async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", QueueRules()) as queue:
         for turns in range(40):
             asking = asyncio.create_task(queue.wait_result("nobody", timeout=30))
             for _ in range(turns % 8):
@@ -259,7 +259,7 @@ async def test_who_stops_asking_leaves_the_connections_usable(redis_url: str) ->
 
 
 async def test_hundreds_may_ask_at_once(redis_url: str) -> None:
-    async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", QueueRules()) as queue:
         asking = [queue.wait_result(f"r{n}", timeout=30) for n in range(500)]
         waiting = asyncio.gather(*asking)
         for n in range(500):
@@ -271,7 +271,7 @@ async def test_hundreds_may_ask_at_once(redis_url: str) -> None:
 
 
 async def test_nothing_is_left_of_what_is_over(redis_url: str) -> None:
-    async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", QueueRules()) as queue:
         for n in range(100):
             await submitted(broker, queue, f"r{n}", tenant=f"t{n % 7}", within_ms=HOUR)
         for turn in range(4):
@@ -288,7 +288,7 @@ async def test_nothing_is_left_of_what_is_over(redis_url: str) -> None:
 
 
 async def test_results_that_nobody_fetched_leave_nothing_behind(redis_url: str) -> None:
-    rules = Rules(result_ttl_ms=20)
+    rules = QueueRules(result_ttl_ms=20)
     async with RedisBroker(redis_url) as broker, broker.queue("q", rules) as queue:
         for _ in range(40):
             await submitted(broker, queue, "same id")
@@ -310,7 +310,7 @@ async def test_results_that_nobody_fetched_leave_nothing_behind(redis_url: str) 
 async def test_30_thousands_of_claims_and_results_are_counted_once_each(redis_url: str) -> None:
     """How many a second stands in benchmarks/README.md."""
     count = 3_000
-    async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", QueueRules()) as queue:
         await asyncio.gather(*(submitted(broker, queue, f"r{n}", payload=b"x" * 2048) for n in range(count)))
 
         async def work(claim: Claim) -> None:
@@ -325,7 +325,7 @@ async def test_what_is_claimed_can_be_ended_or_given_back_where_the_broker_has_n
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     with RedisServer(tmp_path_factory.mktemp("full")) as server:
-        async with RedisBroker(server.url) as broker, broker.queue("q", Rules()) as queue:
+        async with RedisBroker(server.url) as broker, broker.queue("q", QueueRules()) as queue:
             for n in range(4):
                 await submitted(broker, queue, f"r{n}")
             one, two, three, four = await queue.claim(4, owner="o")
@@ -343,7 +343,10 @@ async def test_what_is_claimed_can_be_ended_or_given_back_where_the_broker_has_n
 
 
 async def test_a_late_result_is_found_although_results_are_kept_longer_since(redis_url: str) -> None:
-    short, long = Rules(lease_ms=60_000, result_ttl_ms=50), Rules(lease_ms=60_000, result_ttl_ms=60_000)
+    short, long = (
+        QueueRules(lease_ms=60_000, result_ttl_ms=50),
+        QueueRules(lease_ms=60_000, result_ttl_ms=60_000),
+    )
     async with RedisBroker(redis_url) as broker:
         async with broker.queue("q", short) as queue:
             late = await submitted(broker, queue, "same", within_ms=200)
@@ -356,7 +359,7 @@ async def test_a_late_result_is_found_although_results_are_kept_longer_since(red
 
 
 async def test_a_go_request_of_which_only_the_number_is_left_leaves_no_mark(redis_url: str) -> None:
-    async with RedisBroker(redis_url) as broker, broker.queue("q", Rules()) as queue:
+    async with RedisBroker(redis_url) as broker, broker.queue("q", QueueRules()) as queue:
         await submitted(broker, queue, "a")
         number = "000000000001"
         await broker._client.hset("adsum:{q}:go", number, "t\0a")

@@ -12,7 +12,7 @@ from redis.exceptions import OutOfMemoryError
 
 from dispatcher.broker.ledger import Reading, Reservation
 from dispatcher.broker.message import Request
-from dispatcher.broker.queue import QueueError, Rules, State
+from dispatcher.broker.queue import QueueError, QueueRules, State
 from dispatcher.broker.quota import Grant, Quota, QuotaMode
 from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.broker.redis.intake import GoSource
@@ -64,7 +64,7 @@ async def test_a_dispatcher_starts_and_drains(full: Full, tmp_path: Path) -> Non
 
 
 async def test_a_queue_goes_on(full: Full) -> None:
-    async with full.broker.queue("q", Rules(lease_ms=1000)) as queue:
+    async with full.broker.queue("q", QueueRules(lease_ms=1000)) as queue:
         requests = [await submitted(full.broker, queue, id=f"r{number}") for number in range(6)]
         await full.fill()
         assert len(await queue.peek(9)) == 6
@@ -113,7 +113,10 @@ async def test_quotas_go_on(full: Full, mode: QuotaMode) -> None:
 async def test_what_go_producers_had_put_in_is_taken_over(full: Full) -> None:
     await full.client.zadd("request-sortedset", {message("a", 9_999_999_999): 1, b"no message": 2})
     await full.fill()
-    async with full.broker.queue("q", Rules()) as queue, full.broker.go_intake("q", Rules(), GoSource()):
+    async with (
+        full.broker.queue("q", QueueRules()) as queue,
+        full.broker.go_intake("q", QueueRules(), GoSource()),
+    ):
 
         async def there() -> bool:
             return (await queue.totals()).pending == 1
@@ -129,7 +132,7 @@ async def test_what_go_producers_had_put_in_is_taken_over(full: Full) -> None:
 
 
 async def test_nothing_new_is_taken_in_and_nothing_of_it_stays(full: Full) -> None:
-    async with full.broker.queue("q", Rules()) as queue:
+    async with full.broker.queue("q", QueueRules()) as queue:
         await submitted(full.broker, queue, id="before")
         keys = {key async for key in full.client.scan_iter()}
         await full.fill()

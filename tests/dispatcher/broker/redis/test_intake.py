@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from dispatcher.broker.queue import Queue, QueueError, Rules, State
+from dispatcher.broker.queue import Queue, QueueError, QueueRules, State
 from dispatcher.broker.redis.broker import RedisBroker
-from dispatcher.broker.redis.go_message import Incoming, Malformed, parse
+from dispatcher.broker.redis.go_message import GoMessage, Malformed, parse
 from dispatcher.broker.redis.intake import GoSource
 from dispatcher.broker.result_lists import ResultLists
 from tests.dispatcher.queued import answer, claimed, counts, submitted, until
 from tests.redis_server import RedisServer
 
-GO_LIST = Rules(result_list="result-list")
+GO_LIST = QueueRules(result_list="result-list")
 SOURCE = GoSource()
 
 
@@ -110,14 +110,14 @@ async def test_26_a_payload_is_forwarded_byte_for_byte(broker: RedisBroker, prod
         deadline,
         payload,
     )
-    async with broker.queue("q", Rules()) as queue, broker.go_intake("q", Rules(), SOURCE):
+    async with broker.queue("q", QueueRules()) as queue, broker.go_intake("q", QueueRules(), SOURCE):
         await producer.client.zadd("request-sortedset", {member: deadline})
         await waiting(queue, 1)
         assert (await claimed(queue)).request.payload == payload
 
 
 async def test_results_may_be_leased_instead(broker: RedisBroker, producer: Producer) -> None:
-    async with broker.queue("q", Rules()) as queue, broker.go_intake("q", Rules(), SOURCE):
+    async with broker.queue("q", QueueRules()) as queue, broker.go_intake("q", QueueRules(), SOURCE):
         await producer.submit("a")
         await waiting(queue, 1)
         claim = await claimed(queue)
@@ -143,11 +143,11 @@ async def test_requests_that_came_otherwise_answer_to_the_list_too(
     ("rules", "named", "goes_to"),
     [
         (GO_LIST, "mine", "mine"),
-        (Rules(result_list="configured"), "mine", "configured"),
+        (QueueRules(result_list="configured"), "mine", "configured"),
     ],
 )
 async def test_a_message_may_name_its_list_where_the_queue_does_not(
-    broker: RedisBroker, producer: Producer, rules: Rules, named: str, goes_to: str
+    broker: RedisBroker, producer: Producer, rules: QueueRules, named: str, goes_to: str
 ) -> None:
     async with broker.queue("q", rules) as queue, broker.go_intake("q", rules, SOURCE):
         await producer.submit("a", result_queue_name=named)
@@ -285,7 +285,7 @@ async def test_06_what_came_too_late_is_answered(broker: RedisBroker, producer: 
 async def test_07_a_malformed_message_is_kept_and_answered(
     broker: RedisBroker, producer: Producer, member: bytes, id: str | None, said: str
 ) -> None:
-    rules = Rules(result_list="result-list", max_payload=1000)
+    rules = QueueRules(result_list="result-list", max_payload=1000)
     await producer.client.zadd("request-sortedset", {member: 1})
     async with broker.queue("q", rules) as queue, broker.go_intake("q", rules, SOURCE):
 
@@ -326,7 +326,7 @@ async def test_a_replica_that_saw_a_message_too_long_ago_takes_nothing_in(
     async with broker.queue("q", GO_LIST) as queue:
         member = await producer.submit("a")
         seen = parse(member, GO_LIST, "userid")
-        assert isinstance(seen, Incoming)
+        assert isinstance(seen, GoMessage)
         async with broker.go_intake("q", GO_LIST, SOURCE) as intake:
             await waiting(queue, 1)
             claim = await claimed(queue)
@@ -342,7 +342,7 @@ async def test_08_messages_of_one_deadline_keep_the_order_of_their_scores(
     deadline = await producer.now() + 60
     for n, id in enumerate(("z", "m", "a")):
         await producer.client.zadd("request-sortedset", {message(id, deadline): deadline + n / 1000})
-    async with broker.queue("q", Rules()) as queue, broker.go_intake("q", Rules(), SOURCE):
+    async with broker.queue("q", QueueRules()) as queue, broker.go_intake("q", QueueRules(), SOURCE):
         await waiting(queue, 3)
         assert [claim.request.id for claim in await queue.claim(9, owner="o")] == ["z", "m", "a"]
 
@@ -413,13 +413,13 @@ async def test_a_cluster_is_refused(tmp_path_factory: pytest.TempPathFactory) ->
     with RedisServer(tmp_path_factory.mktemp("cluster"), cluster=True) as server:
         async with RedisBroker(server.url) as broker:
             with pytest.raises(QueueError, match="is a cluster.*not clustered"):
-                async with broker.go_intake("q", Rules(), SOURCE):
+                async with broker.go_intake("q", QueueRules(), SOURCE):
                     pass
 
 
 async def test_a_key_of_another_kind_stops_nothing(broker: RedisBroker, producer: Producer) -> None:
     await producer.client.set("request-sortedset", "text")
-    async with broker.queue("q", Rules()) as queue, broker.go_intake("q", Rules(), SOURCE):
+    async with broker.queue("q", QueueRules()) as queue, broker.go_intake("q", QueueRules(), SOURCE):
         await producer.client.delete("request-sortedset")
         await producer.submit("a")
         await waiting(queue, 1)
@@ -427,8 +427,8 @@ async def test_a_key_of_another_kind_stops_nothing(broker: RedisBroker, producer
 
 def test_a_message_without_token_has_the_same_one_whoever_reads_it() -> None:
     member = message("a", 99, token="")
-    one, two = parse(member, Rules(), "userid"), parse(member, Rules(), "userid")
-    assert isinstance(one, Incoming)
-    assert isinstance(two, Incoming)
+    one, two = parse(member, QueueRules(), "userid"), parse(member, QueueRules(), "userid")
+    assert isinstance(one, GoMessage)
+    assert isinstance(two, GoMessage)
     assert one.request.token == two.request.token != ""
-    assert isinstance(parse(b"{}", Rules(), "userid"), Malformed)
+    assert isinstance(parse(b"{}", QueueRules(), "userid"), Malformed)

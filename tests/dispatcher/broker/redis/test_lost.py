@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from dispatcher.broker.queue import QueueError, Rules
+from dispatcher.broker.queue import QueueError, QueueRules
 from dispatcher.broker.redis.broker import RedisBroker
 from tests.dispatcher.queued import answer, claimed, counts, submitted, until, until_ms
 from tests.redis_server import RedisServer
@@ -15,7 +15,7 @@ from tests.redis_server import RedisServer
 @pytest.mark.parametrize("where", ["pending", "delayed", "claimed"])
 async def test_a_request_that_the_broker_threw_away_stops_no_other(redis_url: str, where: str) -> None:
     """As a maxmemory policy other than noeviction does."""
-    rules = Rules(lease_ms=300)
+    rules = QueueRules(lease_ms=300)
     async with RedisBroker(redis_url) as broker, broker.queue("q", rules) as queue:
         await submitted(broker, queue, "lost")
         if where != "pending":
@@ -86,7 +86,7 @@ async def test_a_server_that_may_only_be_read_any_more_is_left(
             url = f"redis://127.0.0.1:{port}/0"
             async with (
                 RedisBroker(url) as broker,
-                broker.queue("q", Rules()) as queue,
+                broker.queue("q", QueueRules()) as queue,
                 RedisBroker(old.url) as there,
             ):
                 await asyncio.gather(*(submitted(broker, queue, f"r{n}") for n in range(20)))

@@ -21,7 +21,7 @@ from epp.wire.http2.frames import (
     PING,
     PRIORITY,
     SETTINGS,
-    ErrorCode,
+    Http2ErrorCode,
     frame,
     goaway,
     rst_stream,
@@ -195,7 +195,7 @@ def test_what_waits_for_a_client_that_does_not_read_is_bounded(
         pair.pump()
         assert pair.memory.held <= 300_000
     assert pair.resets()
-    assert set(pair.resets().values()) <= {ErrorCode.ENHANCE_YOUR_CALM}
+    assert set(pair.resets().values()) <= {Http2ErrorCode.ENHANCE_YOUR_CALM}
     for stream in set(streams) - set(pair.resets()):
         pair.client.reset_stream(stream)
     pair.pump()
@@ -346,12 +346,12 @@ def test_leaving_serves_what_comes_before_it_is_heard(wired: Wire, messages: Any
     pair.send(between, messages.headers(end_of_stream=True), end_stream=True)
     pair.connection.receive(pair.client.data_to_send())
     said = pair.output()
-    assert said.startswith(goaway(2**31 - 1, ErrorCode.NO_ERROR))
+    assert said.startswith(goaway(2**31 - 1, Http2ErrorCode.NO_ERROR))
     assert b"grpc-status\x010" in said
     pair.connection.receive(frame(PING, ACK, 0, said[26:34]))  # it has been heard
-    assert pair.output() == goaway(between, ErrorCode.NO_ERROR)
+    assert pair.output() == goaway(between, Http2ErrorCode.NO_ERROR)
     assert not pair.connection.over
-    pair.connection.receive(rst_stream(before, ErrorCode.CANCEL))
+    pair.connection.receive(rst_stream(before, Http2ErrorCode.CANCEL))
     assert pair.connection.over
 
 
@@ -360,7 +360,7 @@ def test_streams_after_the_last_goaway_are_refused(wired: Wire) -> None:
     pair.connection.leave_now()
     late = pair.open()
     pair.connection.receive(pair.client.data_to_send())
-    assert rst_stream(late, ErrorCode.REFUSED_STREAM) in pair.output()
+    assert rst_stream(late, Http2ErrorCode.REFUSED_STREAM) in pair.output()
 
 
 def test_more_streams_than_there_may_be_are_refused(wired: Wire, messages: Any) -> None:
@@ -370,7 +370,7 @@ def test_more_streams_than_there_may_be_are_refused(wired: Wire, messages: Any) 
         pair.client.send_headers(stream, USUAL)
     pair.connection.receive(pair.client.data_to_send())
     pair.connection.receive(frame(HEADERS, END_HEADERS, 7, bytes(Encoder().encode(USUAL))))
-    assert rst_stream(7, ErrorCode.REFUSED_STREAM) in pair.output()
+    assert rst_stream(7, Http2ErrorCode.REFUSED_STREAM) in pair.output()
     assert len(pair.processor.streams) == 3
 
 
@@ -381,8 +381,8 @@ FLOODS = {
     "window": window_update(0, 1),
     "unknown": frame(77, 0, 0, b"x"),
     "empty data": frame(DATA, 0, 1),
-    "goaway": goaway(0, ErrorCode.NO_ERROR),
-    "resets of nothing": rst_stream(1, ErrorCode.CANCEL),
+    "goaway": goaway(0, Http2ErrorCode.NO_ERROR),
+    "resets of nothing": rst_stream(1, Http2ErrorCode.CANCEL),
 }
 
 
@@ -400,7 +400,7 @@ def test_frames_that_carry_nothing_are_rationed(wired: Wire, kind: str) -> None:
         pair.connection.receive(FLOODS[kind] * 400)
     assert pair.connection.over
     said = pair.output()
-    assert goaway(1, ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry no request") in said
+    assert goaway(1, Http2ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry no request") in said
     assert pair.processor.streams == set()
 
 
@@ -421,7 +421,7 @@ def test_a_header_block_without_end_is_bounded(wired: Wire) -> None:
     for _ in range(10):
         pair.connection.receive(frame(CONTINUATION, 0, 1, b"x" * 16_000))
     assert pair.connection.over
-    assert ErrorCode.ENHANCE_YOUR_CALM.to_bytes(4, "big") in pair.output()
+    assert Http2ErrorCode.ENHANCE_YOUR_CALM.to_bytes(4, "big") in pair.output()
 
 
 def test_empty_continuations_are_rationed(wired: Wire) -> None:
@@ -473,20 +473,20 @@ def test_streams_that_are_reset_after_their_answer_are_not(
 @pytest.mark.parametrize(
     ("sent", "code"),
     [
-        (frame(DATA, 0, 0, b"x"), ErrorCode.PROTOCOL_ERROR),
-        (frame(DATA, 0, 9, b"x"), ErrorCode.PROTOCOL_ERROR),
-        (frame(DATA, 8, 1, b"\x05ab"), ErrorCode.PROTOCOL_ERROR),
-        (frame(SETTINGS, 0, 0, b"x"), ErrorCode.FRAME_SIZE_ERROR),
-        (frame(PING, 0, 0, b"x"), ErrorCode.FRAME_SIZE_ERROR),
-        (frame(HEADERS, END_HEADERS, 2, b""), ErrorCode.PROTOCOL_ERROR),
-        (frame(HEADERS, END_HEADERS, 3, b"\xff\xff\xff\xff\xff"), ErrorCode.COMPRESSION_ERROR),
-        (b"\xff\xff\xff\0\0\0\0\0\1", ErrorCode.FRAME_SIZE_ERROR),
-        (window_update(0, 2**31 - 1), ErrorCode.FLOW_CONTROL_ERROR),
-        (frame(5, 0, 1, bytes(4)), ErrorCode.PROTOCOL_ERROR),
+        (frame(DATA, 0, 0, b"x"), Http2ErrorCode.PROTOCOL_ERROR),
+        (frame(DATA, 0, 9, b"x"), Http2ErrorCode.PROTOCOL_ERROR),
+        (frame(DATA, 8, 1, b"\x05ab"), Http2ErrorCode.PROTOCOL_ERROR),
+        (frame(SETTINGS, 0, 0, b"x"), Http2ErrorCode.FRAME_SIZE_ERROR),
+        (frame(PING, 0, 0, b"x"), Http2ErrorCode.FRAME_SIZE_ERROR),
+        (frame(HEADERS, END_HEADERS, 2, b""), Http2ErrorCode.PROTOCOL_ERROR),
+        (frame(HEADERS, END_HEADERS, 3, b"\xff\xff\xff\xff\xff"), Http2ErrorCode.COMPRESSION_ERROR),
+        (b"\xff\xff\xff\0\0\0\0\0\1", Http2ErrorCode.FRAME_SIZE_ERROR),
+        (window_update(0, 2**31 - 1), Http2ErrorCode.FLOW_CONTROL_ERROR),
+        (frame(5, 0, 1, bytes(4)), Http2ErrorCode.PROTOCOL_ERROR),
     ],
 )
 def test_what_breaks_a_connection(
-    wired: Wire, messages: Any, director: Any, sent: bytes, code: ErrorCode
+    wired: Wire, messages: Any, director: Any, sent: bytes, code: Http2ErrorCode
 ) -> None:
     pair = wired()
     stream = pair.open()
@@ -506,7 +506,7 @@ def test_more_data_than_windows_allow(wired: Wire) -> None:
     stream = pair.open()
     pair.pump()
     pair.connection.receive(frame(DATA, 0, stream, b"\0\0\x10".ljust(16_000, b"\0")))
-    assert rst_stream(stream, ErrorCode.FLOW_CONTROL_ERROR) in pair.output()
+    assert rst_stream(stream, Http2ErrorCode.FLOW_CONTROL_ERROR) in pair.output()
     assert pair.memory.held == 0
     pair = wired(Limits(connection_window=65_535))
     streams = [pair.open() for _ in range(5)]

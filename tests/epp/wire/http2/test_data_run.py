@@ -19,11 +19,11 @@ from epp.wire.http2.frames import (
     PADDED,
     PING,
     PREFACE,
-    ErrorCode,
+    Http2ErrorCode,
     frame,
     settings,
 )
-from epp.wire.http2.header_blocks import Request
+from epp.wire.http2.header_blocks import Http2Request
 from epp.wire.http2.limits import Limits
 from epp.wire.http2.outgoing import Outgoing
 from epp.wire.http2.streams import Stream
@@ -47,7 +47,7 @@ class Reader:
             return
         self.read += chunk
         if self.resets and len(self.read) >= self.wanted:
-            self.outgoing.reset(self.stream, ErrorCode.CANCEL)
+            self.outgoing.reset(self.stream, Http2ErrorCode.CANCEL)
 
     def data_run(self, pieces: Iterator[memoryview]) -> None:
         while len(self.read) < self.wanted and (piece := next(pieces, None)):
@@ -73,7 +73,7 @@ class Server:
         self.readers: list[Reader] = []
         self.said = b""
 
-        def accept(outgoing: Outgoing, stream: Stream, request: Request) -> Reader:
+        def accept(outgoing: Outgoing, stream: Stream, request: Http2Request) -> Reader:
             self.readers.append(Reader(outgoing, stream, wanted, resets=resets))
             return self.readers[-1]
 

@@ -11,7 +11,7 @@ from epp.wire.http2.frames import (
     END_STREAM,
     INITIAL_WINDOW_SIZE,
     SETTINGS,
-    ErrorCode,
+    Http2ErrorCode,
     frame,
     rst_stream,
     settings,
@@ -39,7 +39,7 @@ def test_more_than_a_window_that_is_withheld_ends_its_stream_only(
     pair = wired(Limits(stream_window=20_000))
     stream = tunnel(pair, messages)
     pair.connection.receive(frame(DATA, flags, stream, bytes(16_000)))
-    assert rst_stream(stream, ErrorCode.FLOW_CONTROL_ERROR) in pair.output()
+    assert rst_stream(stream, Http2ErrorCode.FLOW_CONTROL_ERROR) in pair.output()
     pair.connection.block(True)
     pair.connection.block(False)
     assert pair.connection.failed is None

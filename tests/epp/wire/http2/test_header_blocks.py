@@ -4,7 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.wire.http2.frames import BrokenConnectionError
-from epp.wire.http2.header_blocks import HeaderBlocks, MalformedError, Request, check_trailers, literal
+from epp.wire.http2.header_blocks import (
+    HeaderBlocks,
+    Http2Request,
+    MalformedRequestError,
+    check_trailers,
+    literal,
+)
 
 USUAL = [
     (b":method", b"POST"),
@@ -27,7 +33,7 @@ def without_table(fields: list[tuple[bytes, bytes]]) -> bytes:
 def test_what_a_server_asks_of_a_request() -> None:
     extra = [(b"grpc-timeout", b"2S"), (b"content-length", b"7"), (b"grpc-encoding", b"gzip")]
     request = blocks().request(without_table(USUAL + extra))
-    assert request == Request(
+    assert request == Http2Request(
         method=b"POST",
         path=b"/a/B",
         content_type=b"application/grpc",
@@ -128,7 +134,7 @@ def test_a_list_that_is_too_large() -> None:
 
 def test_trailers() -> None:
     check_trailers([(b"grpc-status", b"0")])
-    with pytest.raises(MalformedError):
+    with pytest.raises(MalformedRequestError):
         check_trailers([(b":status", b"200")])
 
 

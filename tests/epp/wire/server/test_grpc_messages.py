@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from epp.wire.server.grpc_compression import inflate
 from epp.wire.server.grpc_messages import (
+    GrpcStatus,
     MessageReader,
-    Status,
     StatusError,
     parse_timeout,
     percent_encoded,
@@ -74,9 +74,10 @@ def test_a_prefix_alone_is_unfinished() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "status"), [(b"\0\0\0\0\x65", Status.RESOURCE_EXHAUSTED), (b"\1\0\0\0\1a", Status.INTERNAL)]
+    ("data", "status"),
+    [(b"\0\0\0\0\x65", GrpcStatus.RESOURCE_EXHAUSTED), (b"\1\0\0\0\1a", GrpcStatus.INTERNAL)],
 )
-def test_what_is_refused_by_its_prefix(data: bytes, status: Status) -> None:
+def test_what_is_refused_by_its_prefix(data: bytes, status: GrpcStatus) -> None:
     with pytest.raises(StatusError) as caught:
         MessageReader(100).feed(data)
     assert caught.value.status is status
@@ -127,16 +128,16 @@ def test_on_a_compressed_stream_each_message_says_whether_it_is() -> None:
 @pytest.mark.parametrize(
     ("packed", "status"),
     [
-        (gzip.compress(bytes(101), mtime=0), Status.RESOURCE_EXHAUSTED),
-        (gzip.compress(bytes(10**7), mtime=0), Status.RESOURCE_EXHAUSTED),
-        (b"", Status.INTERNAL),
-        (b"no gzip", Status.INTERNAL),
-        (gzip.compress(b"abc", mtime=0)[:-1], Status.INTERNAL),
-        (gzip.compress(b"abc", mtime=0) + b"x", Status.INTERNAL),
-        (gzip.compress(b"abc", mtime=0)[:-8] + bytes(8), Status.INTERNAL),
+        (gzip.compress(bytes(101), mtime=0), GrpcStatus.RESOURCE_EXHAUSTED),
+        (gzip.compress(bytes(10**7), mtime=0), GrpcStatus.RESOURCE_EXHAUSTED),
+        (b"", GrpcStatus.INTERNAL),
+        (b"no gzip", GrpcStatus.INTERNAL),
+        (gzip.compress(b"abc", mtime=0)[:-1], GrpcStatus.INTERNAL),
+        (gzip.compress(b"abc", mtime=0) + b"x", GrpcStatus.INTERNAL),
+        (gzip.compress(b"abc", mtime=0)[:-8] + bytes(8), GrpcStatus.INTERNAL),
     ],
 )
-def test_what_is_refused_by_its_compression(packed: bytes, status: Status) -> None:
+def test_what_is_refused_by_its_compression(packed: bytes, status: GrpcStatus) -> None:
     with pytest.raises(StatusError) as caught:
         inflate(packed, 100)
     assert caught.value.status is status

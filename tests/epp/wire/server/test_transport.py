@@ -27,17 +27,17 @@ from grpc import aio
 from epp.config.settings import TransportKind
 from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
-from epp.ext_proc.exchange_settings import Rules
+from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
 from epp.wire.http2.frames import PING as PING_KIND
-from epp.wire.http2.frames import PREFACE, ErrorCode, frame, goaway, settings
+from epp.wire.http2.frames import PREFACE, Http2ErrorCode, frame, goaway, settings
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from epp.wire.server import certificate
 from epp.wire.server.certificate import Certificate, KeyPair
 from epp.wire.server.grpc_messages import prefixed
 from epp.wire.server.transport import Http2Transport
-from epp.wire.transport import Listener, Place, open_transport
+from epp.wire.transport import ListenAddress, Listener, open_transport
 from runtime.serving.sockets import tune
 from tests.epp.wire.conftest import HEADERS, PATH
 
@@ -48,10 +48,13 @@ PING = frame(PING_KIND, 0, 0, b"are you?")
 class Picker:
     """One port of our own server over a director."""
 
-    def __init__(self, director: Any, place: Place) -> None:
+    def __init__(self, director: Any, place: ListenAddress) -> None:
         self.memory = Budget(32 * 1024 * 1024)
         self.transport = Http2Transport(
-            lambda: Exchange(director, Rules(), budget=self.memory), Health(), self.memory, time.monotonic
+            lambda: Exchange(director, ExchangeSettings(), budget=self.memory),
+            Health(),
+            self.memory,
+            time.monotonic,
         )
         self.listener: Listener = self.transport.listener(place, processing=True)
 
@@ -108,8 +111,8 @@ class Client:
 
 
 @asynccontextmanager
-async def picking(director: Any, place: Place | None = None) -> AsyncIterator[Picker]:
-    picker = Picker(director, place or Place("127.0.0.1", 0))
+async def picking(director: Any, place: ListenAddress | None = None) -> AsyncIterator[Picker]:
+    picker = Picker(director, place or ListenAddress("127.0.0.1", 0))
     async with picker.listener:
         yield picker
 
@@ -353,22 +356,22 @@ async def check(address: str, credentials: grpc.ChannelCredentials) -> int:
 
 
 @pytest.fixture(params=list(TransportKind))
-def health_on(request: pytest.FixtureRequest) -> Callable[[Place], Listener]:
+def health_on(request: pytest.FixtureRequest) -> Callable[[ListenAddress], Listener]:
     """Health alone, over each transport."""
 
-    def listen(place: Place) -> Listener:
+    def listen(place: ListenAddress) -> Listener:
         transport = open_transport(request.param, pytest.fail, Health(), Budget(1000), time.monotonic)
         return transport.listener(place, processing=False)
 
     return listen
 
 
-async def test_only_clients_of_a_ca(health_on: Callable[[Place], Listener]) -> None:
+async def test_only_clients_of_a_ca(health_on: Callable[[ListenAddress], Listener]) -> None:
     authority, signed, key = make_pair("ca")
     server, _, _ = make_pair("server", (signed, key))
     client, _, _ = make_pair("client", (signed, key))
     stranger, _, _ = make_pair("stranger")
-    place = Place("127.0.0.1", 0, Certificate(server), authority.certificate)
+    place = ListenAddress("127.0.0.1", 0, Certificate(server), authority.certificate)
     async with health_on(place) as listener:
         known = grpc.ssl_channel_credentials(authority.certificate, client.key, client.certificate)
         assert await check(listener.address, known) == HealthCheckResponse.SERVING
@@ -382,7 +385,7 @@ async def test_only_clients_of_a_ca(health_on: Callable[[Place], Listener]) -> N
 
 
 async def test_a_certificate_that_is_replaced_is_served(
-    health_on: Callable[[Place], Listener],
+    health_on: Callable[[ListenAddress], Listener],
     tmp_path: Path,
     eventually: Eventually,
     caplog: pytest.LogCaptureFixture,
@@ -399,7 +402,7 @@ async def test_a_certificate_that_is_replaced_is_served(
     served = Certificate(certificate.read(tmp_path))
     following = asyncio.create_task(served.follow(tmp_path, look_every=0.02))
     try:
-        async with health_on(Place("127.0.0.1", 0, served)) as listener:
+        async with health_on(ListenAddress("127.0.0.1", 0, served)) as listener:
             trusting_first = grpc.ssl_channel_credentials(first.certificate)
             trusting_second = grpc.ssl_channel_credentials(second.certificate)
             assert await check(listener.address, trusting_first) == HealthCheckResponse.SERVING
@@ -418,7 +421,7 @@ async def test_a_certificate_that_is_replaced_is_served(
 
 async def test_tls_without_alpn_is_not_served(director: Any) -> None:
     pair = certificate.self_signed(datetime.datetime.now(datetime.UTC))
-    async with picking(director, Place("127.0.0.1", 0, Certificate(pair))) as picker:
+    async with picking(director, ListenAddress("127.0.0.1", 0, Certificate(pair))) as picker:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         reader, writer = await asyncio.open_connection("127.0.0.1", picker.listener.port, ssl=context)
@@ -439,7 +442,7 @@ def test_answers_leave_at_once() -> None:
 
 
 async def test_every_interface_is_both_kinds_of_address(director: Any) -> None:
-    async with picking(director, Place("::", 0)) as picker:
+    async with picking(director, ListenAddress("::", 0)) as picker:
         for host in ("127.0.0.1", "::1"):
             with socket.create_connection((host, picker.listener.port), timeout=5):
                 pass
@@ -456,5 +459,5 @@ async def test_a_stream_that_nobody_ends_does_not_hold_up_a_stop(director: Any, 
             await picker.listener.stop(0.1)
         assert picker.transport.open_streams == 0
         async with asyncio.timeout(20):
-            assert goaway(1, ErrorCode.NO_ERROR) in await client.reader.read()
+            assert goaway(1, Http2ErrorCode.NO_ERROR) in await client.reader.read()
         await client.close()

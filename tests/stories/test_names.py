@@ -1,0 +1,19 @@
+"""One word has one meaning: no class name stands twice in our packages, but for the blocking twins of the public API."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+BLOCKING_TWINS = {"Instance", "InstanceEventStream", "InstanceHandle", "ServiceDiscovery", "ServiceRegistry"}
+
+
+def test_no_class_name_stands_twice() -> None:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for package in ("runtime", "discovery", "registry", "epp", "dispatcher"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    places[node.name].append(str(path.relative_to(ROOT)))
+    twice = {name: where for name, where in places.items() if len(where) > 1}
+    assert set(twice) == BLOCKING_TWINS, twice
