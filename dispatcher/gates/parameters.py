@@ -50,7 +50,7 @@ class Parameters(BaseModel):
 
 
 class NoGateParameters(Parameters):
-    pass
+    """For gates that nothing can be said to."""
 
 
 class MetricParameters(Parameters):

@@ -52,9 +52,9 @@ async def _run(console: Console, port: int, *, keep: bool) -> int:
 
 async def _keep(console: Console, stage: Stage) -> None:
     told = _told_to_stop()
-    _print_invitation(console, stage)
+    ready = _print_invitation(console, stage)
     async with Load(stage.url, MODEL, remembered=10_000) as load:
-        screen = asyncio.create_task(show_kept(console, stage, load))
+        screen = asyncio.create_task(show_kept(console, stage, load, ready))
         try:
             await told.wait()
         finally:
@@ -86,12 +86,13 @@ async def _play(console: Console, stage: Stage) -> Summary:
         return Summary(list(load.exchanges), story.happenings)
 
 
-def _print_invitation(console: Console, stage: Stage) -> None:
+def _print_invitation(console: Console, stage: Stage) -> list[str]:
+    """The workers whose pids it names."""
     body = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "Who is there?"}}]}}'
     console.print("\nIt goes on until Ctrl-C, with the same users. Try:", style="bold")
-    for name, worker in stage.workers.items():
-        if worker.alive:
-            console.print(f"  kill -9 {worker.pid}   # {name}", highlight=False)
+    alive = [name for name, worker in stage.workers.items() if worker.alive]
+    for name in alive:
+        console.print(f"  kill -9 {stage.workers[name].pid}   # {name}", highlight=False)
     console.print("  (kill PID: it drains; kill -USR1 PID: not ready, and ready again)", highlight=False)
     console.print(f"  curl {stage.metrics}/debug/endpoints", soft_wrap=True)
     console.print(
@@ -102,6 +103,7 @@ def _print_invitation(console: Console, stage: Stage) -> None:
         f"  {sys.executable} -m discovery watch {NAMESPACE} {COMPONENT} --discovery {stage.discovery}",
         soft_wrap=True,
     )
+    return alive
 
 
 if __name__ == "__main__":

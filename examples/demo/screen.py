@@ -3,6 +3,7 @@
 import asyncio
 import statistics
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 
 import aiohttp
@@ -43,12 +44,15 @@ async def show(console: Console, stage: Stage, story: Story) -> None:
             await asyncio.sleep(_REFRESH)
 
 
-async def show_kept(console: Console, stage: Stage, load: Load) -> None:
-    """Until cancelled: the live table on a terminal, a line for each change of a worker elsewhere."""
+async def show_kept(console: Console, stage: Stage, load: Load, ready: Iterable[str]) -> None:
+    """Until cancelled: the live table on a terminal, a line for each change of a worker elsewhere.
+
+    `ready`: the workers that were ready when their pids were printed; one may be killed before the first look.
+    """
     if console.is_terminal:
         await show(console, stage, Story(stage, load, line="it goes on until Ctrl-C"))
         return
-    told: dict[str, str] = {}
+    told = dict.fromkeys(ready, "ready")
     while True:
         with suppress(aiohttp.ClientError, TimeoutError):
             known = {view.id: view for view in await stage.views()}

@@ -13,7 +13,7 @@ from dispatcher.gates.building import Surroundings, build_gate
 from dispatcher.gates.catalogue import parse_gate
 from dispatcher.gates.gate import RefusedError
 from dispatcher.gates.meter import Meters
-from dispatcher.broker.message import Candidate
+from dispatcher.broker.message import DispatchCandidate
 from dispatcher.broker.redis.ledger import RedisLedger
 from dispatcher.broker.redis.quota import RedisQuotas
 
@@ -26,7 +26,7 @@ async def main():
     ):
         print("ready", flush=True)
         sys.stdin.readline()
-        held, candidate = [], Candidate("same", "same", "tenant", 0, 10)
+        held, candidate = [], DispatchCandidate("same", "same", "tenant", 0, 10)
         while True:
             admission = gate.admit(candidate)
             try:

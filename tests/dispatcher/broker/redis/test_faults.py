@@ -104,11 +104,11 @@ real = time.time
 time.time = lambda: real() + shift
 time.time_ns = lambda: int((real() + shift) * 1e9)
 from dispatcher.broker.message import Request, Result
-from dispatcher.broker.queue import Rules
+from dispatcher.broker.queue import QueueRules
 from dispatcher.broker.redis.broker import RedisBroker
 
 async def main():
-    async with RedisBroker(sys.argv[1]) as broker, broker.queue("q", Rules(lease_ms=60_000)) as queue:
+    async with RedisBroker(sys.argv[1]) as broker, broker.queue("q", QueueRules(lease_ms=60_000)) as queue:
         now = await broker.now_ms()
         await queue.submit(Request("a", b"{}", now + 30_000))
         [claim] = await queue.claim(1, owner="o")
