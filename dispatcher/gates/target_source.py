@@ -22,7 +22,7 @@ class Reader(Protocol):
     """One number of a target."""
 
     async def read(self) -> Sample:
-        """Look; raises `dispatcher.gates.meter.SourceError`."""
+        """Look; raises `dispatcher.gates.access.GateSourceError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class TargetSource:
-    """A `dispatcher.gates.meter.Source`: D of a number, max_SYS of the number of ready model servers."""
+    """A `dispatcher.gates.meter.MeterSource`: D of a number, max_SYS of the number of ready model servers."""
 
     name: str
     value: Reader
@@ -59,7 +59,7 @@ class TargetSource:
     meaning: Meaning
 
     async def measure(self) -> Measurement:
-        """As `dispatcher.gates.meter.Source`; both numbers must be there."""
+        """As `dispatcher.gates.meter.MeterSource`; both numbers must be there."""
         value, ready = await self.value.read(), await self.ready.read()
         if self.meaning.most is not None:
             _check("the number read", value.value, self.meaning.most)

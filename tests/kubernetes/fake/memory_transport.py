@@ -12,7 +12,7 @@ from tests.kubernetes.fake.calls import Call, CutError
 
 
 class MemoryTransport:
-    """`discovery.kubernetes.Transport` over a `FakeApi`. `split`: how a body's bytes reach the reader."""
+    """`discovery.kubernetes.ApiTransport` over a `FakeApi`. `split`: how a body's bytes reach the reader."""
 
     def __init__(
         self,
