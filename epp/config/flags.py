@@ -111,7 +111,8 @@ _FIELDS: Final = frozenset(field.name for field in fields(Settings))
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m epp",
-        description="Endpoint picker for Envoy (ext_proc). `python -m epp envoy-config` prints the Envoy side, `python -m epp validate FILE` checks a configuration.",
+        description="Endpoint picker for Envoy (ext_proc). `python -m epp envoy-config` prints the Envoy side, "
+        "`python -m epp validate FILE` checks a configuration.",
         allow_abbrev=False,
     )
     _workers(parser.add_argument_group("workers"))
