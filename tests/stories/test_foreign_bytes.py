@@ -82,7 +82,7 @@ PATTERNS: Mapping[str, Read] = {
     "epp/request/inference_request.py _MODEL_FIELD": Read(
         ("content-disposition:", "content-disposition: ;", 'content-disposition:;name="model"')
     ),
-    "epp/wire/server/grpc_messages.py parse_timeout": Read(),
+    "epp/wire/http2/header_blocks.py parse_timeout": Read(),
     "registry/__main__.py _DURATION": Read(("1.",)),
     "registry/document.py _ENTITY_TAG": Read(('"',)),
     "registry/document.py _LIST_ELEMENT": Read(('"',)),
