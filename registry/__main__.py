@@ -18,10 +18,11 @@ from yarl import URL
 import registry
 from discovery.command_line import Parser, ShowVersion, complain
 from discovery.errors import AdsumError
-from discovery.instance import ENGINES, authority
+from discovery.instance import ENGINES
 from registry.service import InstanceHandle
 from registry.sidecar.model_server import DocumentFile
 from registry.sidecar.sidecar import FollowedServer, Sidecar
+from runtime.addresses import authority
 from runtime.durations import parse_duration
 from runtime.quoting import quoted
 from runtime.serving.descriptors import raise_limit

@@ -22,6 +22,7 @@ from discovery.kubernetes.credentials import (
     TokenFileCredentials,
 )
 from discovery.kubernetes.timings import Timings
+from runtime.addresses import in_brackets
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _KEEPALIVE: Final = (
@@ -270,6 +271,6 @@ def _in_cluster(environ: Mapping[str, str], service_account: Path, timings: Timi
     except OSError:
         namespace = ""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
-    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    server = f"https://{in_brackets(host)}:{port}"
     credentials = TokenFileCredentials(token, TlsFiles(str(authority)), timings)
     return Cluster(server, namespace or "default", credentials)

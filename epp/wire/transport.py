@@ -11,6 +11,7 @@ from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
 from epp.health import Health
 from epp.wire.server.certificate import Certificate
+from runtime.addresses import authority
 
 
 class ListenError(Exception):
@@ -33,7 +34,7 @@ class ListenAddress:
 
     def address(self, port: int) -> str:
         """`host:port`, IPv6 in brackets."""
-        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+        return authority(self.host, port)
 
     def refused(self) -> ListenError:
         """The one error, whatever the system says."""

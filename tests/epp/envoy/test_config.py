@@ -42,6 +42,8 @@ def test_envoy_accepts_it(arguments: list[str], tmp_path: Path) -> None:
         (["--endpoint", "10.0.0.1"], "is not HOST:PORT"),
         (["--endpoint", "fd00::1:8000"], "[address]:port"),
         (["--epp", "10.0.0.1:70000"], "is not HOST:PORT"),
+        (["--epp", "[::1:9002"], "[address]:port"),
+        (["--epp", "[picker]:9002"], "in brackets is not an IPv6 address"),
         (["--listen-port", "x"], "is not a port"),
         (["--secure=maybe"], "neither true nor false"),
         (["--response-body", "FULL_DUPLEX_STREAMED"], "--response-trailer SEND"),
