@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from epp.ext_proc.protocol import Rejection, Subset
-from epp.scheduling.director import Pick
+from epp.request.rejection import Rejection
+from epp.request.subset import Subset
+from epp.scheduling.pick import Pick
 
 
 class Deferral(Protocol):

@@ -14,8 +14,9 @@ from yarl import URL
 
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.load import Load
 from epp.scraping.engines import ENGINES, Engine
-from epp.scraping.metrics_page import Load, Page, detect, read_cache_tokens, read_load
+from epp.scraping.metrics_page import Page, detect, read_cache_tokens, read_load
 from epp.scraping.page_client import NoPageError, PageClient, PageError
 from epp.scraping.schedule import Beat, Cadence, Rhythm
 from runtime.addresses import authority

@@ -10,8 +10,9 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from epp.ext_proc.director_protocol import Deferral, Directing
-from epp.ext_proc.protocol import Rejection, Subset
-from epp.scheduling.director import Pick
+from epp.request.rejection import Rejection
+from epp.request.subset import Subset
+from epp.scheduling.pick import Pick
 from epp.telemetry.label_values import OTHER, shown
 
 PREFIX = "llm_d_epp_"

@@ -7,9 +7,9 @@ from typing import Protocol, Self
 
 from epp.config.settings import TransportKind
 from epp.config.tls_rules import TlsRules
-from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
 from epp.health import Health
+from epp.request.body import MemoryBudget
 from epp.wire.server.certificate import Certificate
 from runtime.addresses import authority
 
@@ -84,7 +84,7 @@ def open_transport(
     kind: TransportKind,
     open_exchange: Callable[[], Exchange],
     health: Health,
-    memory: Budget,
+    memory: MemoryBudget,
     clock: Callable[[], float],
 ) -> Transport:
     """`open_exchange` is called once per stream, `memory` is what waits or is unfinished in all streams may hold.

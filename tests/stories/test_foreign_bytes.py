@@ -74,9 +74,9 @@ PATTERNS: Mapping[str, Read] = {
     "epp/scraping/metrics_page.py _LIMIT": Read(),
     "epp/scraping/metrics_page.py _SAMPLE": Read(("{", '{a="', " 1", " 1 1")),
     "epp/scraping/metrics_page.py _WORD": Read(),
-    "epp/ext_proc/protocol.py _IPV4": Read(("1.2.3.4:",)),
+    "epp/request/subset.py _IPV4": Read(("1.2.3.4:",)),
     "epp/ext_proc/protocol.py _STATUS": Read(),
-    "epp/ext_proc/protocol.py _port": Read(),
+    "epp/request/subset.py _port": Read(),
     "epp/request/inference_request.py _BOUNDARY": Read(('boundary="', "boundary=")),
     "epp/request/inference_request.py _MODEL_FIELD": Read(
         ("content-disposition:", "content-disposition: ;", 'content-disposition:;name="model"')
@@ -95,7 +95,7 @@ CACHES: Mapping[str, str] = {
     "epp/ext_proc/answers.py routing": "destinations of our endpoints",
     "epp/ext_proc/answers.py unchanged": "the kinds of messages",
     "epp/request/inference_api.py _known_end": "256 ends of paths of 64 characters",
-    "epp/ext_proc/protocol.py _remembered": "8,192 addresses of at most _LONGEST_ADDRESS characters",
+    "epp/request/subset.py _remembered": "8,192 addresses of at most _LONGEST_ADDRESS characters",
     "epp/wire/server/body_message.py _before": "numbers",
 }
 """What bounds each, in entries and in the bytes of one."""
