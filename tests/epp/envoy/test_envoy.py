@@ -33,9 +33,10 @@ from epp.scheduling.director import Director, Policy
 from epp.scheduling.filters.label_filters import DECODE_ROLES, PREFILL_ROLES, RoleFilter
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.scheduler import Scheduler
-from epp.wire.server import certificate
-from epp.wire.server.certificate import Certificate
-from epp.wire.transport import ListenAddress, Listener, Transport, open_transport
+from epp.wire import certificate
+from epp.wire.certificate import Certificate
+from epp.wire.opening import open_transport
+from epp.wire.transport import ListenAddress, Listener, Transport
 from tests.epp.prefill_handler import PREFILLER, PrefillHandler, add_worker
 
 ANY = Address("127.0.0.1", 0)
