@@ -292,6 +292,11 @@ Q = {"type": "queue-scorer"}
             "more than one picker",
         ),
         ({"schedulingProfiles": [{"name": "a"}, {"name": "b"}]}, "schedulingProfiles: ", "a, b"),
+        (
+            {"schedulingProfiles": [{"name": "a"}, {"name": "a"}]},
+            "schedulingProfiles[1].name: ",
+            "'a' is already",
+        ),
         ({"featureGates": ["flowControl"]}, "featureGates[0]: ", "not built"),
         ({"featureGates": ["flowControl=false", "warp"]}, "featureGates[1]: ", "'warp'"),
         ({"featureGates": ["flowControl=maybe"]}, "featureGates[0]: ", "'maybe'"),
