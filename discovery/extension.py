@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from discovery.instance import Instance, InstanceStatus
 from discovery.source import Candidate, ComponentKey, Report, Snapshot, Source
-from runtime.entry_points import PluginGroup, in_one_line
+from runtime.entry_points import PluginGroup
 
 __all__ = [
     "Candidate",
@@ -35,19 +35,12 @@ class OpenSource(Protocol):
 
 def open_installed(url: str, scheme: str) -> Source | None:
     """The source of an installed package; None where no package declares that scheme. Raises ValueError."""
-    found = SOURCES.load(scheme)
-    if found is None:
-        return None
-    if not callable(found.value):
-        said = f"is a {type(found.value).__name__}; expected a discovery.extension.OpenSource, which takes a URL"
-        raise SOURCES.unusable(scheme, found.package, said)
-    try:
-        source: Source = found.value(url)
-    except ValueError:
-        raise
-    except Exception as error:
-        raise SOURCES.unusable(scheme, found.package, f"cannot be opened: {in_one_line(error)}") from error
-    if missing := [member for member in _MEMBERS if not hasattr(source, member)]:
-        said = f"opened a {type(source).__name__} without {', '.join(missing)}; expected a discovery.Source"
-        raise SOURCES.unusable(scheme, found.package, said)
-    return source
+    opened: Source | None = SOURCES.open(
+        scheme, url, expected="discovery.extension.OpenSource", members=_MEMBERS
+    )
+    return opened
+
+
+def listed(group: PluginGroup) -> str:
+    """The schemes of installed packages, to end a list of those that there are."""
+    return "".join(f", {name}://... ({package})" for name, package in group.packages().items())

@@ -13,8 +13,8 @@ from epp.config.catalogue import Role
 from epp.config.document import Duration, Section
 from epp.config.parameters import NoParameters, PickerParameters
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Mask
-from epp.ext_proc.protocol import Rejection
 from epp.request.inference_request import InferenceRequest
+from epp.request.rejection import Rejection
 from epp.scheduling.plugin import DataProducer, Filter, Picker, Scorer, Scores
 
 __all__ = [

@@ -4,7 +4,7 @@ https://packaging.python.org/en/latest/specifications/entry-points/
 """
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -61,6 +61,31 @@ class PluginGroup:
             said = f"cannot be loaded from {entry_point.value}: {in_one_line(error)}"
             raise self.unusable(name, _package(entry_point), said) from error
         return InstalledPlugin(name, _package(entry_point), value)
+
+    def open(self, scheme: str, url: str, *, expected: str, members: Sequence[str]) -> Any | None:
+        """What the plugin makes of a URL; None where no package declares that scheme.
+
+        `expected`: the kind of function that it should be, for errors. `members`: what the result must have, none: it is a
+        function itself. ValueError for a URL that the plugin refuses, PluginError for a fault of the plugin.
+        """
+        found = self.load(scheme)
+        if found is None:
+            return None
+        if not callable(found.value):
+            said = f"is a {type(found.value).__name__}; expected a function like {expected}"
+            raise self.unusable(scheme, found.package, said)
+        try:
+            opened = found.value(url)
+        except ValueError:
+            raise
+        except Exception as error:
+            said = f"cannot be opened: {in_one_line(error)}"
+            raise self.unusable(scheme, found.package, said) from error
+        missing = [member for member in members or ("__call__",) if not hasattr(opened, member)]
+        if missing:
+            said = f"opened a {type(opened).__name__} without {', '.join(missing)}; expected what {expected} says"
+            raise self.unusable(scheme, found.package, said)
+        return opened
 
     def unusable(self, name: str, package: str, said: str) -> PluginError:
         """`said`: what is wrong with it."""
