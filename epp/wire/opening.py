@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from epp.config.settings import TransportKind
-from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
 from epp.health import Health
+from epp.request.body import MemoryBudget
 from epp.wire.transport import Transport
 
 
@@ -13,7 +13,7 @@ def open_transport(
     kind: TransportKind,
     open_exchange: Callable[[], Exchange],
     health: Health,
-    memory: Budget,
+    memory: MemoryBudget,
     clock: Callable[[], float],
 ) -> Transport:
     """`open_exchange` is called once per stream, `memory` is what waits or is unfinished in all streams may hold.

@@ -6,6 +6,7 @@ from typing import Protocol, Self
 
 from epp.config.tls_rules import TlsRules
 from epp.wire.certificate import Certificate
+from runtime.addresses import authority
 
 
 class ListenError(Exception):
@@ -28,7 +29,7 @@ class ListenAddress:
 
     def address(self, port: int) -> str:
         """`host:port`, IPv6 in brackets."""
-        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+        return authority(self.host, port)
 
     def refused(self) -> ListenError:
         """The one error, whatever the system says."""

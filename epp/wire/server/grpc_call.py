@@ -5,8 +5,8 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
-from epp.ext_proc.body import Budget
-from epp.ext_proc.protocol import Rejection
+from epp.request.body import MemoryBudget
+from epp.request.rejection import Rejection
 from epp.wire.http2.header_blocks import Http2Request, literal
 from epp.wire.http2.outgoing import Outgoing
 from epp.wire.http2.streams import NOBODY, Receiver, Stream
@@ -79,7 +79,7 @@ class Call:
 
     handler: Handler
 
-    def __init__(self, outgoing: Outgoing, stream: Stream, memory: Budget, limit: int) -> None:
+    def __init__(self, outgoing: Outgoing, stream: Stream, memory: MemoryBudget, limit: int) -> None:
         self._outgoing = outgoing
         self._stream = stream
         self._memory = memory
@@ -203,7 +203,7 @@ class Methods:
     """By path, as `/package.Service/Method`; `limit` is the largest message in bytes."""
 
     def __init__(
-        self, methods: Mapping[bytes, Method], limit: int, memory: Budget, call_later: CallLater
+        self, methods: Mapping[bytes, Method], limit: int, memory: MemoryBudget, call_later: CallLater
     ) -> None:
         self._methods = dict(methods)
         self._limit = limit

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Final, Protocol, TypeAlias
 
-from epp.ext_proc.body import Buffer
+from epp.request.body import Buffer
 
 Message: TypeAlias = bytes | list[Buffer]
 """Whole, or in pieces."""

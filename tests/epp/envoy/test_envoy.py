@@ -21,11 +21,11 @@ from aiohttp import web
 from epp.config.settings import TransportKind
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import Address, EnvoySettings, bootstrap, render
-from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
-from epp.ext_proc.protocol import Rejection
 from epp.health import Health
+from epp.request.body import MemoryBudget
+from epp.request.rejection import Rejection
 from epp.wire import certificate
 from epp.wire.certificate import Certificate
 from epp.wire.opening import open_transport
@@ -106,7 +106,7 @@ class Picker:
     ) -> None:
         health = Health()
         health.set_serving(True)
-        memory = Budget(2**30)
+        memory = MemoryBudget(2**30)
 
         def exchange() -> Exchange:
             return Exchange(director, ExchangeSettings(), budget=memory)
