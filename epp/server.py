@@ -39,9 +39,10 @@ from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
 from epp.telemetry.counters import Telemetry, TimedDirector
 from epp.telemetry.pool_gauges import PoolGauges
-from epp.wire.server import certificate
-from epp.wire.server.certificate import Certificate, CertificateError, KeyPair
-from epp.wire.transport import ListenAddress, Listener, ListenError, Transport, open_transport
+from epp.wire import certificate
+from epp.wire.certificate import Certificate, CertificateError, KeyPair
+from epp.wire.opening import open_transport
+from epp.wire.transport import ListenAddress, Listener, ListenError, Transport
 
 INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
 """What a user can put right in the command line or a file that it names."""

@@ -12,9 +12,9 @@ from typing import Final
 
 from epp.ext_proc import answers, protocol
 from epp.ext_proc.answers import Answer
-from epp.ext_proc.director_protocol import Deferral, Directing, Observer
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.ext_proc.protocol import ProtocolVersion
+from epp.ext_proc.request_director import Deferral, Observer, RequestDirector
 from epp.request.body import Body, Buffer, MemoryBudget
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
@@ -73,7 +73,7 @@ class Exchange:
 
     def __init__(
         self,
-        director: Directing,
+        director: RequestDirector,
         rules: ExchangeSettings,
         observer: Observer | None = None,
         budget: MemoryBudget | None = None,

@@ -10,8 +10,8 @@ from aiohttp import web
 
 from epp.config.settings import Settings
 from epp.config.tls_rules import TlsRules
-from epp.wire.server import certificate
-from epp.wire.server.certificate import Certificate
+from epp.wire import certificate
+from epp.wire.certificate import Certificate
 from epp.wire.server.tls import server_context
 from epp.wire.transport import ListenAddress, ListenError
 from runtime.addresses import is_loopback

@@ -16,7 +16,8 @@ from epp.wire.messages.health_pb2 import (
     HealthListRequest,
     HealthListResponse,
 )
-from epp.wire.transport import ListenAddress, open_transport
+from epp.wire.opening import open_transport
+from epp.wire.transport import ListenAddress
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
 READINESS = ["", "envoy.service.ext_proc.v3.ExternalProcessor", "readiness", "inference-extension"]

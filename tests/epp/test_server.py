@@ -20,10 +20,10 @@ from epp.config.settings import HEALTH_FAILURES, HEALTH_INTERVAL, Settings, Tran
 from epp.ext_proc.protocol import SUBSET_NAMESPACE
 from epp.request.control_headers import SCORES, SUBSET
 from epp.server import PickerServer
+from epp.wire import certificate
+from epp.wire.certificate import CertificateError
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from epp.wire.server import certificate
-from epp.wire.server.certificate import CertificateError
 from epp.wire.transport import ListenError
 
 TRANSPORTS = pytest.mark.parametrize("transport", list(TransportKind))

@@ -12,9 +12,10 @@ import pytest
 from epp.config.settings import TransportKind
 from epp.health import Health
 from epp.request.body import MemoryBudget
-from epp.wire.server import certificate
-from epp.wire.server.certificate import Certificate
-from epp.wire.transport import ListenAddress, open_transport
+from epp.wire import certificate
+from epp.wire.certificate import Certificate
+from epp.wire.opening import open_transport
+from epp.wire.transport import ListenAddress
 from tests.system.building import BINARIES
 
 SECTIONS: Final = ("generic", "hpack", "http2")

@@ -13,6 +13,7 @@ from epp.wire.http2.streams import NOBODY, Receiver, Stream
 from epp.wire.server.grpc_compression import ACCEPTED, GZIP, Inflating
 from epp.wire.server.grpc_messages import (
     GrpcStatus,
+    Handler,
     Message,
     MessageReader,
     StatusError,
@@ -30,22 +31,6 @@ _PLAIN: Final = literal(b"content-type", b"text/plain") + literal(b"content-leng
 _NOT_GRPC: Final = (literal(b":status", b"405") + _PLAIN, literal(b":status", b"415") + _PLAIN)
 """To what is no POST, and to a POST of something else."""
 _ACCEPTED: Final = literal(b"grpc-accept-encoding", ACCEPTED)
-
-
-class Handler(Protocol):
-    """One call of a method. What `message` and `half_closed` raise comes back as `fault`."""
-
-    def message(self, payload: bytes) -> None:
-        """A message of the client."""
-
-    def half_closed(self) -> None:
-        """The client sends no more."""
-
-    def fault(self, error: Exception) -> None:
-        """Something failed, StatusError where it is the client's doing: finish the call."""
-
-    def closed(self, cause: str) -> None:
-        """The call is over; told once."""
 
 
 class _Gone:

@@ -26,9 +26,10 @@ from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.request.rejection import Rejection
-from epp.wire.server import certificate
-from epp.wire.server.certificate import Certificate
-from epp.wire.transport import ListenAddress, Listener, Transport, open_transport
+from epp.wire import certificate
+from epp.wire.certificate import Certificate
+from epp.wire.opening import open_transport
+from epp.wire.transport import ListenAddress, Listener, Transport
 
 ANY = Address("127.0.0.1", 0)
 LOCAL = EnvoySettings(listen=ANY, admin=ANY, secure=False)

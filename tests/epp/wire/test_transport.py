@@ -16,7 +16,8 @@ from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.request.rejection import Rejection
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
-from epp.wire.transport import ListenAddress, open_transport
+from epp.wire.opening import open_transport
+from epp.wire.transport import ListenAddress
 
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 

@@ -9,10 +9,11 @@ from grpc import aio
 from epp.config.settings import TransportKind
 from epp.health import Health
 from epp.request.body import MemoryBudget
+from epp.wire import certificate
+from epp.wire.certificate import Certificate
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from epp.wire.server import certificate
-from epp.wire.server.certificate import Certificate
-from epp.wire.transport import ListenAddress, Listener, ListenError, open_transport
+from epp.wire.opening import open_transport
+from epp.wire.transport import ListenAddress, Listener, ListenError
 
 Listening = Callable[..., Listener]
 

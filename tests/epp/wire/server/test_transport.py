@@ -29,15 +29,16 @@ from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
 from epp.request.body import MemoryBudget
+from epp.wire import certificate
+from epp.wire.certificate import Certificate, KeyPair
 from epp.wire.http2.frames import PING as PING_KIND
 from epp.wire.http2.frames import PREFACE, Http2ErrorCode, frame, goaway, settings
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from epp.wire.server import certificate
-from epp.wire.server.certificate import Certificate, KeyPair
+from epp.wire.opening import open_transport
 from epp.wire.server.grpc_messages import prefixed
 from epp.wire.server.transport import Http2Transport
-from epp.wire.transport import ListenAddress, Listener, open_transport
+from epp.wire.transport import ListenAddress, Listener
 from runtime.serving.sockets import tune
 from tests.epp.wire.conftest import HEADERS, PATH
 

@@ -18,7 +18,7 @@ class Deferral(Protocol):
         """Nobody waits any more; `settle` is not called after this."""
 
 
-class Directing(Protocol):
+class RequestDirector(Protocol):
     """What an exchange asks of a director (`epp.scheduling.director.Director`)."""
 
     def direct(
