@@ -56,6 +56,7 @@ PATTERNS: Mapping[str, Read] = {
     "epp/scraping/engines.py _PREFIX": Read(("a{", "a ")),
     "epp/config/flag_values.py _number": Read(),
     "runtime/http1/answer.py _CHUNK_SIZE": Read(("1", "1;")),
+    "runtime/http1/answer.py _FIELD_LINES": Read(("\r\n", "\r\na", "\r\na:")),
     "runtime/http1/answer.py _FIELD": Read(("\r\nconnection:",)),
     "runtime/http1/answer.py _LENGTH": Read(),
     "runtime/http1/answer.py _STATUS": Read(("HTTP/1.1 200 ",)),
