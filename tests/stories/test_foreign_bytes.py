@@ -96,6 +96,7 @@ CACHES: Mapping[str, str] = {
     "epp/request/inference_api.py _known_end": "256 ends of paths of 64 characters",
     "epp/request/subset.py _remembered": "8,192 addresses of at most _LONGEST_ADDRESS characters",
     "epp/wire/server/body_message.py _before": "numbers",
+    "runtime/entry_points.py _claims": "8 groups, of what is installed on this machine",
 }
 """What bounds each, in entries and in the bytes of one."""
 
