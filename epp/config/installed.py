@@ -19,6 +19,7 @@ _MEMBERS: Final[Mapping[Role, tuple[str, ...]]] = {
     Role.FILTER: ("filter",),
     Role.SCORER: ("score", "published_only"),
     Role.PICKER: ("pick",),
+    Role.HANDLER: ("check", "pick", "result"),
     Role.PRODUCER: ("prepare", "picked", "served", "failed", "sized", "forget", "retain"),
 }
 """The roles that a package can add to, and what their Protocols in epp/scheduling/plugin.py ask for."""
