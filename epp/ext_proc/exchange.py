@@ -12,11 +12,13 @@ from typing import Final
 
 from epp.ext_proc import answers, protocol
 from epp.ext_proc.answers import Answer
-from epp.ext_proc.body import Body, Budget, Buffer
-from epp.ext_proc.director_protocol import Deferral, Directing, Observer
 from epp.ext_proc.exchange_settings import ExchangeSettings
-from epp.ext_proc.protocol import ProtocolVersion, Rejection, Subset
-from epp.scheduling.director import Pick
+from epp.ext_proc.protocol import ProtocolVersion
+from epp.ext_proc.request_director import Deferral, Observer, RequestDirector
+from epp.request.body import Body, Buffer, MemoryBudget
+from epp.request.rejection import Rejection
+from epp.request.subset import Subset
+from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest
 
 _HEADERS_ONLY: Final = (ProcessingMode.NONE, ProcessingMode.STREAMED)
@@ -71,10 +73,10 @@ class Exchange:
 
     def __init__(
         self,
-        director: Directing,
+        director: RequestDirector,
         rules: ExchangeSettings,
         observer: Observer | None = None,
-        budget: Budget | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         self._director = director
         self._rules = rules
@@ -90,7 +92,7 @@ class Exchange:
         self._response_flows = False  # a body comes here and goes back, piece by piece
         self._trailers = False
         self._subset: Subset | None = None
-        self._body = Body(rules.max_body_bytes, budget or Budget(rules.max_body_bytes))
+        self._body = Body(rules.max_body_bytes, budget or MemoryBudget(rules.max_body_bytes))
         self._started = 0.0
         self._pick: Pick | None = None
         self._deferral: Deferral | None = None

@@ -3,11 +3,11 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from epp.endpoints.endpoint import Adapters
+from epp.endpoints.load import Load
 from epp.scraping.engines import Engine, Series
 
 # A page is a stranger's: every quantifier is possessive, and labels are read one after the other, so that no byte is looked
@@ -29,39 +29,8 @@ _LINE: Final = 64 * 1024
 Page: TypeAlias = bytes | bytearray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """One look at one worker; None where its page says nothing, NaN where what it says is no number."""
-
-    waiting: float | None = None
-    running: float | None = None
-    kv_usage: float | None = None
-    max_lora: float | None = None
-    adapters: Adapters | None = None
-
-    @property
-    def known(self) -> bool:
-        """Whether the page said anything at all."""
-        return self != _NOTHING
-
-    @property
-    def senseless(self) -> str:
-        """What the page says that cannot be so, and what was expected; empty where there is no such thing."""
-        for name, value, most in (
-            ("waiting", self.waiting, _MOST),
-            ("running", self.running, _MOST),
-            ("kv_usage", self.kv_usage, 1.0),
-        ):
-            if value is not None and not 0.0 <= value <= most:
-                return f"{name} is {value:g}, expected a number from 0 to {most:.0f}"
-        return ""
-
-
-_MOST: Final = 100_000.0
-"""Requests that one worker can be believed to have waiting, or running."""
 _FULL: Final = 1.1
 """Up to which a KV cache is taken to be full: rounding, and blocks that are counted twice, give a little more than 1."""
-_NOTHING: Final = Load()
 
 
 def read_load(page: Page, engine: Engine) -> Load:

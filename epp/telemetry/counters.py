@@ -9,9 +9,10 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from epp.ext_proc.director_protocol import Deferral, Directing
-from epp.ext_proc.protocol import Rejection, Subset
-from epp.scheduling.director import Pick
+from epp.ext_proc.request_director import Deferral, RequestDirector
+from epp.request.rejection import Rejection
+from epp.request.subset import Subset
+from epp.scheduling.pick import Pick
 from epp.telemetry.label_values import OTHER, shown
 
 PREFIX = "llm_d_epp_"
@@ -107,7 +108,7 @@ class _Tally:
 
 
 class Telemetry:
-    """An `epp.ext_proc.director_protocol.Observer` that counts in plain numbers, which become metrics when somebody reads them.
+    """An `epp.ext_proc.request_director.Observer` that counts in plain numbers, which become metrics when somebody reads them.
 
     `registry` is what a metrics page shows; it may be read in any thread.
     """
@@ -226,7 +227,7 @@ _NOBODY: Final = ("", "", "", "")
 class TimedDirector:
     """A director whose picks are timed; a rejection is no pick. `clock` gives seconds."""
 
-    director: Directing
+    director: RequestDirector
     scheduled: Callable[[float], None]
     clock: Callable[[], float]
 

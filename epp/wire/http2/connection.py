@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from epp.ext_proc.body import Budget
+from epp.request.body import MemoryBudget
 from epp.wire.http2.data_run import LONG, DataRun
 from epp.wire.http2.frames import (
     ACK,
@@ -61,7 +61,7 @@ class Connection:
         self,
         accept: Accept,
         limits: Limits,
-        memory: Budget,
+        memory: MemoryBudget,
         wake: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:

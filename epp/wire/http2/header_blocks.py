@@ -4,6 +4,7 @@ Envoy sends the same block for every stream of a connection. What a block means 
 table only, so a block that left the table alone means the same for as long as nothing else changes the table.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -13,11 +14,11 @@ from hpack.exceptions import HPACKError
 from hpack.table import HeaderTable
 
 from epp.wire.http2.frames import BrokenConnectionError, Http2ErrorCode
-from epp.wire.server.grpc_messages import parse_timeout
 
 _CACHED_BLOCKS: Final = 128
 _CACHED_BLOCK_SIZE: Final = 1024
 _PSEUDO: Final = (b":method", b":scheme", b":path", b":authority")
+_TIMEOUT_UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _CONNECTION_SPECIFIC: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
 )
@@ -127,6 +128,13 @@ def _request(fields: Iterable[tuple[bytes, bytes]]) -> Http2Request:
         timeout=parse_timeout(seen.get(b"grpc-timeout")),
         content_length=length,
     )
+
+
+def parse_timeout(value: bytes | None) -> float | None:
+    """`grpc-timeout` in seconds; None where there is none, or nothing that is one (a deadline is a courtesy)."""
+    if value is None or re.fullmatch(rb"[0-9]{1,8}[HMSmun]", value) is None:
+        return None
+    return int(value[:-1]) * _TIMEOUT_UNITS[value[-1:]]
 
 
 def _read(fields: Iterable[tuple[bytes, bytes]], seen: dict[bytes, bytes]) -> None:

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from epp.ext_proc.body import Budget
-from epp.ext_proc.protocol import Rejection
+from epp.request.body import MemoryBudget
+from epp.request.rejection import Rejection
 from epp.wire.http2.frames import (
     DATA,
     DEFAULT_WINDOW,
@@ -54,7 +54,7 @@ class Outgoing:
         "window",
     )
 
-    def __init__(self, streams: Streams, memory: Budget, wake: Callable[[], None]) -> None:
+    def __init__(self, streams: Streams, memory: MemoryBudget, wake: Callable[[], None]) -> None:
         self.streams = streams
         self._memory = memory
         self._wake = wake

@@ -5,14 +5,15 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
-from epp.ext_proc.body import Budget
-from epp.ext_proc.protocol import Rejection
+from epp.request.body import MemoryBudget
+from epp.request.rejection import Rejection
 from epp.wire.http2.header_blocks import Http2Request, literal
 from epp.wire.http2.outgoing import Outgoing
 from epp.wire.http2.streams import NOBODY, Receiver, Stream
 from epp.wire.server.grpc_compression import ACCEPTED, GZIP, Inflating
 from epp.wire.server.grpc_messages import (
     GrpcStatus,
+    Handler,
     Message,
     MessageReader,
     StatusError,
@@ -30,22 +31,6 @@ _PLAIN: Final = literal(b"content-type", b"text/plain") + literal(b"content-leng
 _NOT_GRPC: Final = (literal(b":status", b"405") + _PLAIN, literal(b":status", b"415") + _PLAIN)
 """To what is no POST, and to a POST of something else."""
 _ACCEPTED: Final = literal(b"grpc-accept-encoding", ACCEPTED)
-
-
-class Handler(Protocol):
-    """One call of a method. What `message` and `half_closed` raise comes back as `fault`."""
-
-    def message(self, payload: bytes) -> None:
-        """A message of the client."""
-
-    def half_closed(self) -> None:
-        """The client sends no more."""
-
-    def fault(self, error: Exception) -> None:
-        """Something failed, StatusError where it is the client's doing: finish the call."""
-
-    def closed(self, cause: str) -> None:
-        """The call is over; told once."""
 
 
 class _Gone:
@@ -94,7 +79,7 @@ class Call:
 
     handler: Handler
 
-    def __init__(self, outgoing: Outgoing, stream: Stream, memory: Budget, limit: int) -> None:
+    def __init__(self, outgoing: Outgoing, stream: Stream, memory: MemoryBudget, limit: int) -> None:
         self._outgoing = outgoing
         self._stream = stream
         self._memory = memory
@@ -218,7 +203,7 @@ class Methods:
     """By path, as `/package.Service/Method`; `limit` is the largest message in bytes."""
 
     def __init__(
-        self, methods: Mapping[bytes, Method], limit: int, memory: Budget, call_later: CallLater
+        self, methods: Mapping[bytes, Method], limit: int, memory: MemoryBudget, call_later: CallLater
     ) -> None:
         self._methods = dict(methods)
         self._limit = limit

@@ -8,7 +8,8 @@ from google.protobuf.message import DecodeError
 
 from epp.ext_proc.answers import Answer
 from epp.ext_proc.exchange import Exchange, ExchangeError
-from epp.ext_proc.protocol import EXT_PROC, UnreadableError
+from epp.ext_proc.protocol import EXT_PROC
+from epp.request.unreadable import UnreadableError
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
 from epp.wire.server.body_message import LARGE, read_body
 from epp.wire.server.grpc_call import Call, Method, frames

@@ -7,8 +7,8 @@ import pytest
 
 from epp.ext_proc.exchange import ExchangeError
 from epp.ext_proc.exchange_settings import ExchangeSettings
-from epp.ext_proc.protocol import Rejection
-from epp.scheduling.director import Pick
+from epp.request.rejection import Rejection
+from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 from tests.data_plane import ReadExchange, read
 
