@@ -1,4 +1,4 @@
-"""What strangers send is read in time and memory in proportion to its size: every pattern, cache and collection of ours.
+"""What strangers send is read in time and memory in proportion to its size: every pattern, cache, split and collection of ours.
 
 Whoever adds one adds a line to a table here, after thinking of who fills it; the failure says which.
 """
@@ -100,6 +100,34 @@ CACHES: Mapping[str, str] = {
 }
 """What bounds each, in entries and in the bytes of one."""
 
+SPLITS: Mapping[str, str] = {
+    "runtime/addresses.py check_host": "the operator's URL or endpoints file",
+    "runtime/http1/answer.py HeaderFields": "_HEAD bytes",
+    "runtime/http1/answer.py AnswerReader": "_HEAD bytes",
+    "runtime/http1/answer.py AnswerReader 2": "_HEAD bytes",
+    "discovery/filesystem/file_events.py is_network_filesystem": "the kernel's",
+    "discovery/filesystem/file_events.py is_network_filesystem 2": "the kernel's",
+    "discovery/filesystem/file_events.py is_network_filesystem 3": "the kernel's",
+    "discovery/kubernetes/kubeconfig.py _exists": "the operator's $KUBECONFIG",
+    "discovery/static/endpoints_file.py parse_hosts": "the operator's URL",
+    "discovery/static/endpoints_file.py yaml_problem": "a message of the YAML reader",
+    "discovery/static/source.py _one_line": "a message of the YAML reader",
+    "registry/kubernetes/pod.py parse_labels": "the labels of our own Pod, as the kubelet writes them",
+    "epp/config/tls_rules.py cipher_suites": "the operator's flag",
+    "epp/endpoints/datastore.py Datastore": "two splits at most",
+    "epp/envoy/flags.py parse": "the operator's flag",
+    "epp/request/inference_api.py _known_end": "_TAIL characters",
+    "epp/request/subset.py Subset": "its separators are counted before: _MOST_DESTINATIONS",
+    "epp/scraping/engines.py Series": "the operator's configuration",
+    "epp/scraping/engines.py Engine": "the operator's configuration",
+    "epp/scraping/metrics_page.py _names": "_LINE bytes",
+    "epp/telemetry/exposition.py form_of": "a header field as aiohttp bounds it: 8,190 bytes",
+    "epp/telemetry/exposition.py form_of 2": "a part of the same",
+    "dispatcher/broker/redis/records.py dead_letter": "three splits at most",
+    "dispatcher/delivery/outgoing.py _bare": "the path of a message, whose size its queue bounds",
+}
+"""What bounds the text that each takes apart, or the parts."""
+
 COLLECTIONS: Mapping[str, str] = {
     "registry/filesystem/locks.py _held": "weak: the locks that this process holds",
     "discovery/memory.py _named": "weak: the stores that somebody uses",
@@ -113,9 +141,10 @@ COLLECTIONS: Mapping[str, str] = {
     [
         ("PATTERNS", foreign_bytes.patterns, PATTERNS, "Read((what leads into it, ...)),"),
         ("CACHES", foreign_bytes.caches, CACHES, '"what bounds its entries, and the bytes of one",'),
+        ("SPLITS", foreign_bytes.splits, SPLITS, '"what bounds its text or its parts",'),
         ("COLLECTIONS", foreign_bytes.collections, COLLECTIONS, '"what bounds it",'),
     ],
-    ids=["patterns", "caches", "collections"],
+    ids=["patterns", "caches", "splits", "collections"],
 )
 def test_every_one_is_known(
     table: str, look: Callable[[], dict[str, Found]], listed: Mapping[str, object], line: str
