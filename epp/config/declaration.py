@@ -1,4 +1,4 @@
-"""What an installed package declares for one plugin type; it imports these from epp.extension."""
+"""How an installed package declares a plugin type of the picker; packages import it from `epp.extension`."""
 
 import random
 from collections.abc import Callable
