@@ -79,7 +79,7 @@ def _installed(spec: GateSpec, declaration: GateDeclaration, around: Surrounding
     try:
         gate = declaration.build(spec.parameters, GateContext(around.target, around.workers))
     except ValueError as error:
-        raise GateConfigError(f"{spec.place}.params", str(error)) from error
+        raise GateConfigError(f"{spec.place}.params", in_one_line(error, kind=False)) from error
     except Exception as error:
         raise _unusable(spec, f"cannot be built: {in_one_line(error)}") from error
     if missing := [member for member in _MEMBERS if not hasattr(gate, member)]:

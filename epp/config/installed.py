@@ -55,7 +55,7 @@ class InstalledPluginType(PluginType):
         except ConfigError:
             raise
         except ValueError as error:
-            raise ConfigError(f"{place}.parameters", str(error)) from error
+            raise ConfigError(f"{place}.parameters", in_one_line(error, kind=False)) from error
         except Exception as error:
             raise self._unusable(place, f"cannot be built: {in_one_line(error)}") from error
         role = self.declaration.role

@@ -80,7 +80,7 @@ class LastPicker:
 
 
 def quarrelsome(given, context):
-    raise ValueError("bestZone 'mars' is not on this planet")
+    raise ValueError("bestZone 'mars' is not\\n  on this planet")
 
 
 def broken(given, context):
