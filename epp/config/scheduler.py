@@ -7,6 +7,7 @@ from typing import Final
 
 from epp.config.catalogue import Role
 from epp.config.document import ConfigDocument, ProfilePlugin, ProfileSpec
+from epp.config.installed import InstalledPluginType
 from epp.config.parameters import PickerParameters, PrefixProducerParameters, PrefixScorerParameters
 from epp.config.plugins import Plugin, Plugins
 from epp.config.problems import ConfigError, Problems
@@ -82,12 +83,13 @@ def _build_scheduler(
     profiles = {name: one.profile for name, one in built.items()}
     if isinstance(handler.built, SingleProfileHandler):
         [only] = built.values()
-        return BuiltScheduler(Scheduler(profiles, handler.built), only.steps)
+        return BuiltScheduler(Scheduler(profiles, handler.built, plugins.installed_producers()), only.steps)
     asked: ProfileHandler = handler.built
-    steps = [f"profile handler {handler.type}"]
+    steps = [f"profile handler {handler.type}{_whose(handler)}"]
     for name, one in built.items():
         steps += [f"profile {name}: {step}" for step in one.steps]
-    return BuiltScheduler(Scheduler(profiles, asked, producers.listed()), tuple(steps))
+    more = (*producers.listed(), *plugins.installed_producers())
+    return BuiltScheduler(Scheduler(profiles, asked, more), tuple(steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,12 @@ def _steps(used: list[_Used]) -> Iterator[str]:
                 weight = (
                     f", weight {1 if one.weight is None else one.weight:g}" if role is Role.SCORER else ""
                 )
-                yield f"{role.value} {one.name}{kind}{weight}"
+                yield f"{role.value} {one.name}{kind}{_whose(one.plugin)}{weight}"
+
+
+def _whose(plugin: Plugin) -> str:
+    """The package that adds it, for people."""
+    return f" of {plugin.kind.package}" if isinstance(plugin.kind, InstalledPluginType) else ""
 
 
 class _Producers:

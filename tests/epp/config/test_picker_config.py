@@ -292,11 +292,6 @@ Q = {"type": "queue-scorer"}
             "more than one picker",
         ),
         ({"schedulingProfiles": [{"name": "a"}, {"name": "b"}]}, "schedulingProfiles: ", "a, b"),
-        (
-            {"schedulingProfiles": [{"name": "a"}, {"name": "a"}]},
-            "schedulingProfiles[1].name: ",
-            "'a' is already",
-        ),
         ({"featureGates": ["flowControl"]}, "featureGates[0]: ", "not built"),
         ({"featureGates": ["flowControl=false", "warp"]}, "featureGates[1]: ", "'warp'"),
         ({"featureGates": ["flowControl=maybe"]}, "featureGates[0]: ", "'maybe'"),
@@ -351,6 +346,12 @@ def test_faults_name_the_place(sections: dict[str, Any], place: str, said: str) 
     text = fault(**sections)
     assert text.startswith(place)
     assert said in text
+
+
+def test_two_profiles_of_one_name() -> None:
+    said = "'a' is already the name of another profile"
+    with pytest.raises(ConfigError, match=re.escape(f"schedulingProfiles[1].name: {said}")):
+        load_of(schedulingProfiles=[{"name": "a"}, {"name": "a"}])
 
 
 FIELDS = ["plugins", "type", "name", "parameters", "pluginRef", "weight", "schedulingProfiles", "path"]
