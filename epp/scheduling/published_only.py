@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from epp.endpoints.endpoint import Adapters, Column, Endpoint, EndpointPool, Floats, Mask
+from epp.endpoints.worker_metrics import WorkerMetric
 from epp.scheduling.plugin import Scorer
 
 
@@ -56,12 +57,15 @@ class _PublishedPool:
             raise _unpublished("pool", name)
         return getattr(self._pool, name)
 
+    def metric(self, metric: WorkerMetric) -> Floats:
+        return np.linspace(0.0, metric.most, len(self))
+
     def take(self, mask: Mask) -> "_PublishedPool":
         return _PublishedPool(self._pool.take(mask))
 
 
 _PUBLISHED: Final = frozenset(
-    {"adapters", "endpoints", "kv_usage", "max_lora", "reachable", "running", "waiting"}
+    {"adapters", "endpoints", "kv_usage", "max_lora", "metric", "reachable", "running", "waiting"}
 )
 
 
