@@ -42,11 +42,12 @@ from epp.telemetry.pool_gauges import PoolGauges
 from epp.wire import certificate
 from epp.wire.certificate import Certificate, CertificateError, KeyPair
 from epp.wire.opening import open_transport
-from epp.wire.transport import ListenAddress, Listener, ListenError, Transport
+from epp.wire.transport import ListenAddress, Listener, Transport
+from runtime.serving.sockets import ListenError
 
 INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
 """What a user can put right in the command line or a file that it names."""
-FAILURES = (discovery.AdsumError, ListenError, OSError)
+FAILURES = (discovery.AdsumError, OSError)
 """What the world around can put right."""
 
 LATELY = 5.0

@@ -10,7 +10,7 @@ from typing import Protocol
 from dispatcher.broker.queue import QueueError
 from dispatcher.config.config_error import DispatcherConfigError
 from dispatcher.config.config_file import Config, read_config
-from dispatcher.config.os_reason import os_reason
+from runtime.os_reason import os_reason
 
 LOOK_AGAIN = 5.0
 """Seconds after which it is read without having been told: some file systems tell nothing."""

@@ -21,9 +21,9 @@ from aiohttp.http import HttpProcessingError, StreamWriter
 from aiohttp.streams import StreamReader
 from yarl import URL
 
-from dispatcher.config.os_reason import os_reason
 from dispatcher.delivery.backoff import parse_retry_after
 from dispatcher.delivery.timeouts import Timeouts
+from runtime.os_reason import os_reason
 
 DROPPED_REASON = "x-llm-d-request-dropped-reason"
 MAX_ANSWER = 64 * 1024 * 1024

@@ -11,7 +11,6 @@ import aiohttp
 from dispatcher.broker.budget import closing_point
 from dispatcher.broker.ledger import Ledger
 from dispatcher.broker.quota import Quota, QuotaMode, Quotas
-from dispatcher.config.os_reason import os_reason
 from dispatcher.gates.all_of import AllOfGate
 from dispatcher.gates.catalogue import GateConfigError, GateSpec
 from dispatcher.gates.constant import steady
@@ -31,6 +30,7 @@ from dispatcher.gates.parameters import (
 )
 from dispatcher.gates.sources import budget_source, query_source, saturation_source, scrape_source
 from dispatcher.gates.tenant_quota import TenantQuotaGate
+from runtime.os_reason import os_reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from dispatcher.broker.quota import Quotas
 from dispatcher.broker.result_lists import ResultLists
 from dispatcher.config.config_error import DispatcherConfigError
 from dispatcher.config.config_file import Config, QueueConfig, TargetConfig
-from dispatcher.config.os_reason import os_reason
 from dispatcher.delivery.gateway import Gateway
 from dispatcher.delivery.outage import Outage
 from dispatcher.delivery.sending import Sender
@@ -27,6 +26,7 @@ from dispatcher.gates.meter import Meters
 from dispatcher.pump.lane import Lane
 from dispatcher.pump.slots import Slots
 from dispatcher.telemetry.observer import DispatchObserver
+from runtime.os_reason import os_reason
 
 log = logging.getLogger(__name__)
 

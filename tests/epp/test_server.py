@@ -24,7 +24,7 @@ from epp.wire import certificate
 from epp.wire.certificate import CertificateError
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from epp.wire.transport import ListenError
+from runtime.serving.sockets import ListenError
 
 TRANSPORTS = pytest.mark.parametrize("transport", list(TransportKind))
 PROMPT = json.dumps({"model": "m", "prompt": "hello"}).encode()
