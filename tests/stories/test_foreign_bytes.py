@@ -55,6 +55,7 @@ PATTERNS: Mapping[str, Read] = {
     "epp/scraping/engines.py _PREFIX": Read(("a{", "a ")),
     "epp/config/flag_values.py _number": Read(),
     "runtime/http1/answer.py _CHUNK_SIZE": Read(("1", "1;")),
+    "runtime/http1/answer.py _FIELD_LINES": Read(("\r\n", "\r\na", "\r\na:")),
     "runtime/http1/answer.py _FIELD": Read(("\r\nconnection:",)),
     "runtime/http1/answer.py _LENGTH": Read(),
     "runtime/http1/answer.py _STATUS": Read(("HTTP/1.1 200 ",)),
@@ -95,6 +96,7 @@ CACHES: Mapping[str, str] = {
     "epp/request/inference_api.py _known_end": "256 ends of paths of 64 characters",
     "epp/request/subset.py _remembered": "8,192 addresses of at most _LONGEST_ADDRESS characters",
     "epp/wire/server/body_message.py _before": "numbers",
+    "runtime/entry_points.py _claims": "8 groups, of what is installed on this machine",
 }
 """What bounds each, in entries and in the bytes of one."""
 
