@@ -20,7 +20,6 @@ from discovery.static.endpoints_file import EndpointsFile
 from discovery.static.source import StaticSource
 from epp.config.metric_flags import with_metrics
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.problems import ConfigError
 from epp.config.settings import LAME_DUCK, LEAST_INTERVAL, Settings
 from epp.config.validate import read_config
 from epp.config.worker_source import WorkerSource, choose
@@ -43,6 +42,7 @@ from epp.wire import certificate
 from epp.wire.certificate import Certificate, CertificateError, KeyPair
 from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
+from runtime.config.problems import ConfigError
 from runtime.serving.sockets import ListenError
 
 INPUT_ERRORS = (ConfigError, CertificateError, ValueError)

@@ -7,8 +7,8 @@ from typing import Any, Final, TypeVar
 
 from epp.config.catalogue import PLUGINS, PluginType, Role
 from epp.config.document import Section
-from epp.config.problems import ConfigError
 from epp.extension import PluginDeclaration
+from runtime.config.problems import ConfigError
 from runtime.entry_points import PluginGroup, in_one_line
 
 P = TypeVar("P")
