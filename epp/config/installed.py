@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from epp.config.catalogue import PLUGINS, PluginType, Role
+from epp.config.declaration import PluginDeclaration
 from epp.config.document import Section
-from epp.extension import PluginDeclaration
 from runtime.config.problems import ConfigError
 from runtime.entry_points import PluginGroup, in_one_line
 

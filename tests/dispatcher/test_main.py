@@ -380,7 +380,10 @@ async def test_a_configuration_that_is_not_sound(tmp_path: Path) -> None:
             "not YAML: found undefined alias ... in line 1, column 9; a value that begins with",
         ),
         ("broker: !geheim x", "not YAML: could not determine a constructor for the tag ... in line 1"),
-        ("broker: redis://:geheim@[geheim]\ntargets: [{name: a, url: http://a}]", "broker: expected redis://"),
+        (
+            "broker: redis://:geheim@[geheim]\ntargets: [{name: a, url: http://a}]",
+            "broker: expected redis://",
+        ),
         ("broker: \udcff", "it is not UTF-8; expected a YAML file"),
         ("since: 2026-02-31", "a date or a number in it is none"),
     ],
