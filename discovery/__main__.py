@@ -13,12 +13,12 @@ from typing import Any
 
 import discovery
 from discovery.check import Verdict, check_contract
-from discovery.command_line import Parser, ShowVersion, complain
 from discovery.events import InstanceEvent
 from discovery.explanation import Explanation
 from discovery.instance import Instance
 from discovery.metadata.serving_address import Located, locate, locate_all
 from discovery.same_address import sharing
+from runtime.command_line import INTERRUPTED, SUCCEEDED, Parser, ShowVersion, complain, output_unwanted
 from runtime.serving.descriptors import raise_limit
 
 _SHOWN = 400
@@ -39,12 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(asyncio.run(options.run(options)))
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except asyncio.CancelledError:  # SIGTERM
-        return 0
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return SUCCEEDED
+    except BrokenPipeError:
+        return output_unwanted()
     except (discovery.AdsumError, ValueError, OSError) as error:
         return complain(error)
 

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import logging
 import signal
-import sys
 from collections.abc import Sequence
 
 from dispatcher.cli.dry_run import dry_run
@@ -13,6 +12,7 @@ from dispatcher.config.config_error import DispatcherConfigError
 from dispatcher.config.reloading import Reloading, load
 from dispatcher.gates.catalogue import GateConfigError
 from dispatcher.server import DispatcherServer
+from runtime.command_line import FAILED, complain
 from runtime.serving.descriptors import raise_limit
 
 YOUNG = 20_000
@@ -43,10 +43,10 @@ def _told_unread(unread: Sequence[str]) -> int:
     if not unread:
         return 0
     said = f"{len(unread)} metrics cannot be read" if len(unread) > 1 else "a metric cannot be read"
-    print(
-        f"error: {said}, so the gate is closed or goes by its fallback; {'; '.join(unread)}", file=sys.stderr
+    return complain(
+        f"{said}, so the gate is closed or goes by its fallback; {'; '.join(unread)}",
+        FAILED,
     )
-    return 1
 
 
 async def serve_until_told(server: DispatcherServer, reloading: Reloading) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from discovery import AdsumError
-from discovery.command_line import FAILED, WRONG_INPUT, complain, not_installed
+from runtime.command_line import FAILED, WRONG_INPUT, complain, not_installed
 from runtime.serving.descriptors import raise_limit
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(given)
     except ModuleNotFoundError as missing:  # the picker's libraries are an extra
-        sys.exit(f"error: {not_installed(missing, 'epp')}")
+        return complain(not_installed(missing, "epp"), FAILED)
 
 
 def _run(given: Sequence[str]) -> int:

@@ -17,12 +17,12 @@ import anyio
 from yarl import URL
 
 import registry
-from discovery.command_line import Parser, ShowVersion, complain
 from discovery.errors import AdsumError
 from discovery.instance import ENGINES, authority
 from registry.service import InstanceHandle
 from registry.sidecar.model_server import DocumentFile
 from registry.sidecar.sidecar import FollowedServer, Sidecar
+from runtime.command_line import INTERRUPTED, SUCCEEDED, Parser, ShowVersion, complain
 from runtime.serving.descriptors import raise_limit
 
 log = logging.getLogger("registry")
@@ -40,10 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         asyncio.run(_run(options))
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except (AdsumError, ValueError, OSError) as error:
         return complain(error)
-    return 0
+    return SUCCEEDED
 
 
 def _parser() -> argparse.ArgumentParser:

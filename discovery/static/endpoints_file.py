@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from discovery.command_line import how_to_install
 from discovery.instance import authority, check_instance_id
+from runtime.command_line import how_to_install
 
 FILE_LIMIT: Final = 1024 * 1024
 _DEEPEST: Final = 20

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from discovery.command_line import WRONG_INPUT, Parser, complain
 from epp.config.picker_config import PickerConfig, load_config
 from epp.config.problems import ConfigError
+from runtime.command_line import FAILED, WRONG_INPUT, Parser, complain
 
 _LONGEST: Final = 1024 * 1024
 """Bytes: more than a ConfigMap holds."""
@@ -49,7 +49,7 @@ def validate(arguments: Sequence[str]) -> int:
     try:
         config = read_config(path, rng=random.Random())
     except ConfigError as error:
-        return complain(error, WRONG_INPUT if isinstance(error.__cause__, OSError) else 1)
+        return complain(error, WRONG_INPUT if isinstance(error.__cause__, OSError) else FAILED)
     sys.stdout.writelines(f"{line}\n" for line in (f"{path} is sound", *_in_words(config)))
     return 0
 

@@ -3,11 +3,11 @@
 import argparse
 from collections.abc import Sequence
 
-from discovery.command_line import Parser
 from epp.config.duration import parse_duration, write_duration
 from epp.config.flag_values import boolean, port
 from epp.envoy.config import EnvoySettings
 from epp.envoy.json_values import Address
+from runtime.command_line import Parser
 
 BODY_MODES = ("FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "NONE")
 
