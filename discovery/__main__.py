@@ -20,6 +20,7 @@ from discovery.metadata.serving_address import Located, locate, locate_all
 from discovery.same_address import sharing
 from runtime.command_line import INTERRUPTED, SUCCEEDED, Parser, ShowVersion, complain, output_unwanted
 from runtime.serving.descriptors import raise_limit
+from runtime.signals import cancel_on
 
 _SHOWN = 400
 """Characters of a document in a line for people."""
@@ -140,7 +141,7 @@ async def _say_nobody(service: discovery.ServiceDiscovery, options: argparse.Nam
 
 
 async def _watch(options: argparse.Namespace) -> int:
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)  # type: ignore[union-attr]  # a coroutine under asyncio.run has a task
+    cancel_on(signal.SIGTERM)
     async with (
         discovery.open(options.discovery, token=_token()) as service,
         service.watch(options.namespace, options.component, metadata=options.metadata) as stream,

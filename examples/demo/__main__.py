@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import signal
 import sys
 import tempfile
 from contextlib import suppress
@@ -16,6 +15,7 @@ from examples.demo.screen import print_summary, show, show_kept
 from examples.demo.stage import COMPONENT, MODEL, NAMESPACE, Stage
 from examples.demo.story import Story
 from examples.demo.summary import Summary
+from runtime.signals import STOP, cancel_on
 
 
 def main() -> int:
@@ -34,11 +34,7 @@ def main() -> int:
 
 
 async def _run(console: Console, port: int, *, keep: bool) -> int:
-    running = asyncio.current_task()
-    assert running is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # SIGINT too: a shell starts what it puts in the background with SIGINT ignored
-        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+    cancel_on(*STOP)
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
         console.print("starting three workers, the picker and Envoy ...")
         async with Stage(Path(root), port, word="demo KEEP=1" if keep else "demo") as stage:
@@ -66,7 +62,7 @@ async def _keep(console: Console, stage: Stage) -> None:
 def _told_to_stop() -> asyncio.Event:
     """Set by Ctrl-C or SIGTERM: a demo that is kept should end so, and what it claimed decides the exit code."""
     told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP:
         asyncio.get_running_loop().add_signal_handler(number, told.set)
     return told
 

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import signal
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ from examples.demo_batch.screen import print_play, show
 from examples.demo_batch.summary import Play
 from examples.demo_batch.users import Users
 from examples.demo_batch.watching import Watching
+from runtime.signals import STOP, cancel_on
 
 _AFTERWARDS = 2.0
 
@@ -70,11 +70,7 @@ def _check_writable(plot: Path) -> None:
 
 
 async def _run(console: Console, options: argparse.Namespace) -> Play:
-    running = asyncio.current_task()
-    assert running is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # SIGINT too: a shell starts what it puts in the background with SIGINT ignored
-        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+    cancel_on(*STOP)
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
         console.print("starting three workers, the picker, Envoy, Redis and the dispatcher ...")
         async with (
