@@ -24,6 +24,7 @@ from yarl import URL
 from dispatcher.config.os_reason import os_reason
 from dispatcher.delivery.backoff import parse_retry_after
 from dispatcher.delivery.timeouts import Timeouts
+from runtime.tasks import end
 
 DROPPED_REASON = "x-llm-d-request-dropped-reason"
 MAX_ANSWER = 64 * 1024 * 1024
@@ -150,8 +151,7 @@ class Gateway:
         finally:
             way.leave(keep=keep)
             if rest is not None:
-                rest.cancel()
-                await asyncio.wait([rest])
+                await end(rest)
 
     async def _connect(self, connector: aiohttp.TCPConnector) -> "_Way":
         """A new connection, or one that said nothing since its last answer."""

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +15,7 @@ from examples.demo.stage import COMPONENT, MODEL, NAMESPACE, Stage
 from examples.demo.story import Story
 from examples.demo.summary import Summary
 from runtime.signals import STOP, cancel_on
+from runtime.tasks import background
 
 
 def main() -> int:
@@ -49,14 +49,11 @@ async def _run(console: Console, port: int, *, keep: bool) -> int:
 async def _keep(console: Console, stage: Stage) -> None:
     told = _told_to_stop()
     ready = _print_invitation(console, stage)
-    async with Load(stage.url, MODEL, remembered=10_000) as load:
-        screen = asyncio.create_task(show_kept(console, stage, load, ready))
-        try:
-            await told.wait()
-        finally:
-            screen.cancel()
-            with suppress(asyncio.CancelledError):
-                await screen
+    async with (
+        Load(stage.url, MODEL, remembered=10_000) as load,
+        background(show_kept(console, stage, load, ready)),
+    ):
+        await told.wait()
 
 
 def _told_to_stop() -> asyncio.Event:
@@ -70,15 +67,10 @@ def _told_to_stop() -> asyncio.Event:
 async def _play(console: Console, stage: Stage) -> Summary:
     async with Load(stage.url, MODEL) as load:
         story = Story(stage, load)
-        screen = asyncio.create_task(show(console, stage, story))
-        try:
+        async with background(show(console, stage, story)):
             await story.tell()
             stage.check_alive()
             await load.stop()
-        finally:
-            screen.cancel()
-            with suppress(asyncio.CancelledError):
-                await screen
         return Summary(list(load.exchanges), story.happenings)
 
 
