@@ -17,13 +17,14 @@ from hpack import Encoder
 from benchmarks.fuzz_frames import METHODS, BrokenClient, good, headers
 from benchmarks.processor import resident_megabytes
 from epp.endpoints.endpoint import Endpoint
-from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
-from epp.ext_proc.protocol import Rejection, Subset
 from epp.health import Health
+from epp.request.body import MemoryBudget
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.director import Pick
+from epp.request.rejection import Rejection
+from epp.request.subset import Subset
+from epp.scheduling.pick import Pick
 from epp.wire.http2 import frames
 from epp.wire.http2.connection import Connection
 from epp.wire.http2.limits import Limits
@@ -42,7 +43,7 @@ class Fuzz:
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         self._now = 0.0
-        self._memory = Budget(64 * 1024 * 1024)
+        self._memory = MemoryBudget(64 * 1024 * 1024)
         self.frames_fed = 0
         self.said = hashlib.sha256()
         self.slowest = 0.0

@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import Any, Final, Protocol
 
 from discovery.errors import MetadataUnavailableError
+from runtime.addresses import authority
 
 METADATA_PATH: Final = "/metadata"
 HEALTH_PATH: Final = "/health"
@@ -109,11 +110,6 @@ class Instance:
                 self.id, self.authority, "this instance came without a way to ask it"
             )
         return await self.reader.read(self)
-
-
-def authority(address: str, port: int) -> str:
-    """`address:port`, IPv6 in brackets."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def check_namespace(namespace: str) -> str:

@@ -2,9 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from ipaddress import ip_address
 
 from discovery.instance import Instance
+from runtime.addresses import is_loopback
 
 
 def sharing(instances: Iterable[Instance]) -> Mapping[str, list[str]]:
@@ -24,11 +24,3 @@ def _place(instance: Instance) -> tuple[str, int, str | None]:
     """A loopback address means another server on each machine."""
     port = instance.serving_port or instance.port
     return instance.address, port, instance.node if is_loopback(instance.address) else None
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only its own machine reaches it there."""
-    try:
-        return ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"

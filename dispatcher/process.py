@@ -44,10 +44,7 @@ def _told_unread(unread: Sequence[str]) -> int:
     if not unread:
         return 0
     said = f"{len(unread)} metrics cannot be read" if len(unread) > 1 else "a metric cannot be read"
-    return complain(
-        f"{said}, so the gate is closed or goes by its fallback; {'; '.join(unread)}",
-        FAILED,
-    )
+    return complain(f"{said}, so the gate is closed or goes by its fallback; {'; '.join(unread)}", FAILED)
 
 
 async def serve_until_told(server: DispatcherServer, reloading: Reloading) -> None:

@@ -27,6 +27,7 @@ from dispatcher.telemetry.counters import DispatcherTelemetry
 from dispatcher.telemetry.observer import DispatchObserver
 from dispatcher.web import status_pages as status
 from dispatcher.web.frontdoor import Door, FrontDoor
+from runtime.addresses import authority
 from runtime.serving.pages import Bounds, PageServer
 from runtime.serving.sockets import listening_sockets
 from runtime.tasks import end
@@ -144,8 +145,7 @@ class DispatcherServer:
         pages = PageServer(app, listening, "the front door", Bounds(CONNECTIONS))
         self._stack.push_async_callback(pages.stop)
         await pages.start()
-        host = f"[{listen.host}]" if ":" in listen.host else listen.host
-        self._address = f"{host}:{pages.port}"
+        self._address = authority(listen.host, pages.port)
 
     def _why_not_ready(self) -> str:
         return self._not_ready or self._broker_away or self._lanes.why_not()

@@ -28,10 +28,10 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.metadata_feed import follow
 from epp.endpoints.missing_workers import Consequence, MissingWorkers
-from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
+from epp.request.body import MemoryBudget
 from epp.scheduling.director import Director, Policy
 from epp.scraping.schedule import Rhythm
 from epp.scraping.scraper import Scraper, ScrapeRules
@@ -39,9 +39,10 @@ from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
 from epp.telemetry.counters import Telemetry, TimedDirector
 from epp.telemetry.pool_gauges import PoolGauges
-from epp.wire.server import certificate
-from epp.wire.server.certificate import Certificate, CertificateError, KeyPair
-from epp.wire.transport import ListenAddress, Listener, ListenError, Transport, open_transport
+from epp.wire import certificate
+from epp.wire.certificate import Certificate, CertificateError, KeyPair
+from epp.wire.opening import open_transport
+from epp.wire.transport import ListenAddress, Listener, ListenError, Transport
 from runtime.tasks import end
 
 INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
@@ -145,7 +146,7 @@ class PickerServer:
         director = TimedDirector(self._director, self._telemetry.scheduled, time.perf_counter)
         heeds_subset = not settings.disable_endpoint_subset_filter
         rules = ExchangeSettings(settings.protocol_version, settings.max_body_bytes, heeds_subset)
-        budget = Budget(settings.max_buffered_bytes)
+        budget = MemoryBudget(settings.max_buffered_bytes)
 
         def exchange() -> Exchange:
             return Exchange(director, rules, self._telemetry, budget)
@@ -154,7 +155,7 @@ class PickerServer:
             self._start(self._expire(budget))
         return open_transport(settings.transport, exchange, self._health, budget, self._clock)
 
-    async def _expire(self, budget: Budget) -> None:
+    async def _expire(self, budget: MemoryBudget) -> None:
         allowed = self._settings.body_timeout
         while True:
             await asyncio.sleep(min(EXPIRE_EVERY, allowed))

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import logging
 import os
-import re
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -15,17 +14,17 @@ from yarl import URL
 
 import registry
 from discovery.errors import AdsumError
-from discovery.instance import ENGINES, authority
+from discovery.instance import ENGINES
 from registry.sidecar.model_server import DocumentFile
 from registry.sidecar.sidecar import FollowedServer, Sidecar
+from runtime.addresses import authority
 from runtime.command_line import INTERRUPTED, SUCCEEDED, Parser, ShowVersion, complain
+from runtime.durations import parse_duration
+from runtime.quoting import quoted
 from runtime.serving.descriptors import raise_limit
 from runtime.signals import stop_signals, until_signalled
 
 log = logging.getLogger("registry")
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)?")
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -148,10 +147,16 @@ def _engine(text: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    match = _DURATION.fullmatch(text)
-    if match is None or float(match[1]) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time; expected 1s, 500ms or a number of seconds")
-    return float(match[1]) * _UNITS[match[2]]
+    """A duration; a bare number is in seconds."""
+    try:
+        seconds = parse_duration(text if text[-1:].isalpha() else f"{text}s")
+    except ValueError:
+        seconds = 0.0
+    if seconds == 0:
+        raise argparse.ArgumentTypeError(
+            f"{quoted(text)} is not a time; expected 1s, 500ms or a number of seconds"
+        )
+    return seconds
 
 
 def _label(text: str) -> tuple[str, str]:

@@ -10,11 +10,11 @@ from typing import Any, Self
 
 from discovery.errors import RegistrationError
 from discovery.instance import Instance, InstanceStatus, check_address, check_instance_id
-from discovery.same_address import is_loopback
 from discovery.source import ComponentKey, component_key
 from registry.contract import Contract
 from registry.handle import Membership, RegisteredInstance, Serving
 from registry.server import ContractServer
+from runtime.addresses import is_loopback
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from contextlib import suppress
 from aiohttp import web
 
 from discovery.errors import RegistrationError
-from discovery.instance import authority
 from registry.contract import Contract, Header
 from registry.document import DocumentAnswer
+from runtime.addresses import authority
 from runtime.serving.pages import Bounds, PageServer
 
 CONNECTIONS = 4096

@@ -9,8 +9,8 @@ from benchmarks.attacks.stage.figures import Figures
 from benchmarks.attacks.stage.pulse import feel, pulse
 from benchmarks.attacks.stage.victim import picker
 from benchmarks.attacks.stage.worker import HONEST, answer, worker
-from epp.ext_proc.control_headers import SUBSET
 from epp.ext_proc.protocol import SUBSET_NAMESPACE
+from epp.request.control_headers import SUBSET
 from epp.wire.messages.ext_proc_pb2 import Metadata
 
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'

@@ -15,8 +15,8 @@ from typing import Any, Final
 from benchmarks.routing.arms import Arm, picker
 from benchmarks.routing.figures import Answer
 from benchmarks.routing.workloads import Turn, Workload
-from epp.scheduling.director import Pick
-from epp.scraping.metrics_page import Load
+from epp.endpoints.load import Load
+from epp.scheduling.pick import Pick
 from examples.simulator.queueing import Limits, Queueing, Work
 from examples.simulator.tokens import block_digests, echo, tokenize
 

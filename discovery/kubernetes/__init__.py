@@ -1,20 +1,15 @@
 """The truth is a Kubernetes API server: the EndpointSlices of one Service.
 
-Only `credentials` and `kubeconfig` import its client.
+Only `kubeconfig` imports its client.
 """
 
+from discovery.kubernetes.cluster import load_cluster
+from discovery.kubernetes.credentials import Cluster
 from discovery.kubernetes.opening import open_kubernetes
 from discovery.kubernetes.selection import LabelSelection, Selection, ServiceSelection
 from discovery.kubernetes.source import KubernetesSource
 from discovery.kubernetes.timings import Timings
-from discovery.kubernetes.transport import (
-    ApiTransport,
-    Cluster,
-    ClusterTransport,
-    Response,
-    TransportError,
-    load_cluster,
-)
+from discovery.kubernetes.transport import ApiTransport, ClusterTransport, Response, TransportError
 
 __all__ = [
     "ApiTransport",

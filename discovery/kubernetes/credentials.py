@@ -4,7 +4,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -135,3 +135,17 @@ class RenewedCredentials:
 
     def rejected(self) -> None:
         self._stale = True
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where an API server is and who we are to it. `server` may have a path. `namespace`: the pod's own or the
+    kubeconfig context's. `trust_env`: proxies of the environment apply (a kubeconfig's user sits behind them, a pod
+    must not go through them).
+    """
+
+    server: str
+    namespace: str = "default"
+    credentials: Credentials = field(default_factory=FixedCredentials)
+    proxy: str | None = None
+    trust_env: bool = False

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from discovery.errors import DiscoveryError, InputFileError
-from discovery.kubernetes.credentials import Identity, RenewedCredentials, TlsFiles
+from discovery.kubernetes.credentials import Cluster, Identity, RenewedCredentials, TlsFiles
 from discovery.kubernetes.timings import Timings
-from discovery.kubernetes.transport import Cluster
 from discovery.static.endpoints_file import yaml_problem
 from runtime.command_line import how_to_install
 

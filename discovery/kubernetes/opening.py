@@ -7,10 +7,12 @@ from typing import Final
 from urllib.parse import SplitResult, parse_qsl
 
 from discovery.instance import check_namespace
+from discovery.kubernetes.cluster import load_cluster
+from discovery.kubernetes.credentials import Cluster
 from discovery.kubernetes.selection import LabelSelection, Selection, ServiceSelection
 from discovery.kubernetes.source import KubernetesSource
 from discovery.kubernetes.timings import Timings
-from discovery.kubernetes.transport import Cluster, ClusterTransport, load_cluster
+from discovery.kubernetes.transport import ClusterTransport
 from discovery.source import Candidate, ComponentKey, Report, Source
 
 EXPECTED: Final = (

@@ -1,29 +1,19 @@
-"""GETs to an API server: our own aiohttp session, and the only place that asks kubernetes_asyncio, for credentials."""
+"""GETs to an API server over our own aiohttp session."""
 
 import asyncio
-import os
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import aiohttp
 from yarl import URL
 
-from discovery.errors import DiscoveryError
-from discovery.kubernetes.credentials import (
-    Credentials,
-    FixedCredentials,
-    Identity,
-    TlsFiles,
-    TokenFileCredentials,
-)
+from discovery.kubernetes.credentials import Cluster, Identity, TlsFiles
 from discovery.kubernetes.timings import Timings
 
-SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _KEEPALIVE: Final = (
     ("TCP_KEEPIDLE", 10),
     ("TCP_KEEPINTVL", 5),
@@ -66,20 +56,6 @@ class ApiTransport(Protocol):
         ...
 
     async def aclose(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """Where an API server is and who we are to it. `server` may have a path. `namespace`: the pod's own or the
-    kubeconfig context's. `trust_env`: proxies of the environment apply (a kubeconfig's user sits behind them, a pod
-    must not go through them).
-    """
-
-    server: str
-    namespace: str = "default"
-    credentials: Credentials = field(default_factory=FixedCredentials)
-    proxy: str | None = None
-    trust_env: bool = False
 
 
 class ClusterTransport:
@@ -234,42 +210,3 @@ def keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
         if hasattr(socket, name):
             opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return opened
-
-
-async def load_cluster(
-    *,
-    context: str | None = None,
-    kubeconfig: str | None = None,
-    timings: Timings | None = None,
-    environ: Mapping[str, str] = os.environ,
-    service_account: Path = SERVICE_ACCOUNT,
-) -> Cluster:
-    """The cluster of the pod that we run in, else the one of a kubeconfig: `kubeconfig`, `$KUBECONFIG`,
-    `~/.kube/config`; always that when `context` or `kubeconfig` is given. `context` None: its current one.
-
-    Raises DiscoveryError that says what is missing and what to do.
-    """
-    timings = timings or Timings()
-    if context is None and kubeconfig is None and environ.get("KUBERNETES_SERVICE_HOST"):
-        return await asyncio.to_thread(_in_cluster, environ, service_account, timings)
-    from discovery.kubernetes.kubeconfig import load_kubeconfig
-
-    return await load_kubeconfig(kubeconfig, context, environ, timings)
-
-
-def _in_cluster(environ: Mapping[str, str], service_account: Path, timings: Timings) -> Cluster:
-    token, authority = service_account / "token", service_account / "ca.crt"
-    for path in (token, authority):
-        if not path.is_file():
-            raise DiscoveryError(
-                f"this looks like a pod ($KUBERNETES_SERVICE_HOST is set) but {path} is missing: "
-                "set automountServiceAccountToken: true and a serviceAccountName in the pod's spec"
-            )
-    try:
-        namespace = (service_account / "namespace").read_text().strip()
-    except OSError:
-        namespace = ""
-    host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
-    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    credentials = TokenFileCredentials(token, TlsFiles(str(authority)), timings)
-    return Cluster(server, namespace or "default", credentials)

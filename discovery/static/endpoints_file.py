@@ -9,7 +9,6 @@ endpoints:
 """
 
 import json
-import re
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -20,7 +19,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from discovery.instance import authority, check_instance_id
+from discovery.instance import check_instance_id
+from runtime.addresses import authority, check_host, is_ip, split_authority
 from runtime.command_line import how_to_install
 
 FILE_LIMIT: Final = 1024 * 1024
@@ -29,7 +29,6 @@ _NAMED: Final = 10
 """Endpoints that one line of the log names."""
 _SETTLED: Final = 2.0
 """Seconds after which a file's time of change tells two changes apart, on any file system."""
-_LABEL: Final = re.compile(r"[a-z0-9_]([-a-z0-9_]*[a-z0-9_])?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class FixedEndpoint:
 
     @property
     def is_literal(self) -> bool:
-        return _is_ip(self.address)
+        return is_ip(self.address)
 
     @property
     def authority(self) -> str:
@@ -67,47 +66,11 @@ def parse_hosts(text: str) -> list[FixedEndpoint]:
 
 def parse_host(entry: str) -> FixedEndpoint:
     """One `host:port`, IPv6 in brackets; ValueError names the entry."""
-    if "://" in entry:
-        raise ValueError(f"{entry!r} is a URL; expected host:port")
-    host, _, port = entry.rpartition(":")
-    in_brackets = host.startswith("[") and host.endswith("]")
-    if not in_brackets and ":" in host:
-        raise ValueError(f"{entry!r}: an IPv6 address needs brackets, as in [::1]:8000")
-    if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
-        raise ValueError(f"{entry!r} is not host:port with a port from 1 to 65535")
+    host, port = split_authority(entry)
     try:
-        address = check_host(host[1:-1] if in_brackets else host)
+        return FixedEndpoint(check_host(host), port)
     except ValueError as error:
         raise ValueError(f"{entry!r}: {error}") from error
-    if in_brackets and ":" not in address:
-        raise ValueError(f"{entry!r}: {address!r} in brackets is not an IPv6 address")
-    return FixedEndpoint(address, int(port))
-
-
-def check_host(text: str) -> str:
-    """The IP address or host name, in lower case; ValueError says why it is neither (RFC 1123, RFC 5890)."""
-    host = text.lower()
-    if _is_ip(host):
-        if "%" in host:
-            raise ValueError(
-                f"the zone %{host.partition('%')[2]} means something on one machine only; give an address without it"
-            )
-        return host
-    if ":" in host:
-        raise ValueError(f"{text!r} is not an IPv6 address")
-    try:
-        written = host.encode("idna").decode()
-    except UnicodeError as error:
-        why = (
-            getattr(error, "reason", None) or error.__cause__ or error
-        )  # as CPython 3.13, 3.11, 3.12 have it
-        raise ValueError(f"{text!r} is not a host name: {why}") from error
-    labels = written.removesuffix(".").split(".")
-    if len(written) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
-        raise ValueError(
-            f"{text!r} is not a host name: letters, digits and '-', in parts between dots, at most 253 characters"
-        )
-    return host
 
 
 def describe_change(old: Iterable[FixedEndpoint], new: Iterable[FixedEndpoint]) -> str:
@@ -255,14 +218,6 @@ def _check_depth(events: Iterable[object]) -> None:
         depth += kind.endswith("StartEvent") - kind.endswith("EndEvent")
         if depth > _DEEPEST:
             raise ValueError(f"nested deeper than {_DEEPEST} levels")
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ip_address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _dashed(ip: str) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from dispatcher.config.duration import parse_duration
 from runtime.command_line import Parser, ShowVersion
+from runtime.durations import parse_duration
+from runtime.quoting import quoted
 
 COMMANDS = ("submit", "status", "cancel", "dead-letters")
 
@@ -154,7 +155,7 @@ def _place(parser: DispatcherParser, given: argparse.Namespace) -> QueueFlags:
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text[:10]) > 0):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no number of dead letters; expected 1 or more")
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is no number of dead letters; expected 1 or more")
     return int(text[:10])
 
 

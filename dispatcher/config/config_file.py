@@ -21,11 +21,12 @@ from dispatcher.broker.queue import QueueRules
 from dispatcher.broker.result_lists import ResultLists
 from dispatcher.broker.validation import LEAST_WEIGHT, LONGEST_KEPT_MS, LONGEST_LEASE_MS, names_a_tenant
 from dispatcher.config.config_error import DispatcherConfigError
-from dispatcher.config.duration import parse_duration, parse_size
 from dispatcher.config.known_fields import first_fault, only_known
 from dispatcher.config.urls import broker_url, http_url
 from dispatcher.delivery.outgoing import DEFAULT_PATHS, TIMEOUT, IllegalRequestError, Route, operator_headers
 from dispatcher.gates.catalogue import GateConfigError, GateSpec, parse_gate
+from runtime.durations import parse_duration
+from runtime.sizes import parse_size
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _QUOTED = re.compile(r"""(['"])(?!<).{2,}\1""", re.DOTALL)

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from dispatcher.broker.budget import exact
-from dispatcher.config.duration import parse_duration
 from dispatcher.config.known_fields import only_known
 from dispatcher.gates.access import Access
+from runtime.durations import parse_duration
 
 
 def _seconds(value: object) -> object:

@@ -11,10 +11,10 @@ from aiohttp import web
 
 from dispatcher.broker.message import Request, Result, new_token
 from dispatcher.broker.queue import ConflictError, Queue, QueueError, State
-from dispatcher.config.duration import parse_duration
 from dispatcher.delivery.outgoing import DEFAULT_PATHS, Route, caller_headers
 from dispatcher.web.bodies import Bodies, NoRoomError, TooLargeError, TooSlowError
 from dispatcher.web.request_view import described
+from runtime.durations import parse_duration
 
 MODE = "X-Dispatch"
 DEADLINE = "X-Dispatch-Deadline"

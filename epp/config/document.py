@@ -7,14 +7,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
-from epp.config.duration import parse_duration
 from epp.config.problems import Problem, Problems, config_error, did_you_mean
-from epp.config.quantity import parse_quantity
 from epp.config.text import without_nulls
+from runtime.durations import parse_go_duration
+from runtime.sizes import parse_quantity
 
 
 def _seconds(value: object) -> object:
-    return parse_duration(value) if isinstance(value, str) else value
+    return parse_go_duration(value) if isinstance(value, str) else value
 
 
 Duration = Annotated[float, BeforeValidator(_seconds)]

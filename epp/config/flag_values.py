@@ -5,10 +5,11 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from epp.config.duration import parse_duration
 from epp.config.metric_flags import parse_metric
-from epp.config.quantity import parse_quantity
 from epp.scraping.engines import Series
+from runtime.durations import parse_go_duration
+from runtime.quoting import quoted
+from runtime.sizes import parse_quantity
 
 T = TypeVar("T")
 
@@ -25,7 +26,7 @@ def reader(read: Callable[[str], T]) -> Callable[[str], T]:
     return value
 
 
-duration = reader(parse_duration)
+duration = reader(parse_go_duration)
 metric: Callable[[str], tuple[Series, ...]] = reader(parse_metric)
 quantity = reader(parse_quantity)
 
@@ -34,7 +35,7 @@ def port(text: str) -> int:
     """A TCP port; 0 is any free one."""
     number = _number(text, 65535)
     if number is None:
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a port, 0 to 65535")
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is not a port, 0 to 65535")
     return number
 
 
@@ -42,7 +43,7 @@ def size(text: str, most: int = 2**63 - 1) -> int:
     """Bytes, with or without a unit: 4194304, 10Mi."""
     number = quantity(text)
     if not 1 <= number <= most:
-        raise argparse.ArgumentTypeError(f"{_shown(text)} is not a size from 1 to {most} bytes")
+        raise argparse.ArgumentTypeError(f"{quoted(text)} is not a size from 1 to {most} bytes")
     return number
 
 
@@ -56,10 +57,6 @@ def _number(text: str, most: int) -> int | None:
     if not re.fullmatch("[0-9]{1,19}", text) or int(text) > most:
         return None
     return int(text)
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:40]}...")
 
 
 def boolean(text: str) -> bool:
@@ -80,7 +77,7 @@ def objective(text: str) -> tuple[str, int]:
         number, equals = 0, ""
     if not name or not equals:
         raise argparse.ArgumentTypeError(
-            f"{_shown(text)} is not NAME=PRIORITY with a whole number, as batch=-1"
+            f"{quoted(text)} is not NAME=PRIORITY with a whole number, as batch=-1"
         )
     return name, number
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from runtime.quoting import quoted
+
 _VERSIONS: Final = {"VersionTLS12": ssl.TLSVersion.TLSv1_2, "VersionTLS13": ssl.TLSVersion.TLSv1_3}
 _TOO_OLD: Final = ("VersionTLS10", "VersionTLS11")
 
@@ -63,7 +65,7 @@ def minimum_version(name: str) -> ssl.TLSVersion:
             f"{name!r}: HTTP/2 needs TLS 1.2 (RFC 9113, 9.2); expected VersionTLS12 or VersionTLS13"
         )
     if name not in _VERSIONS:
-        raise ValueError(f"{name[:40]!r} is no TLS version; expected VersionTLS12 or VersionTLS13")
+        raise ValueError(f"{quoted(name)} is no TLS version; expected VersionTLS12 or VersionTLS13")
     return _VERSIONS[name]
 
 
@@ -71,7 +73,7 @@ def cipher_suites(text: str) -> list[str]:
     """OpenSSL's names of a list with commas, "" for one of TLS 1.3; raises ValueError."""
     names = [name for part in text.split(",") if (name := part.strip())]
     if not names:
-        raise ValueError(f"{text[:40]!r} names no cipher suite; expected some of: {_listed(_SUITES)}")
+        raise ValueError(f"{quoted(text)} names no cipher suite; expected some of: {_listed(_SUITES)}")
     for name in names:
         if name not in _SUITES and name not in _OF_TLS_1_3:
             raise ValueError(

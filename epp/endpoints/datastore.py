@@ -20,7 +20,7 @@ from epp.endpoints.endpoint import (
     Mask,
 )
 from epp.endpoints.endpoint_document import EndpointDefaults, read_endpoint
-from epp.scraping.metrics_page import Load
+from epp.endpoints.load import Load
 
 Key = tuple[str, str]
 _INFLIGHT: Final = int(Column.INFLIGHT)  # numpy takes an int faster than an enumeration's member

@@ -1,8 +1,8 @@
 """Envoy's access log: one line of JSON a request, with the worker that was picked and the one that served."""
 
 from epp.envoy.json_values import Json, typed
-from epp.ext_proc.control_headers import DESTINATION, SERVED
 from epp.ext_proc.protocol import METADATA_NAMESPACE
+from epp.request.control_headers import DESTINATION, SERVED
 
 _FIELDS = {
     "time": "%START_TIME%",

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import yaml
 
-from epp.config.duration import write_duration
 from epp.config.settings import HEALTH_FAILURES, HEALTH_INTERVAL
 from epp.envoy.access_log import access_log, served_header
 from epp.envoy.json_values import Address, Json, hosts, no_breakers, socket, typed
 from epp.envoy.local_replies import local_replies
 from epp.envoy.workers import WORKERS, original_dst, override_host, retry_policy
-from epp.ext_proc.control_headers import DESTINATION, SUBSET, UNSEEN
 from epp.ext_proc.protocol import EXT_PROC, METADATA_NAMESPACE, SUBSET_NAMESPACE
+from epp.request.control_headers import DESTINATION, SUBSET, UNSEEN
+from runtime.durations import write_duration
 
 _KEEPALIVE = {"interval": "1s", "timeout": "1.5s"}
 """PINGs to a picker. Its ext_proc streams have no other bound: Envoy does not apply message_timeout where the body is

@@ -3,11 +3,11 @@
 import argparse
 from collections.abc import Sequence
 
-from epp.config.duration import parse_duration, write_duration
 from epp.config.flag_values import boolean, port
 from epp.envoy.config import EnvoySettings
 from epp.envoy.json_values import Address
 from runtime.command_line import Parser
+from runtime.durations import parse_go_duration, write_duration
 
 BODY_MODES = ("FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "NONE")
 
@@ -119,14 +119,14 @@ def _boolean(parser: argparse.ArgumentParser, *names: str, default: bool, effect
 def _duration(text: str) -> str:
     """A duration as Go writes it, as Envoy writes it."""
     try:
-        return write_duration(parse_duration(text))
+        return write_duration(parse_go_duration(text))
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _message_timeout(text: str) -> str:
     written = _duration(text)
-    if parse_duration(written) > _LONGEST_MESSAGE_TIMEOUT:
+    if parse_go_duration(written) > _LONGEST_MESSAGE_TIMEOUT:
         raise argparse.ArgumentTypeError(f"{text!r} is longer than an hour, the most that Envoy takes")
     return written
 

@@ -1,10 +1,10 @@
 """The words of Envoy's configuration that several parts of it use."""
 
-import ipaddress
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from runtime.addresses import is_ip, split_authority
 
 Json = dict[str, Any]
 
@@ -24,21 +24,13 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> "Address":
         """Read `host:port` or `[ip6]:port`; raises ValueError."""
-        host, _, port = text.rpartition(":")
-        if not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
-            raise ValueError(f"{text!r} is not HOST:PORT")
-        if ":" in host and not host.startswith("["):
-            raise ValueError(f"{text!r} is not HOST:PORT; write an IPv6 address as [address]:port")
-        return cls(host.strip("[]"), int(port))
+        host, port = split_authority(text, least_port=0, form="HOST:PORT")
+        return cls(host, port)
 
     @property
     def is_ip(self) -> bool:
         """Whether `host` needs no resolver."""
-        try:
-            ipaddress.ip_address(self.host)
-        except ValueError:
-            return False
-        return True
+        return is_ip(self.host)
 
 
 def typed(kind: str, **fields: object) -> Json:

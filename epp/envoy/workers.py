@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from epp.envoy.json_values import Address, Json, hosts, no_breakers, typed
-from epp.ext_proc.control_headers import DESTINATION, FALLBACK, SERVED
 from epp.ext_proc.protocol import METADATA_NAMESPACE
+from epp.request.control_headers import DESTINATION, FALLBACK, SERVED
 
 WORKERS = "workers"
 """The cluster that the route names."""

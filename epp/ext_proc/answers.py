@@ -9,10 +9,11 @@ from typing import Final, Literal, TypeAlias
 
 from epp.ext_proc import length_delimited as delimited
 from epp.ext_proc import protocol
-from epp.ext_proc.body import LARGEST, SMALL, Buffer
-from epp.ext_proc.control_headers import USUAL
-from epp.ext_proc.protocol import ProtocolVersion, Rejection
-from epp.scheduling.director import Pick
+from epp.ext_proc.protocol import ProtocolVersion
+from epp.request.body import LARGEST, SMALL, Buffer
+from epp.request.control_headers import USUAL
+from epp.request.rejection import Rejection
+from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 
 CHUNK: Final = 62_000

@@ -1,20 +1,17 @@
 """Names and rules of the endpoint picker protocol of the Gateway API Inference Extension: 1.0.0, 0.3.0, 2025-02."""
 
-import ipaddress
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from functools import lru_cache
 from itertools import islice
 from typing import Final
 
 from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct, Value
 
-from epp.ext_proc.control_headers import (
+from epp.request.control_headers import (
     DESTINATION,
     DROPPED_REASON,
     FALLBACK,
@@ -23,6 +20,9 @@ from epp.ext_proc.control_headers import (
     SUBSET,
     is_control,
 )
+from epp.request.rejection import Rejection
+from epp.request.subset import MOST_DESTINATIONS, Subset, too_many_destinations
+from epp.request.unreadable import UnreadableError
 from epp.wire.messages.ext_proc_pb2 import (
     CommonResponse,
     HeaderMap,
@@ -39,84 +39,12 @@ METADATA_NAMESPACE: Final = "envoy.lb"
 SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
 
 
-class UnreadableError(Exception):
-    """A message of the data plane that cannot be read: its doing, not ours; gRPC status 13 (INTERNAL)."""
-
-
 class ProtocolVersion(StrEnum):
     """The versions of the protocol that differ on the wire."""
 
     V1_0 = "1.0.0"
     V0_3 = "0.3.0"
     FEBRUARY_2025 = "2025-02"
-
-
-class Rejection(Exception):  # noqa: N818  # an answer to the client rather than a fault
-    """An answer that is not a pick; the client sees it as an OpenAI-style error.
-
-    `reason` is the value of `x-llm-d-request-dropped-reason`, `retry_after` is in seconds.
-    """
-
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        *,
-        reason: str | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
-        self.message = message
-        self.reason = reason
-        self.retry_after = retry_after
-
-
-@dataclass(frozen=True, slots=True)
-class Subset:
-    """The destinations a pick must come from; one that is empty allows nothing (protocol 1.0.0).
-
-    Members are (address, port) with the address as `ipaddress` writes it; port None means every port.
-    """
-
-    members: frozenset[tuple[str, int | None]] = frozenset()
-
-    @classmethod
-    def of(cls, destinations: Iterable[str]) -> "Subset":
-        """Read `ip`, `ip:port`, `[ip6]:port`; one item may hold several, separated by commas. Raises UnreadableError."""
-        members: set[tuple[str, int | None]] = set()
-        left = _MOST_DESTINATIONS
-        for item in destinations:
-            left -= item.count(",") + 1
-            if left < 0:
-                raise _too_many()
-            for word in item.split(","):
-                if found := _IPV4.fullmatch(word):
-                    members.add((found[1], int(found[2]) if found[2] else None))
-                elif word := word.strip():
-                    members.add(
-                        _destination(word, _canonical if len(members) < _READ_AS_ADDRESSES else _literal)
-                    )
-        return cls(frozenset(members))
-
-    def allows(self, address: str, port: int) -> bool:
-        """Whether that address and port may be picked."""
-        host = _canonical(address)
-        return (host, port) in self.members or (host, None) in self.members
-
-
-_MOST_DESTINATIONS: Final = 16_384
-_READ_AS_ADDRESSES: Final = 2048
-"""Of more destinations those that are no plain IPv4 count as they are written: to read an IPv6 address takes 20 µs."""
-_LONGEST_HOST: Final = 255
-"""Characters of a host's name (RFC 1035 2.3.4); nothing is there where one is longer."""
-_LONGEST_ADDRESS: Final = 64
-"""Characters of what can be an IP address, however it is written."""
-_OCTET: Final = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_IPV4: Final = re.compile(rf"({_OCTET}(?:\.{_OCTET}){{3}})(?::([0-9]{{1,5}}))?")
-"""As `ipaddress` writes it, which takes seven times as long to find that out."""
 
 
 def parse_subset(metadata: Metadata) -> Subset | None:
@@ -127,13 +55,9 @@ def parse_subset(metadata: Metadata) -> Subset | None:
     if not value.HasField("list_value"):
         return Subset.of(_strings((value,)))
     values = value.list_value.values
-    if len(values) > _MOST_DESTINATIONS:
-        raise _too_many()
+    if len(values) > MOST_DESTINATIONS:
+        raise too_many_destinations()
     return Subset.of(_strings(values))
-
-
-def _too_many() -> UnreadableError:
-    return UnreadableError(f"a list of more than {_MOST_DESTINATIONS} destinations")
 
 
 def parse_served(metadata: Metadata) -> str | None:
@@ -151,47 +75,6 @@ def _field(metadata: Metadata, namespace: str, key: str) -> Value | None:
 
 def _strings(values: Iterable[Value]) -> Iterator[str]:
     return (value.string_value for value in values if value.HasField("string_value"))
-
-
-def _destination(text: str, host_of: Callable[[str], str]) -> tuple[str, int | None]:
-    if text.startswith("["):
-        host, _, rest = text[1:].partition("]")
-    elif text.count(":") == 1:
-        host, colon, port = text.partition(":")
-        rest = colon + port
-    else:
-        host, rest = text, ""
-    return host_of(host), _port(rest) if rest else None
-
-
-def _port(rest: str) -> int:
-    """-1, which nothing listens on, when what follows the host is not a port."""
-    port = rest.removeprefix(":")
-    return int(port) if port != rest and re.fullmatch("[0-9]{1,5}", port) else -1
-
-
-def _canonical(address: str) -> str:
-    if len(address) <= _LONGEST_ADDRESS:
-        return _remembered(address)
-    return _literal(address)
-
-
-def _literal(host: str) -> str:
-    return host.lower() if len(host) <= _LONGEST_HOST else ""
-
-
-@lru_cache(maxsize=8192)
-def _remembered(address: str) -> str:
-    """Short ones only: what strangers write is kept."""
-    if ":" not in address:
-        bare = address.strip("[]")
-        return bare if _IPV4.fullmatch(bare) else address.lower()
-    try:
-        ip = ipaddress.ip_address(address.strip("[]"))
-    except ValueError:
-        return address.lower()
-    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
-    return str(mapped or ip)
 
 
 def read_headers(headers: HeaderMap) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""What a client asks for: headers and a JSON body become an `InferenceRequest`.
+"""What a client asks for: headers and a bounded body become an `InferenceRequest`, or a `Rejection`.
 
-Each inference API's fields live here. Nothing here knows Envoy, endpoints or scores. Pure.
+Each inference API's fields live here. Nothing here knows Envoy's messages, endpoints or scores. Pure.
 """

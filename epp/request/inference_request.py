@@ -7,10 +7,10 @@ from typing import Final, TypeAlias, TypeVar
 import msgspec
 from msgspec import Raw
 
-from epp.ext_proc.control_headers import FAIRNESS_ID, OBJECTIVE
-from epp.ext_proc.protocol import Rejection
+from epp.request.control_headers import FAIRNESS_ID, OBJECTIVE
 from epp.request.inference_api import APIS, CONTENT, LONG, ONLY_MODEL, Prompt, api_of, is_long
 from epp.request.lone_surrogates import replaced
+from epp.request.rejection import Rejection
 
 Body: TypeAlias = bytes | bytearray | memoryview
 Decoded = TypeVar("Decoded")

@@ -10,29 +10,16 @@ import numpy as np
 
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
-from epp.ext_proc.protocol import Rejection, Subset
 from epp.request.inference_request import InferenceRequest, parse_request, passthrough_request
+from epp.request.rejection import Rejection
+from epp.request.subset import Subset
+from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.saturation import SaturationDetector
 
 NO_ENDPOINTS: Final = "rejected-no-endpoints"
 SATURATED: Final = "rejected-saturated"
-
-
-class Pick:
-    """What became of a request: `endpoints[0]` is the choice, the rest are its fallbacks in order.
-
-    `observed`: what who observes it keeps with it. `settled`: the data producers know how it ended.
-    """
-
-    __slots__ = ("endpoints", "observed", "request", "settled")
-
-    def __init__(self, request: InferenceRequest, endpoints: tuple[Endpoint, ...]) -> None:
-        self.request = request
-        self.endpoints = endpoints
-        self.observed: object = None
-        self.settled = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
-from epp.ext_proc.protocol import Rejection
 from epp.request.inference_request import InferenceRequest
+from epp.request.rejection import Rejection
 from epp.scheduling.best_endpoint import BestEndpoint
 from epp.scheduling.cached_scores import TIE, CachedScores, ScoreCache, Weighted, add_scores, ask
 from epp.scheduling.pickers.score_pickers import MaxScorePicker

@@ -14,10 +14,12 @@ from yarl import URL
 
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.load import Load
 from epp.scraping.engines import ENGINES, Engine
-from epp.scraping.metrics_page import Load, Page, detect, read_cache_tokens, read_load
+from epp.scraping.metrics_page import Page, detect, read_cache_tokens, read_load
 from epp.scraping.page_client import NoPageError, PageClient, PageError
 from epp.scraping.schedule import Beat, Cadence, Rhythm
+from runtime.addresses import authority
 
 logger = logging.getLogger(__name__)
 
@@ -207,8 +209,7 @@ class _Target(NamedTuple):
 
     def url(self) -> URL:
         """Raises ValueError for an address or a path that cannot stand in one."""
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return URL(f"{self.scheme}://{host}:{self.port}{self.path}")
+        return URL(f"{self.scheme}://{authority(self.address, self.port)}{self.path}")
 
 
 def _read(page: Page, engine: Engine | None, engines: Sequence[Engine]) -> tuple[Engine, Load]:

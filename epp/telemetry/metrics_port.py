@@ -1,20 +1,20 @@
 """The port of the metrics page and of what else is to be looked at: where it listens, and who is let in."""
 
-import ipaddress
 import logging
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
 
 from epp.config.settings import Settings
 from epp.config.tls_rules import TlsRules
-from epp.wire.server import certificate
-from epp.wire.server.certificate import Certificate
+from epp.wire import certificate
+from epp.wire.certificate import Certificate
 from epp.wire.server.tls import server_context
 from epp.wire.transport import ListenAddress, ListenError
+from runtime.addresses import is_loopback
 from runtime.serving.pages import PageServer
 from runtime.serving.sockets import listening_sockets
 
@@ -38,7 +38,7 @@ async def serving(app: web.Application, settings: Settings, start: Start) -> Asy
     try:
         await pages.start()
         address = place.address(pages.port)
-        if settings.metrics_client_ca_file is None and not _is_loopback(host):
+        if settings.metrics_client_ca_file is None and not is_loopback(host):
             log.info(
                 "the metrics page is open to whoever reaches %s; --metrics-client-ca-file or a NetworkPolicy keeps "
                 "others away",
@@ -57,9 +57,3 @@ def _tls(settings: Settings, start: Start) -> ssl.SSLContext | None:
     served = Certificate(certificate.read(settings.metrics_cert_dir, flag))
     start(served.follow(settings.metrics_cert_dir, flag=flag))
     return server_context(served, client_ca, TlsRules(settings.tls.minimum), protocol="http/1.1")
-
-
-def _is_loopback(host: str) -> bool:
-    with suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"

@@ -1,16 +1,12 @@
-"""What serves the picker's gRPC: the two kinds of server that can, and what the rest of the picker sees of them."""
+"""What the picker sees of either gRPC server."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self
 
-from epp.config.settings import TransportKind
 from epp.config.tls_rules import TlsRules
-from epp.ext_proc.body import Budget
-from epp.ext_proc.exchange import Exchange
-from epp.health import Health
-from epp.wire.server.certificate import Certificate
+from epp.wire.certificate import Certificate
+from runtime.addresses import authority
 
 
 class ListenError(Exception):
@@ -33,7 +29,7 @@ class ListenAddress:
 
     def address(self, port: int) -> str:
         """`host:port`, IPv6 in brackets."""
-        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+        return authority(self.host, port)
 
     def refused(self) -> ListenError:
         """The one error, whatever the system says."""
@@ -77,23 +73,3 @@ class Transport(Protocol):
 
     def listener(self, place: ListenAddress, *, processing: bool) -> Listener:
         """One port with health, and with ext_proc where `processing`."""
-
-
-def open_transport(
-    kind: TransportKind,
-    open_exchange: Callable[[], Exchange],
-    health: Health,
-    memory: Budget,
-    clock: Callable[[], float],
-) -> Transport:
-    """`open_exchange` is called once per stream, `memory` is what waits or is unfinished in all streams may hold.
-
-    grpc is imported only where it serves.
-    """
-    if kind is TransportKind.GRPC:
-        from epp.wire.grpc_aio.transport import GrpcTransport
-
-        return GrpcTransport(open_exchange, health, clock)
-    from epp.wire.server.transport import Http2Transport
-
-    return Http2Transport(open_exchange, health, memory, clock)

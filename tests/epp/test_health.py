@@ -8,15 +8,16 @@ import pytest
 from grpc import aio
 
 from epp.config.settings import TransportKind
-from epp.ext_proc.body import Budget
 from epp.health import Health
+from epp.request.body import MemoryBudget
 from epp.wire.messages.health_pb2 import (
     HealthCheckRequest,
     HealthCheckResponse,
     HealthListRequest,
     HealthListResponse,
 )
-from epp.wire.transport import ListenAddress, open_transport
+from epp.wire.opening import open_transport
+from epp.wire.transport import ListenAddress
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
 READINESS = ["", "envoy.service.ext_proc.v3.ExternalProcessor", "readiness", "inference-extension"]
@@ -52,7 +53,7 @@ async def health(anyio_backend: str) -> Health:
 
 @pytest.fixture(params=list(TransportKind))
 async def probe(request: pytest.FixtureRequest, health: Health) -> AsyncIterator[Probe]:
-    transport = open_transport(request.param, pytest.fail, health, Budget(1000), time.monotonic)
+    transport = open_transport(request.param, pytest.fail, health, MemoryBudget(1000), time.monotonic)
     async with transport.listener(ListenAddress("127.0.0.1", 0), processing=False) as listener:
         async with aio.insecure_channel(listener.address) as channel:
             yield Probe(channel)

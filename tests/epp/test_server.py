@@ -17,13 +17,13 @@ from grpc import aio
 from discovery import DiscoveryError
 from epp.config.problems import ConfigError
 from epp.config.settings import HEALTH_FAILURES, HEALTH_INTERVAL, Settings, TransportKind
-from epp.ext_proc.control_headers import SCORES, SUBSET
 from epp.ext_proc.protocol import SUBSET_NAMESPACE
+from epp.request.control_headers import SCORES, SUBSET
 from epp.server import PickerServer
+from epp.wire import certificate
+from epp.wire.certificate import CertificateError
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from epp.wire.server import certificate
-from epp.wire.server.certificate import CertificateError
 from epp.wire.transport import ListenError
 
 TRANSPORTS = pytest.mark.parametrize("transport", list(TransportKind))

@@ -25,11 +25,11 @@ async def test_a_cancelled_caller_returns_when_the_work_has_ended(limiter: anyio
 
     def work() -> None:
         working.set()
-        stop.wait(5)
+        stop.wait(60)
         ended.set()
 
     task = asyncio.create_task(in_thread(limiter, work, stop=stop.set))
-    assert await asyncio.to_thread(working.wait, 5)
+    assert await asyncio.to_thread(working.wait, 60)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -38,14 +38,16 @@ async def test_a_cancelled_caller_returns_when_the_work_has_ended(limiter: anyio
 
 
 async def test_impatience_does_not_make_the_caller_leave_its_work(limiter: anyio.CapacityLimiter) -> None:
-    finish, ended = threading.Event(), threading.Event()
+    working, finish, ended = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
-        finish.wait(5)
+        working.set()
+        finish.wait(60)
         ended.set()
         raise OSError("heard by nobody")
 
     task = asyncio.create_task(in_thread(limiter, work))
+    assert await asyncio.to_thread(working.wait, 60)  # work that no thread has begun is dropped at once
     for _ in range(3):
         await asyncio.sleep(0.02)
         task.cancel()
@@ -59,14 +61,21 @@ async def test_impatience_does_not_make_the_caller_leave_its_work(limiter: anyio
 
 
 async def test_a_cancelled_scope_waits_too(limiter: anyio.CapacityLimiter) -> None:
-    stop, ended = threading.Event(), threading.Event()
+    stop, working, ended = threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
-        stop.wait(5)
+        working.set()
+        stop.wait(60)
         ended.set()
 
-    with anyio.move_on_after(0.05):
-        await in_thread(limiter, work, stop=stop.set)
+    async def cancel_at_work() -> None:
+        assert await asyncio.to_thread(working.wait, 60)
+        scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        with anyio.CancelScope() as scope:
+            group.start_soon(cancel_at_work)
+            await in_thread(limiter, work, stop=stop.set)
     assert ended.is_set()
 
 

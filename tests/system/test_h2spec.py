@@ -10,11 +10,12 @@ from xml.etree import ElementTree
 import pytest
 
 from epp.config.settings import TransportKind
-from epp.ext_proc.body import Budget
 from epp.health import Health
-from epp.wire.server import certificate
-from epp.wire.server.certificate import Certificate
-from epp.wire.transport import ListenAddress, open_transport
+from epp.request.body import MemoryBudget
+from epp.wire import certificate
+from epp.wire.certificate import Certificate
+from epp.wire.opening import open_transport
+from epp.wire.transport import ListenAddress
 from tests.system.building import BINARIES
 
 SECTIONS: Final = ("generic", "hpack", "http2")
@@ -28,7 +29,9 @@ CASES: Final = 145
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
 async def test_every_case_passes(tmp_path: Path, secure: bool) -> None:
     pair = Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC))) if secure else None
-    transport = open_transport(TransportKind.HTTP2, pytest.fail, Health(), Budget(10**8), time.monotonic)
+    transport = open_transport(
+        TransportKind.HTTP2, pytest.fail, Health(), MemoryBudget(10**8), time.monotonic
+    )
     async with transport.listener(ListenAddress("127.0.0.1", 0, pair), processing=False) as listener:
         report = tmp_path / "report.xml"
         arguments = ["--host", "127.0.0.1", "--port", str(listener.port), "--junit-report", str(report)]

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 import grpc
 import grpc.aio
 
-from epp.ext_proc.control_headers import DESTINATION
 from epp.ext_proc.protocol import EXT_PROC
+from epp.request.control_headers import DESTINATION
 from epp.wire.messages.ext_proc_pb2 import (
     HeaderValue,
     Metadata,

@@ -7,7 +7,7 @@ from typing import Self
 import grpc
 from grpc import aio
 
-from epp.wire.server.certificate import Certificate, KeyPair
+from epp.wire.certificate import Certificate, KeyPair
 from epp.wire.transport import ListenAddress
 
 

@@ -15,8 +15,9 @@ from grpc import aio
 
 from epp.ext_proc.answers import Answer, whole
 from epp.ext_proc.exchange import Exchange, ExchangeError
-from epp.ext_proc.protocol import EXT_PROC, UnreadableError
+from epp.ext_proc.protocol import EXT_PROC
 from epp.health import Health
+from epp.request.unreadable import UnreadableError
 from epp.wire.grpc_aio.health import health_handler
 from epp.wire.grpc_aio.listener import GrpcListener
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest

@@ -5,12 +5,9 @@ The rules are those of grpc's PROTOCOL-HTTP2.md and compression.md. Answers go o
 
 import zlib
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from epp.wire.server.grpc_messages import GrpcStatus, StatusError
-
-if TYPE_CHECKING:
-    from epp.wire.server.grpc_call import Handler
+from epp.wire.server.grpc_messages import GrpcStatus, Handler, StatusError
 
 GZIP: Final = b"gzip"
 ACCEPTED: Final = b"identity,gzip"
@@ -26,7 +23,7 @@ class Inflating:
 
     __slots__ = ("_flags", "_handler", "_limit")
 
-    def __init__(self, handler: "Handler", flags: deque[bool], limit: int) -> None:
+    def __init__(self, handler: Handler, flags: deque[bool], limit: int) -> None:
         self._handler = handler
         self._flags = flags
         self._limit = limit

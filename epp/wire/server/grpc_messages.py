@@ -1,22 +1,20 @@
-"""gRPC over HTTP/2: messages out of the bytes of a stream, status and deadline out of headers. Pure.
+"""gRPC over HTTP/2: messages out of the bytes of a stream, for a Handler; status. Pure.
 
 The rules are those of grpc's PROTOCOL-HTTP2.md.
 """
 
-import re
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
-from epp.ext_proc.body import Buffer
+from epp.request.body import Buffer
 
 Message: TypeAlias = bytes | list[Buffer]
 """Whole, or in pieces."""
 
 _PREFIX: Final = struct.Struct(">BI")
-_UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _SMALL: Final = 1024
 """Pieces of fewer bytes are kept together: an object of its own would weigh more than what it holds."""
 _MESSAGE_MOST: Final = 1000
@@ -41,6 +39,22 @@ class StatusError(Exception):
     def __init__(self, status: GrpcStatus, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+class Handler(Protocol):
+    """One call of a method. What `message` and `half_closed` raise comes back as `fault`."""
+
+    def message(self, payload: bytes) -> None:
+        """A message of the client."""
+
+    def half_closed(self) -> None:
+        """The client sends no more."""
+
+    def fault(self, error: Exception) -> None:
+        """Something failed, StatusError where it is the client's doing: finish the call."""
+
+    def closed(self, cause: str) -> None:
+        """The call is over; told once."""
 
 
 class MessageReader:
@@ -155,13 +169,6 @@ def in_pieces(messages: Sequence[Message]) -> list[Buffer]:
 def prefixed(messages: Sequence[Message]) -> bytes:
     """The same in one piece."""
     return b"".join(in_pieces(messages))
-
-
-def parse_timeout(value: bytes | None) -> float | None:
-    """`grpc-timeout` in seconds; None where there is none, or nothing that is one (a deadline is a courtesy)."""
-    if value is None or re.fullmatch(rb"[0-9]{1,8}[HMSmun]", value) is None:
-        return None
-    return int(value[:-1]) * _UNITS[value[-1:]]
 
 
 def percent_encoded(message: str) -> bytes:

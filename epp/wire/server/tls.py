@@ -5,8 +5,8 @@ import ssl
 from functools import partial
 
 from epp.config.tls_rules import TlsRules
-from epp.wire.server import certificate
-from epp.wire.server.certificate import Certificate
+from epp.wire import certificate
+from epp.wire.certificate import Certificate
 
 log = logging.getLogger(__name__)
 

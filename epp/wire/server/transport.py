@@ -7,9 +7,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
 from epp.health import Health
+from epp.request.body import MemoryBudget
 from epp.wire.http2.connection import Connection
 from epp.wire.http2.frames import Http2ErrorCode
 from epp.wire.http2.limits import Limits
@@ -47,7 +47,7 @@ class Http2Transport:
         self,
         open_exchange: Callable[[], Exchange],
         health: Health,
-        memory: Budget,
+        memory: MemoryBudget,
         clock: Callable[[], float],
         limits: Limits | None = None,
     ) -> None:

@@ -19,8 +19,8 @@ from cryptography.x509.oid import NameOID
 from epp.config import flags
 from epp.envoy.config import Address, EnvoySettings, render
 from epp.server import PickerServer
-from epp.wire.server import certificate
-from epp.wire.server.certificate import CertificateError, KeyPair
+from epp.wire import certificate
+from epp.wire.certificate import CertificateError, KeyPair
 
 LOCAL = ["--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0"]
 AES_256 = "ECDHE-ECDSA-AES256-GCM-SHA384"

@@ -15,8 +15,8 @@ from discovery import (
 )
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Adapters
+from epp.endpoints.load import Load
 from epp.endpoints.metadata_feed import follow
-from epp.scraping.metrics_page import Load
 
 
 def instance(name: str = "w1", **fields: Any) -> Instance:

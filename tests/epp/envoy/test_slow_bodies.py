@@ -13,8 +13,8 @@ from aiohttp import web
 from epp.config.settings import Settings, TransportKind
 from epp.envoy.config import EnvoySettings, render
 from epp.envoy.json_values import Address
-from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange_settings import ExchangeSettings
+from epp.request.body import MemoryBudget
 from epp.server import PickerServer
 from tests.data_plane import ReadExchange
 
@@ -110,7 +110,7 @@ async def test_a_body_that_never_ends_is_refused_in_time(open_picker: Any) -> No
 
 
 def begun(
-    director: Any, messages: Any, budget: Budget, size: int, now: float
+    director: Any, messages: Any, budget: MemoryBudget, size: int, now: float
 ) -> tuple[ReadExchange, list[Any]]:
     """An exchange that holds so much, and what it answers when nobody asks it."""
     exchange, said = ReadExchange(director, ExchangeSettings(max_body_bytes=100), budget=budget), []
@@ -121,7 +121,7 @@ def begun(
 
 
 def test_who_goes_on_sending_is_not_the_one_to_go(director: Any, messages: Any) -> None:
-    budget = Budget(250)
+    budget = MemoryBudget(250)
     first, first_said = begun(director, messages, budget, 60, 0)
     _, second_said = begun(director, messages, budget, 100, 1)
     assert first.ask(messages.body(bytes(10), end_of_stream=False), 2) == []
@@ -133,7 +133,7 @@ def test_who_goes_on_sending_is_not_the_one_to_go(director: Any, messages: Any) 
 
 
 def test_a_whole_body_that_waits_to_be_sent_is_never_taken_back(director: Any, messages: Any) -> None:
-    budget = Budget(150)
+    budget = MemoryBudget(150)
     first, said = begun(director, messages, budget, 100, 0)
     first.ask(messages.body(b"", end_of_stream=True), 0)
     budget.expire(1000.0, 60.0)
@@ -145,7 +145,7 @@ def test_a_whole_body_that_waits_to_be_sent_is_never_taken_back(director: Any, m
 
 
 def test_only_bodies_whose_time_is_over_are_refused(director: Any, messages: Any) -> None:
-    budget = Budget(1000)
+    budget = MemoryBudget(1000)
     _, old = begun(director, messages, budget, 10, 0)
     _, new = begun(director, messages, budget, 10, 5)
     budget.expire(3.0, 60.0)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from epp.ext_proc.control_headers import DESTINATION
 from epp.ext_proc.exchange_settings import ExchangeSettings
+from epp.request.control_headers import DESTINATION
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 from tests.data_plane import ReadExchange
 

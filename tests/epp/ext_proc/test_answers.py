@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.ext_proc import answers, protocol
-from epp.ext_proc.body import LARGEST
-from epp.ext_proc.control_headers import UNSEEN
 from epp.ext_proc.protocol import ProtocolVersion
+from epp.request.body import LARGEST
+from epp.request.control_headers import UNSEEN
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 from tests.data_plane import read
 

@@ -5,11 +5,13 @@ from google.protobuf.json_format import MessageToDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from epp.ext_proc.control_headers import DESTINATION, SERVED, SUBSET
 from epp.ext_proc.exchange import ExchangeError
 from epp.ext_proc.exchange_settings import ExchangeSettings
-from epp.ext_proc.protocol import SUBSET_NAMESPACE, ProtocolVersion, Rejection, UnreadableError
-from epp.scheduling.director import Pick
+from epp.ext_proc.protocol import SUBSET_NAMESPACE, ProtocolVersion
+from epp.request.control_headers import DESTINATION, SERVED, SUBSET
+from epp.request.rejection import Rejection
+from epp.request.unreadable import UnreadableError
+from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest, ProcessingResponse
 from tests.data_plane import ReadExchange, read
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.ext_proc.protocol import Rejection
 from epp.request.inference_request import InferenceRequest, parse_request
 from epp.request.lone_surrogates import LARGEST, replaced
+from epp.request.rejection import Rejection
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"model": "m", "prompt": "hi"}

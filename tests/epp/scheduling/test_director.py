@@ -11,13 +11,15 @@ from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent, Instan
 from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool
-from epp.ext_proc.protocol import Rejection, Subset
+from epp.endpoints.load import Load
 from epp.request.inference_request import InferenceRequest
+from epp.request.rejection import Rejection
+from epp.request.subset import Subset
 from epp.scheduling.cached_scores import Weighted
-from epp.scheduling.director import Director, Pick, Policy
+from epp.scheduling.director import Director, Policy
+from epp.scheduling.pick import Pick
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.profile import SchedulerProfile
-from epp.scraping.metrics_page import Load
 
 NOW = 100.0
 PROMPTS = itertools.count()

@@ -16,8 +16,8 @@ from epp.endpoints.endpoint import (
     Floats,
     Mask,
 )
-from epp.ext_proc.protocol import Rejection
 from epp.request.inference_request import InferenceRequest
+from epp.request.rejection import Rejection
 from epp.scheduling.cached_scores import Weighted
 from epp.scheduling.filters.label_filters import (
     DECODE_ROLES,

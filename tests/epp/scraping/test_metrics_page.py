@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from discovery.instance import ENGINES as NAMES
 from epp.endpoints.endpoint import Adapters
+from epp.endpoints.load import Load
 from epp.scraping.engines import ENGINES, Engine, Series
-from epp.scraping.metrics_page import Load, detect, read_cache_tokens, read_load
+from epp.scraping.metrics_page import detect, read_cache_tokens, read_load
 
 BY_NAME = {engine.name: engine for engine in ENGINES}
 

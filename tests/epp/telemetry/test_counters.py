@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from epp.ext_proc.protocol import Rejection
-from epp.scheduling.director import Pick
+from epp.request.rejection import Rejection
+from epp.scheduling.pick import Pick
 from epp.telemetry.counters import UNUSED, UNUSED_OF_MANY, Telemetry, TimedDirector
 
 M = {"model_name": "m", "target_model_name": "m", "fairness_id": "default-flow", "priority": "0"}

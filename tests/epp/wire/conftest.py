@@ -9,10 +9,10 @@ import h2.events
 import h2.settings
 import pytest
 
-from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
+from epp.request.body import MemoryBudget
 from epp.wire.http2.connection import Connection
 from epp.wire.http2.limits import Limits
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
@@ -37,7 +37,7 @@ class Wired:
 
     def __init__(self, director: Any, limits: Limits | None = None, memory: int = 2**30) -> None:
         self.now = 100.0
-        self.memory = Budget(memory)
+        self.memory = MemoryBudget(memory)
         self.timers: list[tuple[float, Callable[[], None]]] = []
         self.woken = 0
         self.health = Health(lambda: self.now)

@@ -10,13 +10,14 @@ import pytest
 from grpc import aio
 
 from epp.config.settings import TransportKind
-from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
-from epp.ext_proc.protocol import Rejection
 from epp.health import Health
+from epp.request.body import MemoryBudget
+from epp.request.rejection import Rejection
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
-from epp.wire.transport import ListenAddress, open_transport
+from epp.wire.opening import open_transport
+from epp.wire.transport import ListenAddress
 
 METHOD = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 
@@ -27,7 +28,7 @@ class Served:
     """A picker's port over one transport, and a client's channel to it."""
 
     def __init__(self, kind: TransportKind, director: Any) -> None:
-        self.budget = Budget(1_000_000)
+        self.budget = MemoryBudget(1_000_000)
         self.most = 0
         self.director = director
         self.transport = open_transport(kind, self._exchange, Health(), self.budget, time.monotonic)

@@ -8,7 +8,7 @@ from hpack import Encoder
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.ext_proc.body import Budget
+from epp.request.body import MemoryBudget
 from epp.wire.http2.connection import Connection
 from epp.wire.http2.data_run import DataRun
 from epp.wire.http2.frames import (
@@ -77,7 +77,7 @@ class Server:
             self.readers.append(Reader(outgoing, stream, wanted, resets=resets))
             return self.readers[-1]
 
-        self.connection = Connection(accept, limits, Budget(0), lambda: None, lambda: 0.0)
+        self.connection = Connection(accept, limits, MemoryBudget(0), lambda: None, lambda: 0.0)
         encoder = Encoder()
         fields = [
             (":method", "POST"),

@@ -10,6 +10,7 @@ from epp.wire.http2.header_blocks import (
     MalformedRequestError,
     check_trailers,
     literal,
+    parse_timeout,
 )
 
 USUAL = [
@@ -143,3 +144,28 @@ def test_literals_are_what_hpack_reads(value: bytes) -> None:
     from hpack import Decoder
 
     assert Decoder().decode(literal(b"x", value), raw=True) == [(b"x", value)]
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        (b"1H", 3600),
+        (b"2M", 120),
+        (b"3S", 3),
+        (b"250m", 0.25),
+        (b"7u", 7e-6),
+        (b"9n", 9e-9),
+        (b"99999999S", 99_999_999),
+        (b"0m", 0),
+        (None, None),
+        (b"", None),
+        (b"1", None),
+        (b"S", None),
+        (b"-1S", None),
+        (b"123456789S", None),
+        (b"1d", None),
+        (b"1S\n", None),
+    ],
+)
+def test_timeouts(written: bytes | None, seconds: float | None) -> None:
+    assert parse_timeout(written) == (None if seconds is None else pytest.approx(seconds))

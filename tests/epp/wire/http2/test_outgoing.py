@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.ext_proc.body import Budget
+from epp.request.body import MemoryBudget
 from epp.wire.http2.frames import DATA, DEFAULT_WINDOW, HEAD, HEAD_SIZE
 from epp.wire.http2.outgoing import AT_ONCE, Outgoing
 from epp.wire.http2.streams import Stream, Streams
@@ -25,7 +25,7 @@ class Peer:
     """What reads it, and the windows that it has given."""
 
     def __init__(self) -> None:
-        self.memory = Budget(2**30)
+        self.memory = MemoryBudget(2**30)
         streams = Streams()
         self.outgoing = Outgoing(streams, self.memory, lambda: None)
         self.streams = {stream_id: Stream(stream_id, WINDOW, None) for stream_id in (1, 3)}

@@ -9,7 +9,6 @@ from epp.wire.server.grpc_messages import (
     GrpcStatus,
     MessageReader,
     StatusError,
-    parse_timeout,
     percent_encoded,
     prefixed,
 )
@@ -81,31 +80,6 @@ def test_what_is_refused_by_its_prefix(data: bytes, status: GrpcStatus) -> None:
     with pytest.raises(StatusError) as caught:
         MessageReader(100).feed(data)
     assert caught.value.status is status
-
-
-@pytest.mark.parametrize(
-    ("written", "seconds"),
-    [
-        (b"1H", 3600),
-        (b"2M", 120),
-        (b"3S", 3),
-        (b"250m", 0.25),
-        (b"7u", 7e-6),
-        (b"9n", 9e-9),
-        (b"99999999S", 99_999_999),
-        (b"0m", 0),
-        (None, None),
-        (b"", None),
-        (b"1", None),
-        (b"S", None),
-        (b"-1S", None),
-        (b"123456789S", None),
-        (b"1d", None),
-        (b"1S\n", None),
-    ],
-)
-def test_timeouts(written: bytes | None, seconds: float | None) -> None:
-    assert parse_timeout(written) == (None if seconds is None else pytest.approx(seconds))
 
 
 def test_messages_for_people_are_ascii_and_short() -> None:

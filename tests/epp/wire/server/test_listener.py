@@ -7,12 +7,13 @@ import pytest
 from grpc import aio
 
 from epp.config.settings import TransportKind
-from epp.ext_proc.body import Budget
 from epp.health import Health
+from epp.request.body import MemoryBudget
+from epp.wire import certificate
+from epp.wire.certificate import Certificate
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from epp.wire.server import certificate
-from epp.wire.server.certificate import Certificate
-from epp.wire.transport import ListenAddress, Listener, ListenError, open_transport
+from epp.wire.opening import open_transport
+from epp.wire.transport import ListenAddress, Listener, ListenError
 
 Listening = Callable[..., Listener]
 
@@ -23,7 +24,7 @@ async def listener(request: pytest.FixtureRequest) -> Listening:
 
     def open_listener(host: str = "127.0.0.1", port: int = 0, *, secure: bool = False) -> Listener:
         pair = Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC))) if secure else None
-        transport = open_transport(request.param, pytest.fail, Health(), Budget(1000), time.monotonic)
+        transport = open_transport(request.param, pytest.fail, Health(), MemoryBudget(1000), time.monotonic)
         return transport.listener(ListenAddress(host, port, pair), processing=False)
 
     return open_listener

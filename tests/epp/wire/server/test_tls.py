@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from epp.config.tls_rules import TlsRules
-from epp.wire.server import certificate
-from epp.wire.server.certificate import Certificate, KeyPair
+from epp.wire import certificate
+from epp.wire.certificate import Certificate, KeyPair
 from epp.wire.server.tls import server_context
 
 NOW = datetime.datetime.now(datetime.UTC)

@@ -25,19 +25,20 @@ from cryptography.x509.oid import NameOID
 from grpc import aio
 
 from epp.config.settings import TransportKind
-from epp.ext_proc.body import Budget
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
+from epp.request.body import MemoryBudget
+from epp.wire import certificate
+from epp.wire.certificate import Certificate, KeyPair
 from epp.wire.http2.frames import PING as PING_KIND
 from epp.wire.http2.frames import PREFACE, Http2ErrorCode, frame, goaway, settings
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from epp.wire.server import certificate
-from epp.wire.server.certificate import Certificate, KeyPair
+from epp.wire.opening import open_transport
 from epp.wire.server.grpc_messages import prefixed
 from epp.wire.server.transport import Http2Transport
-from epp.wire.transport import ListenAddress, Listener, open_transport
+from epp.wire.transport import ListenAddress, Listener
 from runtime.serving.sockets import tune
 from tests.epp.wire.conftest import HEADERS, PATH
 
@@ -49,7 +50,7 @@ class Picker:
     """One port of our own server over a director."""
 
     def __init__(self, director: Any, place: ListenAddress) -> None:
-        self.memory = Budget(32 * 1024 * 1024)
+        self.memory = MemoryBudget(32 * 1024 * 1024)
         self.transport = Http2Transport(
             lambda: Exchange(director, ExchangeSettings(), budget=self.memory),
             Health(),
@@ -360,7 +361,7 @@ def health_on(request: pytest.FixtureRequest) -> Callable[[ListenAddress], Liste
     """Health alone, over each transport."""
 
     def listen(place: ListenAddress) -> Listener:
-        transport = open_transport(request.param, pytest.fail, Health(), Budget(1000), time.monotonic)
+        transport = open_transport(request.param, pytest.fail, Health(), MemoryBudget(1000), time.monotonic)
         return transport.listener(place, processing=False)
 
     return listen

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from epp.ext_proc.protocol import Rejection
+from epp.request.rejection import Rejection
 
 Buffer: TypeAlias = bytes | memoryview
 SMALL: Final = 4096
@@ -14,7 +14,7 @@ TOO_MANY: Final = "rejected-too-many-bytes"
 _RETRY_AFTER: Final = 1.0
 
 
-class Budget:
+class MemoryBudget:
     """The bytes that all unfinished bodies of a picker may hold together.
 
     Where there is no room, the bodies that have said nothing for longest are refused, not the one that comes: so that
@@ -70,7 +70,7 @@ class Body:
 
     __slots__ = ("_budget", "_limit", "_pieces", "_refused", "begun", "size")
 
-    def __init__(self, limit: int, budget: Budget) -> None:
+    def __init__(self, limit: int, budget: MemoryBudget) -> None:
         self._limit = limit
         self._budget = budget
         self._pieces: list[Buffer] = []

@@ -1,6 +1,6 @@
 import pytest
 
-from epp.config.quantity import parse_quantity
+from runtime.sizes import parse_quantity, parse_size
 
 
 @pytest.mark.parametrize(
@@ -33,4 +33,18 @@ def test_sizes_are_read_as_kubernetes_and_the_go_picker_read_them(text: str, val
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size; write a number") as caught:
         parse_quantity(text)
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("0", 0), ("4096", 4096), ("7B", 7), ("512KiB", 524_288), ("10 MiB", 10 * 2**20)]
+)
+def test_our_sizes(text: str, value: int) -> None:
+    assert parse_size(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "B", "-1", "1.5MiB", "10Mi", "1k", "9" * 16, "9" * 5000, "٣"])
+def test_what_is_no_size_of_ours(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size; write bytes") as caught:
+        parse_size(text)
     assert len(str(caught.value)) < 200

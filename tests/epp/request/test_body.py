@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epp.ext_proc.body import Body, Budget
 from epp.ext_proc.exchange_settings import ExchangeSettings
-from epp.ext_proc.protocol import Rejection
+from epp.request.body import Body, MemoryBudget
+from epp.request.rejection import Rejection
 from tests.data_plane import ReadExchange, read
 
 
 def test_a_body_beyond_its_own_limit_holds_nothing() -> None:
-    budget = Budget(100)
+    budget = MemoryBudget(100)
     body = Body(5, budget)
     body.add(b"123")
     with pytest.raises(Rejection) as caught:
@@ -22,7 +22,7 @@ def test_a_body_beyond_its_own_limit_holds_nothing() -> None:
 
 
 def test_a_piece_beyond_the_budget_is_refused_for_now() -> None:
-    budget = Budget(10)
+    budget = MemoryBudget(10)
     Body(10, budget).add(b"12345678")
     with pytest.raises(Rejection) as caught:
         Body(10, budget).add(b"123")
@@ -38,7 +38,7 @@ def test_a_piece_beyond_the_budget_is_refused_for_now() -> None:
     )
 )
 def test_whatever_happens_the_budget_is_kept_and_given_back(steps: list[tuple[int, str, bytes]]) -> None:
-    budget = Budget(50)
+    budget = MemoryBudget(50)
     bodies = [Body(40, budget) for _ in range(4)]
     for index, step, piece in steps:
         try:
@@ -51,7 +51,7 @@ def test_whatever_happens_the_budget_is_kept_and_given_back(steps: list[tuple[in
     assert budget.held == 0
 
 
-def begun(director: Any, messages: Any, budget: Budget, body: bytes) -> tuple[ReadExchange, list[Any]]:
+def begun(director: Any, messages: Any, budget: MemoryBudget, body: bytes) -> tuple[ReadExchange, list[Any]]:
     """An exchange, and what it says when nobody asks it."""
     exchange, said = ReadExchange(director, ExchangeSettings(max_body_bytes=100), budget=budget), []
     exchange.on_answer(lambda answers: said.extend(read(answers)), said.append)
@@ -61,7 +61,7 @@ def begun(director: Any, messages: Any, budget: Budget, body: bytes) -> tuple[Re
 
 
 def test_many_unfinished_bodies_are_bounded_together(director: Any, messages: Any) -> None:
-    budget = Budget(250)
+    budget = MemoryBudget(250)
     exchanges = [begun(director, messages, budget, bytes(100)) for _ in range(4)]
     assert [len(said) for _, said in exchanges] == [1, 1, 0, 0]
     refused = exchanges[0][1][0].immediate_response
@@ -77,7 +77,7 @@ def test_many_unfinished_bodies_are_bounded_together(director: Any, messages: An
 
 @pytest.mark.parametrize("ending", ["sent", "close"])
 def test_a_body_counts_until_it_is_written_back(director: Any, messages: Any, ending: str) -> None:
-    budget = Budget(250)
+    budget = MemoryBudget(250)
     exchange, _ = begun(director, messages, budget, bytes(100))
     exchange.sent()
     exchange.ask(messages.body(b"", end_of_stream=True), 0)
@@ -90,7 +90,7 @@ def test_a_body_counts_until_it_is_written_back(director: Any, messages: Any, en
 
 def test_a_rejected_request_holds_nothing(director: Any, messages: Any) -> None:
     director.outcome = Rejection(404, "model_not_found", "no")
-    budget = Budget(250)
+    budget = MemoryBudget(250)
     exchange, _ = begun(director, messages, budget, bytes(100))
     exchange.ask(messages.body(b"", end_of_stream=True), 0)
     assert budget.held == 0
@@ -100,7 +100,7 @@ def test_a_rejected_request_holds_nothing(director: Any, messages: Any) -> None:
     ("sizes", "held"), [([5000, 60_000], 2), ([9000, 1], 2), ([1, 5000], 1), ([65_537, 9000], 1)]
 )
 def test_pieces_that_would_be_copied_again_are_held_joined(sizes: list[int], held: int) -> None:
-    body = Body(10**6, Budget(10**6))
+    body = Body(10**6, MemoryBudget(10**6))
     for size in sizes:
         body.add(bytes(size))
     assert len(body.whole()) == sum(sizes)
@@ -108,7 +108,7 @@ def test_pieces_that_would_be_copied_again_are_held_joined(sizes: list[int], hel
 
 
 def test_an_empty_piece_makes_no_copy_of_the_body() -> None:
-    body, piece = Body(5, Budget(100)), b"1234"
+    body, piece = Body(5, MemoryBudget(100)), b"1234"
     for one in (b"", piece, b""):
         body.add(one)
     assert body.whole() is piece

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from epp.wire.server import certificate
-from epp.wire.server.certificate import Certificate, CertificateError, KeyPair
+from epp.wire import certificate
+from epp.wire.certificate import Certificate, CertificateError, KeyPair
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -57,7 +57,7 @@ def test_a_chain_that_openssl_does_not_take(tmp_path: Path) -> None:
 async def test_a_pair_that_was_replaced_is_said_once_with_what_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, eventually: Callable[..., Awaitable[float]]
 ) -> None:
-    caplog.set_level(logging.INFO, "epp.wire.server.certificate")
+    caplog.set_level(logging.INFO, "epp.wire.certificate")
     old, new = certificate.self_signed(NOW), certificate.self_signed(NOW)
     write(old, tmp_path)
     served = Certificate(old)

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from epp.ext_proc.protocol import Rejection, Subset
-from epp.scheduling.director import Pick
+from epp.request.rejection import Rejection
+from epp.request.subset import Subset
+from epp.scheduling.pick import Pick
 
 
 class Deferral(Protocol):
@@ -17,7 +18,7 @@ class Deferral(Protocol):
         """Nobody waits any more; `settle` is not called after this."""
 
 
-class Directing(Protocol):
+class RequestDirector(Protocol):
     """What an exchange asks of a director (`epp.scheduling.director.Director`)."""
 
     def direct(
