@@ -18,7 +18,15 @@ from discovery.explanation import Explanation
 from discovery.instance import Instance
 from discovery.metadata.serving_address import Located, locate, locate_all
 from discovery.same_address import sharing
-from runtime.command_line import INTERRUPTED, SUCCEEDED, Parser, ShowVersion, complain, output_unwanted
+from runtime.command_line import (
+    INTERRUPTED,
+    SUCCEEDED,
+    Parser,
+    ShowVersion,
+    complain,
+    output_unwanted,
+    program,
+)
 from runtime.serving.descriptors import raise_limit
 from runtime.signals import cancel_on
 
@@ -30,7 +38,7 @@ _COLUMNS = ("ID", "URL", "STATUS")
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 the answer is bad news, 2 the question was wrong."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    parser = _parser()
+    parser = build_parser()
     if given and given[0].startswith("-") and given[0] not in ("-h", "--help", "--version"):
         parser.error(
             f"{given[0]} stands before the command; expected the command first, its options behind it"
@@ -49,9 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(error)
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="python -m discovery",
+        prog=program("discovery"),
         description="Who is there? Workers are shown the bearer token in $ADSUM_TOKEN, if there is one.",
     )
     parser.add_argument("--version", action=ShowVersion)
@@ -119,7 +127,7 @@ def _say_unlocated(located: Sequence[Located], options: argparse.Namespace) -> N
         others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         print(
             f"{unknown[0].instance.id}{others}: the URL is the registered one, the metadata cannot be had "
-            f"({unknown[0].problem}); python -m discovery explain {options.namespace} {options.component} says more",
+            f"({unknown[0].problem}); {program('discovery')} explain {options.namespace} {options.component} says more",
             file=sys.stderr,
             flush=True,
         )
@@ -134,7 +142,7 @@ async def _say_nobody(service: discovery.ServiceDiscovery, options: argparse.Nam
     ):  # the list was told; what is there instead is a courtesy
         async with asyncio.timeout(options.timeout):
             explanation = await service.explain(options.namespace, options.component)
-        asked = f"python -m discovery explain {options.namespace} {options.component} says why"
+        asked = f"{program('discovery')} explain {options.namespace} {options.component} says why"
         waiting = f"{len(explanation.candidates)} not ready, {asked}"
         said += f": {waiting if explanation.candidates else '; '.join(explanation.remarks())}"
     print(said, file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
 from discovery.instance import METADATA_PATH
+from runtime.command_line import program
 
 
 def in_full(error: MetadataUnavailableError, scheme: str) -> str:
@@ -23,4 +24,4 @@ def _remedy(error: MetadataUnavailableError, url: str) -> str:
         return "its process may have stopped, or something on the way drops what is sent to it"
     if isinstance(error, WorkerUnreachableError) or not error.connected:
         return ""
-    return f"python -m discovery check {url} says what it should answer"
+    return f"{program('discovery')} check {url} says what it should answer"

@@ -1,10 +1,11 @@
 """`python -m dispatcher --config FILE`: the dispatcher. `submit`, `status`, `cancel`, `dead-letters`: for people."""
 
+import argparse
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 
-from runtime.command_line import FAILED, INTERRUPTED, complain, not_installed, output_unwanted
+from runtime.command_line import FAILED, INTERRUPTED, complain, not_installed, output_unwanted, with_commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -14,6 +15,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(given)
     except ModuleNotFoundError as missing:  # the dispatcher's libraries are an extra
         return complain(not_installed(missing, "dispatcher"), FAILED)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All that the command line takes: the dispatcher's flags, or a command and its own."""
+    from dispatcher.cli import flags
+
+    looks = {name: flags.look_parser(name) for name in flags.COMMANDS if name != "submit"}
+    return with_commands(flags.serve_parser(), {"submit": flags.submit_parser(), **looks})
 
 
 def _run(given: Sequence[str]) -> int:

@@ -1,5 +1,6 @@
 """`python -m epp`: the endpoint picker. `envoy-config`: the Envoy configuration that goes with it. `validate FILE`."""
 
+import argparse
 import asyncio
 import contextlib
 import gc
@@ -10,7 +11,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from discovery import AdsumError
-from runtime.command_line import FAILED, INTERRUPTED, SUCCEEDED, WRONG_INPUT, complain, not_installed
+from runtime.command_line import (
+    FAILED,
+    INTERRUPTED,
+    SUCCEEDED,
+    WRONG_INPUT,
+    complain,
+    not_installed,
+    program,
+    with_commands,
+)
 from runtime.serving.descriptors import raise_limit
 from runtime.signals import stop_signals, until_signalled
 
@@ -32,6 +42,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(not_installed(missing, "epp"), FAILED)
 
 
+def build_parser() -> argparse.ArgumentParser:
+    """All that the command line takes: the picker's flags, or a command and its own."""
+    from epp.config import flags, validate
+    from epp.envoy import flags as envoy_flags
+
+    commands = {"envoy-config": envoy_flags.build_parser(), "validate": validate.build_parser()}
+    return with_commands(flags.build_parser(), commands)
+
+
 def _run(given: Sequence[str]) -> int:
     if given[:1] == ["envoy-config"]:
         return _envoy_config(given[1:])
@@ -41,7 +60,9 @@ def _run(given: Sequence[str]) -> int:
         return validate(given[1:])
     if given and not given[0].startswith("-"):
         said = f"there is no command {given[0]!r}; there are envoy-config and validate"
-        return complain(f"{said}, without a command the picker starts; see python -m epp --help", WRONG_INPUT)
+        return complain(
+            f"{said}, without a command the picker starts; see {program('epp')} --help", WRONG_INPUT
+        )
     from epp.config import flags, go_flags
 
     settings, verbosity, ignored = flags.parse(given)

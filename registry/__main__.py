@@ -18,7 +18,7 @@ from discovery.instance import ENGINES
 from registry.sidecar.model_server import DocumentFile
 from registry.sidecar.sidecar import FollowedServer, Sidecar
 from runtime.addresses import authority
-from runtime.command_line import INTERRUPTED, SUCCEEDED, Parser, ShowVersion, complain
+from runtime.command_line import INTERRUPTED, SUCCEEDED, Parser, ShowVersion, complain, program
 from runtime.durations import parse_duration
 from runtime.quoting import quoted
 from runtime.serving.descriptors import raise_limit
@@ -29,7 +29,7 @@ log = logging.getLogger("registry")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 left as asked, 1 the worker cannot be registered, 2 the arguments are wrong."""
-    options = _parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s registry: %(message)s", stream=sys.stderr)
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
     raise_limit()
@@ -42,9 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return SUCCEEDED
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="python -m registry",
+        prog=program("registry"),
         description="Register a model server that is not ours: follow its health, publish its metadata, until "
         "SIGTERM. Readers of the metadata need the bearer token in $ADSUM_TOKEN, if there is one.",
     )

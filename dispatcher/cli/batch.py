@@ -13,6 +13,7 @@ from dispatcher.broker.queue import ConflictError, Queue, QueueError, State
 from dispatcher.cli.batch_file import BatchFileError, BatchLine, result_line
 from dispatcher.cli.failures import Failures
 from dispatcher.cli.progress import Progress
+from runtime.command_line import program
 from runtime.tasks import background, end
 
 AT_ONCE = 64
@@ -23,7 +24,7 @@ OUTAGE = 120.0
 """Seconds without the broker after which the batch stops; it can be resumed."""
 HINT = (
     "no answer comes: does the dispatcher run, and is the queue's gate open? "
-    "`python -m dispatcher --config FILE --dry-run` says what the gate reads and what would go"
+    f"`{program('dispatcher')} --config FILE --dry-run` says what the gate reads and what would go"
 )
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 5.0

@@ -10,7 +10,7 @@ from typing import Final
 from epp.config.installed import GROUP
 from epp.config.picker_config import PickerConfig, load_config
 from epp.config.problems import ConfigError
-from runtime.command_line import FAILED, WRONG_INPUT, Parser, complain
+from runtime.command_line import FAILED, WRONG_INPUT, Parser, complain, program
 from runtime.entry_points import PluginError
 
 _LONGEST: Final = 1024 * 1024
@@ -40,14 +40,7 @@ def _why(error: OSError | UnicodeDecodeError) -> str:
 
 def validate(arguments: Sequence[str]) -> int:
     """The exit code: 0 the file is sound, 1 it is not, 2 there is none."""
-    parser = Parser(
-        prog="python -m epp validate",
-        description="Says all that is wrong with an EndpointPickerConfig, or what a picker would do with it.",
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("file", type=Path, metavar="FILE", help="YAML or JSON")
-    path: Path = parser.parse_args(arguments).file
+    path: Path = build_parser().parse_args(arguments).file
     try:
         config = read_config(path, rng=random.Random())
         installed = GROUP.packages()
@@ -59,6 +52,17 @@ def validate(arguments: Sequence[str]) -> int:
         f"{line}\n" for line in (f"{path} is sound", *_in_words(config), *_offered(installed))
     )
     return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog=f"{program('epp')} validate",
+        description="Says all that is wrong with an EndpointPickerConfig, or what a picker would do with it.",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="YAML or JSON")
+    return parser
 
 
 def _offered(installed: Mapping[str, str]) -> Iterator[str]:
