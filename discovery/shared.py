@@ -55,10 +55,10 @@ class SharedWatch:
         """Report: contact to the source is lost."""
         self.membership.degrade(reason)
 
-    async def stop(self) -> None:
+    async def aclose(self) -> None:
         await _join(self._run)
 
-    async def end(self, error: Exception) -> None:
+    async def fail(self, error: Exception) -> None:
         """Stop for everybody: whoever waits or reads here gets `error`."""
         self.membership.fail(error)
         if self._follower is not None:

@@ -59,7 +59,7 @@ def _unwatched(observer: DispatchObserver, _: str) -> DispatchObserver:
 class DispatcherServer:
     """Entered: the broker answered and every queue is open. Raises ConfigError, QueueError, ListenError.
 
-    Left: what was on its way is handed back, and every answer that came is stored.
+    Left: what was on its way is released to its queue, and every answer that came is stored.
     """
 
     def __init__(self, config: Config, *, watched: Watched = _unwatched) -> None:
@@ -142,7 +142,7 @@ class DispatcherServer:
                 f"cannot listen on {listen.host} port {listen.port}: {why}; {_LISTEN}"
             ) from error
         pages = PageServer(app, listening, "the front door", Bounds(CONNECTIONS))
-        self._stack.push_async_callback(pages.stop)
+        self._stack.push_async_callback(pages.aclose)
         await pages.start()
         self._address = authority(listen.host, pages.port)
 

@@ -112,7 +112,7 @@ class PickerServer:
         await asyncio.sleep(lame_duck)
         self._transport.drain()
         self._health.close()
-        await self._listener.stop(self._settings.drain_timeout - lame_duck)
+        await self._listener.drain(self._settings.drain_timeout - lame_duck)
 
     async def _open(self) -> None:
         settings = self._settings

@@ -44,7 +44,7 @@ class Acceptor:
         self._spare = Spare()
         self._said = Repeated(log)
         self._arriving: set[asyncio.Task[None]] = set()
-        self._stopped = False
+        self._closed = False
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -53,11 +53,11 @@ class Acceptor:
             one.setblocking(False)
             self._loop.add_reader(one, self._accept, one)
 
-    def stop(self) -> None:
-        if self._stopped:
+    def close(self) -> None:
+        if self._closed:
             return
-        self._stopped = True
-        self._connections.stop()
+        self._closed = True
+        self._connections.close()
         for one in self._listening:
             self._loop.remove_reader(one)
             one.close()
@@ -99,7 +99,7 @@ class Acceptor:
         self._loop.call_later(_PAUSE, self._go_on, listening)
 
     def _go_on(self, listening: socket.socket) -> None:
-        if not self._stopped:
+        if not self._closed:
             self._loop.add_reader(listening, self._accept, listening)
 
     def _take(self, accepted: socket.socket) -> None:

@@ -108,8 +108,8 @@ class QueueBook:
         """As `dispatcher.broker.queue.Queue.retry`; said again it is True again."""
         entry = self._held(claim)
         if entry is None:
-            return self._given_back(claim)
-        self._leave_claim(entry)
+            return self._released(claim)
+        self._drop_claim(entry)
         self._counts["retries"] += 1
         if delay_ms <= 0:
             self._let_in(entry)
@@ -124,8 +124,8 @@ class QueueBook:
         """As `dispatcher.broker.queue.Queue.release`; said again it is True again."""
         entry = self._held(claim)
         if entry is None:
-            return self._given_back(claim)
-        self._leave_claim(entry)
+            return self._released(claim)
+        self._drop_claim(entry)
         entry.delivery -= 1
         entry.attempt -= not sent
         self._let_in(entry, credit=entry.charge)
@@ -203,7 +203,7 @@ class QueueBook:
             return None
         return entry
 
-    def _given_back(self, claim: Claim) -> bool:
+    def _released(self, claim: Claim) -> bool:
         entry = self._entries.get(_number(claim))
         return entry is not None and entry.state is not State.CLAIMED and entry.fence == claim.fence
 
@@ -220,7 +220,7 @@ class QueueBook:
             self._entries[number].until_ms = latest
             self._leases.add(latest, number)
 
-    def _leave_claim(self, entry: Entry) -> None:
+    def _drop_claim(self, entry: Entry) -> None:
         self._leases.discard(entry.until_ms, entry.place.number)
 
     def _let_in(self, entry: Entry, credit: float = 0.0) -> None:
@@ -230,7 +230,7 @@ class QueueBook:
         self._listener.claimable()
 
     def _lapse(self, entry: Entry, now: int) -> None:
-        self._leave_claim(entry)
+        self._drop_claim(entry)
         entry.fence = ""
         entry.lapses += 1
         entry.state = State.DELAYED  # in no order any more

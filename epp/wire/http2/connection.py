@@ -73,7 +73,7 @@ class Connection:
         """What was read of a frame that is not whole. Who passes it again, before what follows it, empties it first."""
         self.greeted = False
         self._announced = False
-        self.peer_leaves = False
+        self.peer_drains = False
         self.failed: str | None = None
         """What the peer did wrong, when that ended the connection."""
         self._handlers: dict[int, Callable[[int, int, bytes], None]] = {
@@ -100,10 +100,10 @@ class Connection:
 
     @property
     def over(self) -> bool:
-        """Nothing more will come of it: failed, or left by either side and nothing is under way."""
+        """Nothing more will come of it: failed, or drained by either side and nothing is under way."""
         if self.failed is not None:
             return True
-        return (self._incoming.refusing or self.peer_leaves) and not self.streams.unanswered
+        return (self._incoming.refusing or self.peer_drains) and not self.streams.unanswered
 
     def receive(self, data: bytes | memoryview) -> None:
         """What was read, cut anywhere. A fault of the peer ends the connection, with a GOAWAY to `take`.
@@ -151,25 +151,25 @@ class Connection:
         self.outgoing.write(goaway(self.streams.last, code, reason))
         self.lose(reason)
 
-    def leave(self) -> None:
+    def drain(self) -> None:
         """Say that no new streams are wanted; those that come before the peer has heard it are served."""
         if not self._announced:
             self._announced = True
             self.outgoing.write(goaway(LARGEST_WINDOW, Http2ErrorCode.NO_ERROR) + frame(PING, 0, 0, _LEAVING))
 
-    def leave_now(self) -> None:
+    def refuse_streams(self) -> None:
         """Take no new streams."""
         self._announced = True
         if not self._incoming.refusing:
             self._incoming.refusing = True
             self.outgoing.write(goaway(self.streams.last, Http2ErrorCode.NO_ERROR))
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Take no new streams and end those that are open."""
-        self.leave_now()
+        self.refuse_streams()
         for stream in list(self.streams.open.values()):
             if not stream.us_done:
-                stream.receiver.stop()
+                stream.receiver.close()
 
     def _advance(self) -> None:
         """Send what waits, then take up more of those who have read."""
@@ -258,7 +258,7 @@ class Connection:
         if not flags & ACK:
             self.outgoing.write(frame(PING, ACK, 0, payload))
         elif payload == _LEAVING and self._announced:
-            self.leave_now()
+            self.refuse_streams()
 
     def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
@@ -266,7 +266,7 @@ class Connection:
         if len(payload) < 8:
             raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, "a GOAWAY is 8 bytes at least")
         self._incoming.idle_talk()
-        self.peer_leaves = True
+        self.peer_drains = True
 
     def _on_window(self, flags: int, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:

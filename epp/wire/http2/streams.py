@@ -27,7 +27,7 @@ class Receiver(Protocol):
     def done(self) -> None:
         """Everything is sent, and the stream ended as it was told to."""
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End now, whatever that means to the peer."""
 
 
@@ -48,7 +48,7 @@ class Nobody:
     def done(self) -> None:
         """As it should be."""
 
-    def stop(self) -> None: ...
+    def close(self) -> None: ...
 
 
 NOBODY: Final = Nobody()

@@ -36,7 +36,7 @@ class Pages:
         try:
             yield self
         finally:
-            await self._server.stop()
+            await self._server.aclose()
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
