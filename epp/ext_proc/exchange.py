@@ -7,12 +7,12 @@ CONNECT and upgrades, whose body has no end, and where BUFFERED_PARTIAL shows a 
 """
 
 from collections.abc import Callable
-from enum import Enum, auto
 from typing import Final
 
 from epp.ext_proc import answers, protocol
 from epp.ext_proc.answers import Answer
 from epp.ext_proc.exchange_settings import ExchangeSettings
+from epp.ext_proc.exchange_state import ExchangeState
 from epp.ext_proc.protocol import ProtocolVersion
 from epp.ext_proc.request_director import Deferral, Observer, RequestDirector
 from epp.request.body import Body, Buffer, MemoryBudget
@@ -26,18 +26,12 @@ _FULL_DUPLEX: Final[int] = ProcessingMode.FULL_DUPLEX_STREAMED
 _BUFFERED_PARTIAL: Final[int] = ProcessingMode.BUFFERED_PARTIAL
 _REQUEST: Final = frozenset({"request_headers", "request_body", "request_trailers"})
 _DUPLEX: Final = (ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.GRPC)
+_UNSTATED: Final[int] = -1
+"""A response mode nobody stated: no body is expected, and one that comes goes back piece by piece as in FULL_DUPLEX_STREAMED."""
 
 
 class ExchangeError(Exception):
     """The conversation cannot go on: a fault of the picker or messages out of order; gRPC status 13 (INTERNAL)."""
-
-
-class _Phase(Enum):
-    HEADERS = auto()
-    BODY = auto()
-    DEFERRED = auto()
-    PICKED = auto()
-    OVER = auto()
 
 
 class Exchange:
@@ -54,21 +48,15 @@ class Exchange:
         "_director",
         "_fail",
         "_headers",
-        "_headers_only",
-        "_held",
         "_mode",
         "_observer",
-        "_passing",
-        "_phase",
         "_pick",
-        "_response_flows",
         "_response_mode",
         "_rules",
         "_started",
         "_subset",
-        "_trailers",
         "closed_by",
-        "responded",
+        "state",
     )
 
     def __init__(
@@ -81,16 +69,11 @@ class Exchange:
         self._director = director
         self._rules = rules
         self._observer = observer
-        self._phase = _Phase.HEADERS
+        self.state = ExchangeState.HEADERS
         self._mode = _FULL_DUPLEX
-        self._response_mode = _FULL_DUPLEX
+        self._response_mode = _UNSTATED
         self._headers: dict[str, str] = {}
         self._controls: tuple[str, ...] = ()
-        self._headers_only = False
-        self._passing = False  # body pieces go on as they come, the pick does not see them
-        self._held = False  # pieces that pass came before there was a pick
-        self._response_flows = False  # a body comes here and goes back, piece by piece
-        self._trailers = False
         self._subset: Subset | None = None
         self._body = Body(rules.max_body_bytes, budget or MemoryBudget(rules.max_body_bytes))
         self._started = 0.0
@@ -98,7 +81,6 @@ class Exchange:
         self._deferral: Deferral | None = None
         self._answer: Callable[[list[Answer]], None] | None = None
         self._fail: Callable[[ExchangeError], None] | None = None
-        self.responded = False  # response headers answered: from then on the stream may end OK at any time
         self.closed_by: str | None = None
 
     def on_answer(
@@ -110,7 +92,7 @@ class Exchange:
 
     def feed(self, message: ProcessingRequest, now: float) -> list[Answer]:
         """The answers to one message, serialised, in the order they must be sent; raises ExchangeError, UnreadableError."""
-        if self._phase is _Phase.OVER or message.observability_mode:
+        if self.state is ExchangeState.OVER or message.observability_mode:
             return []
         kind = message.WhichOneof("request")
         if kind in _REQUEST:
@@ -119,13 +101,9 @@ class Exchange:
             case "response_headers":
                 return self._response_headers(message, now)
             case "response_body":
-                piece = message.response_body
-                if self._response_mode in _DUPLEX:
-                    self._response_flows = not piece.end_of_stream
-                    return answers.streamed("response_body", (piece.body,), end_of_stream=piece.end_of_stream)
-                return [answers.unchanged("response_body")]
+                return self._response_body(message)
             case "response_trailers":
-                self._response_flows = False
+                self.state = self.state.after_response_piece(last=True)
                 return [answers.unchanged("response_trailers")]
             case _:
                 raise ExchangeError("a message of no known kind: the data plane speaks another ext_proc")
@@ -133,18 +111,25 @@ class Exchange:
     def feed_body(self, body: Buffer, end_of_stream: bool, now: float) -> list[Answer]:
         """As `feed` answers a message that is a piece of the request body and nothing else."""
         try:
-            return [] if self._phase is _Phase.OVER else self._request_body(body, end_of_stream, now)
+            return [] if self.state is ExchangeState.OVER else self._request_body(body, end_of_stream, now)
         except Rejection as rejection:
             return [self._reject(rejection, now)]
 
     @property
+    def responded(self) -> bool:
+        """The response headers are answered: from then on Envoy takes it well when the stream ends OK."""
+        return self.state.responded
+
+    @property
     def may_end(self) -> bool:
         """Whether the stream may end OK and nothing be lost: Envoy has no second copy of what it sent to be sent back."""
-        return self.responded and not (self._response_flows or (self._passing and self._mode in _DUPLEX))
+        if self.state is ExchangeState.REQUEST_PASSES:
+            return self._mode not in _DUPLEX
+        return self.state is ExchangeState.ANSWERED
 
     def sent(self) -> None:
         """Everything that was answered is written: a body that went back to the data plane is held no more."""
-        if self._phase is _Phase.PICKED:
+        if self.state >= ExchangeState.PASSING:
             self._body.drop()
 
     def close(self, cause: str, now: float) -> None:
@@ -153,7 +138,7 @@ class Exchange:
             return
         self.closed_by = cause
         self._abandon()
-        self._phase = _Phase.OVER
+        self.state = ExchangeState.OVER
         self._body.drop()
         if self._pick is not None:
             self._director.release(self._pick, now)
@@ -175,9 +160,8 @@ class Exchange:
             return [self._reject(rejection, now)]
 
     def _request_headers(self, message: ProcessingRequest, now: float) -> list[Answer]:
-        if self._phase is not _Phase.HEADERS:
-            raise ExchangeError("request headers came twice on one stream")
-        self._phase = _Phase.BODY
+        if self.state is not ExchangeState.HEADERS:
+            raise ExchangeError("request headers came twice on one stream, or after its response headers")
         self._started = now
         request = message.request_headers
         self._headers, self._controls = protocol.read_headers(request.headers)
@@ -185,44 +169,58 @@ class Exchange:
             config = message.protocol_config
             self._mode = config.request_body_mode
             self._response_mode = config.response_body_mode
-            self._response_flows = self._response_mode in _DUPLEX
-        ended = request.end_of_stream
-        self._passing = not ended and (self._mode in _HEADERS_ONLY or protocol.is_upgrade(self._headers))
-        self._headers_only = ended or self._passing
-        if self._headers_only:
-            return self._direct(b"" if ended else None, now)
+        if request.end_of_stream:
+            return self._direct(b"", ExchangeState.WAITING_HEADERS, now)
+        if self._mode in _HEADERS_ONLY or protocol.is_upgrade(self._headers):
+            return self._direct(None, ExchangeState.WAITING_OPEN, now)
+        self.state = ExchangeState.COLLECTING
         self._body.expect(self._headers.get("content-length"))
         self._body.begin(now, self._expelled)
         return [] if self._mode in _DUPLEX else [answers.unchanged("request_headers")]
 
     def _request_body(self, body: Buffer, end_of_stream: bool, now: float) -> list[Answer]:
-        if self._passing and self._mode in _DUPLEX:
-            self._passing = not end_of_stream
-            if self._phase is _Phase.DEFERRED:  # what follows the headers must not be answered before them
-                self._held = True
-                self._body.add(body)
-                return []
-            return answers.streamed("request_body", (body,), end_of_stream=end_of_stream)
-        if self._passing:
-            return [answers.unchanged("request_body")]
-        if self._phase is not _Phase.BODY:
-            raise ExchangeError("a body before its headers or after its end; set request_header_mode: SEND")
+        if self.state is not ExchangeState.COLLECTING:
+            return self._passing_body(body, end_of_stream)
         self._body.add(body)
         if self._mode == _BUFFERED_PARTIAL and not end_of_stream:
-            return self._direct(None, now)  # most likely a part of the body: it means nothing
-        # a buffered body comes whole: its one message says end_of_stream = false when trailers follow
-        return self._direct(self._body.whole(), now) if end_of_stream or self._mode not in _DUPLEX else []
+            # most likely a part of the body: it means nothing
+            return self._direct(None, ExchangeState.WAITING_BODY, now)
+        if end_of_stream or self._mode not in _DUPLEX:
+            # a buffered body comes whole: its one message says end_of_stream = false when trailers follow
+            return self._direct(self._body.whole(), ExchangeState.WAITING_BODY, now)
+        return []
+
+    def _passing_body(self, body: Buffer, end_of_stream: bool) -> list[Answer]:
+        """A piece that the pick does not see."""
+        state = self.state
+        if not state.takes_pieces:
+            if state.responded and self._pick is None:
+                return [] if self._mode in _DUPLEX else [answers.unchanged("request_body")]
+            raise ExchangeError("a body before its headers or after its end; set request_header_mode: SEND")
+        if self._mode not in _DUPLEX:
+            return [answers.unchanged("request_body")]
+        if state.waits:  # what follows the headers must not be answered before them
+            self._body.add(body)
+            self.state = ExchangeState.WAITING_BODY if end_of_stream else ExchangeState.WAITING_PIECES
+            return []
+        if end_of_stream:
+            self.state = state.after_request()
+        return answers.streamed("request_body", (body,), end_of_stream=end_of_stream)
 
     def _request_trailers(self, now: float) -> list[Answer]:
-        if self._phase is _Phase.BODY and self._mode in _DUPLEX:
-            self._trailers = True
-            return self._direct(self._body.whole(), now)
-        if self._phase is _Phase.BODY:
-            raise Rejection(400, "invalid_request_error", "the request has trailers but no body")
-        self._passing = False
+        state, duplex = self.state, self._mode in _DUPLEX
+        if state is ExchangeState.COLLECTING:
+            if not duplex:
+                raise Rejection(400, "invalid_request_error", "the request has trailers but no body")
+            return self._direct(self._body.whole(), ExchangeState.WAITING_TRAILERS, now)
+        if duplex and state.waits and state.takes_pieces:
+            self.state = ExchangeState.WAITING_TRAILERS
+            return []
+        self.state = state.after_request()
         return [answers.unchanged("request_trailers")]
 
-    def _direct(self, body: Buffer | None, now: float) -> list[Answer]:
+    def _direct(self, body: Buffer | None, waiting: ExchangeState, now: float) -> list[Answer]:
+        self.state = waiting
         self._body.end()
         try:
             outcome = self._director.direct(self._headers, body, self._subset, now)
@@ -234,7 +232,6 @@ class Exchange:
             return self._picked(outcome, now)
         if self._answer is None:
             raise ExchangeError("the pick was deferred, but nothing listens with on_answer")
-        self._phase = _Phase.DEFERRED
         self._deferral = outcome
         if body:
             self._body.join(body)
@@ -243,7 +240,7 @@ class Exchange:
 
     def _settle(self, outcome: Pick | Exception, now: float) -> None:
         self._deferral = None
-        if self._phase is not _Phase.DEFERRED or self._answer is None or self._fail is None:
+        if not self.state.waits or self._answer is None or self._fail is None:
             if isinstance(outcome, Pick):
                 self._director.release(outcome, now)
         elif isinstance(outcome, Pick):
@@ -254,19 +251,21 @@ class Exchange:
             self._fail(_failed(outcome))
 
     def _picked(self, pick: Pick, now: float) -> list[Answer]:
+        waited = self.state
         self._pick = pick
-        self._phase = _Phase.PICKED
+        self.state = waited.after_pick()
         if self._observer is not None:
             self._observer.picked(pick, now)
-        if not self._headers_only and self._mode not in _DUPLEX:
+        whole = waited is ExchangeState.WAITING_BODY
+        if whole and self._mode not in _DUPLEX:
             return [answers.picked(pick, self._rules.version, self._controls, "request_body")]
         answer = answers.picked(pick, self._rules.version, self._controls, "request_headers")
-        if self._headers_only and not self._held:
+        if whole or waited is ExchangeState.WAITING_PIECES:
+            return [answer, *answers.streamed("request_body", self._body.forget(), end_of_stream=whole)]
+        if waited is not ExchangeState.WAITING_TRAILERS:
             return [answer]
-        pieces = self._body.forget()
-        if not self._trailers:
-            return [answer, *answers.streamed("request_body", pieces, end_of_stream=not self._passing)]
         # trailers close the stream, and Envoy 1.40 fails a request that is answered a body it never had
+        pieces = self._body.forget()
         body = answers.streamed("request_body", pieces, end_of_stream=False) if pieces else []
         return [answer, *body, answers.unchanged("request_trailers")]
 
@@ -277,7 +276,7 @@ class Exchange:
             self._answer([answer])
 
     def _reject(self, rejection: Rejection, now: float) -> bytes:
-        self._phase = _Phase.OVER
+        self.state = ExchangeState.OVER
         self._body.drop()
         if self._observer is not None:
             self._observer.rejected(rejection, now)
@@ -287,12 +286,20 @@ class Exchange:
         self._abandon()
         if message.HasField("protocol_config"):
             self._response_mode = message.protocol_config.response_body_mode
-            self._response_flows = self._response_mode in _DUPLEX
-        self._response_flows &= not message.response_headers.end_of_stream
-        if self._pick is not None and not self.responded:
+        if self._pick is None:
+            self._body.drop()
+        elif self.state < ExchangeState.BOTH_PASS:
             self._report(self._pick, message, now)
-        self.responded = True
+        passes = self._response_mode in _DUPLEX and not message.response_headers.end_of_stream
+        self.state = self.state.after_response_headers(body_passes=passes)
         return [answers.unchanged("response_headers")]
+
+    def _response_body(self, message: ProcessingRequest) -> list[Answer]:
+        if self._response_mode not in _DUPLEX and self._response_mode != _UNSTATED:
+            return [answers.unchanged("response_body")]
+        piece = message.response_body
+        self.state = self.state.after_response_piece(last=piece.end_of_stream)
+        return answers.streamed("response_body", (piece.body,), end_of_stream=piece.end_of_stream)
 
     def _report(self, pick: Pick, message: ProcessingRequest, now: float) -> None:
         served = protocol.parse_served(message.metadata_context)

@@ -1,4 +1,4 @@
-"""What the sources have that foreign bytes could take time or memory with: patterns, caches, collections of a module."""
+"""What the sources have that foreign bytes could take time or memory with: patterns, splits, caches, collections of a module."""
 
 import ast
 import importlib
@@ -89,6 +89,19 @@ def collections() -> dict[str, Found]:
             ):
                 name = f"{path} {_target(node)}"
                 found[name] = Found(name, node.lineno, node)
+    return found
+
+
+def splits() -> dict[str, Found]:
+    """Each call that makes as many strings of one as somebody else wrote separators."""
+    found: dict[str, Found] = {}
+    for path, tree in sources():
+        for owner, call in _calls(tree):
+            if _called(call).startswith("re.") or not isinstance(call.func, ast.Attribute):
+                continue
+            if call.func.attr in ("split", "rsplit", "splitlines"):
+                name = _free(f"{path} {owner}", found)
+                found[name] = Found(name, call.lineno, call)
     return found
 
 

@@ -1,4 +1,4 @@
-"""What strangers send is read in time and memory in proportion to its size: every pattern, cache and collection of ours.
+"""What strangers send is read in time and memory in proportion to its size: every pattern, cache, split and collection of ours.
 
 Whoever adds one adds a line to a table here, after thinking of who fills it; the failure says which.
 """
@@ -44,8 +44,6 @@ PATTERNS: Mapping[str, Read] = {
     "dispatcher/config/config_file.py _QUOTED": Read(),
     "dispatcher/config/config_file.py _VARIABLE": Read(("${",)),
     "dispatcher/cli/flags.py _AUTHORITY": Read(("://",)),
-    "dispatcher/gates/page.py _ESCAPE": Read(),
-    "dispatcher/gates/page.py _LABEL": Read(("a=", 'a="')),
     "dispatcher/gates/page.py _SAMPLE": Read(("{", '{a="', " 1", " 1 1", "{} 1 #")),
     "dispatcher/config/os_reason.py _NUMBERED": Read(("[Errno ",)),
     "dispatcher/delivery/outgoing.py _NAME": Read(),
@@ -58,6 +56,7 @@ PATTERNS: Mapping[str, Read] = {
     "epp/scraping/engines.py _PREFIX": Read(("a{", "a ")),
     "epp/config/flag_values.py _number": Read(),
     "runtime/http1/answer.py _CHUNK_SIZE": Read(("1", "1;")),
+    "runtime/http1/answer.py _FIELD_LINES": Read(("\r\n", "\r\na", "\r\na:")),
     "runtime/http1/answer.py _FIELD": Read(("\r\nconnection:",)),
     "runtime/http1/answer.py _LENGTH": Read(),
     "runtime/http1/answer.py _STATUS": Read(("HTTP/1.1 200 ",)),
@@ -65,12 +64,12 @@ PATTERNS: Mapping[str, Read] = {
     "runtime/addresses.py split_authority": Read(),
     "runtime/durations.py _GO_PART": Read(("1.", "."), longest=128),
     "runtime/durations.py _PART": Read(("1.",), longest=128),
+    "runtime/prometheus_labels.py _ESCAPE": Read(),
+    "runtime/prometheus_labels.py _LABEL": Read(("a=", 'a="')),
     "runtime/sizes.py _QUANTITY": Read(("1.", "+")),
     "runtime/sizes.py _SIZE": Read(),
     "epp/telemetry/label_values.py _UNFIT": Read(),
     "epp/scraping/metrics_page.py _COUNT": Read(),
-    "epp/scraping/metrics_page.py _ESCAPE": Read(),
-    "epp/scraping/metrics_page.py _LABEL": Read(("a=", 'a="')),
     "epp/scraping/metrics_page.py _LIMIT": Read(),
     "epp/scraping/metrics_page.py _SAMPLE": Read(("{", '{a="', " 1", " 1 1")),
     "epp/scraping/metrics_page.py _WORD": Read(),
@@ -97,8 +96,38 @@ CACHES: Mapping[str, str] = {
     "epp/request/inference_api.py _known_end": "256 ends of paths of 64 characters",
     "epp/request/subset.py _remembered": "8,192 addresses of at most _LONGEST_ADDRESS characters",
     "epp/wire/server/body_message.py _before": "numbers",
+    "runtime/entry_points.py _claims": "8 groups, of what is installed on this machine",
 }
 """What bounds each, in entries and in the bytes of one."""
+
+SPLITS: Mapping[str, str] = {
+    "runtime/addresses.py check_host": "the operator's URL or endpoints file",
+    "runtime/http1/answer.py HeaderFields": "_HEAD bytes",
+    "runtime/http1/answer.py AnswerReader": "_HEAD bytes",
+    "runtime/http1/answer.py AnswerReader 2": "_HEAD bytes",
+    "runtime/entry_points.py in_one_line": "a message of an installed package",
+    "discovery/filesystem/file_events.py is_network_filesystem": "the kernel's",
+    "discovery/filesystem/file_events.py is_network_filesystem 2": "the kernel's",
+    "discovery/filesystem/file_events.py is_network_filesystem 3": "the kernel's",
+    "discovery/kubernetes/kubeconfig.py _exists": "the operator's $KUBECONFIG",
+    "discovery/static/endpoints_file.py parse_hosts": "the operator's URL",
+    "discovery/static/endpoints_file.py yaml_problem": "a message of the YAML reader",
+    "discovery/static/source.py _one_line": "a message of the YAML reader",
+    "registry/kubernetes/pod.py parse_labels": "the labels of our own Pod, as the kubelet writes them",
+    "epp/config/tls_rules.py cipher_suites": "the operator's flag",
+    "epp/endpoints/datastore.py Datastore": "two splits at most",
+    "epp/envoy/flags.py parse": "the operator's flag",
+    "epp/request/inference_api.py _known_end": "_TAIL characters",
+    "epp/request/subset.py Subset": "its separators are counted before: _MOST_DESTINATIONS",
+    "epp/scraping/engines.py Series": "the operator's configuration",
+    "epp/scraping/engines.py Engine": "the operator's configuration",
+    "epp/scraping/metrics_page.py _names": "_LINE bytes",
+    "epp/telemetry/exposition.py form_of": "a header field as aiohttp bounds it: 8,190 bytes",
+    "epp/telemetry/exposition.py form_of 2": "a part of the same",
+    "dispatcher/broker/redis/records.py dead_letter": "three splits at most",
+    "dispatcher/delivery/outgoing.py _bare": "the path of a message, whose size its queue bounds",
+}
+"""What bounds the text that each takes apart, or the parts."""
 
 COLLECTIONS: Mapping[str, str] = {
     "registry/filesystem/locks.py _held": "weak: the locks that this process holds",
@@ -113,9 +142,10 @@ COLLECTIONS: Mapping[str, str] = {
     [
         ("PATTERNS", foreign_bytes.patterns, PATTERNS, "Read((what leads into it, ...)),"),
         ("CACHES", foreign_bytes.caches, CACHES, '"what bounds its entries, and the bytes of one",'),
+        ("SPLITS", foreign_bytes.splits, SPLITS, '"what bounds its text or its parts",'),
         ("COLLECTIONS", foreign_bytes.collections, COLLECTIONS, '"what bounds it",'),
     ],
-    ids=["patterns", "caches", "collections"],
+    ids=["patterns", "caches", "splits", "collections"],
 )
 def test_every_one_is_known(
     table: str, look: Callable[[], dict[str, Found]], listed: Mapping[str, object], line: str

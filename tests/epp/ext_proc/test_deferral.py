@@ -120,3 +120,34 @@ def test_a_tunnel_waits_for_the_answer_to_its_headers(
     if not ended:
         (later,) = exchange.ask(messages.body(b"more", end_of_stream=False), 6)
         assert later.request_body.response.body_mutation.streamed_response.body == b"more"
+
+
+@pytest.mark.parametrize("pieces", [[], [b"abc"]])
+def test_trailers_of_a_tunnel_wait_for_the_answer_to_its_headers(
+    director: Any, messages: Any, picking: Any, pieces: list[bytes]
+) -> None:
+    director.outcome = later = Later()
+    said: list[ProcessingResponse] = []
+    exchange = ReadExchange(director, ExchangeSettings())
+    exchange.on_answer(lambda answers: said.extend(read(answers)), lambda error: None)
+    exchange.ask(messages.headers({"upgrade": "websocket"}), 0)
+    for piece in pieces:
+        assert exchange.ask(messages.body(piece, end_of_stream=False), 0) == []
+    assert exchange.ask(messages.trailers(), 0) == []
+    later.settle(picking("10.0.0.5:8000"), 5)
+    kinds = [answer.WhichOneof("response") for answer in said]
+    assert kinds == ["request_headers", *["request_body"] * len(pieces), "request_trailers"]
+
+
+def test_what_the_data_plane_answers_itself_is_picked_for_no_more(
+    deferred: Deferred, director: Any, messages: Any, picking: Any
+) -> None:
+    kinds = [
+        answer.WhichOneof("response") for answer in deferred.exchange.ask(messages.response_headers("504"), 5)
+    ]
+    assert kinds == ["response_headers"]
+    assert deferred.later.abandoned
+    chosen = picking("10.0.0.5:8000")
+    deferred.later.settle(chosen, 6)  # a director that settles all the same
+    assert deferred.answers == []
+    assert director.released == [chosen]
