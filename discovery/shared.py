@@ -8,10 +8,10 @@ from functools import partial
 
 from discovery.copy_on_write import FrozenDict
 from discovery.errors import DiscoveryTimeoutError, MetadataUnavailableError
+from discovery.explanation import in_full
 from discovery.instance import Instance, MetadataReader
 from discovery.metadata.client import MetadataClient
 from discovery.metadata.follower import DocumentFollower, FollowRules
-from discovery.remedy import in_full
 from discovery.source import Candidate, ComponentKey, PersistentSnapshot, Snapshot, Source, needs_documents
 from discovery.watch import Truth
 

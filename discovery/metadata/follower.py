@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from discovery.copy_on_write import CopyOnWriteDict
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
+from discovery.explanation import in_full
 from discovery.instance import Instance
 from discovery.metadata.client import MetadataAnswer, MetadataClient
 from discovery.metadata.document import NO_DOCUMENT, MetadataDocument, read_metadata
 from discovery.metadata.followed_worker import Followed
 from discovery.metadata.schedule import Pace
-from discovery.remedy import in_full
 from discovery.watch import Subscription, Truth
 
 log = logging.getLogger(__name__)

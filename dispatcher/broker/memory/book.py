@@ -5,9 +5,9 @@ A request is waiting (pending or delayed), or claimed, or it has a result. Nothi
 
 from collections import Counter, deque
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from dispatcher.broker.memory.entry import Entry, EntryListener
 from dispatcher.broker.memory.order import FairOrder, QueuePosition, Timeline
 from dispatcher.broker.memory.results import ResultShelf
 from dispatcher.broker.message import (
@@ -32,6 +32,35 @@ from dispatcher.broker.validation import (
     error_payload,
     past,
 )
+
+
+class EntryListener(Protocol):
+    """Who is told what happened in a book."""
+
+    def claimable(self) -> None:
+        """Something may be claimable, now or at another time than before."""
+
+    def done(self) -> None:
+        """There is one more result."""
+
+    def cancelled(self, owner: str, fence: str) -> None:
+        """A claim's request was cancelled."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """A request that has no result yet. `until_ms`: the end of its delay or of its lease."""
+
+    place: QueuePosition
+    request: Request
+    state: State = State.PENDING
+    delivery: int = 0
+    attempt: int = 0
+    lapses: int = 0
+    fence: str = ""
+    owner: str = ""
+    charge: float = 0.0
+    until_ms: int = 0
 
 
 class QueueBook:

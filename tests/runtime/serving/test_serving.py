@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 import pytest
 from aiohttp import web
 
+from runtime.serving.acceptor import EVERY, Repeated
 from runtime.serving.pages import Bounds, PageServer
-from runtime.serving.repeated import EVERY, Repeated
 from runtime.serving.sockets import listening_sockets
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
