@@ -28,7 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
 def _run(given: Sequence[str]) -> int:
     from dispatcher.broker.queue import QueueError
     from dispatcher.cli.batch_file import BatchFileError
-    from dispatcher.config.config_error import DispatcherConfigError
+    from runtime.config.problems import ConfigError
 
     try:
         return asyncio.run(_work(_chosen(given)))
@@ -38,7 +38,7 @@ def _run(given: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return output_unwanted()
-    except (DispatcherConfigError, BatchFileError, QueueError, OSError) as error:
+    except (ConfigError, BatchFileError, QueueError, OSError) as error:
         return complain(error)
 
 

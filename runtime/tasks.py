@@ -1,4 +1,4 @@
-"""Tasks with an owner: who starts one ends it, and waits until it is over.
+"""Tasks with an owner: who starts one cancels it in the end, and waits until it is over.
 
 A failure that nobody else would read goes to the loop's exception handler, which logs it.
 """
@@ -29,10 +29,10 @@ async def first_of(*awaitables: Awaitable[Result]) -> Result:
         for task in tasks:
             if task.done() and task is not first:
                 _report_failure(task)
-        await end(*tasks)
+        await cancel_and_wait(*tasks)
 
 
-async def end(*tasks: asyncio.Future[Any]) -> None:
+async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
     """Cancel them and wait until all are over, as `until_done` does.
 
     What one raises while it ends is reported: its owner leaves, and nobody else would hear of it. What a task raised
@@ -64,17 +64,17 @@ async def until_done(*futures: asyncio.Future[Any]) -> None:
 
 @asynccontextmanager
 async def background(work: Coroutine[Any, Any, object], name: str | None = None) -> AsyncIterator[None]:
-    """Run `work` beside the block and end it with the block; if it fails, that is reported."""
+    """Run `work` beside the block, which cancels it in the end; if it fails, that is reported."""
     tasks = BackgroundTasks()
     tasks.start(work, name)
     try:
         yield
     finally:
-        await tasks.end()
+        await tasks.aclose()
 
 
 class BackgroundTasks:
-    """The tasks of one owner, who calls `end`. One that is over is forgotten; if it failed, that is reported at once."""
+    """The tasks of one owner, who calls `aclose`. One that is over is forgotten; if it failed, that is reported at once."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -84,7 +84,7 @@ class BackgroundTasks:
         self._tasks.add(task)
         task.add_done_callback(self._over)
 
-    async def end(self) -> None:
+    async def aclose(self) -> None:
         """Cancel them and wait until all are over, as `until_done` does. Idempotent."""
         running = list(self._tasks)
         for task in running:

@@ -14,7 +14,7 @@ from dispatcher.cli.batch_file import BatchFileError, BatchLine, result_line
 from dispatcher.cli.failures import Failures
 from dispatcher.cli.progress import Progress
 from runtime.command_line import program
-from runtime.tasks import background, end
+from runtime.tasks import background, cancel_and_wait
 
 AT_ONCE = 64
 """Requests submitted, or waited for, at the same time."""
@@ -203,5 +203,5 @@ async def _all(items: Iterable[A], work: Callable[[A], Awaitable[T]]) -> list[T]
     try:
         await asyncio.gather(*tasks)
     finally:
-        await end(*tasks)
+        await cancel_and_wait(*tasks)
     return [results[index] for index in range(len(results))]

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from runtime.tasks import BackgroundTasks, background, end, first_of, until_done
+from runtime.tasks import BackgroundTasks, background, cancel_and_wait, first_of, until_done
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ async def test_ending_waits_whoever_cancels() -> None:
     sleeper = Sleeper()
     task = asyncio.create_task(sleeper.run())
     await sleeper.began.wait()
-    ending = asyncio.create_task(end(task))
+    ending = asyncio.create_task(cancel_and_wait(task))
     await asyncio.sleep(0)
     ending.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -120,23 +120,23 @@ async def test_what_a_task_raises_while_it_ends_is_reported(reported: list[str])
     sleeper = Sleeper(OSError("the disk is full"))
     task = asyncio.create_task(sleeper.run(), name="a writer")
     await sleeper.began.wait()
-    await end(task)
+    await cancel_and_wait(task)
     assert reported == ["a writer failed in the background: the disk is full"]
 
 
 async def test_what_a_task_raised_before_is_left_to_its_reader(reported: list[str]) -> None:
     task = asyncio.create_task(_fails(ValueError("a fault")))
     await asyncio.wait([task])
-    await end(task)
+    await cancel_and_wait(task)
     assert not reported
     with pytest.raises(ValueError, match="a fault"):
         task.result()
 
 
 async def test_nothing_to_end_is_no_fault() -> None:
-    await end()
+    await cancel_and_wait()
     await until_done()
-    await BackgroundTasks().end()
+    await BackgroundTasks().aclose()
 
 
 async def test_background_work_ends_with_its_block() -> None:
@@ -162,7 +162,7 @@ async def test_the_tasks_of_one_owner_end_together_and_again() -> None:
     for sleeper in sleepers:
         tasks.start(sleeper.run())
         await sleeper.began.wait()
-    await tasks.end()
+    await tasks.aclose()
     assert all(sleeper.ended for sleeper in sleepers)
-    await tasks.end()
+    await tasks.aclose()
     assert not _others()
