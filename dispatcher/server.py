@@ -30,6 +30,7 @@ from runtime.addresses import authority
 from runtime.os_reason import os_reason
 from runtime.serving.pages import Bounds, PageServer
 from runtime.serving.sockets import ListenError, listening_sockets
+from runtime.tasks import cancel_and_wait
 
 CONNECTIONS = 2048
 """Open at once; whoever waits for a result holds one."""
@@ -55,7 +56,7 @@ def _unwatched(observer: DispatchObserver, _: str) -> DispatchObserver:
 class DispatcherServer:
     """Entered: the broker answered and every queue is open. Raises ConfigError, QueueError, ListenError.
 
-    Left: what was on its way is handed back, and every answer that came is stored.
+    Left: what was on its way is released to its queue, and every answer that came is stored.
     """
 
     def __init__(self, config: Config, *, watched: Watched = _unwatched) -> None:
@@ -138,7 +139,7 @@ class DispatcherServer:
                 f"cannot listen on {listen.host} port {listen.port}: {why}; {_LISTEN}"
             ) from error
         pages = PageServer(app, listening, "the front door", Bounds(CONNECTIONS))
-        self._stack.push_async_callback(pages.stop)
+        self._stack.push_async_callback(pages.aclose)
         await pages.start()
         self._address = authority(listen.host, pages.port)
 
@@ -202,9 +203,4 @@ class DispatcherServer:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        self._stack.push_async_callback(_ended, task)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
+        self._stack.push_async_callback(cancel_and_wait, task)

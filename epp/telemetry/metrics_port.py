@@ -46,7 +46,7 @@ async def serving(app: web.Application, settings: Settings, start: Start) -> Asy
             )
         yield address
     finally:
-        await pages.stop()
+        await pages.aclose()
 
 
 def _tls(settings: Settings, start: Start) -> ssl.SSLContext | None:

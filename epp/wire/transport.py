@@ -44,8 +44,8 @@ class Listener(Protocol):
     def address(self) -> str:
         """`host:port`, IPv6 in brackets."""
 
-    async def stop(self, grace: float | None) -> None:
-        """Take no new streams; those that are open get `grace` seconds to end by themselves."""
+    async def drain(self, timeout: float | None) -> None:
+        """Take no new streams; those that are open get `timeout` seconds to end by themselves, none for None."""
 
     async def __aenter__(self) -> Self: ...
 
