@@ -8,10 +8,10 @@ from functools import partial
 
 from discovery.copy_on_write import FrozenDict
 from discovery.errors import DiscoveryTimeoutError, MetadataUnavailableError
+from discovery.explanation import in_full
 from discovery.instance import Instance, MetadataReader
 from discovery.metadata.client import MetadataClient
 from discovery.metadata.follower import DocumentFollower, FollowRules
-from discovery.remedy import in_full
 from discovery.source import Candidate, ComponentKey, PersistentSnapshot, Snapshot, Source, needs_documents
 from discovery.watch import Truth
 
@@ -55,10 +55,10 @@ class SharedWatch:
         """Report: contact to the source is lost."""
         self.membership.degrade(reason)
 
-    async def stop(self) -> None:
+    async def aclose(self) -> None:
         await _join(self._run)
 
-    async def end(self, error: Exception) -> None:
+    async def fail(self, error: Exception) -> None:
         """Stop for everybody: whoever waits or reads here gets `error`."""
         self.membership.fail(error)
         if self._follower is not None:

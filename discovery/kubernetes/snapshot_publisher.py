@@ -8,9 +8,9 @@ from typing import Final
 
 from discovery.errors import ForbiddenError
 from discovery.kubernetes.merge import MergedSet
-from discovery.kubernetes.rbac import LIST_SLICES, explain_refusal
 from discovery.kubernetes.recovery import Lost
 from discovery.kubernetes.reflector import Contact, Deleted, Listed, News, Put
+from discovery.kubernetes.refusal import LIST_SLICES, explain_refusal
 from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.wire import EndpointSlice
 from discovery.source import Report

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from discovery.kubernetes.rbac import GET_SERVICES, LIST_PODS, LIST_SLICES, Right
+from discovery.kubernetes.refusal import GET_SERVICES, LIST_PODS, LIST_SLICES, Right
 from discovery.kubernetes.selection import ServiceSelection
 from discovery.source import ComponentKey
 from epp.config.flags import parse as parse_epp_flags

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.problems import ConfigError
 from epp.config.validate import validate
 from epp.scheduling.profile import SchedulerProfile
+from runtime.config.problems import ConfigError
 from tests.installed_package import install, see
 
 MODULE = """\
