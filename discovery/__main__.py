@@ -13,13 +13,14 @@ from typing import Any
 
 import discovery
 from discovery.check import Verdict, check_contract
-from discovery.command_line import Parser, ShowVersion, complain
 from discovery.events import InstanceEvent
 from discovery.explanation import Explanation
 from discovery.instance import Instance
 from discovery.metadata.serving_address import Located, locate, locate_all
 from discovery.same_address import sharing
+from runtime.command_line import INTERRUPTED, SUCCEEDED, Parser, ShowVersion, complain, output_unwanted
 from runtime.serving.descriptors import raise_limit
+from runtime.signals import cancel_on
 
 _SHOWN = 400
 """Characters of a document in a line for people."""
@@ -39,12 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(asyncio.run(options.run(options)))
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except asyncio.CancelledError:  # SIGTERM
-        return 0
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return SUCCEEDED
+    except BrokenPipeError:
+        return output_unwanted()
     except (discovery.AdsumError, ValueError, OSError) as error:
         return complain(error)
 
@@ -141,7 +141,7 @@ async def _say_nobody(service: discovery.ServiceDiscovery, options: argparse.Nam
 
 
 async def _watch(options: argparse.Namespace) -> int:
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)  # type: ignore[union-attr]  # a coroutine under asyncio.run has a task
+    cancel_on(signal.SIGTERM)
     async with (
         discovery.open(options.discovery, token=_token()) as service,
         service.watch(options.namespace, options.component, metadata=options.metadata) as stream,

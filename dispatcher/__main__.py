@@ -1,12 +1,10 @@
 """`python -m dispatcher --config FILE`: the dispatcher. `submit`, `status`, `cancel`, `dead-letters`: for people."""
 
 import asyncio
-import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 
-STOPPED = 130
-"""The exit code of a command that was ended by Ctrl-C."""
+from runtime.command_line import FAILED, INTERRUPTED, complain, not_installed, output_unwanted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,9 +13,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(given)
     except ModuleNotFoundError as missing:  # the dispatcher's libraries are an extra
-        from discovery.command_line import not_installed
-
-        sys.exit(f"error: {not_installed(missing, 'dispatcher')}")
+        return complain(not_installed(missing, "dispatcher"), FAILED)
 
 
 def _run(given: Sequence[str]) -> int:
@@ -30,18 +26,11 @@ def _run(given: Sequence[str]) -> int:
     except KeyboardInterrupt:
         if given[:1] == ["submit"]:
             print("stopped; what was submitted stays, the same command goes on from here", file=sys.stderr)
-        return STOPPED
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return INTERRUPTED
+    except BrokenPipeError:
+        return output_unwanted()
     except (DispatcherConfigError, BatchFileError, QueueError, OSError) as error:
-        return _complain(error)
-
-
-def _complain(error: Exception) -> int:
-    from discovery.command_line import complain  # half a second of imports, for who fails only
-
-    return complain(error)
+        return complain(error)
 
 
 def _chosen(given: Sequence[str]) -> Callable[[], Awaitable[int]]:

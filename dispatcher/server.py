@@ -30,6 +30,7 @@ from dispatcher.web.frontdoor import Door, FrontDoor
 from runtime.addresses import authority
 from runtime.serving.pages import Bounds, PageServer
 from runtime.serving.sockets import listening_sockets
+from runtime.tasks import end
 
 CONNECTIONS = 2048
 """Open at once; whoever waits for a result holds one."""
@@ -206,9 +207,4 @@ class DispatcherServer:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        self._stack.push_async_callback(_ended, task)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
+        self._stack.push_async_callback(end, task)

@@ -13,6 +13,7 @@ from dispatcher.broker.queue import ConflictError, Queue, QueueError, State
 from dispatcher.cli.batch_file import BatchFileError, BatchLine, result_line
 from dispatcher.cli.failures import Failures
 from dispatcher.cli.progress import Progress
+from runtime.tasks import background, end
 
 AT_ONCE = 64
 """Requests submitted, or waited for, at the same time."""
@@ -151,12 +152,8 @@ async def collect(
         failures.see(one.line.custom_id, result)
         progress.at("answered", done, len(submitted))
 
-    watching = asyncio.create_task(watch())
-    try:
+    async with background(watch()):
         await _all(submitted, wait)
-    finally:
-        watching.cancel()
-        await asyncio.wait([watching])
     return failures
 
 
@@ -205,7 +202,5 @@ async def _all(items: Iterable[A], work: Callable[[A], Awaitable[T]]) -> list[T]
     try:
         await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await end(*tasks)
     return [results[index] for index in range(len(results))]

@@ -5,8 +5,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from runtime.command_line import Parser, ShowVersion
 from runtime.durations import parse_duration
 from runtime.quoting import quoted
 
@@ -16,26 +17,12 @@ COMMANDS = ("submit", "status", "cancel", "dead-letters")
 _AUTHORITY = re.compile(r"://([^\s'\"]++)")
 
 
-class DispatcherParser(argparse.ArgumentParser):
-    """As `discovery.command_line.Parser`, which takes half a second to import; quotes no password of a URL."""
+class DispatcherParser(Parser):
+    """Quotes no password of a URL."""
 
     def error(self, message: str) -> NoReturn:
         """Say it in one line; exit code 2."""
-        from discovery.command_line import Parser
-
-        Parser(prog=self.prog).error(_AUTHORITY.sub(_without_credentials, message))
-
-
-class _ShowVersion(argparse.Action):
-    """As `discovery.command_line.ShowVersion`, imported for who asks only."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
-        super().__init__(option_strings, dest, nargs=0, help="show adsum's version and exit")
-
-    def __call__(self, *_: Any) -> NoReturn:
-        from discovery.command_line import show_version
-
-        show_version()
+        super().error(_AUTHORITY.sub(_without_credentials, message))
 
 
 def complain(message: str) -> NoReturn:
@@ -66,7 +53,7 @@ def parse_serve(arguments: Sequence[str]) -> ServeFlags:
     parser.add_argument(
         "--dry-run", action="store_true", help="say what each gate would let go now, send nothing, and exit"
     )
-    parser.add_argument("--version", action=_ShowVersion)
+    parser.add_argument("--version", action=ShowVersion)
     parser.add_argument("-v", action="count", default=0, help="more of what happens; twice: everything")
     given = parser.parse_args(arguments)
     return ServeFlags(given.config, given.dry_run, given.v)

@@ -8,6 +8,7 @@ from dispatcher.cli import batch_file as batchfile
 from dispatcher.cli.flags import SubmitFlags
 from dispatcher.cli.queue_locator import opened
 from dispatcher.config.config_error import DispatcherConfigError
+from runtime.command_line import ANSWERS_ARE_ERRORS, SUCCEEDED
 
 
 async def submit(flags: SubmitFlags) -> int:
@@ -45,7 +46,7 @@ async def submit(flags: SubmitFlags) -> int:
     _say(
         f"{len(everything)} answers in {flags.results}, {answered} of them from before; of the others {failures}"
     )
-    return 3 if failures.total else 0
+    return ANSWERS_ARE_ERRORS if failures.total else SUCCEEDED
 
 
 def _say(text: str) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -27,6 +27,7 @@ from dispatcher.gates.meter import Meters
 from dispatcher.pump.lane import Lane
 from dispatcher.pump.slots import Slots
 from dispatcher.telemetry.observer import DispatchObserver
+from runtime.tasks import BackgroundTasks, end
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class Lanes:
         self._slots: dict[str, Slots] = {}
         self._outages: dict[str, Outage] = {}
         self._running: dict[str, Running] = {}
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._retiring = BackgroundTasks()
         self._retired: list[Running] = []
 
     async def __aenter__(self) -> Self:
@@ -104,8 +105,7 @@ class Lanes:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._retiring:
-            task.cancel()
+        await self._retiring.end()
         everything = [*self._running.values(), *self._retired]
         await asyncio.gather(*(running.close() for running in everything))
 
@@ -150,7 +150,7 @@ class Lanes:
         landing = [asyncio.ensure_future(running.lane.landed()) for running in everything]
         if landing:
             _, late = await asyncio.wait(landing, timeout=timeout)
-            await _end(late)
+            await end(*late)
 
     def _runs(self, name: str, wanted: Wanted) -> bool:
         running = self._running.get(name)
@@ -187,9 +187,7 @@ class Lanes:
         running = self._running.pop(name)
         await running.retire()
         self._retired.append(running)
-        task = asyncio.create_task(self._close_when_landed(running))
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
+        self._retiring.start(self._close_when_landed(running), f"retire {name}")
 
     async def _close_when_landed(self, running: Running) -> None:
         await running.lane.landed()
@@ -220,10 +218,3 @@ def trusted(target: TargetConfig) -> ssl.SSLContext | None:
             f"targets.{target.name}.ca_file",
             f"no certificates in {target.ca_file}: {os_reason(error)}; expected a PEM file that this user can read",
         ) from error
-
-
-async def _end(tasks: Iterable[asyncio.Future[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks := list(tasks):
-        await asyncio.wait(tasks)

@@ -7,7 +7,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from discovery.command_line import Parser, ShowVersion
 from discovery.static.endpoints_file import parse_host
 from epp.config import go_flags
 from epp.config.flag_values import (
@@ -25,6 +24,7 @@ from epp.config.metric_flags import METRIC_FLAGS
 from epp.config.settings import Settings, TransportKind
 from epp.config.tls_rules import TlsRules
 from epp.ext_proc.protocol import ProtocolVersion
+from runtime.command_line import Parser, ShowVersion
 
 
 def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from discovery.command_line import WRONG_INPUT, Parser, complain
 from epp.config.installed import GROUP
 from epp.config.picker_config import PickerConfig, load_config
 from epp.config.problems import ConfigError
+from runtime.command_line import FAILED, WRONG_INPUT, Parser, complain
 from runtime.entry_points import PluginError
 
 _LONGEST: Final = 1024 * 1024
@@ -54,7 +54,7 @@ def validate(arguments: Sequence[str]) -> int:
     except PluginError as error:
         return complain(error, 1)
     except ConfigError as error:
-        return complain(error, WRONG_INPUT if isinstance(error.__cause__, OSError) else 1)
+        return complain(error, WRONG_INPUT if isinstance(error.__cause__, OSError) else FAILED)
     sys.stdout.writelines(
         f"{line}\n" for line in (f"{path} is sound", *_in_words(config), *_offered(installed))
     )

@@ -3,10 +3,10 @@
 import argparse
 from collections.abc import Sequence
 
-from discovery.command_line import Parser
 from epp.config.flag_values import boolean, port
 from epp.envoy.config import EnvoySettings
 from epp.envoy.json_values import Address
+from runtime.command_line import Parser
 from runtime.durations import parse_go_duration, write_duration
 
 BODY_MODES = ("FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "NONE")

@@ -1,16 +1,27 @@
-"""How our programs refuse: one line on stderr, `error: what was wrong; what was expected; what to do`, and an exit code."""
+"""How our programs refuse: one line on stderr, `error: what was wrong; what was expected; what to do`, and an exit code.
+
+The codes are those of argparse (2) and of shells (1, and 128 + signal), not those of sysexits.h: argparse and Python
+know only these, and Kubernetes and systemd tell 0 from all others.
+"""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Final, NoReturn
 
-from discovery.errors import AdsumError
+from runtime.errors import AdsumError
 
+SUCCEEDED: Final = 0
+"""It is done; or a signal came, and the program drained."""
 FAILED: Final = 1
 """What the world around can put right: nobody answers, a port is taken, a right is missing."""
 WRONG_INPUT: Final = 2
 """What the user can put right: an argument, or a file that one names (missing, unreadable, malformed)."""
+ANSWERS_ARE_ERRORS: Final = 3
+"""All is done, but some of the answers that it brought are errors (`dispatcher submit`)."""
+INTERRUPTED: Final = 130
+"""Ctrl-C ended it before its work was done: 128 + SIGINT, as shells count."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -38,7 +49,7 @@ def show_version() -> NoReturn:
         print(f"adsum {version('adsum')}")
     except PackageNotFoundError:
         sys.exit(complain("adsum is not installed, so its version is not known", FAILED))
-    sys.exit(0)
+    sys.exit(SUCCEEDED)
 
 
 def not_installed(missing: ModuleNotFoundError, extra: str) -> str:
@@ -57,6 +68,12 @@ def complain(error: BaseException | str, code: int | None = None) -> int:
     """Print what was wrong and return the exit code; None: the one that follows from the error."""
     print(f"error: {error if isinstance(error, str) else in_words(error)}", file=sys.stderr)
     return code if code is not None else exit_code(error)
+
+
+def output_unwanted() -> int:
+    """After a BrokenPipeError: `| head` has seen enough. The exit code; the interpreter's own last flush is silenced."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return SUCCEEDED
 
 
 def exit_code(error: BaseException | str) -> int:
