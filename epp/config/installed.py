@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from epp.config.catalogue import PLUGINS, PluginType, Role
+from epp.config.declaration import PluginDeclaration
 from epp.config.document import Section
 from epp.config.problems import ConfigError
-from epp.extension import PluginDeclaration
 from runtime.entry_points import PluginGroup, in_one_line
 
 P = TypeVar("P")

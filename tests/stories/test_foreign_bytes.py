@@ -105,6 +105,7 @@ SPLITS: Mapping[str, str] = {
     "runtime/http1/answer.py HeaderFields": "_HEAD bytes",
     "runtime/http1/answer.py AnswerReader": "_HEAD bytes",
     "runtime/http1/answer.py AnswerReader 2": "_HEAD bytes",
+    "runtime/entry_points.py in_one_line": "a message of an installed package",
     "discovery/filesystem/file_events.py is_network_filesystem": "the kernel's",
     "discovery/filesystem/file_events.py is_network_filesystem 2": "the kernel's",
     "discovery/filesystem/file_events.py is_network_filesystem 3": "the kernel's",
