@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from discovery.errors import AdsumError
 from discovery.source import SCHEMES
-from runtime.command_line import INTERRUPTED, Parser, ShowVersion, complain, output_unwanted
+from runtime.command_line import INTERRUPTED, Parser, ShowVersion, complain, output_unwanted, program
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 the answer is bad news, 2 the question was wrong."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    parser = _parser()
+    parser = build_parser()
     if given and given[0].startswith("-") and given[0] not in ("-h", "--help", "--version"):
         parser.error(
             f"{given[0]} stands before the command; expected the command first, its options behind it"
@@ -30,9 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(error)
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="python -m discovery",
+        prog=program("discovery"),
         description="Who is there? Workers are shown the bearer token in $ADSUM_TOKEN, if there is one.",
     )
     parser.add_argument("--version", action=ShowVersion)

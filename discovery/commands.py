@@ -20,7 +20,7 @@ from discovery.metadata.serving_address import Located, locate, locate_all
 from discovery.opening import open, shown_url
 from discovery.same_address import sharing
 from discovery.service import ServiceDiscovery
-from runtime.command_line import SUCCEEDED
+from runtime.command_line import SUCCEEDED, program
 from runtime.serving.descriptors import raise_limit
 from runtime.signals import cancel_on
 
@@ -76,7 +76,7 @@ def _say_unlocated(located: Sequence[Located], options: argparse.Namespace) -> N
         others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         print(
             f"{unknown[0].instance.id}{others}: the URL is the registered one, the metadata cannot be had "
-            f"({unknown[0].problem}); python -m discovery explain {options.namespace} {options.component} says more",
+            f"({unknown[0].problem}); {program('discovery')} explain {options.namespace} {options.component} says more",
             file=sys.stderr,
             flush=True,
         )
@@ -89,7 +89,7 @@ async def _say_nobody(service: ServiceDiscovery, options: argparse.Namespace) ->
     with suppress(AdsumError, TimeoutError):  # the list was told; what is there instead is a courtesy
         async with asyncio.timeout(options.timeout):
             explanation = await service.explain(options.namespace, options.component)
-        asked = f"python -m discovery explain {options.namespace} {options.component} says why"
+        asked = f"{program('discovery')} explain {options.namespace} {options.component} says why"
         waiting = f"{len(explanation.candidates)} not ready, {asked}"
         said += f": {waiting if explanation.candidates else '; '.join(explanation.remarks())}"
     print(said, file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ from discovery.errors import DiscoveryTimeoutError
 from discovery.instance import Instance
 from discovery.service import ServiceDiscovery
 from discovery.watch import InstanceEventStream
-from runtime.tasks import end
+from runtime.tasks import cancel_and_wait
 
 
 async def wait_for_instances(
@@ -51,7 +51,7 @@ async def _enter(stream: InstanceEventStream, listing: Coroutine[Any, Any, objec
     try:
         await asyncio.gather(*both)
     finally:
-        await end(*both)
+        await cancel_and_wait(*both)
 
 
 async def _stable(stream: InstanceEventStream, count: int, stable_for: float) -> list[Instance]:

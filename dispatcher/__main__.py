@@ -1,12 +1,13 @@
 """`python -m dispatcher --config FILE`: the dispatcher. `submit`, `status`, `cancel`, `dead-letters`: for people."""
 
+import argparse
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
 from dispatcher.cli import flags
-from runtime.command_line import FAILED, INTERRUPTED, complain, not_installed, output_unwanted
+from runtime.command_line import FAILED, INTERRUPTED, complain, not_installed, output_unwanted, with_commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,6 +19,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return complain(not_installed(missing, "dispatcher"), FAILED)
 
 
+def build_parser() -> argparse.ArgumentParser:
+    """All that the command line takes: the dispatcher's flags, or a command and its own."""
+    looks = {name: flags.look_parser(name) for name in flags.COMMANDS if name != "submit"}
+    return with_commands(flags.serve_parser(), {"submit": flags.submit_parser(), **looks})
+
+
 def _run(given: Sequence[str]) -> int:
     """What runs is imported after its flags are read: --help need not wait for it."""
     chosen = _chosen(given)
@@ -25,7 +32,7 @@ def _run(given: Sequence[str]) -> int:
 
     from dispatcher.broker.queue import QueueError
     from dispatcher.cli.batch_file import BatchFileError
-    from dispatcher.config.config_error import DispatcherConfigError
+    from runtime.config.problems import ConfigError
 
     try:
         return asyncio.run(_work(chosen()))
@@ -35,7 +42,7 @@ def _run(given: Sequence[str]) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return output_unwanted()
-    except (DispatcherConfigError, BatchFileError, QueueError, OSError) as error:
+    except (ConfigError, BatchFileError, QueueError, OSError) as error:
         return complain(error)
 
 

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 from dispatcher.cli.dry_run import dry_run
 from dispatcher.cli.flags import ServeFlags
-from dispatcher.config.config_error import DispatcherConfigError
 from dispatcher.config.reloading import Reloading, load
-from dispatcher.gates.catalogue import GateConfigError
 from dispatcher.server import DispatcherServer
 from runtime.command_line import FAILED, complain
+from runtime.config.problems import ConfigError
 from runtime.serving.descriptors import raise_limit
 from runtime.signals import stop_signals, until_signalled
 
@@ -34,8 +33,8 @@ async def serve(flags: ServeFlags) -> int:
             return _told_unread(await dry_run(config))
         async with DispatcherServer(config) as server:
             await serve_until_told(server, Reloading(flags.config, config, server))
-    except (DispatcherConfigError, GateConfigError) as error:
-        raise DispatcherConfigError(str(flags.config), str(error)) from error
+    except ConfigError as error:
+        raise error.of_file(flags.config) from error
     return 0
 
 
@@ -44,10 +43,7 @@ def _told_unread(unread: Sequence[str]) -> int:
     if not unread:
         return 0
     said = f"{len(unread)} metrics cannot be read" if len(unread) > 1 else "a metric cannot be read"
-    return complain(
-        f"{said}, so the gate is closed or goes by its fallback; {'; '.join(unread)}",
-        FAILED,
-    )
+    return complain(f"{said}, so the gate is closed or goes by its fallback; {'; '.join(unread)}", FAILED)
 
 
 async def serve_until_told(server: DispatcherServer, reloading: Reloading) -> None:

@@ -1,11 +1,12 @@
 """`python -m epp`: the endpoint picker. `envoy-config`: the Envoy configuration that goes with it. `validate FILE`."""
 
+import argparse
 import sys
 from collections.abc import Sequence
 
 from epp.config import flags
 from epp.envoy import flags as envoy_flags
-from runtime.command_line import FAILED, WRONG_INPUT, complain, not_installed
+from runtime.command_line import FAILED, WRONG_INPUT, complain, not_installed, program, with_commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,6 +16,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _run(given)
     except ModuleNotFoundError as missing:  # the picker's libraries are an extra
         return complain(not_installed(missing, "epp"), FAILED)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All that the command line takes: the picker's flags, or a command and its own."""
+    commands = {"envoy-config": envoy_flags.build_parser(), "validate": flags.validate_parser()}
+    return with_commands(flags.build_parser(), commands)
 
 
 def _run(given: Sequence[str]) -> int:
@@ -28,7 +35,9 @@ def _run(given: Sequence[str]) -> int:
         return validate(file)
     if given and not given[0].startswith("-"):
         said = f"there is no command {given[0]!r}; there are envoy-config and validate"
-        return complain(f"{said}, without a command the picker starts; see python -m epp --help", WRONG_INPUT)
+        return complain(
+            f"{said}, without a command the picker starts; see {program('epp')} --help", WRONG_INPUT
+        )
     settings, verbosity, ignored = flags.parse(given)
     from epp.process import run
 

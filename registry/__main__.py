@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from discovery.instance import ENGINES
-from runtime.command_line import Parser, ShowVersion
+from runtime.command_line import Parser, ShowVersion, program
 from runtime.durations import parse_duration
 from runtime.quoting import quoted
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 left as asked, 1 the worker cannot be registered, 2 the arguments are wrong."""
-    options = _parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     from registry.sidecar.process import run  # after the flags: --help need not wait for what it imports
 
     return run(options)
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="python -m registry",
+        prog=program("registry"),
         description="Register a model server that is not ours: follow its health, publish its metadata, until "
         "SIGTERM. Readers of the metadata need the bearer token in $ADSUM_TOKEN, if there is one.",
     )

@@ -7,7 +7,8 @@ know only these, and Kubernetes and systemd tell 0 from all others.
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, Final, NoReturn
 
 from runtime.errors import AdsumError
@@ -29,6 +30,26 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         sys.exit(complain(f"{message}; see {self.prog} --help", WRONG_INPUT))
+
+
+def program(package: str) -> str:
+    """How to start a program of ours in the form in which this one was started: `adsum epp` or `python -m epp`."""
+    started = PurePath(sys.argv[0] if sys.argv else "")
+    if started.name == "adsum":
+        return f"adsum {package}"
+    if started.parts[-2:] == ("adsum", "__main__.py"):
+        return f"python -m adsum {package}"
+    return f"python -m {package}"
+
+
+def with_commands(
+    parser: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser]
+) -> argparse.ArgumentParser:
+    """`parser` with commands that have parsers of their own; shell completion reads all of it as one."""
+    added = parser.add_subparsers(metavar="COMMAND")
+    for name, command in commands.items():
+        added.add_parser(name, parents=[command], add_help=False, help=command.description)
+    return parser
 
 
 class ShowVersion(argparse.Action):

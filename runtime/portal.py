@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from typing import TypeVar, TypeVarTuple
 
-from runtime.tasks import end
+from runtime.tasks import cancel_and_wait
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
@@ -122,7 +122,7 @@ def _submit(
 def _run(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
     try:
         loop.run_until_complete(ended.wait())
-        loop.run_until_complete(end(*asyncio.all_tasks(loop)))
+        loop.run_until_complete(cancel_and_wait(*asyncio.all_tasks(loop)))
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()

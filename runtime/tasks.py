@@ -1,14 +1,14 @@
-"""Tasks with an owner: who starts one ends it, and waits until it is over. No failure of one goes unheard."""
+"""Tasks with an owner: who starts one cancels it in the end, and waits until it is over.
+
+A failure that nobody else would read goes to the loop's exception handler, which logs it.
+"""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import anyio
-
-log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -17,7 +17,7 @@ async def first_of(*awaitables: Awaitable[Result]) -> Result:
     """The result of the first that is over, or what it raised; the others are cancelled and waited for.
 
     Of several that are over at the same time, the first in the order given counts; what another one of them raised is
-    logged.
+    reported.
     """
     tasks = [asyncio.ensure_future(one) for one in awaitables]
     first = None
@@ -28,14 +28,14 @@ async def first_of(*awaitables: Awaitable[Result]) -> Result:
     finally:
         for task in tasks:
             if task.done() and task is not first:
-                _log_failure(task)
-        await end(*tasks)
+                _report_failure(task)
+        await cancel_and_wait(*tasks)
 
 
-async def end(*tasks: asyncio.Future[Any]) -> None:
+async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
     """Cancel them and wait until all are over, as `until_done` does.
 
-    What one raises while it ends is logged: its owner leaves, and nobody else would hear of it. What a task raised
+    What one raises while it ends is reported: its owner leaves, and nobody else would hear of it. What a task raised
     that was over before is for whoever reads its result.
     """
     running = [task for task in tasks if not task.done()]
@@ -45,7 +45,7 @@ async def end(*tasks: asyncio.Future[Any]) -> None:
         await until_done(*running)
     finally:
         for task in running:
-            _log_failure(task)
+            _report_failure(task)
 
 
 async def until_done(*futures: asyncio.Future[Any]) -> None:
@@ -64,17 +64,17 @@ async def until_done(*futures: asyncio.Future[Any]) -> None:
 
 @asynccontextmanager
 async def background(work: Coroutine[Any, Any, object], name: str | None = None) -> AsyncIterator[None]:
-    """Run `work` beside the block and end it with the block; if it fails, that is logged."""
+    """Run `work` beside the block, which cancels it in the end; if it fails, that is reported."""
     tasks = BackgroundTasks()
     tasks.start(work, name)
     try:
         yield
     finally:
-        await tasks.end()
+        await tasks.aclose()
 
 
 class BackgroundTasks:
-    """The tasks of one owner, who calls `end`. One that is over is forgotten; if it failed, that is logged at once."""
+    """The tasks of one owner, who calls `aclose`. One that is over is forgotten; if it failed, that is reported at once."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -84,7 +84,7 @@ class BackgroundTasks:
         self._tasks.add(task)
         task.add_done_callback(self._over)
 
-    async def end(self) -> None:
+    async def aclose(self) -> None:
         """Cancel them and wait until all are over, as `until_done` does. Idempotent."""
         running = list(self._tasks)
         for task in running:
@@ -93,11 +93,13 @@ class BackgroundTasks:
 
     def _over(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        _log_failure(task)
+        _report_failure(task)
 
 
-def _log_failure(future: asyncio.Future[Any]) -> None:
+def _report_failure(future: asyncio.Future[Any]) -> None:
+    """To the loop's exception handler, as asyncio does later: it logs the error, and a test fails by it."""
     if future.cancelled() or (error := future.exception()) is None:
         return
     name = future.get_name() if isinstance(future, asyncio.Task) else "a future"
-    log.error("%s failed in the background", name, exc_info=error)
+    message = f"{name} failed in the background"
+    future.get_loop().call_exception_handler({"message": message, "exception": error})

@@ -70,7 +70,7 @@ class _Admission(AbstractAsyncContextManager[Slot]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._gate.leave(self._reservation, self._slot)
+        await self._gate.release(self._reservation, self._slot)
 
 
 class LedgerGate:
@@ -121,7 +121,7 @@ class LedgerGate:
         self._held[reservation.id] = reservation
         return reservation
 
-    async def leave(self, reservation: Reservation, slot: Slot) -> None:
+    async def release(self, reservation: Reservation, slot: Slot) -> None:
         """It is over, as `slot` says."""
         del self._held[reservation.id]
         with suppress(QueueError):  # the ledger tells it later, or the lease ends

@@ -115,7 +115,7 @@ class Meter:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._tasks.end()
+        await self._tasks.aclose()
         self._held, self._why = None, "not read any more"
 
     def budget(self) -> Fraction:

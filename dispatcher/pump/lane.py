@@ -13,7 +13,7 @@ from dispatcher.gates.gate import DispatchGate
 from dispatcher.pump.pump import Pump
 from dispatcher.pump.slots import Slots
 from dispatcher.telemetry.observer import DispatchObserver
-from runtime.tasks import BackgroundTasks, end
+from runtime.tasks import BackgroundTasks, cancel_and_wait
 
 SWEEP_EVERY = 1.0
 """Seconds."""
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 
 class Lane:
-    """Entered: it pumps. `retire`: nothing new is claimed. `hand_back`: what is on its way is given back.
+    """Entered: it pumps. `stop_claiming`: nothing new is claimed. `release_claims`: what is on its way is aborted.
 
-    Left: all tasks are gone; what was still on its way is handed back first. `lease` in seconds.
+    Left: all tasks are gone; what was still on its way is released first. `lease` in seconds.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Lane:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.retire()
-        await self.hand_back()
-        await self._upkeep.end()
+        await self.stop_claiming()
+        await self.release_claims()
+        await self._upkeep.aclose()
 
-    async def retire(self) -> None:
-        await self._pumping.end()
+    async def stop_claiming(self) -> None:
+        await self._pumping.aclose()
 
     async def landed(self) -> None:
         """Until nothing is on its way any more."""
@@ -86,8 +86,8 @@ class Lane:
             self._landed.clear()
             await self._landed.wait()
 
-    async def hand_back(self) -> None:
-        """Stop what is being sent and give it back to the queue, at its place; ends that are known are told first."""
+    async def release_claims(self) -> None:
+        """Abort what is being sent and release it to the queue, at its place; ends that are known are told first."""
         flights = list(self._flights.values())
         for flight in flights:
             flight.abort()
@@ -119,7 +119,7 @@ class Lane:
             log.exception("%s: a fault while sending %r", self.queue.name, flight.claim.request.id)
         finally:
             del self._flights[flight.claim.fence]
-            self._slots.give_back(1)
+            self._slots.release(1)
             self._landed.set()
             self._observer.landed()
 
@@ -164,5 +164,5 @@ async def _over(flights: list[Flight], within: float | None = None) -> int:
     if not tasks:
         return 0
     _, late = await asyncio.wait(tasks, timeout=within)
-    await end(*late)
+    await cancel_and_wait(*late)
     return len(late)

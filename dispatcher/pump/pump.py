@@ -135,8 +135,8 @@ class Pump:
             while True:
                 await self._supervised()
         finally:
-            self.standstill.stop()
-            await self._waiting.end()
+            self.standstill.close()
+            await self._waiting.aclose()
 
     async def _supervised(self) -> None:
         try:
@@ -152,13 +152,13 @@ class Pump:
             await asyncio.sleep(FAULT_PAUSE)
 
     async def _turn(self) -> Pause | None:
-        """One round with as many slots as are free; what it does not use is given back before anybody waits."""
+        """One round with as many slots as are free; what it does not use is released before anybody waits."""
         self._unused = await self._slots.take(BATCH)
         try:
             self._let_go.clear()
             return await self._round(self._unused)
         finally:
-            self._slots.give_back(self._unused)
+            self._slots.release(self._unused)
             self._unused = 0
 
     async def _round(self, limit: int) -> Pause | None:
@@ -192,7 +192,7 @@ class Pump:
                 admissions, held_up = left.popleft()
                 await self._claim(admissions, skipped | held_up)
         finally:
-            await _leave([admission for admissions, _ in left for admission in admissions])
+            await _release([admission for admissions, _ in left for admission in admissions])
         return answers.refused
 
     async def _admit(self, candidates: Sequence[DispatchCandidate]) -> Sorted:
@@ -200,11 +200,11 @@ class Pump:
         granted = [answer for answer in answers if isinstance(answer, Admission)]
         for fault in answers:
             if isinstance(fault, BaseException) and not isinstance(fault, RefusedError):
-                await _leave(granted)
+                await _release(granted)
                 raise fault
         sound = [answer for answer in answers if isinstance(answer, Admission | RefusedError)]
         answered = sort_out(candidates, sound)
-        await _leave(answered.back)
+        await _release(answered.back)
         return answered
 
     async def _ask(self, candidate: DispatchCandidate) -> Admission | RefusedError:
@@ -224,7 +224,7 @@ class Pump:
             for claim, admission in paired.pairs:
                 self._send(claim, admission, asked)
         finally:
-            await _leave(left)
+            await _release(left)
         strangers = list(paired.claims)
         try:
             await self._readmit(strangers, asked)
@@ -274,5 +274,5 @@ class Pump:
         await first_of(self._queue.wait(LOOK_AGAIN), self._let_go.wait())
 
 
-async def _leave(admissions: Sequence[Admission]) -> None:
-    await asyncio.gather(*(admission.leave(Outcome.UNUSED) for admission in admissions))
+async def _release(admissions: Sequence[Admission]) -> None:
+    await asyncio.gather(*(admission.release(Outcome.UNUSED) for admission in admissions))

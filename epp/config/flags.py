@@ -23,12 +23,12 @@ from epp.config.metric_flags import METRIC_FLAGS
 from epp.config.settings import Settings, TransportKind
 from epp.config.tls_rules import TlsRules
 from epp.ext_proc.exchange_settings import ProtocolVersion
-from runtime.command_line import Parser, ShowVersion
+from runtime.command_line import Parser, ShowVersion, program
 
 
 def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
     """Settings, verbosity, and the names of flags that were given but change nothing. Exits with 2 on bad input."""
-    parser = _parser()
+    parser = build_parser()
     given, unknown = parser.parse_known_args(arguments)
     if unknown:
         parser.error(_unknown(parser, unknown[0]))
@@ -60,15 +60,19 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
 
 def parse_validate(arguments: Sequence[str]) -> Path:
     """The file that is to be checked. Exits with 2 on bad input."""
+    path: Path = validate_parser().parse_args(arguments).file
+    return path
+
+
+def validate_parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="python -m epp validate",
+        prog=f"{program('epp')} validate",
         description="Says all that is wrong with an EndpointPickerConfig, or what a picker would do with it.",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="YAML or JSON")
-    path: Path = parser.parse_args(arguments).file
-    return path
+    return parser
 
 
 def _check_hosts(endpoints: Sequence[str]) -> None:
@@ -127,11 +131,11 @@ def _unknown(parser: argparse.ArgumentParser, argument: str) -> str:
 _FIELDS: Final = frozenset(field.name for field in fields(Settings))
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="python -m epp",
-        description="Endpoint picker for Envoy (ext_proc). `python -m epp envoy-config` prints the Envoy side, "
-        "`python -m epp validate FILE` checks a configuration.",
+        prog=program("epp"),
+        description=f"Endpoint picker for Envoy (ext_proc). `{program('epp')} envoy-config` prints the Envoy side, "
+        f"`{program('epp')} validate FILE` checks a configuration.",
         allow_abbrev=False,
     )
     _workers(parser.add_argument_group("workers"))

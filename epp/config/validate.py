@@ -8,8 +8,8 @@ from typing import Final
 
 from epp.config.installed import GROUP
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.problems import ConfigError
 from runtime.command_line import FAILED, WRONG_INPUT, complain
+from runtime.config.problems import ConfigError
 from runtime.entry_points import PluginError
 
 _LONGEST: Final = 1024 * 1024
@@ -29,7 +29,7 @@ def read_config(path: Path, *, rng: random.Random, staleness: float = 2.0) -> Pi
     try:
         return load_config(text, rng=rng, staleness=staleness)
     except ConfigError as error:
-        raise ConfigError(str(path), str(error)) from error
+        raise error.of_file(path) from error
 
 
 def _why(error: OSError | UnicodeDecodeError) -> str:
@@ -43,7 +43,7 @@ def validate(path: Path) -> int:
         config = read_config(path, rng=random.Random())
         installed = GROUP.packages()
     except PluginError as error:
-        return complain(error, 1)
+        return complain(error, FAILED)
     except ConfigError as error:
         return complain(error, WRONG_INPUT if isinstance(error.__cause__, OSError) else FAILED)
     sys.stdout.writelines(

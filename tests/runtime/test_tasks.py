@@ -1,12 +1,28 @@
 """Tasks with an owner: when the owner is gone, so are they, and what they raised was heard."""
 
 import asyncio
-import logging
+from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import pytest
 
-from runtime.tasks import BackgroundTasks, background, end, first_of, until_done
+from runtime.tasks import BackgroundTasks, background, cancel_and_wait, first_of, until_done
+
+
+@pytest.fixture
+async def reported() -> AsyncIterator[list[str]]:
+    """What the loop's exception handler is told: the message, and what was raised."""
+    told: list[str] = []
+
+    def tell(_: object, context: dict[str, Any]) -> None:
+        told.append(f"{context['message']}: {context['exception']}")
+
+    loop = asyncio.get_running_loop()
+    before = loop.get_exception_handler()
+    loop.set_exception_handler(tell)
+    yield told
+    loop.set_exception_handler(before)
 
 
 async def _fails(error: Exception) -> str:
@@ -61,12 +77,10 @@ async def test_what_the_first_raises_is_raised() -> None:
     assert sleeper.ended
 
 
-async def test_what_a_second_one_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_a_second_one_raises_is_reported(reported: list[str]) -> None:
     assert await first_of(_says("a"), _fails(ValueError("too late"))) == "a"
-    (record,) = caplog.records
-    assert record.levelno == logging.ERROR
-    assert record.exc_info is not None
-    assert str(record.exc_info[1]) == "too late"
+    (told,) = reported
+    assert told.endswith(" failed in the background: too late")
 
 
 async def test_a_cancelled_caller_waits_for_all() -> None:
@@ -93,7 +107,7 @@ async def test_ending_waits_whoever_cancels() -> None:
     sleeper = Sleeper()
     task = asyncio.create_task(sleeper.run())
     await sleeper.began.wait()
-    ending = asyncio.create_task(end(task))
+    ending = asyncio.create_task(cancel_and_wait(task))
     await asyncio.sleep(0)
     ending.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -102,30 +116,27 @@ async def test_ending_waits_whoever_cancels() -> None:
     assert task.cancelled()
 
 
-async def test_what_a_task_raises_while_it_ends_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_a_task_raises_while_it_ends_is_reported(reported: list[str]) -> None:
     sleeper = Sleeper(OSError("the disk is full"))
     task = asyncio.create_task(sleeper.run(), name="a writer")
     await sleeper.began.wait()
-    await end(task)
-    (record,) = caplog.records
-    assert record.getMessage() == "a writer failed in the background"
-    assert record.exc_info is not None
-    assert str(record.exc_info[1]) == "the disk is full"
+    await cancel_and_wait(task)
+    assert reported == ["a writer failed in the background: the disk is full"]
 
 
-async def test_what_a_task_raised_before_is_left_to_its_reader(caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_a_task_raised_before_is_left_to_its_reader(reported: list[str]) -> None:
     task = asyncio.create_task(_fails(ValueError("a fault")))
     await asyncio.wait([task])
-    await end(task)
-    assert not caplog.records
+    await cancel_and_wait(task)
+    assert not reported
     with pytest.raises(ValueError, match="a fault"):
         task.result()
 
 
 async def test_nothing_to_end_is_no_fault() -> None:
-    await end()
+    await cancel_and_wait()
     await until_done()
-    await BackgroundTasks().end()
+    await BackgroundTasks().aclose()
 
 
 async def test_background_work_ends_with_its_block() -> None:
@@ -136,18 +147,13 @@ async def test_background_work_ends_with_its_block() -> None:
 
 
 @pytest.mark.parametrize("at_the_end", [False, True])
-async def test_background_work_that_fails_is_logged_once(
-    caplog: pytest.LogCaptureFixture, at_the_end: bool
-) -> None:
+async def test_background_work_that_fails_is_reported_once(reported: list[str], at_the_end: bool) -> None:
     sleeper = Sleeper(ValueError("a fault"))
     work = sleeper.run() if at_the_end else _fails(ValueError("a fault"))
     async with background(work, "a feed"):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    (record,) = caplog.records
-    assert record.getMessage() == "a feed failed in the background"
-    assert record.exc_info is not None
-    assert str(record.exc_info[1]) == "a fault"
+    assert reported == ["a feed failed in the background: a fault"]
 
 
 async def test_the_tasks_of_one_owner_end_together_and_again() -> None:
@@ -156,7 +162,7 @@ async def test_the_tasks_of_one_owner_end_together_and_again() -> None:
     for sleeper in sleepers:
         tasks.start(sleeper.run())
         await sleeper.began.wait()
-    await tasks.end()
+    await tasks.aclose()
     assert all(sleeper.ended for sleeper in sleepers)
-    await tasks.end()
+    await tasks.aclose()
     assert not _others()

@@ -78,6 +78,6 @@ def test_a_misspelt_name_of_a_lazy_package_is_an_error_and_a_right_one_has_its_t
     assert '"SourceDiscovery"' in count
 
 
-@pytest.mark.parametrize("package", ["runtime", "discovery", "registry", "epp", "dispatcher"])
+@pytest.mark.parametrize("package", ["adsum", "runtime", "discovery", "registry", "epp", "dispatcher"])
 def test_every_package_says_that_it_is_typed(package: str) -> None:
     assert (ROOT / package / "py.typed").is_file()

@@ -87,7 +87,7 @@ class GoIntake:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._tasks.end()
+        await self._tasks.aclose()
 
     async def _run(self) -> None:
         pause = POLL

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from dispatcher.broker.queue import QueueError
-from runtime.tasks import end
+from runtime.tasks import cancel_and_wait
 
 BATCH: Final = 256
 """Operations of one round trip."""
@@ -52,7 +52,7 @@ class RoundTrips:
         if (task := self._task) is None:
             return
         done, _ = await asyncio.wait([task], timeout=CLOSING)
-        await end(task)
+        await cancel_and_wait(task)
         for one in done:
             one.result()
 

@@ -56,7 +56,7 @@ class Subscriptions:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._tasks.end()
+        await self._tasks.aclose()
 
     def changes(self, name: str) -> Changes:
         """Of a channel that was there from the start."""

@@ -344,7 +344,7 @@ async def test_a_picker_that_goes_away_cuts_no_answer(mesh: Mesh, picking: Any, 
     async with (await mesh.client()).get(envoy.url("/stream")) as answer:
         async with asyncio.timeout(20):
             assert await answer.content.readline() == b"data: first\n"
-        await picker.listener.stop(None)
+        await picker.listener.drain(None)
         worker.go_on.set()
         assert (await answer.read()).endswith(b"data: last\n\n")
 
@@ -372,7 +372,7 @@ async def test_drain_in_exact_mode_cuts_no_answer(mesh: Mesh, picking: Any) -> N
         assert await answer.content.readline() == b"data: first\n"
         picker.transport.drain()
         async with asyncio.timeout(20):
-            await picker.listener.stop(30)
+            await picker.listener.drain(30)
         worker.go_on.set()
         assert (await answer.read()).endswith(b"data: last\n\n")
 
@@ -418,7 +418,7 @@ async def test_without_a_picker_a_clients_own_destination_steers_nothing(mesh: M
     known = () if mode == "original-dst" else (Address("127.0.0.1", workers[0].port),)
     settings = _settings(picker, mode=mode, endpoints=known, failure_mode_allow=True)
     envoy = await mesh.envoy(render(settings))
-    await picker.listener.stop(None)
+    await picker.listener.drain(None)
     headers = {"x-gateway-destination-endpoint": workers[1].destination}
     async with (await mesh.client()).get(envoy.url(), headers=headers) as answer:
         assert answer.status == (503 if mode == "original-dst" else 200)
