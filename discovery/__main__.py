@@ -40,7 +40,11 @@ def build_parser() -> argparse.ArgumentParser:
     shared = Parser(add_help=False)
     shared.add_argument("namespace")
     shared.add_argument("component")
-    shared.add_argument("--discovery", metavar="URL", help=f"where to look: {SCHEMES}")
+    shared.add_argument(
+        "--discovery",
+        metavar="URL",
+        help=f"where to look: {SCHEMES}; or a scheme of an installed package",
+    )
     shared.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
     listing = commands.add_parser("list", parents=[shared], help="the ready instances now")
     listing.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS")

@@ -54,7 +54,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="after SIGTERM, how long the server may go on serving (30s)",
     )
     where = parser.add_argument_group("where")
-    where.add_argument("--discovery", metavar="URL", help="file:///path, ...; default $ADSUM_DISCOVERY")
+    where.add_argument(
+        "--discovery",
+        metavar="URL",
+        help="file:///path, ..., or a scheme of an installed package; default $ADSUM_DISCOVERY",
+    )
     where.add_argument(
         "--address", help="how others reach this machine; default: the server's, if not loopback"
     )
