@@ -130,8 +130,8 @@ class PickerServer:
         policy = Policy(
             objectives=settings.objectives, models=settings.models, passthrough=config.passthrough
         )
-        profile = replace(config.profile, tells_scores=settings.emit_endpoint_scores)
-        self._director = Director(self._datastore, profile, config.detector, policy, rng)
+        scheduler = config.scheduler.telling_scores() if settings.emit_endpoint_scores else config.scheduler
+        self._director = Director(self._datastore, scheduler, config.detector, policy, rng)
         await self._open_status()
         self._transport = self._open_transport()
         health = ListenAddress(settings.host, settings.grpc_health_port)
