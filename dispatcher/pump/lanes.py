@@ -18,6 +18,7 @@ from dispatcher.config.config_error import DispatcherConfigError
 from dispatcher.config.config_file import Config, QueueConfig, TargetConfig
 from dispatcher.config.os_reason import os_reason
 from dispatcher.delivery.gateway import Gateway
+from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.delivery.outage import Outage
 from dispatcher.delivery.sending import Sender
 from dispatcher.gates.building import Surroundings, build_gate
@@ -26,7 +27,6 @@ from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.meter import Meters
 from dispatcher.pump.lane import Lane
 from dispatcher.pump.slots import Slots
-from dispatcher.telemetry.observer import DispatchObserver
 
 log = logging.getLogger(__name__)
 
