@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: Sequence[str]) -> int:
     from dispatcher.broker.queue import QueueError
     from dispatcher.cli.batch_file import BatchFileError
-    from dispatcher.config.config_error import DispatcherConfigError
+    from runtime.config.problems import ConfigError
 
     try:
         return asyncio.run(_work(_chosen(given)))
@@ -34,7 +34,7 @@ def _run(given: Sequence[str]) -> int:
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (DispatcherConfigError, BatchFileError, QueueError, OSError) as error:
+    except (ConfigError, BatchFileError, QueueError, OSError) as error:
         return _complain(error)
 
 

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 from dispatcher.cli.dry_run import dry_run
 from dispatcher.cli.flags import ServeFlags
-from dispatcher.config.config_error import DispatcherConfigError
 from dispatcher.config.reloading import Reloading, load
-from dispatcher.gates.catalogue import GateConfigError
 from dispatcher.server import DispatcherServer
+from runtime.config.problems import ConfigError
 from runtime.serving.descriptors import raise_limit
 
 YOUNG = 20_000
@@ -33,8 +32,8 @@ async def serve(flags: ServeFlags) -> int:
             return _told_unread(await dry_run(config))
         async with DispatcherServer(config) as server:
             await serve_until_told(server, Reloading(flags.config, config, server))
-    except (DispatcherConfigError, GateConfigError) as error:
-        raise DispatcherConfigError(str(flags.config), str(error)) from error
+    except ConfigError as error:
+        raise error.of_file(flags.config) from error
     return 0
 
 

@@ -18,7 +18,6 @@ from dispatcher.broker.message import MAX_PAYLOAD
 from dispatcher.broker.opening import open_broker, what_may_be_lost
 from dispatcher.broker.queue import Broker, QueueError
 from dispatcher.config.config_file import Config
-from dispatcher.config.os_reason import os_reason
 from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.gates.building import meter_states
 from dispatcher.gates.meter import Meters
@@ -28,8 +27,9 @@ from dispatcher.telemetry.counters import DispatcherTelemetry
 from dispatcher.web import status_pages as status
 from dispatcher.web.frontdoor import Door, FrontDoor
 from runtime.addresses import authority
+from runtime.os_reason import os_reason
 from runtime.serving.pages import Bounds, PageServer
-from runtime.serving.sockets import listening_sockets
+from runtime.serving.sockets import ListenError, listening_sockets
 
 CONNECTIONS = 2048
 """Open at once; whoever waits for a result holds one."""
@@ -46,10 +46,6 @@ Watched = Callable[[DispatchObserver, str], DispatchObserver]
 _LISTEN = "expected an address of this host and a free port, set http.host and http.port"
 
 log = logging.getLogger(__name__)
-
-
-class DispatcherListenError(OSError):
-    """The port for health, metrics and the front door cannot be had."""
 
 
 def _unwatched(observer: DispatchObserver, _: str) -> DispatchObserver:
@@ -138,7 +134,7 @@ class DispatcherServer:
             listening = listening_sockets(listen.host, listen.port)
         except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
             why = os_reason(error) if isinstance(error, OSError) else "no name of a host"
-            raise DispatcherListenError(
+            raise ListenError(
                 f"cannot listen on {listen.host} port {listen.port}: {why}; {_LISTEN}"
             ) from error
         pages = PageServer(app, listening, "the front door", Bounds(CONNECTIONS))

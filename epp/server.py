@@ -20,7 +20,6 @@ from discovery.static.endpoints_file import EndpointsFile
 from discovery.static.source import StaticSource
 from epp.config.metric_flags import with_metrics
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.problems import ConfigError
 from epp.config.settings import LAME_DUCK, LEAST_INTERVAL, Settings
 from epp.config.validate import read_config
 from epp.config.worker_source import WorkerSource, choose
@@ -42,11 +41,13 @@ from epp.telemetry.pool_gauges import PoolGauges
 from epp.wire import certificate
 from epp.wire.certificate import Certificate, CertificateError, KeyPair
 from epp.wire.opening import open_transport
-from epp.wire.transport import ListenAddress, Listener, ListenError, Transport
+from epp.wire.transport import ListenAddress, Listener, Transport
+from runtime.config.problems import ConfigError
+from runtime.serving.sockets import ListenError
 
 INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
 """What a user can put right in the command line or a file that it names."""
-FAILURES = (discovery.AdsumError, ListenError, OSError)
+FAILURES = (discovery.AdsumError, OSError)
 """What the world around can put right."""
 
 LATELY = 5.0

@@ -7,7 +7,7 @@ from dispatcher.cli import batch, progress
 from dispatcher.cli import batch_file as batchfile
 from dispatcher.cli.flags import SubmitFlags
 from dispatcher.cli.queue_locator import opened
-from dispatcher.config.config_error import DispatcherConfigError
+from runtime.config.problems import ConfigError
 
 
 async def submit(flags: SubmitFlags) -> int:
@@ -20,7 +20,7 @@ async def submit(flags: SubmitFlags) -> int:
     done = batchfile.finished(flags.results) if flags.results is not None else {}
     async with opened(flags.place) as (broker, queue, rules), AsyncExitStack() as stack:
         if flags.results is not None and rules.result_list:
-            raise DispatcherConfigError(
+            raise ConfigError(
                 "--results", f"the results of queue {queue.name!r} go to the Redis list {rules.result_list!r}"
             )
         out = stack.enter_context(batchfile.added_to(flags.results)) if flags.results is not None else None

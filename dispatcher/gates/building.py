@@ -11,9 +11,8 @@ import aiohttp
 from dispatcher.broker.budget import closing_point
 from dispatcher.broker.ledger import Ledger
 from dispatcher.broker.quota import Quota, QuotaMode, Quotas
-from dispatcher.config.os_reason import os_reason
 from dispatcher.gates.all_of import AllOfGate
-from dispatcher.gates.catalogue import GateConfigError, GateSpec
+from dispatcher.gates.catalogue import GateSpec
 from dispatcher.gates.constant import steady
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.joint import joint
@@ -31,6 +30,8 @@ from dispatcher.gates.parameters import (
 )
 from dispatcher.gates.sources import budget_source, query_source, saturation_source, scrape_source
 from dispatcher.gates.tenant_quota import TenantQuotaGate
+from runtime.config.problems import ConfigError
+from runtime.os_reason import os_reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ BuildGauge = Callable[[GateSpec, Any, Surroundings], OpenGauge]
 
 
 def build_gate(spec: GateSpec, around: Surroundings) -> DispatchGate:
-    """The gate, not entered yet; raises GateConfigError where it could never open or never close.
+    """The gate, not entered yet; raises ConfigError where it could never open or never close.
 
     Whatever its type, it minds what the target says: one that has no ledger in it gets one.
     """
@@ -84,9 +85,7 @@ def _over_ledger(specs: Sequence[GateSpec], around: Surroundings) -> LedgerGate:
     gauges = [GAUGES[spec.type](spec, spec.parameters, around) for spec in specs]
     units = {unit for spec in specs for unit in spec.units}
     if len(units) > 1:
-        raise GateConfigError(
-            specs[0].place, f"gates together count in one unit, not in {' and '.join(units)}"
-        )
+        raise ConfigError(specs[0].place, f"gates together count in one unit, not in {' and '.join(units)}")
     opened = gauges[0] if len(gauges) == 1 else lambda: joint(gauges)
     return LedgerGate(opened, around.ledger, in_bytes if units == {"bytes"} else in_requests)
 
@@ -125,7 +124,7 @@ def _metered(make: Callable[[Any, aiohttp.ClientSession], MeterSource]) -> Build
         try:
             given.access.tls()
         except OSError as error:
-            raise GateConfigError(
+            raise ConfigError(
                 f"{spec.place}.params.ca_file",
                 f"no certificates there: {os_reason(error)}; expected a PEM file that this user can read",
             ) from error
@@ -158,7 +157,7 @@ def _can_close(spec: GateSpec, given: MetricParameters, workers: int | None) -> 
     if workers is None or given.allow_unreachable or given.unit != "requests" or not counted:
         return
     if workers < closes_at:
-        raise GateConfigError(
+        raise ConfigError(
             f"{spec.place}.params",
             f"the gate closes at a load of {float(closes_at):g} requests, but this process sends {workers} at most: "
             "it can never fill the target that far. Lower max_concurrency (or max_count_per_pod) to what a model "

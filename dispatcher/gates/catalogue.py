@@ -4,9 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import ValidationError
-
-from dispatcher.config.known_fields import first_fault
 from dispatcher.gates.parameters import (
     AllOfParameters,
     BudgetParameters,
@@ -20,14 +17,8 @@ from dispatcher.gates.parameters import (
     ScrapeParameters,
     WaitOnRefuseParameters,
 )
-
-
-class GateConfigError(ValueError):
-    """A gate is not sound; the text names the place, what was found there and what could stand there."""
-
-    def __init__(self, place: str, problem: str) -> None:
-        super().__init__(f"{place}: {problem}")
-        self.place = place
+from runtime.config.problems import ConfigError
+from runtime.config.sections import read_section
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +38,18 @@ class GateSpec:
 
 
 def parse_gate(document: Mapping[str, Any], place: str) -> GateSpec:
-    """The gate that `{"type": ..., "params": {...}}` means; raises GateConfigError."""
+    """The gate that `{"type": ..., "params": {...}}` means; raises ConfigError."""
     if not isinstance(document, Mapping) or not isinstance(document.get("type"), str):
-        raise GateConfigError(place, f"expected a mapping with a type; types: {_listed(GATES)}")
+        raise ConfigError(place, f"expected a mapping with a type; types: {_listed(GATES)}")
     for name in document:
         if name not in ("type", "params"):
-            raise GateConfigError(place, f"unknown field {name!r}; known: type, params")
+            raise ConfigError(place, f"unknown field {name!r}; known: type, params")
     name = document["type"]
     if name not in GATES:
         known = "a gate of the Go processor that is not built here" if name in GO_ONLY else "no known gate"
-        raise GateConfigError(f"{place}.type", f"{name!r} is {known}; there are: {_listed(GATES)}")
+        raise ConfigError(f"{place}.type", f"{name!r} is {known}; there are: {_listed(GATES)}")
     kind, given = GATES[name], document.get("params") or {}
-    parameters = _read(kind, given, f"{place}.params")
+    parameters = read_section(kind, given, f"{place}.params", secrets=True)
     return GateSpec(name, parameters, place, _children(parameters, f"{place}.params"))
 
 
@@ -69,15 +60,6 @@ def _children(parameters: Parameters, place: str) -> tuple[GateSpec, ...]:
         places = (f"{place}.gates[{index}]" for index in range(len(parameters.gates)))
         return tuple(map(parse_gate, parameters.gates, places))
     return ()
-
-
-def _read(kind: type[Parameters], given: object, place: str) -> Parameters:
-    try:
-        return kind.model_validate(given)
-    except ValidationError as error:
-        path, said = first_fault(error)
-        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-        raise GateConfigError(place + where, said) from error
 
 
 GATES: Final[Mapping[str, type[Parameters]]] = {

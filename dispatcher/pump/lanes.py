@@ -14,19 +14,18 @@ from dispatcher.broker.opening import Intake, open_intake
 from dispatcher.broker.queue import Broker
 from dispatcher.broker.quota import Quotas
 from dispatcher.broker.result_lists import ResultLists
-from dispatcher.config.config_error import DispatcherConfigError
 from dispatcher.config.config_file import Config, QueueConfig, TargetConfig
-from dispatcher.config.os_reason import os_reason
 from dispatcher.delivery.gateway import Gateway
 from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.delivery.outage import Outage
 from dispatcher.delivery.sending import Sender
 from dispatcher.gates.building import Surroundings, build_gate
-from dispatcher.gates.catalogue import GateConfigError
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.meter import Meters
 from dispatcher.pump.lane import Lane
 from dispatcher.pump.slots import Slots
+from runtime.config.problems import ConfigError
+from runtime.os_reason import os_reason
 
 log = logging.getLogger(__name__)
 
@@ -203,10 +202,7 @@ def _wanted(queue: QueueConfig, config: Config) -> Wanted:
 
 
 def _gate(queue: QueueConfig, around: Surroundings) -> DispatchGate:
-    try:
-        return build_gate(queue.gate_spec(), around)
-    except GateConfigError as error:
-        raise DispatcherConfigError("", str(error)) from error
+    return build_gate(queue.gate_spec(), around)
 
 
 def trusted(target: TargetConfig) -> ssl.SSLContext | None:
@@ -216,7 +212,7 @@ def trusted(target: TargetConfig) -> ssl.SSLContext | None:
     try:
         return ssl.create_default_context(cafile=target.ca_file)
     except OSError as error:
-        raise DispatcherConfigError(
+        raise ConfigError(
             f"targets.{target.name}.ca_file",
             f"no certificates in {target.ca_file}: {os_reason(error)}; expected a PEM file that this user can read",
         ) from error

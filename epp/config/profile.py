@@ -10,11 +10,11 @@ from epp.config.document import ConfigDocument, ProfilePlugin, ProfileSpec
 from epp.config.installed import InstalledPluginType
 from epp.config.parameters import PickerParameters, PrefixProducerParameters, PrefixScorerParameters
 from epp.config.plugins import Plugin, Plugins
-from epp.config.problems import ConfigError, Problems
 from epp.scheduling.cached_scores import Weighted
 from epp.scheduling.plugin import Scorer
 from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
 from epp.scheduling.profile import SchedulerProfile
+from runtime.config.problems import ConfigError, Problems
 
 _SCHEDULING: Final = (Role.FILTER, Role.SCORER, Role.PICKER)
 

@@ -10,7 +10,7 @@ from typing import Final
 from discovery.command_line import WRONG_INPUT, Parser, complain
 from epp.config.installed import GROUP
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.problems import ConfigError
+from runtime.config.problems import ConfigError
 from runtime.entry_points import PluginError
 
 _LONGEST: Final = 1024 * 1024
@@ -30,7 +30,7 @@ def read_config(path: Path, *, rng: random.Random, staleness: float = 2.0) -> Pi
     try:
         return load_config(text, rng=rng, staleness=staleness)
     except ConfigError as error:
-        raise ConfigError(str(path), str(error)) from error
+        raise error.of_file(path) from error
 
 
 def _why(error: OSError | UnicodeDecodeError) -> str:

@@ -7,10 +7,7 @@ from typing import Protocol, Self
 from epp.config.tls_rules import TlsRules
 from epp.wire.certificate import Certificate
 from runtime.addresses import authority
-
-
-class ListenError(Exception):
-    """A port that cannot be listened on; the message names it."""
+from runtime.serving.sockets import ListenError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.problems import ConfigError
 from epp.config.validate import validate
+from runtime.config.problems import ConfigError
 from tests.installed_package import install, see
 
 MODULE = """\
