@@ -8,6 +8,7 @@ from discovery.instance import METADATA_PATH, Instance
 from discovery.same_address import sharing
 from discovery.source import ComponentKey
 from discovery.watch import WatchHealth, WatchState
+from runtime.command_line import program
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,4 +84,4 @@ def _remedy(error: MetadataUnavailableError, url: str) -> str:
         return "its process may have stopped, or something on the way drops what is sent to it"
     if isinstance(error, WorkerUnreachableError) or not error.connected:
         return ""
-    return f"python -m discovery check {url} says what it should answer"
+    return f"{program('discovery')} check {url} says what it should answer"

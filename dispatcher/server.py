@@ -30,6 +30,7 @@ from runtime.addresses import authority
 from runtime.os_reason import os_reason
 from runtime.serving.pages import Bounds, PageServer
 from runtime.serving.sockets import ListenError, listening_sockets
+from runtime.tasks import cancel_and_wait
 
 CONNECTIONS = 2048
 """Open at once; whoever waits for a result holds one."""
@@ -202,9 +203,4 @@ class DispatcherServer:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        self._stack.push_async_callback(_ended, task)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
+        self._stack.push_async_callback(cancel_and_wait, task)

@@ -44,6 +44,7 @@ from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
 from runtime.config.problems import ConfigError
 from runtime.serving.sockets import ListenError
+from runtime.tasks import cancel_and_wait
 
 INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
 """What a user can put right in the command line or a file that it names."""
@@ -129,8 +130,8 @@ class PickerServer:
         policy = Policy(
             objectives=settings.objectives, models=settings.models, passthrough=config.passthrough
         )
-        profile = replace(config.profile, tells_scores=settings.emit_endpoint_scores)
-        self._director = Director(self._datastore, profile, config.detector, policy, rng)
+        scheduler = config.scheduler.telling_scores() if settings.emit_endpoint_scores else config.scheduler
+        self._director = Director(self._datastore, scheduler, config.detector, policy, rng)
         await self._open_status()
         self._transport = self._open_transport()
         health = ListenAddress(settings.host, settings.grpc_health_port)
@@ -269,7 +270,7 @@ class PickerServer:
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.append(task)
-        self._stack.push_async_callback(_ended, task)
+        self._stack.push_async_callback(cancel_and_wait, task)
 
     def _pool(self) -> EndpointPool:
         return self._datastore.pool(self._clock())
@@ -283,8 +284,3 @@ def _discovery(source: WorkerSource) -> discovery.SourceDiscovery:
         return discovery.open(source.url)
     path = Path(source.file.path)
     return discovery.SourceDiscovery(StaticSource(EndpointsFile(path), watched=source.file.watch_file))
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait({task})

@@ -16,7 +16,7 @@ from discovery.instance import Instance, InstanceStatus
 from registry.contract import Contract
 from registry.document import PublishedDocument
 from registry.service import StatusWord
-from registry.sigterm import on_sigterm
+from runtime.signals import on_sigterm
 
 log = logging.getLogger(__name__)
 

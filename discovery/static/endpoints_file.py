@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from discovery.command_line import how_to_install
 from discovery.instance import check_instance_id
 from runtime.addresses import authority, check_host, is_ip, split_authority
+from runtime.command_line import how_to_install
 from runtime.config.sections import in_words
 from runtime.config.yaml_problem import yaml_problem
 

@@ -7,6 +7,7 @@ from dispatcher.cli import batch, progress
 from dispatcher.cli import batch_file as batchfile
 from dispatcher.cli.flags import SubmitFlags
 from dispatcher.cli.queue_locator import opened
+from runtime.command_line import ANSWERS_ARE_ERRORS, SUCCEEDED
 from runtime.config.problems import ConfigError
 
 
@@ -45,7 +46,7 @@ async def submit(flags: SubmitFlags) -> int:
     _say(
         f"{len(everything)} answers in {flags.results}, {answered} of them from before; of the others {failures}"
     )
-    return 3 if failures.total else 0
+    return ANSWERS_ARE_ERRORS if failures.total else SUCCEEDED
 
 
 def _say(text: str) -> None:

@@ -11,6 +11,7 @@ from dispatcher.broker.queue import QueueError
 from dispatcher.config.config_file import Config, read_config
 from runtime.config.problems import ConfigError
 from runtime.os_reason import os_reason
+from runtime.tasks import background
 
 LOOK_AGAIN = 5.0
 """Seconds after which it is read without having been told: some file systems tell nothing."""
@@ -58,17 +59,13 @@ class Reloading:
 
     async def run(self) -> None:
         """Until cancelled. The directory is watched: editors and ConfigMaps replace the file, or the folder behind it."""
-        watching = asyncio.create_task(self._watch())
-        try:
+        async with background(self._watch(), f"watch {self._path}"):
             while True:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_AGAIN):
                         await self._asked.wait()
                 self._asked.clear()
                 await self._reload()
-        finally:
-            watching.cancel()
-            await asyncio.wait({watching})
 
     async def _watch(self) -> None:
         from watchfiles import awatch  # the commands read the file once

@@ -12,8 +12,9 @@ from dispatcher.broker.budget import closing_point
 from dispatcher.broker.ledger import Ledger
 from dispatcher.broker.quota import Quota, QuotaMode, Quotas
 from dispatcher.gates.all_of import AllOfGate
-from dispatcher.gates.catalogue import GateSpec
+from dispatcher.gates.catalogue import INSTALLED, GateSpec
 from dispatcher.gates.constant import steady
+from dispatcher.gates.declaration import GateContext, GateDeclaration
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.joint import joint
 from dispatcher.gates.ledger_gate import Gauge, LedgerGate, in_bytes, in_requests
@@ -31,6 +32,7 @@ from dispatcher.gates.parameters import (
 from dispatcher.gates.sources import budget_source, query_source, saturation_source, scrape_source
 from dispatcher.gates.tenant_quota import TenantQuotaGate
 from runtime.config.problems import ConfigError
+from runtime.entry_points import in_one_line
 from runtime.os_reason import os_reason
 
 
@@ -69,7 +71,26 @@ def meter_states(gate: DispatchGate) -> list[MeterState]:
 
 
 def _build(spec: GateSpec, around: Surroundings) -> DispatchGate:
+    if spec.declaration is not None:
+        return _installed(spec, spec.declaration, around)
     return _BUILDS[spec.type](spec, spec.parameters, around)
+
+
+def _installed(spec: GateSpec, declaration: GateDeclaration, around: Surroundings) -> DispatchGate:
+    try:
+        gate = declaration.build(spec.parameters, GateContext(around.target, around.workers))
+    except ValueError as error:
+        raise ConfigError(f"{spec.place}.params", in_one_line(error, kind=False)) from error
+    except Exception as error:
+        raise _unusable(spec, f"cannot be built: {in_one_line(error)}") from error
+    if missing := [member for member in _MEMBERS if not hasattr(gate, member)]:
+        said = f"built a {type(gate).__name__} without {', '.join(missing)}; expected a DispatchGate"
+        raise _unusable(spec, said)
+    return gate
+
+
+def _unusable(spec: GateSpec, said: str) -> ConfigError:
+    return ConfigError(f"{spec.place}.type", str(INSTALLED.unusable(spec.type, spec.package, said)))
 
 
 def _minds_overload(spec: GateSpec) -> bool:
@@ -173,6 +194,9 @@ GAUGES: Final[Mapping[str, BuildGauge]] = {
     "endpoint-scrape": _metered(scrape_source),
 }
 """What stands behind the gates that count in the target's ledger."""
+
+_MEMBERS: Final = ("__aenter__", "__aexit__", "budget", "admit")
+"""What a DispatchGate has."""
 
 _BUILDS: Final[Mapping[str, Build]] = {
     "constant": _counted,

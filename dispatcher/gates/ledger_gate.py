@@ -14,6 +14,7 @@ from dispatcher.broker.queue import QueueError
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
 from dispatcher.gates.heartbeat import beating
 from dispatcher.gates.meter import MeterState
+from runtime.tasks import first_of
 
 NET: Final = 1.0
 """Seconds after which a refused one asks again unasked: a lease of a killed replica ends without a word."""
@@ -151,14 +152,7 @@ class LedgerGate:
             with suppress(QueueError):
                 await asyncio.sleep(max(0.0, (refusal.until_ms - await self._ledger.now_ms()) / 1000))
             return
-        news = asyncio.create_task(self.gauge.wait(NET, looks))
-        room = asyncio.create_task(self._ledger.wait(NET, seen=refusal.seen))
-        try:
-            await asyncio.wait([news, room], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            news.cancel()
-            room.cancel()
-            await asyncio.wait([news, room])
+        await first_of(self.gauge.wait(NET, looks), self._ledger.wait(NET, seen=refusal.seen))
 
     async def _settle(self, reservation: Reservation, slot: Slot) -> None:
         try:

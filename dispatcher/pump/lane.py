@@ -13,6 +13,7 @@ from dispatcher.delivery.sending import Admission, Flight, FlightState, Sender
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.pump.pump import Pump
 from dispatcher.pump.slots import Slots
+from runtime.tasks import BackgroundTasks, cancel_and_wait
 
 SWEEP_EVERY = 1.0
 """Seconds."""
@@ -44,8 +45,8 @@ class Lane:
         self._revoked: dict[str, None] = {}
         self._landed = asyncio.Event()
         self._pump = Pump(queue, gate, slots, owner, self._launch, sender.observer)
-        self._pumping: asyncio.Task[None] | None = None
-        self._upkeep: list[asyncio.Task[None]] = []
+        self._pumping = BackgroundTasks()
+        self._upkeep = BackgroundTasks()
 
     @property
     def in_flight(self) -> int:
@@ -62,12 +63,11 @@ class Lane:
         return self._pump.waits_for
 
     async def __aenter__(self) -> Self:
-        self._pumping = asyncio.create_task(self._pump.run())
-        self._upkeep = [
-            asyncio.create_task(self._every(self._beat_every, self._beat)),
-            asyncio.create_task(self._every(SWEEP_EVERY, self._sweep)),
-            asyncio.create_task(self._every(0.0, self._drop_cancelled)),
-        ]
+        name = self.queue.name
+        self._pumping.start(self._pump.run(), f"pump {name}")
+        self._upkeep.start(self._every(self._beat_every, self._beat), f"heartbeat {name}")
+        self._upkeep.start(self._every(SWEEP_EVERY, self._sweep), f"sweep {name}")
+        self._upkeep.start(self._every(0.0, self._drop_cancelled), f"cancellations {name}")
         return self
 
     async def __aexit__(
@@ -75,11 +75,10 @@ class Lane:
     ) -> None:
         await self.stop_claiming()
         await self.release_claims()
-        await _end(self._upkeep)
+        await self._upkeep.aclose()
 
     async def stop_claiming(self) -> None:
-        if self._pumping is not None:
-            await _end([self._pumping])
+        await self._pumping.aclose()
 
     async def landed(self) -> None:
         """Until nothing is on its way any more."""
@@ -165,12 +164,5 @@ async def _over(flights: list[Flight], within: float | None = None) -> int:
     if not tasks:
         return 0
     _, late = await asyncio.wait(tasks, timeout=within)
-    await _end(list(late))
+    await cancel_and_wait(*late)
     return len(late)
-
-
-async def _end(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -26,6 +26,7 @@ from dispatcher.pump.lane import Lane
 from dispatcher.pump.slots import Slots
 from runtime.config.problems import ConfigError
 from runtime.os_reason import os_reason
+from runtime.tasks import BackgroundTasks, cancel_and_wait
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class Lanes:
         self._slots: dict[str, Slots] = {}
         self._outages: dict[str, Outage] = {}
         self._running: dict[str, Running] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = BackgroundTasks()
         self._draining: list[Running] = []
 
     async def __aenter__(self) -> Self:
@@ -103,8 +104,7 @@ class Lanes:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._closing:
-            task.cancel()
+        await self._closing.aclose()
         everything = [*self._running.values(), *self._draining]
         await asyncio.gather(*(running.aclose() for running in everything))
 
@@ -149,7 +149,7 @@ class Lanes:
         landing = [asyncio.ensure_future(running.lane.landed()) for running in everything]
         if landing:
             _, late = await asyncio.wait(landing, timeout=timeout)
-            await _end(late)
+            await cancel_and_wait(*late)
 
     def _runs(self, name: str, wanted: Wanted) -> bool:
         running = self._running.get(name)
@@ -186,9 +186,7 @@ class Lanes:
         running = self._running.pop(name)
         await running.stop_claiming()
         self._draining.append(running)
-        task = asyncio.create_task(self._close_when_landed(running))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing.start(self._close_when_landed(running), f"close {name}")
 
     async def _close_when_landed(self, running: Running) -> None:
         await running.lane.landed()
@@ -216,10 +214,3 @@ def trusted(target: TargetConfig) -> ssl.SSLContext | None:
             f"targets.{target.name}.ca_file",
             f"no certificates in {target.ca_file}: {os_reason(error)}; expected a PEM file that this user can read",
         ) from error
-
-
-async def _end(tasks: Iterable[asyncio.Future[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks := list(tasks):
-        await asyncio.wait(tasks)

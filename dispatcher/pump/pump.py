@@ -14,6 +14,7 @@ from dispatcher.delivery.sending import Admission
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Scope
 from dispatcher.pump.closed_gate_log import Standstill
 from dispatcher.pump.slots import Slots
+from runtime.tasks import BackgroundTasks, first_of
 
 BATCH = 128
 """Requests looked at, and claimed, in one round."""
@@ -120,7 +121,8 @@ class Pump:
         self._owner = owner
         self._launch = launch
         self._observer = observer
-        self._held_up: dict[str, asyncio.Task[None]] = {}
+        self._held_up: set[str] = set()
+        self._waiting = BackgroundTasks()
         self._let_go = asyncio.Event()
         self._unused = 0
         self.waits_for = ""
@@ -134,11 +136,7 @@ class Pump:
                 await self._supervised()
         finally:
             self.standstill.close()
-            waiting = list(self._held_up.values())
-            for task in waiting:
-                task.cancel()
-            if waiting:
-                await asyncio.wait(waiting)
+            await self._waiting.aclose()
 
     async def _supervised(self) -> None:
         try:
@@ -257,15 +255,15 @@ class Pump:
             self.standstill.closed(refusal.reason)
             return refusal.changed
         if candidate.tenant not in self._held_up:
-            task = asyncio.create_task(self._hold_up(candidate.tenant, refusal))
-            self._held_up[candidate.tenant] = task
+            self._held_up.add(candidate.tenant)
+            self._waiting.start(self._hold_up(candidate.tenant, refusal), f"tenant {candidate.tenant}")
         return None
 
     async def _hold_up(self, tenant: str, refusal: RefusedError) -> None:
         try:
             await refusal.changed()
         finally:
-            del self._held_up[tenant]
+            self._held_up.discard(tenant)
             self._let_go.set()
 
     async def _until_woken(self) -> None:
@@ -273,18 +271,7 @@ class Pump:
         if not self._held_up:
             await self._queue.wait(LOOK_AGAIN)
             return
-        waits = [
-            asyncio.ensure_future(self._queue.wait(LOOK_AGAIN)),
-            asyncio.ensure_future(self._let_go.wait()),
-        ]
-        try:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.wait(waits)
-        for wait in done:
-            wait.result()
+        await first_of(self._queue.wait(LOOK_AGAIN), self._let_go.wait())
 
 
 async def _release(admissions: Sequence[Admission]) -> None:

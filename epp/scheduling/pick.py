@@ -1,19 +1,58 @@
-"""What became of one request: where it goes. Pure."""
+"""What became of one request: where it goes, and who helps. Pure."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 from epp.endpoints.endpoint import Endpoint
+from epp.request.control_headers import is_control
 from epp.request.inference_request import InferenceRequest
+
+Helpers: TypeAlias = Mapping[str, tuple[Endpoint, ...]]
+_NO_HELPERS: Final[Helpers] = MappingProxyType({})
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Pick:
-    """What became of a request: `endpoints[0]` is the choice, the rest are its fallbacks in order.
+    """`endpoints[0]` is the choice, the rest are its fallbacks in order; `primary` names the profile that chose them.
 
+    `helpers`: by role, the endpoints that do a part of the work, as a prefill worker does; the request counts as in flight
+    at each of them. `headers`: what the choice is told besides, under names in lower case that no client can set: any
+    other name is a ValueError.
+
+    `at_work`: the endpoint that answers, as far as is known, and all helpers; empty once the request is over.
     `observed`: what who observes it keeps with it. `settled`: the data producers know how it ended.
     """
 
-    __slots__ = ("endpoints", "observed", "request", "settled")
+    __slots__ = ("at_work", "endpoints", "headers", "helpers", "observed", "primary", "request", "settled")
 
-    def __init__(self, request: InferenceRequest, endpoints: tuple[Endpoint, ...]) -> None:
+    def __init__(
+        self,
+        request: InferenceRequest,
+        endpoints: tuple[Endpoint, ...],
+        *,
+        primary: str = "",
+        helpers: Helpers = _NO_HELPERS,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> None:
         self.request = request
         self.endpoints = endpoints
+        self.primary = primary
+        self.helpers = helpers
+        self.at_work = endpoints[:1]
+        self.headers = headers
         self.observed: object = None
         self.settled = False
+        if helpers is not _NO_HELPERS:
+            self.at_work += tuple([endpoint for group in helpers.values() for endpoint in group])
+        if headers is not _NO_HEADERS:
+            _check(headers)
+
+
+def _check(headers: Mapping[str, str]) -> None:
+    for name in headers:
+        if not is_control(name):
+            raise ValueError(
+                f"a pick sets the header {name[:100]!r}, which clients may set too; expected a name in lower case that "
+                "begins with x-llm-d- or x-gateway-, or one of epp/request/control_headers.py"
+            )

@@ -24,6 +24,7 @@ from registry.filesystem.cleanup import Cleanup
 from registry.filesystem.directories import file_mode, make_component
 from registry.filesystem.locks import PATIENCE, HeldLock, component_locked
 from registry.filesystem.record_file import aside_path, encode_record, write_record
+from runtime.tasks import BackgroundTasks
 from runtime.threads import in_thread
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class FilesystemMembership:
         self._cleanup_at = 0.0
         self._record: Record | None = None
         self._lock: HeldLock | None = None
-        self._heartbeat: asyncio.Task[None] | None = None
+        self._heartbeat = BackgroundTasks()
 
     async def join(self, instance: Instance) -> Instance:
         """Take the id and write the record. RegistrationError if the id is taken or the root cannot be used.
@@ -65,7 +66,7 @@ class FilesystemMembership:
             raise RegistrationError(
                 f"{instance.id} cannot be registered in {self._directory}: {error.strerror or error}"
             ) from error
-        self._heartbeat = asyncio.create_task(self._beat(instance.id), name=f"heartbeat {instance.id}")
+        self._heartbeat.start(self._beat(instance.id), f"heartbeat {instance.id}")
         return instance
 
     def update(self, instance: Instance) -> None:
@@ -85,10 +86,7 @@ class FilesystemMembership:
     async def leave(self) -> None:
         """Remove the record, then the lock. Idempotent."""
         self._left.set()
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
-            await asyncio.wait([self._heartbeat])
-            self._heartbeat = None
+        await self._heartbeat.aclose()
         await in_thread(self._thread, self._leave)
 
     async def _outlast_other_host(self, instance_id: str) -> None:

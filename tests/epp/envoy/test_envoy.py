@@ -17,19 +17,29 @@ import aiohttp
 import pytest
 import yaml
 from aiohttp import web
+from multidict import CIMultiDict
 
+from epp.config.picker_config import load_config
 from epp.config.settings import TransportKind
+from epp.endpoints.datastore import Datastore
 from epp.envoy import flags as envoy_flags
-from epp.envoy.config import Address, EnvoySettings, bootstrap, render
+from epp.envoy.config import bootstrap, render
+from epp.envoy.json_values import Address
+from epp.envoy.settings import EnvoySettings
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.request.rejection import Rejection
+from epp.scheduling.director import Director, Policy
+from epp.scheduling.filters.label_filters import DECODE_ROLES, PREFILL_ROLES, RoleFilter
+from epp.scheduling.saturation import UtilizationDetector
+from epp.scheduling.scheduler import Scheduler
 from epp.wire import certificate
 from epp.wire.certificate import Certificate
 from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
+from tests.epp.prefill_handler import PREFILLER, PrefillHandler, add_worker
 
 ANY = Address("127.0.0.1", 0)
 LOCAL = EnvoySettings(listen=ANY, admin=ANY, secure=False)
@@ -66,6 +76,7 @@ class Worker:
         digest = hashlib.sha256(await request.read()).hexdigest()
         headers = {name: value for name, value in request.headers.items() if name.startswith("x-gateway")}
         said = {"port": self.port, "sha256": digest, "headers": headers, "all": dict(request.headers)}
+        said["pairs"] = list(request.headers.items())
         response = web.json_response(said)
         response.headers.add("set-cookie", "a=1")
         response.headers.add("set-cookie", "b=2")
@@ -216,6 +227,32 @@ async def test_no_control_header_of_a_client_reaches_a_worker(mesh: Mesh, pickin
     assert {"x-request-id", "authorization", "x-gatewayed", "x-session-token"} <= got.keys()
     ((seen, _, _),) = mesh.director.directed
     assert seen["x-llm-d-inference-objective"] == seen["x-gateway-inference-fairness-id"] == "203.0.113.1:1"
+
+
+async def test_a_worker_is_told_its_prefill_worker_and_never_the_client_s(mesh: Mesh) -> None:
+    """A director with a profile handler of its own, whose decode worker has the prompt from the second request on."""
+    worker, store = await mesh.worker(), Datastore()
+    add_worker(store, "decode", "decode", "127.0.0.1", worker.port)
+    add_worker(store, "prefill", "prefill", "127.0.0.1", 9)
+    profile = load_config(None, rng=random.Random(1)).scheduler.profiles["default"]
+    profiles = {
+        "decode": replace(profile, filters=(RoleFilter(DECODE_ROLES),)),
+        "prefill": replace(profile, filters=(RoleFilter(PREFILL_ROLES),)),
+    }
+    detector = UtilizationDetector()
+    scheduler = Scheduler(profiles, PrefillHandler())
+    mesh.director = Director(store, scheduler, detector, Policy(), random.Random(2))
+    picker = await mesh.picker()
+    envoy = await mesh.envoy(render(_settings(picker)))
+    client = await mesh.client()
+    forged = CIMultiDict([(PREFILLER.title(), "203.0.113.1:1"), (PREFILLER, "203.0.113.2:2")])
+    body = {"model": "m", "prompt": "Tell me about the sea. " * 100}
+    told = []
+    for _ in range(2):
+        async with client.post(envoy.url("/v1/completions"), json=body, headers=forged) as answer:
+            got = (await answer.json())["pairs"]
+            told.append([value for name, value in got if name.lower() == PREFILLER])
+    assert told == [["127.0.0.1:9"], []]
 
 
 async def test_a_body_that_ends_with_trailers(mesh: Mesh, picking: Any) -> None:

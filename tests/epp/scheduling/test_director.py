@@ -3,6 +3,7 @@ import json
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from epp.scheduling.director import Director, Policy
 from epp.scheduling.pick import Pick
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.scheduler import Scheduler
 
 NOW = 100.0
 PROMPTS = itertools.count()
@@ -42,14 +44,10 @@ def load(store: Datastore, i: int, waiting: float = 0, kv_usage: float = 0, now:
 
 def director(store: Datastore, max_endpoints: int = 1, **policy: Any) -> Director:
     config = load_config(None, rng=random.Random(1))
-    profile = SchedulerProfile(
-        picker=config.profile.picker,
-        producers=config.profile.producers,
-        scorers=config.profile.scorers,
-        max_endpoints=max_endpoints,
-        staleness=config.profile.staleness,
+    profile = replace(config.scheduler.profiles["default"], max_endpoints=max_endpoints)
+    return Director(
+        store, Scheduler({"default": profile}), config.detector, Policy(**policy), random.Random(2)
     )
-    return Director(store, profile, config.detector, Policy(**policy), random.Random(2))
 
 
 def direct(it: Director, model: str = "m", subset: Subset | None = None, **headers: str) -> Pick:
@@ -248,7 +246,11 @@ def test_a_plugin_s_fault_is_not_an_answer_and_reserves_nothing() -> None:
     store = store_of("")
     profile = SchedulerProfile(picker=MaxScorePicker(random.Random(1)), scorers=(Weighted(Broken()),))
     it = Director(
-        store, profile, load_config(None, rng=random.Random(1)).detector, Policy(), random.Random(1)
+        store,
+        Scheduler({"default": profile}),
+        load_config(None, rng=random.Random(1)).detector,
+        Policy(),
+        random.Random(1),
     )
     with pytest.raises(RuntimeError, match="a fault"):
         direct(it)

@@ -90,7 +90,7 @@ schedulingProfiles:
   plugins:
   - {{pluginRef: in-flight-scorer, weight: 5}}
 """
-    return list(load_config(text, rng=random.Random(1)).profile.scorers)
+    return list(load_config(text, rng=random.Random(1)).scheduler.profiles["default"].scorers)
 
 
 def test_it_is_configured() -> None:
