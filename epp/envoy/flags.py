@@ -4,8 +4,8 @@ import argparse
 from collections.abc import Sequence
 
 from epp.config.flag_values import boolean, port
-from epp.envoy.config import EnvoySettings
 from epp.envoy.json_values import Address
+from epp.envoy.settings import EnvoySettings
 from runtime.command_line import Parser, program
 from runtime.durations import parse_go_duration, write_duration
 

@@ -15,9 +15,11 @@ import pytest
 from aiohttp import web
 
 from discovery import DiscoveryError
-from epp.__main__ import serve
-from epp.envoy.config import Address, EnvoySettings, render
+from epp.envoy.config import render
+from epp.envoy.json_values import Address
+from epp.envoy.settings import EnvoySettings
 from epp.ext_proc import exchange
+from epp.process import serve
 
 LOCAL = ["--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]
 

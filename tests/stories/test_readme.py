@@ -11,7 +11,7 @@ import discovery
 from dispatcher.config.config_file import read_config
 from dispatcher.gates.catalogue import parse_gate
 from epp.config.settings import Settings
-from epp.envoy.config import EnvoySettings
+from epp.envoy.settings import EnvoySettings
 from registry import InstanceHandle
 
 README = (Path(__file__).parents[2] / "README.md").read_text()

@@ -17,7 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from epp.config import flags
-from epp.envoy.config import Address, EnvoySettings, render
+from epp.envoy.config import render
+from epp.envoy.json_values import Address
+from epp.envoy.settings import EnvoySettings
 from epp.server import PickerServer
 from epp.wire import certificate
 from epp.wire.certificate import CertificateError, KeyPair

@@ -23,7 +23,9 @@ from epp.config.picker_config import load_config
 from epp.config.settings import TransportKind
 from epp.endpoints.datastore import Datastore
 from epp.envoy import flags as envoy_flags
-from epp.envoy.config import Address, EnvoySettings, bootstrap, render
+from epp.envoy.config import bootstrap, render
+from epp.envoy.json_values import Address
+from epp.envoy.settings import EnvoySettings
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health

@@ -12,7 +12,8 @@ from aiohttp import web
 from discovery import Instance, InstanceAddedEvent
 from epp.config.settings import TransportKind
 from epp.endpoints.datastore import Datastore
-from epp.envoy.config import Address, render
+from epp.envoy.config import render
+from epp.envoy.json_values import Address
 from tests.epp.envoy.test_envoy import LOCAL, Mesh
 from tests.epp.scheduling.test_director import director, load
 

@@ -11,8 +11,9 @@ import pytest
 from aiohttp import web
 
 from epp.config.settings import Settings, TransportKind
-from epp.envoy.config import EnvoySettings, render
+from epp.envoy.config import render
 from epp.envoy.json_values import Address
+from epp.envoy.settings import EnvoySettings
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.request.body import MemoryBudget
 from epp.server import PickerServer
