@@ -18,7 +18,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from epp.envoy.config import Address, EnvoySettings, render
+from epp.envoy.config import render
+from epp.envoy.json_values import Address
+from epp.envoy.settings import EnvoySettings
 from tests.epp.conftest import envoy_running
 from tests.installed_package import install
 
