@@ -20,7 +20,6 @@ from discovery.static.endpoints_file import EndpointsFile
 from discovery.static.source import StaticSource
 from epp.config.metric_flags import with_metrics
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.problems import ConfigError
 from epp.config.settings import LAME_DUCK, LEAST_INTERVAL, Settings
 from epp.config.validate import read_config
 from epp.config.worker_source import WorkerSource, choose
@@ -42,11 +41,14 @@ from epp.telemetry.pool_gauges import PoolGauges
 from epp.wire import certificate
 from epp.wire.certificate import Certificate, CertificateError, KeyPair
 from epp.wire.opening import open_transport
-from epp.wire.transport import ListenAddress, Listener, ListenError, Transport
+from epp.wire.transport import ListenAddress, Listener, Transport
+from runtime.config.problems import ConfigError
+from runtime.serving.sockets import ListenError
+from runtime.tasks import cancel_and_wait
 
 INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
 """What a user can put right in the command line or a file that it names."""
-FAILURES = (discovery.AdsumError, ListenError, OSError)
+FAILURES = (discovery.AdsumError, OSError)
 """What the world around can put right."""
 
 LATELY = 5.0
@@ -112,7 +114,7 @@ class PickerServer:
         await asyncio.sleep(lame_duck)
         self._transport.drain()
         self._health.close()
-        await self._listener.stop(self._settings.drain_timeout - lame_duck)
+        await self._listener.drain(self._settings.drain_timeout - lame_duck)
 
     async def _open(self) -> None:
         settings = self._settings
@@ -268,7 +270,7 @@ class PickerServer:
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.append(task)
-        self._stack.push_async_callback(_ended, task)
+        self._stack.push_async_callback(cancel_and_wait, task)
 
     def _pool(self) -> EndpointPool:
         return self._datastore.pool(self._clock())
@@ -282,8 +284,3 @@ def _discovery(source: WorkerSource) -> discovery.SourceDiscovery:
         return discovery.open(source.url)
     path = Path(source.file.path)
     return discovery.SourceDiscovery(StaticSource(EndpointsFile(path), watched=source.file.watch_file))
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait({task})

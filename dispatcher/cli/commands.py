@@ -1,16 +1,17 @@
-"""`python -m dispatcher submit|status|cancel|dead-letters`: a queue, for people."""
+"""`python -m dispatcher status|cancel|dead-letters`: a queue, for people."""
 
 import json
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import Final
 
 from dispatcher.broker.message import DeadLetter
 from dispatcher.broker.queue import Queue, State
-from dispatcher.cli.flags import LookFlags, parse_look, parse_submit
+from dispatcher.cli.flags import LookFlags
 from dispatcher.cli.queue_locator import opened
 from dispatcher.web.request_view import described
+from runtime.command_line import FAILED, complain
 
 
 async def status(flags: LookFlags) -> int:
@@ -51,12 +52,11 @@ def _say_unknown(ids: Sequence[str], queue: Queue) -> int:
     """The exit code."""
     if not ids:
         return 0
-    print(
-        f"error: the queue {queue.name!r} does not know {', '.join(map(repr, ids))}; expected the id of a request that was "
+    return complain(
+        f"the queue {queue.name!r} does not know {', '.join(map(repr, ids))}; expected the id of a request that was "
         "submitted to it (of a batch: NAME:custom_id) and whose result is kept; `status` without an id counts what is there",
-        file=sys.stderr,
+        FAILED,
     )
-    return 1
 
 
 def _described(letter: DeadLetter) -> dict[str, object]:
@@ -74,13 +74,9 @@ def _print(document: Mapping[str, object], as_json: bool) -> None:
     print()
 
 
-def parsed(command: str, arguments: Sequence[str]) -> Callable[[], Awaitable[int]]:
-    """What to run for a command; exits with 2 on bad flags."""
-    if command == "submit":
-        flags = parse_submit(arguments)
-        from dispatcher.cli.submission import submit
-
-        return lambda: submit(flags)
-    look = parse_look(command, arguments)
-    work = {"status": status, "cancel": cancel, "dead-letters": dead_letters}[command]
-    return lambda: work(look)
+LOOKS: Final[Mapping[str, Callable[[LookFlags], Awaitable[int]]]] = {
+    "status": status,
+    "cancel": cancel,
+    "dead-letters": dead_letters,
+}
+"""By their commands; each returns an exit code."""

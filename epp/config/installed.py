@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 from epp.config.catalogue import PLUGINS, PluginType, Role
 from epp.config.declaration import PluginDeclaration
 from epp.config.document import Section
-from epp.config.problems import ConfigError
 from epp.scheduling.published_only import is_published_only
+from runtime.config.problems import ConfigError
 from runtime.entry_points import PluginGroup, in_one_line
 
 P = TypeVar("P")

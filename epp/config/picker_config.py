@@ -26,13 +26,13 @@ from epp.config.parameters import (
     MetricsSourceParameters,
 )
 from epp.config.plugins import Plugins
-from epp.config.problems import ConfigError, Problems, did_you_mean
 from epp.config.scheduler import read_scheduler
-from epp.config.text import read_text
 from epp.endpoints.endpoint_document import ENGINE_LABELS, EndpointDefaults
 from epp.scheduling.saturation import SaturationDetector
 from epp.scheduling.scheduler import Scheduler
 from epp.scraping.engines import ENGINES, Engine
+from runtime.config.problems import ConfigError, Problems, did_you_mean
+from runtime.config.yaml_document import read_yaml
 
 DEFAULT_CONFIG: Final = """\
 apiVersion: llm-d.ai/v1alpha1
@@ -80,7 +80,7 @@ def load_config(text: str | None, *, rng: random.Random, staleness: float = 2.0)
 
     `staleness`: seconds after which an endpoint's numbers are no longer compared with others'.
     """
-    written = read_text(text if text and text.strip() else DEFAULT_CONFIG)
+    written = read_yaml(text if text and text.strip() else DEFAULT_CONFIG, "kind: EndpointPickerConfig")
     problems = Problems()
     document = read_document(written.given, problems)
     for index, gate in enumerate(document.feature_gates):

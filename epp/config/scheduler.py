@@ -10,13 +10,13 @@ from epp.config.document import ConfigDocument, ProfilePlugin, ProfileSpec
 from epp.config.installed import InstalledPluginType
 from epp.config.parameters import PickerParameters, PrefixProducerParameters, PrefixScorerParameters
 from epp.config.plugins import Plugin, Plugins
-from epp.config.problems import ConfigError, Problems
 from epp.scheduling.cached_scores import Weighted
 from epp.scheduling.handlers.single_profile import SingleProfileHandler
 from epp.scheduling.plugin import DataProducer, ProfileHandler, Scorer
 from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scheduler import Scheduler
+from runtime.config.problems import ConfigError, Problems
 
 _SCHEDULING: Final = (Role.FILTER, Role.SCORER, Role.PICKER)
 _DEFAULT_HANDLER: Final = "single-profile-handler"

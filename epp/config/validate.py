@@ -1,16 +1,15 @@
 """The configuration as a file: read, refused with all that is wrong, or told in words: `python -m epp validate FILE`."""
 
-import argparse
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from discovery.command_line import WRONG_INPUT, Parser, complain
 from epp.config.installed import GROUP
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.problems import ConfigError
+from runtime.command_line import FAILED, WRONG_INPUT, complain
+from runtime.config.problems import ConfigError
 from runtime.entry_points import PluginError
 
 _LONGEST: Final = 1024 * 1024
@@ -30,7 +29,7 @@ def read_config(path: Path, *, rng: random.Random, staleness: float = 2.0) -> Pi
     try:
         return load_config(text, rng=rng, staleness=staleness)
     except ConfigError as error:
-        raise ConfigError(str(path), str(error)) from error
+        raise error.of_file(path) from error
 
 
 def _why(error: OSError | UnicodeDecodeError) -> str:
@@ -38,23 +37,15 @@ def _why(error: OSError | UnicodeDecodeError) -> str:
     return f"cannot be read: {said}; expected an EndpointPickerConfig in YAML"
 
 
-def validate(arguments: Sequence[str]) -> int:
+def validate(path: Path) -> int:
     """The exit code: 0 the file is sound, 1 it is not, 2 there is none."""
-    parser = Parser(
-        prog="python -m epp validate",
-        description="Says all that is wrong with an EndpointPickerConfig, or what a picker would do with it.",
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("file", type=Path, metavar="FILE", help="YAML or JSON")
-    path: Path = parser.parse_args(arguments).file
     try:
         config = read_config(path, rng=random.Random())
         installed = GROUP.packages()
     except PluginError as error:
-        return complain(error, 1)
+        return complain(error, FAILED)
     except ConfigError as error:
-        return complain(error, WRONG_INPUT if isinstance(error.__cause__, OSError) else 1)
+        return complain(error, WRONG_INPUT if isinstance(error.__cause__, OSError) else FAILED)
     sys.stdout.writelines(
         f"{line}\n" for line in (f"{path} is sound", *_in_words(config), *_offered(installed))
     )

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.gates.catalogue import GateConfigError, parse_gate
+from dispatcher.gates.catalogue import parse_gate
+from runtime.config.problems import ConfigError
 from tests.dispatcher.gates.gate_tools import Places, opened
 from tests.installed_package import install, see
 
@@ -126,7 +127,7 @@ def test_equal_documents_make_equal_specs() -> None:
     ],
 )
 def test_a_mistake_is_told_with_its_place(document: Any, said: str) -> None:
-    with pytest.raises(GateConfigError, match=said):
+    with pytest.raises(ConfigError, match=said):
         parse_gate(document, "gate")
 
 
@@ -145,7 +146,7 @@ def test_a_mistake_is_told_with_its_place(document: Any, said: str) -> None:
     ],
 )
 async def test_a_gate_that_cannot_be_built_is_an_error(name: str, said: str) -> None:
-    with pytest.raises(GateConfigError, match=said):
+    with pytest.raises(ConfigError, match=said):
         async with opened(name):
             pass
 
@@ -154,5 +155,5 @@ def test_a_gate_of_two_packages_names_both(tmp_path: Path, monkeypatch: pytest.M
     points = {"adsum.gates": {"acme-tickets": "other:GATE"}}
     see(monkeypatch, install(tmp_path / "other", "other_gates", points))
     said = "gate.type: two installed packages declare the gate 'acme-tickets': acme_gates 1.0 and other_gates 1.0; uninst"
-    with pytest.raises(GateConfigError, match=said):
+    with pytest.raises(ConfigError, match=said):
         parse_gate({"type": "acme-tickets"}, "gate")

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.problems import ConfigError
+from runtime.config.problems import ConfigError
 
 
 def load(given: str) -> PickerConfig:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.problems import ConfigError
 from epp.config.validate import validate
 from epp.scheduling.profile import SchedulerProfile
+from runtime.config.problems import ConfigError
 from tests.installed_package import install, see
 
 MODULE = """\
@@ -316,7 +316,7 @@ def test_validate_tells_of_whose_a_plugin_is_and_what_else_there_is(
     load: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "picker.yaml").write_text(_document("- {type: acme-halves}\n"))
-    assert validate([str(tmp_path / "picker.yaml")]) == 0
+    assert validate(tmp_path / "picker.yaml") == 0
     said = capsys.readouterr().out.splitlines()
     assert said[1] == "  filter acme-halves of acme 1.0"
     assert said[-1].startswith(
@@ -330,7 +330,7 @@ def test_validate_refuses_a_package_that_takes_the_name_of_a_built_in(
     """A picker would take its own without a look at what is installed: who wants another one is told here."""
     see(monkeypatch, install(tmp_path, "greedy", {"adsum.plugins": {"queue-scorer": "greedy:QUEUE"}}))
     (tmp_path / "picker.yaml").write_text(_document("- {type: queue-scorer}\n"))
-    assert validate([str(tmp_path / "picker.yaml")]) == 1
+    assert validate(tmp_path / "picker.yaml") == 1
     assert capsys.readouterr().err == (
         "error: the installed package greedy 1.0 declares the plugin type 'queue-scorer', which adsum has itself; rename "
         "its entry point in the group adsum.plugins, or uninstall the package\n"

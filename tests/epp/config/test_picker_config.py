@@ -13,13 +13,13 @@ from epp.config.catalogue import PLUGINS
 from epp.config.go_plugins import GO_ONLY
 from epp.config.parameters import MetricsSourceParameters
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.problems import ConfigError
 from epp.scheduling.filters.label_filters import DECODE_ROLES, LabelSelectorFilter, Requirement, RoleFilter
 from epp.scheduling.pickers.score_pickers import MaxScorePicker, WeightedRandomPicker
 from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.scorers.in_flight import InFlightScorer
 from epp.scheduling.scorers.load_scorers import ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer
+from runtime.config.problems import ConfigError
 
 HEAD = {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig"}
 

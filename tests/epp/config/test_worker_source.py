@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from epp.config.parameters import FileDiscoveryParameters
-from epp.config.problems import ConfigError
 from epp.config.settings import Settings
 from epp.config.worker_source import SourceError, WorkerSource, choose
+from runtime.config.problems import ConfigError
 
 FILE = FileDiscoveryParameters(path="/etc/endpoints.yaml")
 POOL = {
@@ -41,7 +41,7 @@ async def start(*arguments: str) -> tuple[int | None, str]:
     assert running.stdout is not None
     assert running.stderr is not None
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             if await running.stdout.readline():
                 return None, "it is ready"
             return await running.wait(), (await running.stderr.read()).decode()
