@@ -47,7 +47,7 @@ async def test_the_worker_and_the_one_who_follows_it(capsys: pytest.CaptureFixtu
     following = asyncio.create_task(frontend["follow"]())
     serving = asyncio.create_task(worker["serve"]())
     said = ""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while "http://127.0.0.1:8000" not in (said := said + capsys.readouterr().out):
             await asyncio.sleep(0.01)
         leave.set()

@@ -74,7 +74,7 @@ async def test_while_an_answer_is_held_its_beginning_is_known_and_forgotten_if_i
                 return answer.status
 
         first = asyncio.create_task(ask("first"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             await workers.arrived.wait()
             others = [asyncio.create_task(ask(str(number))) for number in range(5)]
             while workers.went.total() < 6:
@@ -84,7 +84,7 @@ async def test_while_an_answer_is_held_its_beginning_is_known_and_forgotten_if_i
         workers.status = 503
         workers.go_on.set()
         assert set(await asyncio.gather(first, *others)) == {503}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while len(producer.index):
                 await asyncio.sleep(0.01)
 
@@ -97,7 +97,7 @@ async def test_what_a_client_gave_up_is_forgotten(running_envoy: Any) -> None:
         picker = await mesh.picker()
         envoy = await mesh.envoy(render(replace(LOCAL, pickers=(Address("127.0.0.1", picker.port),))))
         producer = it._profile.producers[0]
-        async with aiohttp.ClientSession() as client, asyncio.timeout(20):
+        async with aiohttp.ClientSession() as client, asyncio.timeout(90):
             body = {"model": "m", "prompt": BEGINNING}
             asking = asyncio.create_task(client.post(envoy.url("/v1/completions"), json=body))
             await workers.arrived.wait()
