@@ -6,7 +6,7 @@ the request's JSON, count as a token.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -135,6 +135,8 @@ class PrefixCacheScorer:
     producer: PrefixCacheProducer
     length_weight: float = 0.0
     length_scale: int = 8192
+
+    published_only: ClassVar[bool] = False
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores:
         """As `epp.scheduling.prefix.match` tells it of one endpoint."""

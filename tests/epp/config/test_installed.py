@@ -16,7 +16,7 @@ from tests.installed_package import install, see
 MODULE = """\
 import numpy as np
 from pydantic import Field
-from epp.extension import PluginDeclaration, Role, Section
+from epp.extension import PluginDeclaration, Role, Scorer, Section
 
 
 class ZoneParameters(Section):
@@ -74,6 +74,11 @@ class TwoProfiles:
     def result(self, request, results): ...
 
 
+class Silent(Scorer):
+    def score(self, request, pool):
+        return pool.kv_usage
+
+
 class LastPicker:
     def pick(self, scores, k):
         return np.arange(len(scores))[::-1][:k]
@@ -100,6 +105,7 @@ LAST = PluginDeclaration(role=Role.PICKER, build=lambda given, context: LastPick
 TWO = PluginDeclaration(role=Role.HANDLER, build=lambda given, context: TwoProfiles())
 QUARRELSOME = PluginDeclaration(role=Role.SCORER, parameters=ZoneParameters, build=quarrelsome)
 BROKEN = PluginDeclaration(role=Role.SCORER, build=broken)
+SILENT = PluginDeclaration(role=Role.SCORER, build=lambda given, context: Silent())
 SCORELESS = PluginDeclaration(role=Role.SCORER, build=lambda given, context: Halves())
 DETECTOR = PluginDeclaration(role=Role.DETECTOR, build=lambda given, context: None)
 UNCHECKED = PluginDeclaration(role=Role.FILTER, parameters=dict, build=lambda given, context: Halves())
@@ -116,6 +122,7 @@ TYPES = {
     "acme-quarrelsome": "QUARRELSOME",
     "acme-broken": "BROKEN",
     "acme-scoreless": "SCORELESS",
+    "acme-silent": "SILENT",
     "acme-detector": "DETECTOR",
     "acme-unchecked": "UNCHECKED",
     "acme-class": "CLASS",
@@ -231,6 +238,14 @@ def test_a_profile_handler_says_which_profiles_it_needs(load: Load) -> None:
             (
                 "line 4: plugins[0].type: the plugin type 'acme-broken' of the installed package acme 1.0 cannot be built: "
                 "KeyError: 'zone'; mend, update or uninstall that package"
+            ),
+        ),
+        (
+            "- {type: acme-silent}",
+            (
+                "line 4: plugins[0].type: the plugin type 'acme-silent' of the installed package acme 1.0 cannot be used: the scorer Silent has "
+                "no published_only; expected True where it reads only what workers publish, else False; mend, update or uninstall "
+                "that package"
             ),
         ),
         (
