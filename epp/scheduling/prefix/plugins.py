@@ -85,19 +85,16 @@ class PrefixCacheProducer:
         prefix = request.prefixes.get(self)
         if prefix is None:
             return
-        unclaimed, claims = [], prefix.claims
+        claims = prefix.claims
         for endpoint in endpoints:
             key = endpoint.key
-            claim = claims.pop(key, None)
+            capacity, claim = self._sizes.get(key, self.capacity), claims.pop(key, None)
             if claim is None:
-                unclaimed.append(key)
+                self.index.record(prefix.blocks, key, capacity, prefix.lengths)
             else:
-                capacity = self._sizes.get(key, self.capacity)
                 self.index.confirm(prefix.blocks, key, claim, capacity, prefix.lengths)
         if claims:
             self.failed(request)
-        for key in unclaimed:
-            self.index.record(prefix.blocks, key, self._sizes.get(key, self.capacity), prefix.lengths)
 
     def failed(self, request: InferenceRequest) -> None:
         """What the pick had added goes; what was known before stays."""
