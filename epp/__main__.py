@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 
 from epp.config import flags
-from epp.envoy import flags as envoy_flags
 from runtime.command_line import FAILED, WRONG_INPUT, complain, not_installed, program, with_commands
 
 
@@ -20,6 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """All that the command line takes: the picker's flags, or a command and its own."""
+    from epp.envoy import flags as envoy_flags
+
     commands = {"envoy-config": envoy_flags.build_parser(), "validate": flags.validate_parser()}
     return with_commands(flags.build_parser(), commands)
 
@@ -45,6 +46,8 @@ def _run(given: Sequence[str]) -> int:
 
 
 def _envoy_config(given: Sequence[str]) -> int:
+    from epp.envoy import flags as envoy_flags
+
     settings = envoy_flags.parse(given)
     from epp.envoy.config import render
 
