@@ -105,9 +105,11 @@ class Director:
             return
         if after.key == before.key:
             return
-        self._datastore.release(before)
-        self._datastore.reserve(after)
+        self._datastore.reserve(
+            after
+        )  # first: a hook that hears of the other must see no room that is not there
         self._reserved[pick] = after
+        self._datastore.release(before)
 
     def responded(self, pick: Pick, status: int, now: float) -> None:
         """The worker answered: whether with success, the data producers learn."""
@@ -119,8 +121,8 @@ class Director:
         """The request is over, for whatever reason; does nothing the second time."""
         endpoint = self._reserved.pop(pick, None)
         if endpoint is not None:
-            self._datastore.release(endpoint)
             self._settle(pick, None)
+            self._datastore.release(endpoint)
 
     def _settle(self, pick: Pick, endpoint: Endpoint | None) -> None:
         """Tell the data producers once, who served the request; None: nobody they know."""
