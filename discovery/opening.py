@@ -3,9 +3,10 @@
 import os
 import ssl
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from discovery.extension import SOURCES, listed, open_installed
 from discovery.metadata import silence
 from discovery.metadata.client import MetadataClient
 from discovery.service import SourceDiscovery
@@ -55,6 +56,8 @@ def open(
 def open_source(url: str) -> Source:
     """The source that `url` names; each backend is imported when it is asked for."""
     scheme, _, rest = url.partition("://")
+    if rest and scheme.lower() not in SOURCES.built_in:
+        return open_installed(url, scheme.lower()) or _unknown(url)
     if scheme.lower() == "static":  # by hand: urlsplit refuses [::1]:80 behind another host
         from discovery.static.source import open_static
 
@@ -74,7 +77,12 @@ def open_source(url: str) -> Source:
             from discovery.kubernetes.opening import open_kubernetes
 
             return open_kubernetes(parts, url)
-    raise ValueError(f"{url!r} is not a discovery URL; expected one of {SCHEMES}")
+    return _unknown(url)
+
+
+def _unknown(url: str) -> NoReturn:
+    expected = f"expected one of {SCHEMES}{listed(SOURCES)}"
+    raise ValueError(f"{url!r} is not a discovery URL; {expected}")
 
 
 def file_path(parts: SplitResult, url: str) -> Path | None:

@@ -2,10 +2,13 @@
 
 import ssl
 from collections.abc import Callable, Mapping
+from typing import NoReturn
 from urllib.parse import urlsplit
 
+from discovery.extension import listed
 from discovery.opening import default_url, file_path
 from registry.contract import Contract
+from registry.extension import REGISTRIES, open_installed
 from registry.handle import Membership
 from registry.registration import Announcement, MembershipRegistry
 
@@ -41,6 +44,10 @@ def open(  # noqa: PLR0913  # what a worker may say, each optional and by name; 
 
 def _registry(url: str, announcement: Announcement) -> MembershipRegistry:
     """The registry of one backend; each is imported when it is asked for."""
+    scheme, _, rest = url.partition("://")
+    if rest and scheme.lower() not in REGISTRIES.built_in:
+        opened = open_installed(url, scheme.lower())
+        return MembershipRegistry(opened, announcement) if opened is not None else _unknown(url)
     if urlsplit(url).scheme == "kubernetes":
         from registry.kubernetes.opening import open_pod
 
@@ -67,4 +74,8 @@ def _membership(url: str) -> Callable[[], Membership]:
             raise ValueError(
                 f"{url!r} lists fixed addresses: nobody registers there; register in {_EXPECTED}"
             )
-    raise ValueError(f"{url!r} is not a registry URL; expected one of {_EXPECTED}")
+    return _unknown(url)
+
+
+def _unknown(url: str) -> NoReturn:
+    raise ValueError(f"{url!r} is not a registry URL; expected one of {_EXPECTED}{listed(REGISTRIES)}")

@@ -8,7 +8,7 @@ bookmark. WatchList is never asked for: one Service's slices are one small list.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -16,7 +16,7 @@ from discovery.kubernetes.decoding import SliceDecoder
 from discovery.kubernetes.lines import LineTooLongError
 from discovery.kubernetes.recovery import Ask, Lost, Recovery
 from discovery.kubernetes.refusal import read_refusal
-from discovery.kubernetes.response_body import ListReading, RefusedReading, WatchReading
+from discovery.kubernetes.response_body import NO_PAGES, ListPages, ListReading, RefusedReading, WatchReading
 from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.versions import is_older
 from discovery.kubernetes.wire import (
@@ -71,8 +71,24 @@ class Contact:
     """The server is heard again, and had nothing new to say."""
 
 
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Between two answers. `pages`: of a list that goes on; empty after everything else."""
+
+    pages: ListPages = NO_PAGES
+
+
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """A GET is out and its head is not in."""
+
+    pages: ListPages
+
+
 Step: TypeAlias = Get | Wait
 News: TypeAlias = Listed | Put | Deleted | Contact | Lost
+_SomeNews = TypeVar("_SomeNews", Contact, News)
+ReflectorState: TypeAlias = Idle | Requested | ListReading | WatchReading | RefusedReading
 
 
 class MalformedAnswerError(ValueError):
@@ -80,37 +96,51 @@ class MalformedAnswerError(ValueError):
 
 
 class Reflector:
-    """Give it each `Get`'s answer: `opened`, then `received` until `finished`, `ended` or the `deadline`."""
+    """Give it each `Get`'s answer: `opened`, then `received` until `finished`, `ended` or the `deadline`.
+
+        Idle ──next: Get──► Requested ──opened──► ListReading     200, a list was asked for
+         ▲ ▲                    │                 WatchReading    200, a watch was asked for
+         │ └───────broke────────┘                 RefusedReading  anything else
+         │                                            │
+         └───── ended, broke, received enough ────────┘
+
+    `next` in Idle says Wait until `Recovery.wait_until`, then Get: the next page of a list that goes on, else what
+    `Recovery.ask` says: LIST and LIST_SINCE until a list is accepted, WATCH until it expires, fails or is due for a list.
+    Contact is lost from a `Lost` that is told until any other news.
+    """
 
     def __init__(self, selector: str, timings: Timings) -> None:
-        self.finished = False
         self.deadline = float("inf")
         self._selector = selector
         self._timings = timings
         self._recovery = Recovery(timings)
-        self._reading: RefusedReading | ListReading | WatchReading | None = None
+        self._state: ReflectorState = Idle()
+        self._last_news: News | None = None
         self._slices = SliceDecoder()
-        self._pages: tuple[EndpointSlice, ...] = ()
-        self._rest = ""
-        self._lost = False
+
+    @property
+    def finished(self) -> bool:
+        """Nothing more of this answer is wanted."""
+        return isinstance(self._state, Idle)
 
     @property
     def tick_at(self) -> float | None:
         """When `tick` has something to say though nothing was received."""
-        if self._lost and isinstance(self._reading, WatchReading):
-            return self._reading.opened_at + self._timings.short_watch
+        if isinstance(self._last_news, Lost) and isinstance(self._state, WatchReading):
+            return self._state.opened_at + self._timings.short_watch
         return None
 
     def next(self, now: float) -> Step:
         """What to do now; a `Get` begins a new exchange."""
-        self._reading, self.finished = None, False
+        pages = self._state.pages if isinstance(self._state, Idle) else NO_PAGES
         self._recovery.look_again(now)
         if now < self._recovery.wait_until:
             return Wait(self._recovery.wait_until, self._recovery.knock)
+        self._state = Requested(pages)
         self.deadline = now + self._timings.list_deadline
         params = {"labelSelector": self._selector}
-        if self._rest:
-            return Get(params | {"continue": self._rest})
+        if pages.rest:
+            return Get(params | {"continue": pages.rest})
         version = self._recovery.version
         match self._recovery.ask:
             case Ask.LIST:
@@ -128,19 +158,20 @@ class Reflector:
         kind = headers.get("Content-Type", "application/json").partition(";")[0].strip()
         if status != 200 or not kind.endswith("json"):
             self.deadline = min(self.deadline, now + self._timings.header_deadline)
-            self._reading = RefusedReading(status, headers, kind)
+            self._state = RefusedReading(status, headers, kind)
         elif self._recovery.ask is Ask.WATCH:
-            self._reading = WatchReading(now, self.deadline, self._timings)
+            self._state = WatchReading(now, self.deadline, self._timings)
         else:
-            self._reading = ListReading()
+            self._state = ListReading(self._state.pages if isinstance(self._state, Requested) else NO_PAGES)
 
     def received(self, chunk: bytes, now: float) -> list[News]:
         """Bytes of the body, cut anyhow."""
-        if isinstance(self._reading, WatchReading):
-            return self._watched(self._reading, chunk, now)
-        if self._reading is None or self._reading.add(chunk):
-            return []
-        return self._failed(f"an answer of more than {len(self._reading.body)} bytes", now)
+        match self._state:
+            case WatchReading() as watch:
+                return self._watched(watch, chunk, now)
+            case ListReading() | RefusedReading() as body if not body.add(chunk):
+                return self._failed(f"an answer of more than {len(body.body)} bytes", now)
+        return []
 
     def tick(self, now: float) -> list[Contact]:
         """Time has passed: a stream that lives on is contact, even when it is quiet."""
@@ -149,10 +180,10 @@ class Reflector:
 
     def ended(self, now: float) -> list[News]:
         """The body ended as it should."""
-        match self._reading:
+        match self._state:
             case WatchReading() as watch:
                 lived = self._lived(watch, now)
-                return self._told(self._recovery.ended(now, lived, empty=not watch.brought))
+                return self._end(self._recovery.ended(now, lived, empty=not watch.brought))
             case ListReading() as listed:
                 return self._listed(listed, now)
             case RefusedReading() as refused:
@@ -165,14 +196,13 @@ class Reflector:
 
     def broke(self, reason: str, now: float, *, unreachable: bool = False) -> list[News]:
         """There was no answer (`unreachable`: nor a connection), or its body broke off, or the deadline passed."""
-        if isinstance(self._reading, WatchReading):
-            self._lived(self._reading, now)
-        if isinstance(self._reading, RefusedReading):
-            return self._refused(self._reading, now)
-        self._pages, self._rest = (), ""
+        if isinstance(self._state, WatchReading):
+            self._lived(self._state, now)
+        if isinstance(self._state, RefusedReading):
+            return self._refused(self._state, now)
         if unreachable:
-            return self._told(self._recovery.unreachable(reason, now))
-        return self._told(self._recovery.failed(reason, now))
+            return self._end(self._recovery.unreachable(reason, now))
+        return self._end(self._recovery.failed(reason, now))
 
     def _watch_seconds(self, now: float) -> int:
         wanted = min(self._timings.uniform(*self._timings.watch), self._recovery.relist_at - now)
@@ -200,8 +230,7 @@ class Reflector:
     def _event(self, watch: WatchReading, line: bytes, now: float) -> list[News]:
         match decode_event(line):
             case Failure(status):
-                self.finished = True
-                return self._told(self._recovery.refused(read_refusal(status.code, status), now))
+                return self._end(self._recovery.refused(read_refusal(status.code, status), now))
             case WatchProgress(bookmark):
                 if not self._advanced(bookmark.metadata.resource_version):
                     return self._went_back(now)
@@ -214,11 +243,10 @@ class Reflector:
                 if not self._advanced(event.object.metadata.resource_version):
                     return self._went_back(now)
                 watch.heard(now)
-                self._lost = False
                 if isinstance(event, Removed):
                     self._slices.forget(name)
-                    return [Deleted(name)]
-                return [Put(self._slices.decoded(event.object))]
+                    return self._tell(Deleted(name))
+                return self._tell(Put(self._slices.decoded(event.object)))
 
     def _advanced(self, version: str) -> bool:
         if is_older(version, self._recovery.version):
@@ -227,8 +255,7 @@ class Reflector:
         return True
 
     def _went_back(self, now: float) -> list[News]:
-        self.finished = True
-        return self._told(self._recovery.expired(now, consistent=True))
+        return self._end(self._recovery.expired(now, consistent=True))
 
     def _listed(self, listed: ListReading, now: float) -> list[News]:
         try:
@@ -238,20 +265,17 @@ class Reflector:
             return self._failed(f"the list is no EndpointSliceList: {error}", now)
         if not page.metadata.version:
             return self._failed("the list has no resourceVersion", now)
-        slices, self._rest = self._pages + items, page.metadata.rest
-        if self._rest:
-            self._pages = slices
+        slices = listed.pages.slices + items
+        if page.metadata.rest:
+            self._state = Idle(ListPages(slices, page.metadata.rest))
             return []
-        self._pages = ()
         lost = self._recovery.accept(page.metadata.version, now)
         if lost is not None:
-            return self._told(lost)
-        self._lost = False
+            return self._end(lost)
         self._slices.keep(slices)
-        return [Listed(slices)]
+        return self._end(Listed(slices))
 
     def _refused(self, refused: RefusedReading, now: float) -> list[News]:
-        self._pages, self._rest = (), ""
         if refused.status == 200:
             return self._failed(
                 f"HTTP 200 with {refused.kind} where JSON was expected: this is no Kubernetes API server, "
@@ -259,19 +283,22 @@ class Reflector:
                 now,
             )
         status = decode_status(refused.body)
-        return self._told(self._recovery.refused(read_refusal(refused.status, status, refused.headers), now))
+        return self._end(self._recovery.refused(read_refusal(refused.status, status, refused.headers), now))
 
     def _failed(self, reason: str, now: float) -> list[News]:
         """What came cannot be used: drop the connection and list."""
-        self.finished, self._pages, self._rest = True, (), ""
-        return self._told(self._recovery.failed(reason, now, relist=True))
+        return self._end(self._recovery.failed(reason, now, relist=True))
 
     def _contact(self) -> list[Contact]:
-        told, self._lost = self._lost, False
-        return [Contact()] if told else []
+        return self._tell(Contact()) if isinstance(self._last_news, Lost) else []
 
-    def _told(self, lost: Lost | None) -> list[News]:
-        if lost is None:
+    def _end(self, news: Listed | Lost | None) -> list[News]:
+        """The answer is dealt with, and so is a list that it was a page of."""
+        self._state = Idle()
+        return self._tell(news)
+
+    def _tell(self, news: _SomeNews | None) -> list[_SomeNews]:
+        if news is None:
             return []
-        self._lost = True
-        return [lost]
+        self._last_news = news
+        return [news]

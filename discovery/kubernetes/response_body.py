@@ -1,10 +1,12 @@
 """The body of one answer while it comes in: a list, a watch, or a refusal. Pure: time is passed in."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from discovery.kubernetes.lines import LineSplitter
 from discovery.kubernetes.timings import Timings
+from discovery.kubernetes.wire import EndpointSlice
 
 LIST_LIMIT: Final = 256 * 1024 * 1024
 """Bytes of one list; 100,000 pods make 31 MB."""
@@ -26,10 +28,22 @@ class RefusedReading:
         return True
 
 
-class ListReading:
-    """One page of a list."""
+@dataclass(frozen=True, slots=True)
+class ListPages:
+    """What the pages of a list have brought so far; `rest`: the token of the next one."""
 
-    def __init__(self) -> None:
+    slices: tuple[EndpointSlice, ...] = ()
+    rest: str = ""
+
+
+NO_PAGES: Final = ListPages()
+
+
+class ListReading:
+    """One page of a list; `pages`: those before it."""
+
+    def __init__(self, pages: ListPages) -> None:
+        self.pages = pages
         self.body = bytearray()
 
     def add(self, chunk: bytes) -> bool:

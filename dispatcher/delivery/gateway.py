@@ -1,50 +1,37 @@
 """One HTTP request to a target, and what came of it: an answer, or the reason why there is none.
 
-The connections and the parser are aiohttp's. The request is written and its answer is read here: aiohttp's session would
-be half of what a request costs.
+The connections are `runtime.http1`'s, which take half the processor time of aiohttp's, and a quarter of what its session
+takes (benchmarks/README.md, "the dispatcher's HTTP client").
 """
 
-import asyncio
 import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlsplit
-from weakref import WeakSet
 
-import aiohttp
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.connector import Connection
-from aiohttp.http import HttpProcessingError, StreamWriter
-from aiohttp.streams import StreamReader
 from yarl import URL
 
 from dispatcher.config.os_reason import os_reason
 from dispatcher.delivery.backoff import parse_retry_after
 from dispatcher.delivery.timeouts import Timeouts
+from runtime.http1.answer import (
+    AnswerCutError,
+    AnswerError,
+    AnswerReader,
+    AnswerTooLargeError,
+    HttpAnswer,
+)
+from runtime.http1.pool import ConnectionPool, NotConnectedError
 
 DROPPED_REASON = "x-llm-d-request-dropped-reason"
 MAX_ANSWER = 64 * 1024 * 1024
 """Bytes of one answer's body, at most."""
-CONNECT_TIMEOUT = 10.0
-"""Seconds."""
-MOST_IDLE = 30.0
-"""Seconds after which a kept connection is not trusted any more: something on the way may have forgotten it."""
-LONGEST_HEADER = 64 * 1024
-"""Bytes of an answer's status line and of each of its headers."""
-_WITH_HEAD = 64 * 1024
-"""Bytes of a payload that are written at once, in one piece with the head."""
-_PIECE = 256 * 1024
-"""Bytes of the rest of it that are written whenever the connection took what there was."""
-
-_TO_CONNECT: Final = aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT)
-_NOBODY_THERE = (
-    aiohttp.ConnectionTimeoutError,
-    aiohttp.ClientConnectorError,
-    aiohttp.ClientConnectorCertificateError,
-)
+MOST_CHUNKS: Final = 1024 * 1024
+"""Pieces of one answer's body, at most: a streamed answer has one for each token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +70,17 @@ class Gateway:
         self._max_answer = max_answer
         self._now = now
         self._timeouts = Timeouts()
-        self._seen: WeakSet[ResponseHandler] = WeakSet()
+        self._read = partial(AnswerReader, max_answer, chunks=MOST_CHUNKS, encoded=True, strict=True)
 
     async def __aenter__(self) -> Self:
-        self._there = aiohttp.ClientRequest("POST", self._origin)  # only says where to connect to
-        trusted = self._tls or True
-        # no limit: how many are on their way is for whoever sends to say
-        self._keeping = aiohttp.TCPConnector(limit=0, ssl=trusted, keepalive_timeout=MOST_IDLE)
-        self._single = aiohttp.TCPConnector(limit=0, ssl=trusted, force_close=True)
+        tls = (self._tls or _trusting_the_system()) if self._origin.scheme == "https" else None
+        self._pool = ConnectionPool((self._origin.host or "", self._origin.port or 0), tls=tls)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._single.close()
-        await self._keeping.close()
+        await self._pool.aclose()
 
     async def post(
         self, path: str, headers: Mapping[str, str], body: bytes, timeout: float
@@ -110,168 +93,51 @@ class Gateway:
         """
         try:
             with self._timeouts.within(timeout):
-                try:
-                    return await self._ask(self._keeping, self._head(path, headers, body), body)
-                except _UnheardError:
-                    head = self._head(path, headers, body, "Connection: close\r\n")
-                    return await self._ask(self._single, head, body)
-        except (aiohttp.ClientError, HttpProcessingError) as error:
-            return NoAnswer(_reason(error), reached=not isinstance(error, _NOBODY_THERE))
-        except TimeoutError:
-            return NoAnswer(f"no answer within {timeout:.3g} s")
+                answer = await self._pool.ask(self._head(path, headers, body), body, self._read)
+        except NotConnectedError as error:
+            return NoAnswer(
+                f"no connection: {os_reason(error)}" if error.__cause__ else str(error), reached=False
+            )
+        except AnswerTooLargeError:
+            return NoAnswer(f"the answer is larger than {self._max_answer} bytes", final=True)
+        except (OSError, AnswerError) as error:
+            if isinstance(error, TimeoutError) and not error.errno:
+                return NoAnswer(f"no answer within {timeout:.3g} s")
+            return NoAnswer(_reason(error))
+        return self._understood(answer)
 
-    def _head(self, path: str, headers: Mapping[str, str], body: bytes, last: str = "") -> bytes:
+    def _head(self, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
+        """All of it but the blank line."""
         host = headers.get("host", self._origin.host_port_subcomponent)
         given = "".join([f"{name}: {value}\r\n" for name, value in headers.items() if name != "host"])
         return (
-            f"POST {self._prefix}{path} HTTP/1.1\r\nHost: {host}\r\n{given}Content-Length: {len(body)}\r\n{last}\r\n"
+            f"POST {self._prefix}{path} HTTP/1.1\r\nHost: {host}\r\n{given}Content-Length: {len(body)}\r\n"
         ).encode()
 
-    async def _ask(
-        self, connector: aiohttp.TCPConnector, head: bytes, body: bytes
-    ) -> GatewayAnswer | NoAnswer:
-        """Raises aiohttp.ClientError, HttpProcessingError and _UnheardError."""
-        way = await self._connect(connector)
-        rest: asyncio.Task[None] | None = None
-        keep = False
-        try:
-            way.protocol.set_response_params(
-                read_until_eof=True,
-                auto_decompress=False,
-                max_line_size=LONGEST_HEADER,
-                max_field_size=LONGEST_HEADER,
-            )
-            way.transport.write(head + body[:_WITH_HEAD])
-            if len(body) > _WITH_HEAD:
-                rest = asyncio.create_task(_write(way.protocol, memoryview(body)[_WITH_HEAD:]))
-            answer = await self._read(way)
-            keep = isinstance(answer, GatewayAnswer) and (rest is None or rest.done())
-            return answer
-        finally:
-            way.leave(keep=keep)
-            if rest is not None:
-                rest.cancel()
-                await asyncio.wait([rest])
-
-    async def _connect(self, connector: aiohttp.TCPConnector) -> "_Way":
-        """A new connection, or one that said nothing since its last answer."""
-        while True:
-            try:
-                connection = await connector.connect(self._there, [], _TO_CONNECT)
-            except TimeoutError as error:
-                raise aiohttp.ConnectionTimeoutError from error
-            protocol, transport = connection.protocol, connection.transport
-            if protocol is None or transport is None:
-                connection.close()
-                raise aiohttp.ServerDisconnectedError
-            if protocol not in self._seen:
-                self._seen.add(protocol)
-                return _Way(connection, protocol, transport, kept=False)
-            if not protocol.should_close:
-                return _Way(connection, protocol, transport, kept=True)
-            connection.close()
-
-    async def _read(self, way: "_Way") -> GatewayAnswer | NoAnswer:
-        try:
-            message, payload = await way.protocol.read()
-        except aiohttp.ClientConnectionError as error:
-            if way.kept and not _begun(error) and not self._single.closed:
-                raise _UnheardError from error
-            raise
-        while 100 <= message.code <= 199 and message.code != 101:  # not the answer yet
-            message, payload = await way.protocol.read()
-        if not 200 <= message.code <= 599:
-            return NoAnswer(f"the answer's status is {message.code}, expected 200 to 599")
-        headers = message.headers
-        body = await _body(payload, _declared(headers.get("Content-Length", "")), self._max_answer)
-        if body is None:
-            return NoAnswer(f"the answer is larger than {self._max_answer} bytes", final=True)
-        asked = headers.get("Retry-After")
+    def _understood(self, answer: HttpAnswer) -> GatewayAnswer:
+        fields = answer.fields()
+        asked = fields.get("retry-after")
         wait = None if asked is None else parse_retry_after(asked, self._now())
-        return GatewayAnswer(message.code, body, wait, _text(headers.get(DROPPED_REASON, "")))
+        return GatewayAnswer(answer.status, bytes(answer.body), wait, _text(fields.get(DROPPED_REASON) or ""))
 
 
-class _UnheardError(Exception):
-    """A kept connection ended before anything was answered."""
+def _trusting_the_system() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
-@dataclass(slots=True)
-class _Way:
-    """The connection that a request takes. `kept`: an earlier one took it too."""
-
-    connection: Connection
-    protocol: ResponseHandler
-    transport: asyncio.Transport
-    kept: bool
-
-    def leave(self, *, keep: bool) -> None:
-        """Where it is closed: at once, not after what is left to be written, which may be never."""
-        if keep:
-            self.connection.release()
-        else:
-            self.connection.close()
-        if self.transport.is_closing() and self._open:
-            self.transport.abort()
-
-    @property
-    def _open(self) -> bool:
-        """Whether there is anything to abort; asyncio's transport must not be told to when it has ended."""
-        socket = self.transport.get_extra_info("socket")
-        return socket is not None and socket.fileno() >= 0
-
-
-async def _write(protocol: ResponseHandler, rest: memoryview) -> None:
-    """As fast as it is taken. Fails where the connection ends, which is for whoever reads the answer to say."""
-    writer = StreamWriter(protocol, asyncio.get_running_loop())
-    for start in range(0, len(rest), _PIECE):
-        await writer.drain()
-        await writer.write(rest[start : start + _PIECE], drain=False)
-        await asyncio.sleep(0)  # a fast target never lets it wait
-
-
-def _declared(digits: str) -> int:
-    """A length as the parser passes it on: any number of digits; of one that no memory could hold the first of them."""
-    return int(digits.lstrip("0")[:20] or "0")
-
-
-async def _body(payload: StreamReader, declared: int, most: int) -> bytes | None:
-    """None: larger than `most` bytes."""
-    if declared > most:
-        return None
-    parts, size = [], 0
-    while not payload.at_eof():
-        part = await payload.readany()
-        size += len(part)
-        if size > most:
-            return None
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _begun(error: aiohttp.ClientConnectionError) -> bool:
-    """Whether a part of an answer had come. The client knows only where the connection was not reset."""
-    return isinstance(error, aiohttp.ServerDisconnectedError) and not isinstance(error.message, str)
-
-
-def _reason(error: aiohttp.ClientError | HttpProcessingError) -> str:
+def _reason(error: OSError | AnswerError) -> str:
     match error:
-        case aiohttp.ConnectionTimeoutError():
-            return f"no connection within {CONNECT_TIMEOUT:g} s"
-        case aiohttp.ClientConnectorError() | aiohttp.ClientConnectorCertificateError():
-            return f"no connection: {os_reason(error)}"
-        case HttpProcessingError():
-            return f"the answer is not HTTP/1.1: {_first_line(error.message)}"
-        case aiohttp.ClientPayloadError():
-            return f"the answer's body is malformed or ended too early: {_first_line(str(error))}"
-        case aiohttp.ServerDisconnectedError():
-            return "the connection ended before the answer did" if _begun(error) else "the connection ended"
-    return f"the connection ended: {_first_line(str(error))}"
-
-
-def _first_line(text: str) -> str:
-    return _text(text.strip().partition("\n")[0])
+        case AnswerCutError(begun=True):
+            return "the connection ended before the answer did"
+        case AnswerCutError():
+            return "the connection ended"
+        case AnswerError():
+            return f"the answer cannot be read: {error}"
+    return f"the connection ended: {os_reason(error)}"
 
 
 def _text(said: str) -> str:
-    """Without what is no text: the client passes undecodable bytes on as surrogates."""
+    """Without what is no text: undecodable bytes are read as surrogates."""
     return said.encode("utf-8", "replace").decode()

@@ -5,8 +5,9 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from dispatcher.broker.message import Claim, DispatchCandidate, ErrorCode
 from dispatcher.broker.queue import Queue, QueueError
@@ -47,36 +48,85 @@ class Admission:
             log.debug("a gate could not take its slot back, its lease will: %s", error)
 
 
+class FlightState(Enum):
+    """Where a claim is on its way from the queue to its end."""
+
+    CLAIMED = "claimed"
+    SENDING = "sending"
+    SETTLING = "settling"
+    """Its verdict is known and must reach the broker: nothing aborts it any more."""
+    ABORTED_UNSENT = "aborted before it was sent"
+    ABORTED_SENT = "aborted while it was sent"
+    LOST = "lost"
+    """It was cancelled, or another dispatcher holds it: nothing of it is told to the broker."""
+
+
+_MAY_BECOME: Mapping[FlightState, frozenset[FlightState]] = {
+    FlightState.CLAIMED: frozenset(FlightState) - {FlightState.CLAIMED, FlightState.ABORTED_SENT},
+    FlightState.SENDING: frozenset({FlightState.SETTLING, FlightState.ABORTED_SENT, FlightState.LOST}),
+    FlightState.SETTLING: frozenset(),
+    FlightState.ABORTED_UNSENT: frozenset({FlightState.LOST}),
+    FlightState.ABORTED_SENT: frozenset({FlightState.LOST}),
+    FlightState.LOST: frozenset(),
+}
+
+
 @dataclass(slots=True)
 class Flight:
-    """A claim on its way.
+    """A claim on its way; what is no arrow changes nothing.
 
-    `until`: its lease ends no sooner, in seconds of this process's monotonic clock, which never goes back. `settling`: its
-    verdict is known and must reach the broker; it is not stopped any more.
+        CLAIMED ──send──► SENDING ──settle──► SETTLING ──► the broker knows its end
+         │ │                 │                  ▲
+         │ └─────────────────┼──────settle──────┘
+       abort               abort
+         ▼                   ▼
+        ABORTED_UNSENT    ABORTED_SENT ──► released to its queue
+
+        lose: from every state but SETTLING to LOST ──► nothing is told
+
+    `until`: its lease ends no sooner, in seconds of this process's monotonic clock, which never goes back.
     """
 
     claim: Claim
     admission: Admission
     until: float
-    sent: bool = False
-    settling: bool = False
-    lost: bool = False
-    begun: bool = False
-    stopped: bool = False
+    state: FlightState = FlightState.CLAIMED
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
-    def lose(self) -> None:
-        """It was cancelled, or somebody else has it: stop sending, say nothing."""
-        self.lost = True
-        self.stop()
+    @property
+    def aborted(self) -> bool:
+        """Nothing more is sent, and no verdict is waited for."""
+        return self.state in (FlightState.ABORTED_UNSENT, FlightState.ABORTED_SENT, FlightState.LOST)
 
-    def stop(self) -> None:
+    def send(self) -> None:
+        """Its request goes out now."""
+        self._become(FlightState.SENDING)
+
+    def settle(self) -> None:
+        """Its verdict is known, unless it was aborted before."""
+        self._become(FlightState.SETTLING)
+
+    def abort(self) -> None:
         """Close its connection, unless the answer is in already."""
-        if self.settling or self.stopped:
-            return
-        self.stopped = True
-        if self.begun and self.task is not None:  # a task that has not begun would never run its clean-up
+        sending = self.state is FlightState.SENDING
+        self._stop(FlightState.ABORTED_SENT if sending else FlightState.ABORTED_UNSENT)
+
+    def lose(self) -> None:
+        """It was cancelled, or another dispatcher holds it: stop sending, say nothing."""
+        self._stop(FlightState.LOST)
+
+    def _stop(self, state: FlightState) -> None:
+        sending = self.state is FlightState.SENDING
+        # A task that has not begun would never run its clean-up if it were cancelled: it looks at `aborted` instead.
+        if self._become(state) and sending and self.task is not None:
             self.task.cancel()
+
+    def _become(self, state: FlightState) -> bool:
+        """The one place where the state changes; False where there is no such arrow."""
+        if state not in _MAY_BECOME[self.state]:
+            return False
+        self.state = state
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +144,12 @@ class Sender:
 
     async def deliver(self, flight: Flight) -> None:
         """Returns when the broker knows the end of it, or when it is not ours any more."""
-        flight.begun = True
         try:
-            verdict = None if flight.stopped else await self._attempt(flight)
-            flight.settling = not flight.stopped
+            verdict = None if flight.aborted else await self._attempt(flight)
+            flight.settle()
         finally:
             await flight.admission.leave(Outcome.UNUSED)
-        if verdict is not None and not flight.stopped:
+        if verdict is not None and flight.state is FlightState.SETTLING:
             await self._settle(flight, verdict)
 
     async def _attempt(self, flight: Flight) -> Verdict:
@@ -117,11 +166,11 @@ class Sender:
             headers = self.route.sent_headers(claim.request, claim.attempt, max(1, int(timeout * 1000)))
         except IllegalRequestError as error:
             return failure(claim, ErrorCode.INVALID_REQUEST, str(error), now_ms, attempts=claim.attempt)
-        flight.sent = True
+        flight.send()
         self.observer.sent(claim)
         begun = time.perf_counter()
         answer = await self.gateway.post(path, headers, claim.request.payload, timeout)
-        flight.settling = True
+        flight.settle()
         self._reached(answer)
         self.observer.answered(claim, answer, time.perf_counter() - begun)
         await flight.admission.leave(outcome_of(answer), _retry_after(answer))

@@ -12,15 +12,13 @@ from dispatcher.broker.budget import exact
 from dispatcher.gates.access import Access, GateSourceError
 from dispatcher.gates.reader import age_of, fetch
 from dispatcher.gates.target_source import Sample
+from runtime.prometheus_labels import read_labels
 
-# A page is a stranger's: every quantifier is possessive, and labels are read one after the other, so that no character is
-# looked at twice for want of what should follow it.
+# A page is a stranger's: every quantifier is possessive, so that no character is looked at twice for want of what should follow it.
 _SAMPLE: Final = re.compile(
     r'[ \t]*+(?:\{(?P<labels>(?:[^"}]++|"(?:[^"\\]++|\\.)*+")*+)\}[ \t]*+)?'
     r"(?P<value>[^\s#{]++)(?:[ \t]++(?P<time>-?[0-9]{1,19}+))?[ \t\r]*+(?:#.*+)?"
 )
-_LABEL: Final = re.compile(r'[ \t]*+([A-Za-z_][A-Za-z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\.)*+)"[ \t]*+,?')
-_ESCAPE: Final = re.compile(r"\\(.)")
 _LINE: Final = 64 * 1024
 """Characters of a line behind the name."""
 _LINES: Final = 20_000
@@ -111,15 +109,5 @@ _ENDS: Final = frozenset("{ \t\r\n")
 
 
 def _has(text: str, wanted: Mapping[str, str]) -> bool:
-    if not wanted:
-        return True
-    have: dict[str, str] = {}
-    at = 0
-    while (found := _LABEL.match(text, at)) is not None:
-        have[found[1]] = _ESCAPE.sub(_unescaped, found[2])
-        at = found.end()
+    have = read_labels(text.encode()) if wanted else {}
     return all(have.get(name) == value for name, value in wanted.items())
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    return "\n" if found[1] == "n" else found[1]

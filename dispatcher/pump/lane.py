@@ -8,7 +8,7 @@ from typing import Self
 
 from dispatcher.broker.message import Claim
 from dispatcher.broker.queue import Queue, QueueError
-from dispatcher.delivery.sending import Admission, Flight, Sender
+from dispatcher.delivery.sending import Admission, Flight, FlightState, Sender
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.pump.pump import Pump
 from dispatcher.pump.slots import Slots
@@ -91,15 +91,15 @@ class Lane:
         """Stop what is being sent and give it back to the queue, at its place; ends that are known are told first."""
         flights = list(self._flights.values())
         for flight in flights:
-            flight.stop()
-        stopped = [flight for flight in flights if flight.stopped]
-        await _over(stopped)
+            flight.abort()
+        aborted = [flight for flight in flights if flight.aborted]
+        await _over(aborted)
         try:
-            for sent in (False, True):
-                claims = [one.claim for one in stopped if one.sent is sent and not one.lost]
-                await self.queue.release(claims, sent=sent)
+            for state in (FlightState.ABORTED_UNSENT, FlightState.ABORTED_SENT):
+                claims = [flight.claim for flight in aborted if flight.state is state]
+                await self.queue.release(claims, sent=state is FlightState.ABORTED_SENT)
         except QueueError as error:
-            log.warning("%s: %d claims end with their leases: %s", self.queue.name, len(stopped), error)
+            log.warning("%s: %d claims end with their leases: %s", self.queue.name, len(aborted), error)
         if unheard := await _over(flights, within=LAST_WORDS):
             log.error(
                 "%s: %d answers could not be stored, they will be asked for again", self.queue.name, unheard

@@ -3,9 +3,7 @@
 All of it is of this process; `dispatcher.telemetry.broker_metrics` has what is looked up.
 """
 
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -16,6 +14,7 @@ from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
 from dispatcher.delivery.verdict import Again, Final, Verdict, outcome_of
 from dispatcher.gates.gate import Outcome, RefusedError, Scope
 from dispatcher.telemetry.observer import DispatchObserver
+from runtime.histogram import Histogram
 
 PREFIX = "llm_d_async_async_"
 LABELS = ("queue_id", "queue_name", "pool_name")
@@ -33,23 +32,6 @@ _COUNTERS = {
 }
 
 
-class Times:
-    """How many took how long. `bounds` in milliseconds, as everything here."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
-        names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
-        family.add_metric(labels, list(zip(names, accumulate(self._counts), strict=True)), self._sum)
-
-
 class QueueCounts(DispatchObserver):
     """Everything of one queue, plain numbers: a request changes ten of them. Each series is there at 0."""
 
@@ -57,8 +39,8 @@ class QueueCounts(DispatchObserver):
         self.counters = dict.fromkeys(_COUNTERS, 0)
         self.gate = dict.fromkeys(REASONS, 0)
         self.inflight = 0
-        self.inference = Times(_INFERENCE_BUCKETS)
-        self.message = Times(_MESSAGE_BUCKETS)
+        self.inference_ms = Histogram(_INFERENCE_BUCKETS)
+        self.message_ms = Histogram(_MESSAGE_BUCKETS)
 
     def refused(self, candidate: DispatchCandidate, refusal: RefusedError) -> None:
         """Count it under whom it holds up."""
@@ -79,7 +61,7 @@ class QueueCounts(DispatchObserver):
 
     def answered(self, claim: Claim, answer: GatewayAnswer | NoAnswer, seconds: float) -> None:
         """How long it took, and whether it was shed."""
-        self.inference.observe(seconds * 1000)
+        self.inference_ms.observe(seconds * 1000)
         if outcome_of(answer) is Outcome.OVERLOADED:
             self.counters["shedded_requests"] += 1
 
@@ -92,7 +74,7 @@ class QueueCounts(DispatchObserver):
         elif isinstance(verdict, Final):
             self.counters[_end(verdict)] += 1
             if claim.request.created_ms:
-                self.message.observe(max(0, verdict.result.finished_ms - claim.request.created_ms))
+                self.message_ms.observe(max(0, verdict.result.finished_ms - claim.request.created_ms))
 
     def sweeping(self) -> None: ...
 
@@ -141,8 +123,8 @@ class DispatcherTelemetry(Collector):
             PREFIX + "message_latency_time_millis", "From the submission of a request to its answer.", labels=LABELS
         )  # fmt: skip
         for labels, counts in self._queues.items():
-            counts.inference.add_to(inference, labels)
-            counts.message.add_to(message, labels)
+            inference.add_metric(labels, counts.inference_ms.buckets(), counts.inference_ms.total)
+            message.add_metric(labels, counts.message_ms.buckets(), counts.message_ms.total)
         yield from (inference, message)
 
 

@@ -10,7 +10,10 @@ from typing import Any, TypeVar
 from epp.config.catalogue import PLUGINS, PluginType, Role
 from epp.config.document import PluginSpec, Section, read_section
 from epp.config.go_plugins import GO_ONLY
+from epp.config.installed import GROUP, BuildContext, InstalledPluginType, plugin_type
 from epp.config.problems import ConfigError, Problems, config_error, did_you_mean
+from epp.scheduling.plugin import DataProducer
+from runtime.entry_points import PluginError
 
 P = TypeVar("P", bound=Section)
 
@@ -35,7 +38,7 @@ class Plugins:
         self._rng = rng
         self._named: dict[str, Plugin] = {}
         self._broken: set[str] = set()
-        for index, spec in enumerate(specs):
+        for index, spec in sorted(enumerate(specs), key=lambda one: not _is_installed_producer(one[1])):
             place = f"plugins[{index}]"
             name = spec.name or spec.type
             if name in self._named or name in self._broken:
@@ -78,18 +81,56 @@ class Plugins:
         """The names of all plugins that have one of those roles."""
         return (name for name, plugin in self._named.items() if any(plugin.has(role) for role in roles))
 
+    def installed_producers(self) -> list[DataProducer]:
+        """Those of installed packages that the file lists, or that one of its plugins asked for."""
+        named = self._named.values()
+        return [
+            one.built for one in named if one.has(Role.PRODUCER) and isinstance(one.kind, InstalledPluginType)
+        ]
+
     def _build(self, spec: PluginSpec, place: str) -> Plugin:
         if not spec.type:
             raise config_error(())  # told when it was read
-        kind = PLUGINS.get(spec.type)
+        try:
+            kind = plugin_type(spec.type)
+            unknown = _unknown(spec.type) if kind is None else ""
+        except PluginError as error:
+            raise ConfigError(f"{place}.type", str(error)) from error
         if kind is None:
-            raise ConfigError(f"{place}.type", _unknown(spec.type))
+            raise ConfigError(f"{place}.type", unknown)
         parameters = read_section(kind.parameters, spec.parameters, f"{place}.parameters")
+        if isinstance(kind, InstalledPluginType):
+            context = BuildContext(self._rng, partial(self._producer, f"{place}.parameters"))
+            return Plugin(spec.type, kind, parameters, kind.built(parameters, context, place))
         return Plugin(spec.type, kind, parameters, kind.build(parameters, self._rng))
+
+    def _producer(self, place: str, name: str) -> Any:
+        """For plugins of installed packages. One that the file does not list is made once."""
+        if name in self._broken:
+            raise config_error(())
+        if name not in self._named:
+            self._named[name] = self._unlisted_producer(name, place)
+        return self.resolve(name, place, Role.PRODUCER).built
+
+    def _unlisted_producer(self, name: str, place: str) -> Plugin:
+        if plugin_type(name) is None:
+            there = (*self.names(Role.PRODUCER), *GROUP.packages())
+            raise ConfigError(place, f"no data producer is named {name[:60]!r}; {did_you_mean(name, there)}")
+        return self._build(PluginSpec(type=name), place)
+
+
+def _is_installed_producer(spec: PluginSpec) -> bool:
+    """Other plugins of the same packages ask for it while they are built, wherever they stand in the file."""
+    try:
+        kind = plugin_type(spec.type) if spec.type else None
+    except PluginError:
+        return False  # told where it is built
+    return isinstance(kind, InstalledPluginType) and Role.PRODUCER in kind.roles
 
 
 def _unknown(name: str) -> str:
     if (instead := GO_ONLY.get(name)) is not None:
         return f"{name!r} is a plugin of the Go picker that adsum does not have; {instead}"
-    near = difflib.get_close_matches(name[:100], (*PLUGINS, *GO_ONLY), n=1)
-    return f"{name[:60]!r} is no known plugin type; {did_you_mean(name, near or PLUGINS)}"
+    there = (*PLUGINS, *GROUP.packages())
+    near = difflib.get_close_matches(name[:100], (*there, *GO_ONLY), n=1)
+    return f"{name[:60]!r} is no known plugin type; {did_you_mean(name, near or there)}"

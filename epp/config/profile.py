@@ -7,6 +7,7 @@ from typing import Final
 
 from epp.config.catalogue import Role
 from epp.config.document import ConfigDocument, ProfilePlugin, ProfileSpec
+from epp.config.installed import InstalledPluginType
 from epp.config.parameters import PickerParameters, PrefixProducerParameters, PrefixScorerParameters
 from epp.config.plugins import Plugin, Plugins
 from epp.config.problems import ConfigError, Problems
@@ -81,7 +82,7 @@ def _build_profile(used: list[_Used], plugins: Plugins, staleness: float) -> Bui
             Weighted(producers.scorer(plugin), 1.0 if weight is None else weight)
             for plugin, weight in scorers
         ),
-        producers=tuple(producers.used),
+        producers=(*producers.used, *plugins.installed_producers()),
         picker=picker.built,
         max_endpoints=parameters.max_num_of_endpoints if isinstance(parameters, PickerParameters) else 1,
         staleness=staleness if any(plugin.kind.scraped for plugin, _ in scorers) else None,
@@ -96,6 +97,8 @@ def _steps(used: list[_Used]) -> Iterator[str]:
         for one in used:
             if one.plugin.has(role):
                 kind = "" if one.name == one.plugin.type else f" ({one.plugin.type})"
+                if isinstance(one.plugin.kind, InstalledPluginType):
+                    kind += f" of {one.plugin.kind.package}"
                 weight = (
                     f", weight {1 if one.weight is None else one.weight:g}" if role is Role.SCORER else ""
                 )

@@ -3,13 +3,15 @@
 import argparse
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from discovery.command_line import WRONG_INPUT, Parser, complain
+from epp.config.installed import GROUP
 from epp.config.picker_config import PickerConfig, load_config
 from epp.config.problems import ConfigError
+from runtime.entry_points import PluginError
 
 _LONGEST: Final = 1024 * 1024
 """Bytes: more than a ConfigMap holds."""
@@ -48,10 +50,22 @@ def validate(arguments: Sequence[str]) -> int:
     path: Path = parser.parse_args(arguments).file
     try:
         config = read_config(path, rng=random.Random())
+        installed = GROUP.packages()
+    except PluginError as error:
+        return complain(error, 1)
     except ConfigError as error:
         return complain(error, WRONG_INPUT if isinstance(error.__cause__, OSError) else 1)
-    sys.stdout.writelines(f"{line}\n" for line in (f"{path} is sound", *_in_words(config)))
+    sys.stdout.writelines(
+        f"{line}\n" for line in (f"{path} is sound", *_in_words(config), *_offered(installed))
+    )
     return 0
+
+
+def _offered(installed: Mapping[str, str]) -> Iterator[str]:
+    """What a file could name besides what is built in."""
+    if installed:
+        types = ", ".join(f"{name} ({package})" for name, package in installed.items())
+        yield f"  plugin types of installed packages: {types}"
 
 
 def _in_words(config: PickerConfig) -> Iterator[str]:

@@ -9,15 +9,13 @@ from typing import Final, NamedTuple, TypeAlias
 from epp.endpoints.endpoint import Adapters
 from epp.endpoints.load import Load
 from epp.scraping.engines import Engine, Series
+from runtime.prometheus_labels import read_labels
 
-# A page is a stranger's: every quantifier is possessive, and labels are read one after the other, so that no byte is looked
-# at twice for want of what should follow it.
+# A page is a stranger's: every quantifier is possessive, so that no byte is looked at twice for want of what should follow it.
 _SAMPLE: Final = re.compile(
     rb'[ \t]*+(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\[^\n])*+")*+)\}[ \t]*+)?'
     rb"([^\s#]++)(?:[ \t]++(-?[0-9]{1,19}+)(?![0-9]))?"
 )
-_LABEL: Final = re.compile(rb'[ \t]*+([A-Za-z_][A-Za-z0-9_]*+)[ \t]*+=[ \t]*+"((?:[^"\\]++|\\.)*+)"[ \t]*+,?')
-_ESCAPE: Final = re.compile(r"\\(.)")
 _SAMPLES: Final = 256
 """Samples of one series that are looked at: what comes later on a page costs time that picks need."""
 _LINES: Final = 4096
@@ -53,7 +51,7 @@ def read_cache_tokens(page: Page, engine: Engine) -> int | None:
         return _tokens(size, number)
     for series in engine.cache_info:
         for sample in _samples(page, series):
-            labels = _labels(sample.labels)
+            labels = read_labels(sample.labels)
             size_said, number_said = (labels.get(name, "") for name in engine.cache_labels)
             if _COUNT.fullmatch(size_said) and _COUNT.fullmatch(number_said):
                 return _tokens(float(size_said), float(number_said))
@@ -99,7 +97,7 @@ def _lora(page: Page, alternatives: Sequence[Series]) -> tuple[float | None, Ada
     samples = [sample for series in alternatives for sample in _samples(page, series) if sample.value >= 0]
     if not samples:
         return None, None
-    labels = _labels(max(samples, key=lambda sample: sample.value).labels)
+    labels = read_labels(max(samples, key=lambda sample: sample.value).labels)
     limit = labels.get("max_lora", "")
     adapters = Adapters(
         _names(labels.get("running_lora_adapters", "")), _names(labels.get("waiting_lora_adapters", ""))
@@ -173,7 +171,7 @@ def _read(page: Page, start: int, stop: int, wanted: Mapping[str, str]) -> _Samp
         return None if wanted else _SENSELESS
     inside, number, timestamp = found.groups(b"")
     if wanted:
-        labels = _labels(inside)
+        labels = read_labels(inside)
         if any(labels.get(name) != value for name, value in wanted.items()):
             return None
     try:
@@ -184,18 +182,3 @@ def _read(page: Page, start: int, stop: int, wanted: Mapping[str, str]) -> _Samp
 
 
 _SENSELESS: Final = _Sample(0, math.nan, b"")
-
-
-def _labels(inside: bytes) -> dict[str, str]:
-    """As far as they are written by the rules."""
-    labels: dict[str, str] = {}
-    at = 0
-    while (found := _LABEL.match(inside, at)) is not None:
-        labels[found[1].decode()] = _text(found[2])
-        at = found.end()
-    return labels
-
-
-def _text(value: bytes) -> str:
-    text = value.decode("utf-8", "replace")
-    return _ESCAPE.sub(lambda found: {"n": "\n"}.get(found[1], found[1]), text) if "\\" in text else text

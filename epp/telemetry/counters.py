@@ -1,8 +1,6 @@
 """What the picker counts, under the names that the Go picker uses (its docs/metrics.md), in a registry of its own."""
 
-import itertools
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +12,7 @@ from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick
 from epp.telemetry.label_values import OTHER, shown
+from runtime.histogram import Histogram
 
 PREFIX = "llm_d_epp_"
 REQUEST_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
@@ -68,28 +67,6 @@ Labels = tuple[str, str, str, str]
 """The values of REQUEST_LABELS."""
 
 
-class _Durations:
-    """A histogram in plain numbers: how many fell into each bucket, and their sum in seconds."""
-
-    __slots__ = ("_bounds", "_counts", "_sum")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """A bucket holds what is at most its bound."""
-        self._counts[bisect_left(self._bounds, seconds)] += 1
-        self._sum += seconds
-
-    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
-        """As Prometheus wants it: each bucket counts those below it too."""
-        bounds = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
-        totals = itertools.accumulate(self._counts)
-        family.add_metric(labels, list(zip(bounds, totals, strict=True)), self._sum)
-
-
 class _Tally:
     """What happened to the requests of one set of labels; `used_at`: when the last one came, in seconds."""
 
@@ -101,7 +78,7 @@ class _Tally:
         self.requests = 0
         self.running = 0
         self.errors: dict[str, int] = {}
-        self.durations: _Durations | None = None
+        self.durations: Histogram | None = None
 
     def fail(self, code: str) -> None:
         self.errors[code] = self.errors.get(code, 0) + 1
@@ -120,7 +97,7 @@ class Telemetry:
         self._found: dict[tuple[str, str, int], _Tally] = {}
         """By model, fairness id and priority: a shorter way to those whose labels are just these."""
         self._swept_at = 0.0
-        self._scheduler = _Durations(_SCHEDULER_BUCKETS)
+        self._scheduler = Histogram(_SCHEDULER_BUCKETS)
         self.registry.register(self)
 
     def picked(self, pick: Pick, now: float) -> None:
@@ -148,7 +125,7 @@ class Telemetry:
         tally = self._tally(pick)
         tally.running -= 1
         if tally.durations is None:
-            tally.durations = _Durations(_REQUEST_BUCKETS)
+            tally.durations = Histogram(_REQUEST_BUCKETS)
         tally.durations.observe(max(0.0, now - started))
 
     def scheduled(self, seconds: float) -> None:
@@ -178,11 +155,11 @@ class Telemetry:
             if labels != _NOBODY:
                 running.add_metric(labels, tally.running)
             if tally.durations is not None:
-                tally.durations.add_to(durations, labels)
+                durations.add_metric(labels, tally.durations.buckets(), tally.durations.total)
         scheduler = HistogramMetricFamily(
             PREFIX + "scheduler_e2e_duration_seconds", "From the complete request to the pick."
         )
-        self._scheduler.add_to(scheduler, ())
+        scheduler.add_metric((), self._scheduler.buckets(), self._scheduler.total)
         yield from (requests, errors, running, durations, scheduler)
 
     def _tally(self, pick: Pick) -> _Tally:

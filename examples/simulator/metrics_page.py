@@ -1,11 +1,9 @@
 """vLLM's metrics page, as far as a router reads it, and as long as a real one if asked. Text in, text out."""
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import accumulate
 
 from examples.simulator.queueing import Limits, Load, Totals
+from runtime.histogram import Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -34,24 +32,12 @@ _LORA_SERIES = 32
 """vLLM keeps every combination of adapters that it ever reported; the newest ones are enough here."""
 
 
-@dataclass(slots=True)
-class Histogram:
-    """Observations in seconds, in vLLM's buckets."""
-
-    counts: list[int] = field(default_factory=lambda: [0] * (len(_SECONDS) + 1))
-    total: float = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(_SECONDS, seconds)] += 1
-        self.total += seconds
-
-
 class MetricsPage:
     """Renders the page of one worker; `pad_bytes` is the least length, 47,000 being that of a real vLLM."""
 
     def __init__(self, model: str, limits: Limits, *, pad_bytes: int = 0) -> None:
-        self.time_to_first_token = Histogram()
-        self.request_latency = Histogram()
+        self.time_to_first_token = Histogram(_SECONDS)
+        self.request_latency = Histogram(_SECONDS)
         self._labels = {"engine": "0", "model_name": model}
         self._limits = limits
         self._lora: dict[tuple[str, str], float] = {}
@@ -111,10 +97,10 @@ class MetricsPage:
     def _histogram(self, name: str, histogram: Histogram) -> Iterator[str]:
         name = f"vllm:{name}"
         yield from _head(name, "histogram", f"Histogram of {name.removeprefix('vllm:')}.")
-        bounds = [*map(str, _SECONDS), "+Inf"]
-        for bound, count in zip(bounds, accumulate(histogram.counts), strict=True):
+        buckets = histogram.buckets()
+        for bound, count in buckets:
             yield _sample(f"{name}_bucket", self._labels | {"le": bound}, count)
-        yield _sample(f"{name}_count", self._labels, sum(histogram.counts))
+        yield _sample(f"{name}_count", self._labels, buckets[-1][1])
         yield _sample(f"{name}_sum", self._labels, histogram.total)
 
     def _family(self, name: str, kind: str, text: str, value: float) -> Iterator[str]:
@@ -127,7 +113,7 @@ class MetricsPage:
         self._lora.clear()
         pad: list[str] = []
         while missing > 0:
-            lines = self._histogram(f"simulated_{len(pad)}_seconds", Histogram())
+            lines = self._histogram(f"simulated_{len(pad)}_seconds", Histogram(_SECONDS))
             pad.append("".join(f"{line}\n" for line in lines))
             missing -= len(pad[-1].encode())
         return "".join(pad)

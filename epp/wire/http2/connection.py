@@ -1,4 +1,4 @@
-"""One HTTP/2 connection (RFC 9113), the server's side, without I/O: bytes in, bytes out, requests to `accept`. Pure."""
+"""The server's side of one HTTP/2 connection (RFC 9113), without I/O: bytes in, bytes out, requests to `accept`. Pure."""
 
 from collections.abc import Callable
 from typing import Final
@@ -45,16 +45,16 @@ from epp.wire.http2.outgoing import Outgoing
 from epp.wire.http2.streams import Fate, Streams
 
 _SHORT: Final = 64 * 1024
-"""Bytes that are copied as a whole: to take each frame out of a memoryview costs more."""
+"""Reads of up to so many bytes are copied as a whole: to slice each frame out of a memoryview costs more."""
 _LEAVING: Final = b"\0leaving"
 """The PING whose answer says that the peer has read the first GOAWAY."""
 
 
 class Connection:
-    """Feed it what is read with `receive`, write what `take` gives, tell it with `lose` that the peer is gone.
+    """Pass what is read to `receive`, write what `take` returns, call `lose` when the peer is gone.
 
-    `accept` is called for each request. `memory` is what all connections together may hold of unfinished messages and
-    of answers that wait. `wake` is called when there is something to `take` that no `receive` is the reason of.
+    `accept` is called for each request. `memory` bounds the unfinished messages and unsent answers of all connections
+    together. `wake` is called when bytes to `take` appear outside a call of `receive`.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class Connection:
         self._incoming = Incoming(accept, self.streams, self.outgoing, limits, clock)
         self._begun = False
         self.rest = b""
-        """What was read of a frame that is not whole. Who passes it again, before what follows it, empties it first."""
+        """The beginning of an incomplete frame. A caller that prepends it to the next read sets it to b"" first."""
         self.greeted = False
         self._announced = False
         self.peer_leaves = False
         self.failed: str | None = None
-        """What the peer did wrong, when that ended the connection."""
+        """Why the connection failed; None while it has not."""
         self._handlers: dict[int, Callable[[int, int, bytes], None]] = {
             HEADERS: self._incoming.headers,
             PRIORITY: self._on_priority,
@@ -100,15 +100,15 @@ class Connection:
 
     @property
     def over(self) -> bool:
-        """Nothing more will come of it: failed, or left by either side and nothing is under way."""
+        """Whether the connection can be closed: it failed, or one side sent GOAWAY and every stream is answered."""
         if self.failed is not None:
             return True
         return (self._incoming.refusing or self.peer_leaves) and not self.streams.unanswered
 
     def receive(self, data: bytes | memoryview) -> None:
-        """What was read, cut anywhere. A fault of the peer ends the connection, with a GOAWAY to `take`.
+        """Process bytes from the peer, split at any point. A fault of the peer ends the connection; `take` then returns a GOAWAY.
 
-        Nothing of a memoryview is kept, and none is copied as a whole while `rest` is empty.
+        No reference to a memoryview is kept. A long one is not copied while `rest` is empty.
         """
         if self.failed is not None:
             return
@@ -123,7 +123,7 @@ class Connection:
             outgoing.busy = False
 
     def take(self) -> bytes:
-        """What may be written now. Empty: nothing more until something is read, or the peer has read."""
+        """The bytes to write now. Empty: there are none until something is read or the peer reads."""
         written = self.outgoing.take()
         if self.outgoing.waiting:
             self.outgoing.busy = True
@@ -132,13 +132,13 @@ class Connection:
         return written
 
     def block(self, blocked: bool) -> None:
-        """Whether the peer has stopped to read what was written."""
+        """Tell whether the peer has stopped reading."""
         self.outgoing.blocked = blocked
         if not blocked and self.failed is None:
             self._advance()
 
     def lose(self, cause: str) -> None:
-        """The peer is gone."""
+        """End all streams without a word: the peer is gone."""
         self.failed = self.failed or cause
         for stream in list(self.streams.open.values()):
             self.outgoing.drop(stream)
@@ -147,32 +147,35 @@ class Connection:
                 stream.receiver.lost(cause)
 
     def fail(self, code: Http2ErrorCode, reason: str) -> None:
-        """End all streams and say why."""
+        """Send GOAWAY with the reason and end all streams."""
         self.outgoing.write(goaway(self.streams.last, code, reason))
         self.lose(reason)
 
     def leave(self) -> None:
-        """Say that no new streams are wanted; those that come before the peer has heard it are served."""
+        """Send a first GOAWAY, which refuses no stream yet, and a PING (RFC 9113 6.8).
+
+        Streams that the peer opened before it read the GOAWAY are served. Its answer to the PING triggers `leave_now`.
+        """
         if not self._announced:
             self._announced = True
             self.outgoing.write(goaway(LARGEST_WINDOW, Http2ErrorCode.NO_ERROR) + frame(PING, 0, 0, _LEAVING))
 
     def leave_now(self) -> None:
-        """Take no new streams."""
+        """Refuse new streams from now on."""
         self._announced = True
         if not self._incoming.refusing:
             self._incoming.refusing = True
             self.outgoing.write(goaway(self.streams.last, Http2ErrorCode.NO_ERROR))
 
     def stop(self) -> None:
-        """Take no new streams and end those that are open."""
+        """Refuse new streams and end the open ones."""
         self.leave_now()
         for stream in list(self.streams.open.values()):
             if not stream.us_done:
                 stream.receiver.stop()
 
     def _advance(self) -> None:
-        """Send what waits, then take up more of those who have read."""
+        """Send what waits for window, then return window to streams whose peer has read."""
         self.outgoing.flush()
         self._incoming.take_up()
 
@@ -207,7 +210,7 @@ class Connection:
             self.rest = bytes(data[at:])
 
     def _after_preface(self, data: bytes | memoryview) -> int:
-        """Where the frames begin; at the end while the preface is not whole."""
+        """The offset of the first frame; the end of `data` while the preface is incomplete."""
         if self._begun:
             return 0
         begin = bytes(data[: len(PREFACE)])
@@ -221,14 +224,16 @@ class Connection:
 
     def _other(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if self._incoming.expects_continuation and kind != CONTINUATION:
-            raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "a header block is not whole yet")
+            raise BrokenConnectionError(
+                Http2ErrorCode.PROTOCOL_ERROR, "a frame inside a header block (RFC 9113 6.10)"
+            )
         if not self.greeted:
             if kind != SETTINGS or flags & ACK:
                 raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "the first frame must be SETTINGS")
             self.greeted = True
         handler = self._handlers.get(kind)
         if handler is None:
-            self._incoming.idle_talk()  # a kind that we do not know (RFC 9113 5.5)
+            self._incoming.idle_talk()  # frames of unknown types are ignored (RFC 9113 5.5)
         else:
             handler(flags, stream_id, payload)
 
@@ -240,9 +245,10 @@ class Connection:
         self._incoming.idle_talk()
         if flags & ACK:
             return
-        for name, value in dict(
+        last_values = dict(
             parse_settings(payload)
-        ).items():  # of each the last: nothing is sent in between
+        )  # in order (RFC 9113 6.5.3): the last value of each setting holds
+        for name, value in last_values.items():
             if name == INITIAL_WINDOW_SIZE:
                 self.outgoing.resize(value)
             elif name == MAX_FRAME_SIZE:

@@ -1,4 +1,4 @@
-"""DATA frames of one stream that stand one after the other in what was read, as a large message comes. Pure."""
+"""Consecutive DATA frames of one stream in one read, as a large message arrives. Pure."""
 
 import struct
 from typing import Final
@@ -6,15 +6,15 @@ from typing import Final
 from epp.wire.http2.frames import END_STREAM, HEAD_SIZE, LEAST_FRAME_SIZE
 
 LONG: Final = 4096
-"""Bytes of a DATA frame that is worth a look whether more of its stream follow it."""
+"""Bytes of a DATA frame from which on it is worth looking for more frames of its stream behind it."""
 _HEAD: Final = struct.Struct(">HBHI")
-"""As HEAD, with type and flags in one number: that of DATA is its flags."""
+"""The frame header with type and flags as one number: for DATA, whose type is 0, that number is its flags."""
 
 
 class DataRun:
-    """The frames from `at` on, the first of which is whole, until one is anything else, or is not whole.
+    """The DATA frames from `at` on, up to the first frame that is of another kind or incomplete; the first one is complete.
 
-    `payloads` are views of what was read. `ends`: the last of them ends the stream. `stop`: where the next frame begins.
+    `payloads` are views of `data`. `ends`: the last frame has END_STREAM. `stop`: the offset of the next frame.
     """
 
     __slots__ = ("ends", "payloads", "size", "stop", "stream_id")

@@ -1,4 +1,4 @@
-"""HTTP/2 frames (RFC 9113 sections 4 and 6): their numbers, and how those that we send are written. Pure."""
+"""HTTP/2 frames (RFC 9113 sections 4 and 6): their numbers, and writers of the ones that we send. Pure."""
 
 import struct
 from enum import IntEnum
@@ -36,10 +36,10 @@ LARGEST_WINDOW: Final = 2**31 - 1
 LEAST_FRAME_SIZE: Final = 16_384
 LARGEST_FRAME_SIZE: Final = 2**24 - 1
 STREAM_ID: Final = 0x7FFFFFFF
-"""Mask: the first bit of a stream id is reserved."""
+"""A mask: the first bit of a stream id is reserved."""
 
 HEAD: Final = struct.Struct(">HBBBI")
-"""Of a frame: its length, 16 and 8 bits of it, type, flags, stream id."""
+"""The frame header: 16 and 8 bits of the length, type, flags, stream id."""
 
 
 class Http2ErrorCode(IntEnum):
@@ -62,7 +62,7 @@ class Http2ErrorCode(IntEnum):
 
 
 class BrokenConnectionError(Exception):
-    """The peer broke a rule that the whole connection depends on: GOAWAY with `code`, and the end."""
+    """A connection error (RFC 9113 5.4.1): answered with GOAWAY and `code`, then the connection ends."""
 
     def __init__(self, code: Http2ErrorCode, reason: str) -> None:
         super().__init__(reason)
@@ -70,7 +70,7 @@ class BrokenConnectionError(Exception):
 
 
 class BrokenStreamError(Exception):
-    """The peer broke a rule of one stream: RST_STREAM with `code`; the other streams go on."""
+    """A stream error (RFC 9113 5.4.2): answered with RST_STREAM and `code`; other streams go on."""
 
     def __init__(self, stream_id: int, code: Http2ErrorCode, reason: str) -> None:
         super().__init__(reason)
@@ -79,7 +79,7 @@ class BrokenStreamError(Exception):
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """A whole frame; `payload` is shorter than 2**24 bytes."""
+    """Write a whole frame; `payload` is shorter than 2**24 bytes."""
     size = len(payload)
     return HEAD.pack(size >> 8, size & 255, kind, flags, stream_id) + payload
 
@@ -90,7 +90,7 @@ def settings(values: dict[int, int]) -> bytes:
 
 
 def parse_settings(payload: bytes) -> list[tuple[int, int]]:
-    """Names and values of a SETTINGS frame, in order; raises BrokenConnectionError for what RFC 9113 6.5.2 forbids."""
+    """The names and values of a SETTINGS frame, in order; raises BrokenConnectionError for what RFC 9113 6.5.2 forbids."""
     if len(payload) % 6:
         raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, "SETTINGS of a wrong size")
     pairs = list(struct.iter_unpack(">HI", payload))
@@ -105,17 +105,16 @@ def parse_settings(payload: bytes) -> list[tuple[int, int]]:
 
 
 def window_update(stream_id: int, increment: int) -> bytes:
-    """Stream 0 is the connection."""
+    """`stream_id` 0 means the connection."""
     return frame(WINDOW_UPDATE, 0, stream_id, increment.to_bytes(4, "big"))
 
 
 def rst_stream(stream_id: int, code: Http2ErrorCode) -> bytes:
-    """An end that says why."""
     return frame(RST_STREAM, 0, stream_id, code.to_bytes(4, "big"))
 
 
 def goaway(last_stream_id: int, code: Http2ErrorCode, reason: str = "") -> bytes:
-    """Streams above `last_stream_id` were not, and will not be, looked at."""
+    """Streams above `last_stream_id` were not and will not be processed, so a client may retry them."""
     numbers = struct.pack(">II", last_stream_id, code)
     return frame(GOAWAY, 0, 0, numbers + reason.encode()[:200])
 
@@ -128,8 +127,8 @@ def unpadded(payload: bytes) -> bytes:
 
 
 def check_size(length: int) -> None:
-    """Raises BrokenConnectionError for a frame that is longer than we take."""
-    if length > LEAST_FRAME_SIZE:  # what every peer may send, and all that we offer
+    """Raise BrokenConnectionError for a frame that is longer than our SETTINGS_MAX_FRAME_SIZE."""
+    if length > LEAST_FRAME_SIZE:  # the default, which we do not raise (RFC 9113 6.5.2)
         raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
 
 

@@ -1,7 +1,7 @@
-"""HPACK header blocks (RFC 7541): requests out of them, decoded once; the few that we send, written as constants.
+"""HPACK header blocks (RFC 7541): decodes requests, each distinct block once; encodes the fields that we send.
 
-Envoy sends the same block for every stream of a connection. What a block means depends on the bytes and on the dynamic
-table only, so a block that left the table alone means the same for as long as nothing else changes the table.
+Envoy sends the same block for every stream of a connection. A block's meaning depends on its bytes and on the dynamic
+table only. So the meaning of a block that did not change the table can be cached until another block changes it.
 """
 
 import re
@@ -32,7 +32,7 @@ class MalformedRequestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Http2Request:
-    """What a gRPC server asks of a request's headers; `timeout` in seconds, None where there is none."""
+    """The headers that a gRPC server needs; `timeout` in seconds, None without one."""
 
     method: bytes
     path: bytes
@@ -44,7 +44,7 @@ class Http2Request:
 
 
 class HeaderBlocks:
-    """The decoding half of one connection; `limit` is for a block and for what it decodes to, in bytes."""
+    """The decoder of one connection; `limit` bounds a block and its decoded fields, in bytes."""
 
     __slots__ = ("_cache", "_decoder", "_known_at", "_table")
 
@@ -56,7 +56,7 @@ class HeaderBlocks:
         self._known_at = 0
 
     def request(self, block: bytes) -> Http2Request:
-        """What a stream begins with; raises BrokenConnectionError where the table cannot be trusted any more."""
+        """Decode the request that opens a stream; raises BrokenConnectionError when the table is no longer in step."""
         request = self._cache.get(block)
         if request is not None and self._known_at == self._table.changes:
             return request
@@ -73,7 +73,7 @@ class HeaderBlocks:
         return request
 
     def decode(self, block: bytes) -> list[HeaderTuple]:
-        """Of trailers; every block must be decoded, in order, or the table is wrong. Raises BrokenConnectionError."""
+        """Decode any block. All blocks must be decoded in order, to keep the table in step. Raises BrokenConnectionError."""
         try:
             return list(self._decoder.decode(block, raw=True))
         except (HPACKError, IndexError) as error:
@@ -83,7 +83,7 @@ class HeaderBlocks:
 
 
 class _Table(HeaderTable):
-    """Counts what changes it."""
+    """Counts changes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class _Table(HeaderTable):
 
 
 def check_trailers(fields: Iterable[tuple[bytes, bytes]]) -> None:
-    """What a request may end with says nothing to us; raises MalformedError."""
+    """Check trailers, which are ignored; raises MalformedRequestError."""
     for name, value in fields:
         if name.startswith(b":"):
             raise MalformedRequestError("a pseudo header in trailers")
@@ -112,7 +112,7 @@ def check_trailers(fields: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def _request(fields: Iterable[tuple[bytes, bytes]]) -> Http2Request:
-    """Rules of RFC 9113 8.2 and 8.3."""
+    """Apply the rules of RFC 9113 8.2 and 8.3."""
     seen: dict[bytes, bytes] = {}
     try:
         _read(fields, seen)
@@ -131,7 +131,7 @@ def _request(fields: Iterable[tuple[bytes, bytes]]) -> Http2Request:
 
 
 def parse_timeout(value: bytes | None) -> float | None:
-    """`grpc-timeout` in seconds; None where there is none, or nothing that is one (a deadline is a courtesy)."""
+    """`grpc-timeout` in seconds; None without a valid one."""
     if value is None or re.fullmatch(rb"[0-9]{1,8}[HMSmun]", value) is None:
         return None
     return int(value[:-1]) * _TIMEOUT_UNITS[value[-1:]]
@@ -176,12 +176,12 @@ def _content_length(value: bytes | None) -> int | None:
 
 
 def literal(name: bytes, value: bytes) -> bytes:
-    """A field that no table remembers (RFC 7541 6.2.2), so that nothing we write depends on what came before."""
+    """Encode a field without indexing (RFC 7541 6.2.2): what we send never depends on the dynamic table."""
     return b"\0" + _sized(name) + _sized(value)
 
 
 def _sized(text: bytes) -> bytes:
-    """A string literal without Huffman coding, its length with a prefix of 7 bits (RFC 7541 5.1, 5.2)."""
+    """Encode a string literal without Huffman coding, its length as an integer with a 7-bit prefix (RFC 7541 5.1, 5.2)."""
     size = len(text)
     if size < 127:
         return bytes((size,)) + text

@@ -1,4 +1,4 @@
-"""The requests of one HTTP/2 connection: HEADERS, CONTINUATION, DATA and RST_STREAM become what a Receiver is told. Pure."""
+"""The receiving half of one HTTP/2 connection: HEADERS, CONTINUATION, DATA and RST_STREAM become calls of a Receiver. Pure."""
 
 from collections.abc import Callable
 from typing import Final
@@ -22,14 +22,14 @@ from epp.wire.http2.outgoing import Outgoing
 from epp.wire.http2.streams import Fate, Receiver, Stream, Streams
 
 _EARNED: Final = 4
-"""Frames of another kind, as WINDOW_UPDATE, that one DATA frame may cause."""
+"""Frames without payload, such as WINDOW_UPDATE, that a peer may send for each DATA frame."""
 
 Accept = Callable[[Outgoing, Stream, Http2Request], Receiver]
-"""Called for each request; may answer it whole at once."""
+"""Called for each request; may send the whole answer before it returns."""
 
 
 class Incoming:
-    """`expects_continuation` is the stream whose header block is not whole yet, 0 where there is none."""
+    """`expects_continuation`: the stream whose header block is incomplete, or 0. `refusing`: new streams are refused."""
 
     __slots__ = (
         "_accept",
@@ -61,13 +61,17 @@ class Incoming:
         self._block: list[bytes] = []
         self._block_size = 0
         self._block_flags = 0
-        self._taken = 0  # of the connection's window
-        self._withheld: dict[int, Stream] = {}  # streams that get no more window before they read
+        self._taken = 0  # bytes received since the last WINDOW_UPDATE of the connection
+        self._withheld: dict[int, Stream] = {}  # streams that get no window until their answer is read
         self.expects_continuation = 0
         self.refusing = False
 
     def idle_talk(self) -> None:
-        """A frame came that carries nothing of a request; raises BrokenConnectionError when there are too many."""
+        """Count a frame that carries no request; raises BrokenConnectionError when there are too many.
+
+        Floods of such frames have taken servers down: CVE-2019-9512 (PING), -9514 (RST_STREAM), -9515 (SETTINGS),
+        -9518 (empty frames), CVE-2024-27316 (CONTINUATION).
+        """
         if not self._chatter.take():
             raise BrokenConnectionError(
                 Http2ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry no request"
@@ -127,14 +131,14 @@ class Incoming:
             self.idle_talk()
 
     def continues(self, flags: int, stream_id: int) -> bool:
-        """Whether a DATA frame, which may stand here, can be taken up together with those that follow it."""
+        """Whether `data_run` may process a DATA frame together with the ones behind it."""
         stream = self._streams.open.get(stream_id)
         if stream is None or stream.peer_done or stream.body_left is not None:
             return False
         return not flags & ~END_STREAM and not self.expects_continuation
 
     def data_run(self, run: DataRun) -> int:
-        """The same as `data` with one frame after the other, where the first `continues`; where the next one begins."""
+        """Process several DATA frames as `data` would, after `continues`; returns the offset of the next frame."""
         stream = self._streams.open[run.stream_id]
         self._taken += run.size
         stream.taken += run.size
@@ -142,7 +146,7 @@ class Incoming:
         stream.receiver.data_run(unread)
         late = 0 if stream.id in self._streams.open else sum(1 for _ in unread)
         self._chatter.tokens += _EARNED * (len(run.payloads) - late)
-        for _ in range(late):  # what came after we had ended the stream
+        for _ in range(late):  # frames that came after we had ended the stream
             self.idle_talk()
         try:
             if run.ends and not late:
@@ -154,7 +158,7 @@ class Incoming:
         return run.stop
 
     def reset(self, stream_id: int, payload: bytes) -> None:
-        """RST_STREAM (RFC 9113 6.4)."""
+        """RST_STREAM (RFC 9113 6.4). Resets before the answer are counted: rapid reset, CVE-2023-44487."""
         if len(payload) != 4:
             raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, "a RST_STREAM is 4 bytes")
         stream = self._streams.open.get(stream_id)
@@ -174,7 +178,7 @@ class Incoming:
             )
 
     def take_up(self) -> None:
-        """Give the peer window for what was taken up since; raises BrokenConnectionError where it sent more than it may."""
+        """Return window to the peer once half is used; raises BrokenConnectionError if it sent more than its window."""
         window = self._limits.connection_window
         if self._taken > window:
             raise BrokenConnectionError(
@@ -188,7 +192,7 @@ class Incoming:
                 self._take_up(stream)
 
     def fault(self, fault: BrokenStreamError) -> None:
-        """End the stream that broke a rule."""
+        """Reset the stream whose peer broke a rule."""
         stream = self._streams.open.get(fault.stream_id)
         if stream is None:
             self.idle_talk()
@@ -223,7 +227,7 @@ class Incoming:
             self._peer_done(stream)
 
     def _late_headers(self, stream_id: int, flags: int, block: bytes) -> None:
-        """Trailers, or headers where there can be none."""
+        """A header block on a stream that was opened before: trailers, or an error."""
         fields = self._blocks.decode(block)
         stream = self._streams.open.get(stream_id)
         if stream is None:
@@ -232,13 +236,13 @@ class Incoming:
                 self.idle_talk()
                 return
             code = Http2ErrorCode.PROTOCOL_ERROR if fate is Fate.UNKNOWN else Http2ErrorCode.STREAM_CLOSED
-            raise BrokenConnectionError(code, "headers of a stream that is over, or was skipped")
+            raise BrokenConnectionError(code, "headers on a stream that is closed or was skipped")
         if stream.peer_done:
             raise BrokenStreamError(
                 stream_id, Http2ErrorCode.STREAM_CLOSED, "headers after the end of their stream"
             )
         if not flags & END_STREAM:
-            raise BrokenStreamError(stream_id, Http2ErrorCode.PROTOCOL_ERROR, "trailers that end nothing")
+            raise BrokenStreamError(stream_id, Http2ErrorCode.PROTOCOL_ERROR, "trailers without END_STREAM")
         try:
             check_trailers(fields)
         except MalformedRequestError as error:
@@ -246,7 +250,7 @@ class Incoming:
         self._peer_done(stream)
 
     def _late(self, stream_id: int, stream: Stream | None) -> None:
-        """Something came on a stream that was ended by the peer, or by us when the peer could not know yet."""
+        """A frame on a stream that is closed. It is no fault if we closed it: the peer may not know yet (RFC 9113 5.1)."""
         fate = self._streams.fate(stream_id) if stream is None else Fate.ENDED_BY_PEER
         if fate is Fate.IDLE:
             raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "a frame on an idle stream")
@@ -276,13 +280,13 @@ class Incoming:
             stream.receiver.ended()
 
     def _check(self, stream: Stream) -> None:
-        """Before anything follows from a frame: a stream that is left open has kept to its window."""
+        """Raise BrokenStreamError for a stream that received more than its window."""
         if stream.taken > self._limits.stream_window:
             fault = "more DATA than the stream's window"
             raise BrokenStreamError(stream.id, Http2ErrorCode.FLOW_CONTROL_ERROR, fault)
 
     def _take_up(self, stream: Stream) -> None:
-        """Window for a stream, once it reads what it was answered; the end of one that is answered whole."""
+        """Return window to a stream whose peer reads the answer; reset one whose answer is complete."""
         self._withheld.pop(stream.id, None)
         if stream.id not in self._streams.open:
             return
@@ -297,7 +301,7 @@ class Incoming:
 
 
 def without_priority(stream_id: int, payload: bytes) -> bytes:
-    """Priorities are read by nobody (RFC 9113 5.3); raises BrokenConnectionError for one that cannot be."""
+    """The payload without its priority, which is ignored (RFC 9113 5.3.2); raises BrokenConnectionError if it is malformed."""
     if len(payload) < 5:
         raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, "a priority is 5 bytes")
     if int.from_bytes(payload[:4], "big") & 0x7FFFFFFF == stream_id:

@@ -1,4 +1,4 @@
-"""What a peer may make us hold and do, and the counters that hold it to that. Pure."""
+"""What a peer may make us hold and do, and the token bucket that enforces rates. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,31 +6,31 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one connection, in bytes where nothing else is said."""
+    """Limits of one connection, in bytes unless a field says otherwise."""
 
     streams: int = 4096
-    """Open at once. Envoy opens another connection for more."""
+    """Streams open at once. Envoy opens another connection for more."""
     header_list: int = 64 * 1024
-    """Names and values of one request, compressed and not, CONTINUATION included."""
+    """Header names and values of one request, compressed and decompressed, CONTINUATION included."""
     message: int = 4 * 1024 * 1024
     """One gRPC message."""
     stream_window: int = 1024 * 1024
-    """What a stream may send ahead of what we have taken up."""
+    """The initial window of each stream."""
     connection_window: int = 16 * 1024 * 1024
-    """What all streams together may; 65,535 at least (RFC 9113 6.9.2)."""
+    """The window of the connection; at least 65,535 (RFC 9113 6.9.2)."""
     chatter: int = 10_000
-    """Frames that carry nothing of a request, at once; `chatter_a_second` more come back each second."""
+    """Frames without payload in a burst; `chatter_a_second` more are allowed each second."""
     chatter_a_second: int = 1_000
     resets: int = 1_000
-    """Streams that the peer takes back before an answer could reach it. Those that it resets later, as Envoy resets
-    every stream that is finished, are not counted."""
+    """Streams that the peer resets before an answer could reach it, in a burst (CVE-2023-44487). Later resets are not
+    counted: Envoy resets every finished stream."""
     resets_a_second: int = 100
 
 
 class Bucket:
-    """Tokens that come back with time; `take` spends one and says whether there was one. `clock` gives seconds.
+    """A token bucket: `take` spends a token and tells whether there was one. `clock` returns seconds.
 
-    More than `most` are never spent at once, even where `tokens` were added.
+    It never holds more than `most` tokens, whatever was added to `tokens`.
     """
 
     __slots__ = ("_a_second", "_clock", "_most", "_refilled", "tokens")
@@ -43,7 +43,7 @@ class Bucket:
         self._refilled = clock()
 
     def take(self) -> bool:
-        """Looks at the clock only when none is left."""
+        """Reads the clock only when no token is left."""
         self.tokens = min(self.tokens, self._most)
         if self.tokens < 1:
             now = self._clock()

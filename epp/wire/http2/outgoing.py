@@ -24,19 +24,19 @@ from epp.wire.http2.frames import (
 from epp.wire.http2.streams import Stream, Streams
 
 AT_ONCE: Final = 256 * 1024
-"""Bytes of DATA in one batch; more is given out when the peer has read that."""
+"""Bytes of DATA in one batch; the next batch follows when the peer has read this one."""
 _SHARE: Final = 64 * 1024
-"""Bytes that one stream gives out before the next one may."""
+"""Bytes that one stream may send before the next one has its turn."""
 SMALL: Final = 1024
-"""Pieces of fewer bytes wait together: an object of its own would weigh more than what it holds."""
+"""Smaller pieces are joined while they wait: an object of its own would take more memory than its bytes."""
 
 Buffer = bytes | bytearray | memoryview
 
 
 class Outgoing:
-    """Collects frames until `take`. What finds no window waits, counted in `memory`, until `flush` finds some.
+    """Collects frames until `take`. DATA without window waits, counted in `memory`, until `flush` finds window.
 
-    `wake` is called when something was sent while nobody was about to `take`.
+    `wake` is called when a frame is added while no caller is about to `take`.
     """
 
     __slots__ = (
@@ -64,18 +64,18 @@ class Outgoing:
         self.window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW
         self.frame_size = LEAST_FRAME_SIZE
-        self.batch = 1  # counts what was taken together
-        self.busy = False  # somebody will `take` soon
-        self.blocked = False  # the peer does not read what was taken so far
+        self.batch = 1  # the number of the batch that the next `take` returns
+        self.busy = False  # a caller will `take` when it has finished
+        self.blocked = False  # the peer does not read
 
     def write(self, frames: bytes) -> None:
-        """Frames that need no window."""
+        """Add frames that need no window."""
         self._frames.append(frames)
         if not self.busy:
             self._wake()
 
     def take(self) -> bytes:
-        """Everything that may be written now, once."""
+        """Return all collected frames and forget them."""
         frames = self._frames
         if not frames:
             return b""
@@ -86,12 +86,12 @@ class Outgoing:
         return written
 
     def head(self, stream: Stream, block: bytes) -> None:
-        """The headers of an answer; more follows."""
+        """Send the headers of an answer; a body or trailers follow."""
         stream.answered_in = self.batch
         self.write(frame(HEADERS, END_HEADERS, stream.id, block))
 
     def send(self, stream: Stream, pieces: Sequence[Buffer]) -> None:
-        """DATA of a stream whose headers are sent; resets the stream where too much waits already."""
+        """Send DATA after `head`; resets the stream if too much data waits already."""
         size = sum(map(len, pieces))
         if size > self._room or size > stream.window or size > self.window or self.blocked or stream.waiting:
             self._send_some(stream, pieces, size)
@@ -101,7 +101,7 @@ class Outgoing:
             self._wake()
 
     def end(self, stream: Stream, block: bytes) -> None:
-        """Nothing follows on this stream but these trailers, or headers that are the whole answer; empty: none."""
+        """End the answer with trailers, or with headers that are the whole answer; `block` empty: with neither."""
         if stream.waiting:
             stream.ending = block
             return
@@ -114,13 +114,13 @@ class Outgoing:
         stream.receiver.done()
 
     def reset(self, stream: Stream, code: Http2ErrorCode) -> None:
-        """Stop the stream on both sides; does not tell its receiver."""
+        """Send RST_STREAM and close the stream; its receiver is not called."""
         self.drop(stream)
         self.streams.close(stream, by_peer=False)
         self.write(rst_stream(stream.id, code))
 
     def drop(self, stream: Stream) -> None:
-        """Nothing that waits is sent any more."""
+        """Discard what waits."""
         if stream.waiting:
             self._memory.give_back(stream.waiting_size)
             del self.waiting[stream.id]
@@ -128,7 +128,7 @@ class Outgoing:
             stream.waiting_size = 0
 
     def grow(self, stream: Stream | None, increment: int) -> None:
-        """The peer takes more, of one stream or of all together."""
+        """WINDOW_UPDATE: the peer accepts `increment` more bytes on a stream, or None: on the connection."""
         if stream is None:
             self.window += increment
             if self.window > LARGEST_WINDOW:
@@ -143,7 +143,7 @@ class Outgoing:
             )
 
     def resize(self, window: int) -> None:
-        """SETTINGS_INITIAL_WINDOW_SIZE: holds for open streams too, whose windows may become negative."""
+        """SETTINGS_INITIAL_WINDOW_SIZE changes open streams too; their windows may become negative (RFC 9113 6.9.2)."""
         change = window - self.initial_window
         self.initial_window = window
         for stream in self.streams.open.values():
@@ -154,7 +154,7 @@ class Outgoing:
                 )
 
     def flush(self) -> None:
-        """Frames out of what waits, as far as windows and the room of this batch go, a share for every stream."""
+        """Send what waits, as far as windows and the size of a batch allow, in turns."""
         before = 0
         while self.waiting and not self.blocked and before != self._room > 0 < self.window:
             before = self._room
@@ -165,7 +165,7 @@ class Outgoing:
                     return
 
     def _send_some(self, stream: Stream, pieces: Sequence[Buffer], size: int) -> None:
-        """What finds room now; the rest waits."""
+        """Send what fits now; the rest waits."""
         room = 0 if self.blocked or stream.waiting else min(self._room, stream.window, self.window)
         unsent = deque(pieces)
         if room > 0:
@@ -175,7 +175,7 @@ class Outgoing:
             self._memory.take(size)
         except Rejection:
             self.reset(stream, Http2ErrorCode.ENHANCE_YOUR_CALM)
-            stream.receiver.lost("too much waits for a data plane that does not read")
+            stream.receiver.lost("too many unsent bytes: the data plane does not read")
             return
         stream.waiting_size += size
         self.waiting[stream.id] = stream
@@ -185,7 +185,7 @@ class Outgoing:
             _append(stream.waiting, piece)
 
     def _advance(self, stream: Stream, share: int) -> None:
-        """Send so much of what waits for one stream, as far as its windows allow."""
+        """Send at most `share` bytes of what waits for one stream."""
         size = min(share, stream.waiting_size, self._room, stream.window, self.window)
         if not stream.waiting or size <= 0:
             return
@@ -199,7 +199,7 @@ class Outgoing:
             self.end(stream, stream.ending)
 
     def _data(self, stream: Stream, pieces: Sequence[Buffer], size: int) -> None:
-        """In frames, without joining them."""
+        """Frame the pieces without joining them."""
         stream.window -= size
         self.window -= size
         self._room -= size
@@ -209,7 +209,7 @@ class Outgoing:
             frames += pieces
             return
         full = HEAD.pack(step >> 8, step & 255, DATA, 0, stream.id)
-        left = 0  # of the frame that is being filled
+        left = 0  # bytes missing in the frame that is being filled
         for piece in pieces:
             rest = memoryview(piece)
             while len(rest) > left:
@@ -224,7 +224,7 @@ class Outgoing:
 
 
 def _taken(waiting: deque[Buffer], size: int) -> list[Buffer]:
-    """The first `size` bytes of what waits, which wait no more."""
+    """Remove and return the first `size` bytes of what waits."""
     taken = []
     while size:
         piece = waiting.popleft()

@@ -1,4 +1,4 @@
-"""The streams of one HTTP/2 connection: those that are open, and what became of the others (RFC 9113 5.1). Pure."""
+"""The streams of one HTTP/2 connection: the open ones, and how closed ones ended (RFC 9113 5.1). Pure."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -6,33 +6,33 @@ from enum import Enum, auto
 from typing import Final, Protocol
 
 _REMEMBERED: Final = 256
-"""Closed streams that are told from streams that never were, of either kind."""
+"""Closed streams whose ending is remembered, for each side that can end one."""
 
 
 class Receiver(Protocol):
-    """What takes up the bytes of one stream. What it raises is a fault of this program and ends the connection."""
+    """Consumes the bytes of one stream. An exception is a fault of this program and ends the connection."""
 
     def data(self, chunk: bytes) -> None:
-        """More of the body."""
+        """A part of the body."""
 
     def data_run(self, pieces: Iterator[memoryview]) -> None:
-        """The same, in pieces that are only lent; one that wants no more leaves the rest."""
+        """Parts of the body as views that are valid during the call only; a receiver may stop iterating early."""
 
     def ended(self) -> None:
-        """The peer has sent all."""
+        """The peer has ended its side."""
 
     def lost(self, cause: str) -> None:
-        """The stream is gone, nothing can be sent on it any more."""
+        """The stream is closed before its answer was complete; nothing can be sent on it."""
 
     def done(self) -> None:
-        """Everything is sent, and the stream ended as it was told to."""
+        """The whole answer is sent."""
 
     def stop(self) -> None:
-        """End now, whatever that means to the peer."""
+        """The server shuts down: end the stream now."""
 
 
 class Nobody:
-    """Takes up what nobody wants to know any more."""
+    """Receiver of a stream whose call is over: ignores everything."""
 
     __slots__ = ()
 
@@ -41,12 +41,12 @@ class Nobody:
     def data_run(self, pieces: Iterator[memoryview]) -> None: ...
 
     def ended(self) -> None:
-        """Nothing follows from it."""
+        """Ignored."""
 
     def lost(self, cause: str) -> None: ...
 
     def done(self) -> None:
-        """As it should be."""
+        """Ignored."""
 
     def stop(self) -> None: ...
 
@@ -74,32 +74,32 @@ class Stream:
     def __init__(self, stream_id: int, window: int, body_left: int | None) -> None:
         self.id = stream_id
         self.receiver: Receiver = NOBODY
-        self.window = window  # what the peer takes
-        self.taken = 0  # what was taken up since the peer was last given window
-        self.body_left = body_left  # of the content-length, where there is one
-        self.waiting: deque[bytes | bytearray | memoryview] | None = None  # for window
+        self.window = window  # bytes that the peer still accepts
+        self.taken = 0  # bytes received since its last WINDOW_UPDATE
+        self.body_left = body_left  # of the content-length; None without one
+        self.waiting: deque[bytes | bytearray | memoryview] | None = None  # unsent pieces, for lack of window
         self.waiting_size = 0
-        self.ending: bytes | None = None  # trailers that follow what waits
-        self.answered_in = 0  # the batch that the first answer went out with; 0 is none
+        self.ending: bytes | None = None  # trailers to send after `waiting`
+        self.answered_in = 0  # the batch that held the first frame of the answer; 0: none yet
         self.peer_done = False
         self.us_done = False
 
 
 class Fate(Enum):
-    """What is known of a stream that is not open."""
+    """How a stream that is not open ended, as far as that is remembered."""
 
     IDLE = auto()
-    """Not there yet."""
+    """Never opened."""
     ENDED_BY_PEER = auto()
-    """The peer knows that it is over."""
+    """The peer ended it, so it may send nothing more."""
     ENDED_BY_US = auto()
-    """The peer may still have sent something before it heard."""
+    """We ended it; frames that the peer sent before it knew may still arrive."""
     UNKNOWN = auto()
-    """Skipped, or over for long."""
+    """Its id was skipped, or it ended long ago."""
 
 
 class Streams:
-    """`open` by id; a peer may open the next odd one only."""
+    """`open` by id. A client opens odd ids in ascending order (RFC 9113 5.1.1); `last` is the highest."""
 
     __slots__ = ("_ended_by_peer", "_ended_by_us", "last", "open")
 
@@ -110,16 +110,16 @@ class Streams:
         self._ended_by_us: deque[int] = deque(maxlen=_REMEMBERED)
 
     def close(self, stream: Stream, *, by_peer: bool) -> None:
-        """Both sides are done."""
+        """Both sides have ended the stream."""
         if self.open.pop(stream.id, None) is not None:
             (self._ended_by_peer if by_peer else self._ended_by_us).append(stream.id)
 
     def refuse(self, stream_id: int) -> None:
-        """It was opened, and closed by us at once."""
+        """We refused the stream when it was opened."""
         self._ended_by_us.append(stream_id)
 
     def fate(self, stream_id: int) -> Fate:
-        """Of a stream that is not open."""
+        """For a stream that is not open."""
         if stream_id > self.last or stream_id % 2 == 0:
             return Fate.IDLE
         if stream_id in self._ended_by_us:
@@ -128,5 +128,5 @@ class Streams:
 
     @property
     def unanswered(self) -> int:
-        """How many are open and have no whole answer yet."""
+        """The number of open streams whose answer is incomplete."""
         return sum(not stream.us_done for stream in self.open.values())

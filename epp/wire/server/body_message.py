@@ -1,4 +1,4 @@
-"""A large piece of a request body out of its message without a copy; protobuf reads everything else. Pure."""
+"""Finds a large piece of a request body in its message without a copy; protobuf reads all other messages. Pure."""
 
 from functools import lru_cache
 from typing import Final
@@ -6,17 +6,17 @@ from typing import Final
 from epp.ext_proc.length_delimited import head
 
 LARGE: Final = 4096
-"""Bytes of a message from which on a copy of the body costs more than to look here first."""
+"""Bytes of a message from which on protobuf's copy of the body costs more than this search."""
 _REQUEST_BODY: Final = 4
-"""The field of a ProcessingRequest."""
+"""`ProcessingRequest.request_body`, the number of the field."""
 _BODY: Final = 1
-"""The field of an HttpBody."""
+"""`HttpBody.body`, the number of the field."""
 _END: Final = b"\x10\x01"
-"""HttpBody.end_of_stream = true, which follows the body."""
+"""`HttpBody.end_of_stream = true`, encoded; follows the body."""
 
 
 def read_body(message: bytes) -> tuple[memoryview, bool] | None:
-    """The body and its `end_of_stream`, of a message that is nothing else and is written as every data plane does."""
+    """The body and `end_of_stream` of a message that holds only these, in the order that protobuf writers use; else None."""
     size = len(message)
     if (before := _before(size, 0)) and message.startswith(before):
         return memoryview(message)[len(before) :], False
@@ -27,13 +27,13 @@ def read_body(message: bytes) -> tuple[memoryview, bool] | None:
 
 @lru_cache(maxsize=1024)
 def _before(size: int, after: int) -> bytes:
-    """What such a message of `size` bytes begins with, where `after` of them follow the body; empty: there is none."""
+    """The first bytes of such a message of `size` bytes with `after` bytes behind the body; empty if none can be."""
     outer = _filling(_REQUEST_BODY, size)
     inner = _filling(_BODY, size - len(outer) - after)
     return outer + inner if outer and inner else b""
 
 
 def _filling(field: int, size: int) -> bytes:
-    """The head of a field that is `size` bytes long with it; empty where there is none, as its length gets longer."""
+    """The tag and length of a field that takes `size` bytes in all; empty if no length fits (its varint grows)."""
     heads = (head(field, size - length) for length in range(2, min(size, 6) + 1))
     return next((found for length, found in enumerate(heads, 2) if len(found) == length), b"")

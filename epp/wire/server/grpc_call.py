@@ -1,4 +1,4 @@
-"""gRPC on one HTTP/2 stream: its bytes to a Handler as messages, the Handler's messages and status to the stream."""
+"""One gRPC call on one HTTP/2 stream: bytes become messages for a Handler; its messages and status become frames."""
 
 import logging
 import traceback
@@ -29,22 +29,22 @@ _ENCODINGS: Final = (b"identity", GZIP)
 _GRPC_ONLY: Final = b"this port speaks gRPC only\n"
 _PLAIN: Final = literal(b"content-type", b"text/plain") + literal(b"content-length", b"%d" % len(_GRPC_ONLY))
 _NOT_GRPC: Final = (literal(b":status", b"405") + _PLAIN, literal(b":status", b"415") + _PLAIN)
-"""To what is no POST, and to a POST of something else."""
+"""The answers to a method other than POST, and to a POST that is not gRPC."""
 _ACCEPTED: Final = literal(b"grpc-accept-encoding", ACCEPTED)
 
 
 class _Gone:
-    """The handler of a call that is over."""
+    """Handler of a call that is over: ignores everything."""
 
     __slots__ = ()
 
     def message(self, payload: bytes) -> None: ...
 
     def half_closed(self) -> None:
-        """Nobody waits for it."""
+        """Ignored."""
 
     def fault(self, error: Exception) -> None:
-        """Nothing is left to fail."""
+        """Ignored."""
 
     def closed(self, cause: str) -> None: ...
 
@@ -62,7 +62,7 @@ CallLater = Callable[[float, Callable[[], None]], Timer]
 
 
 class Call:
-    """What a Handler answers with; as a Receiver, what the stream tells."""
+    """Sends what a Handler answers; receives what the stream delivers."""
 
     __slots__ = (
         "_held",
@@ -91,11 +91,11 @@ class Call:
         self.timer: Timer | None = None
 
     def expect_compressed(self, limit: int) -> None:
-        """The client says that it may compress its messages, of at most `limit` bytes each."""
+        """Accept compressed messages, of at most `limit` bytes each when decompressed."""
         self.handler = Inflating(self.handler, self._reader.expect_compressed(), limit)
 
     def send(self, messages: Sequence[Message]) -> None:
-        """In this order; after `finish`, or when the stream is gone, nothing."""
+        """Send messages in order; does nothing after `finish` or when the stream is gone."""
         if self.finished:
             return
         if not self._started:
@@ -104,7 +104,7 @@ class Call:
         self._outgoing.send(self._stream, in_pieces(messages))
 
     def finish(self, status: GrpcStatus, message: str = "", *, cause: str = "end of stream") -> None:
-        """End the call when everything is sent; `cause` is what the handler is told then. Once."""
+        """End the call when everything is sent; the handler's `closed` then gets `cause`. Idempotent."""
         if self.finished:
             return
         self.finished = True
@@ -124,11 +124,11 @@ class Call:
                 message(payload)
                 if self.finished:
                     return
-        except Exception as error:  # noqa: BLE001  # the edge: whatever failed, only this call ends
+        except Exception as error:  # noqa: BLE001  # whatever failed, only this call ends
             self.handler.fault(error)
 
     def data_run(self, pieces: Iterator[memoryview]) -> None:
-        """See Receiver. Of a message that is whole in the end nothing was held."""
+        """Parts of the body, as in Receiver. A message that is complete within them is never held."""
         if self.finished:
             return
         reader = self._reader
@@ -143,7 +143,7 @@ class Call:
             reader.keep()
             if reader.held or self._held:
                 self._account()
-        except Exception as error:  # noqa: BLE001  # the edge
+        except Exception as error:  # noqa: BLE001  # only this call ends
             self.handler.fault(error)
 
     def ended(self) -> None:
@@ -153,7 +153,7 @@ class Call:
             if self._reader.unfinished:
                 raise StatusError(GrpcStatus.INTERNAL, "the stream ended within a message")
             self.handler.half_closed()
-        except Exception as error:  # noqa: BLE001  # the edge
+        except Exception as error:  # noqa: BLE001  # only this call ends
             self.handler.fault(error)
 
     def lost(self, cause: str) -> None:
@@ -174,7 +174,7 @@ class Call:
             self.handler.fault(StatusError(GrpcStatus.DEADLINE_EXCEEDED, "the deadline has passed"))
 
     def _account(self) -> None:
-        """Unfinished messages count among what all connections together may hold."""
+        """Count the unfinished message in the memory that all connections share."""
         more = self._reader.held - self._held
         if more > 0:
             try:
@@ -191,16 +191,19 @@ class Call:
         if self._held:
             self._memory.give_back(self._held)
             self._held = 0
-        handler, self.handler = self.handler, _GONE  # no cycles: what a stream was made of goes when it ends
+        handler, self.handler = (
+            self.handler,
+            _GONE,
+        )  # breaks reference cycles, so that memory is freed at once
         self._stream.receiver = NOBODY
         try:
             handler.closed(cause)
-        except Exception as error:  # noqa: BLE001  # the edge
+        except Exception as error:  # noqa: BLE001  # only this call ends
             log.error("the end of a stream: %s\n%s", type(error).__name__, frames(error))
 
 
 class Methods:
-    """By path, as `/package.Service/Method`; `limit` is the largest message in bytes."""
+    """The methods of a gRPC server by path, `/package.Service/Method`; `limit` is the largest message in bytes."""
 
     def __init__(
         self, methods: Mapping[bytes, Method], limit: int, memory: MemoryBudget, call_later: CallLater
@@ -211,7 +214,7 @@ class Methods:
         self._call_later = call_later
 
     def accept(self, outgoing: Outgoing, stream: Stream, request: Http2Request) -> Receiver:
-        """Begin a call, or refuse it at once."""
+        """Begin the call that a request asks for, or answer with an error."""
         method = self._methods.get(request.path)
         if not _is_grpc(request):
             outgoing.head(stream, _NOT_GRPC[request.method == b"POST"])
@@ -224,7 +227,7 @@ class Methods:
         call = Call(outgoing, stream, self._memory, self._limit)
         try:
             call.handler = method(call)
-        except Exception as error:  # noqa: BLE001  # the edge
+        except Exception as error:  # noqa: BLE001  # only this call ends
             log.error("a stream cannot be opened: %s\n%s", type(error).__name__, frames(error))
             outgoing.end(stream, _RESPONSE + _trailers(GrpcStatus.INTERNAL, "the picker failed"))
             return NOBODY
@@ -236,7 +239,7 @@ class Methods:
 
 
 def frames(error: BaseException) -> str:
-    """Where it happened, without the exception's own words: those may quote a request."""
+    """The traceback without the exception's message, which may quote a request."""
     cause = error.__cause__ or error
     return "".join(traceback.format_tb(cause.__traceback__)).rstrip()
 
@@ -249,9 +252,9 @@ def _is_grpc(request: Http2Request) -> bool:
 
 
 def _unimplemented(request: Http2Request, *, known: bool) -> bytes:
-    """Headers that are the whole answer."""
+    """A Trailers-Only answer with status UNIMPLEMENTED (gRPC over HTTP/2, Responses)."""
     if known:
-        text = "only identity and gzip are taken as grpc-encoding"
+        text = "grpc-encoding must be identity or gzip"
         return _RESPONSE + _trailers(GrpcStatus.UNIMPLEMENTED, text) + _ACCEPTED
     path = request.path.decode("utf-8", "replace")[:100]
     return _RESPONSE + _trailers(GrpcStatus.UNIMPLEMENTED, f"there is no method {path}")

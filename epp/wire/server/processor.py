@@ -1,4 +1,4 @@
-"""ext_proc as a method of our own gRPC server: hands the messages of each stream to an Exchange and sends its answers."""
+"""ext_proc as a method of our gRPC server: passes the messages of each stream to an Exchange and sends its answers."""
 
 import logging
 import math
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class ExternalProcessor:
-    """The ext_proc service; `open_exchange` is called once per stream, `clock` gives monotonic seconds."""
+    """The ext_proc service; `open_exchange` is called once per stream, `clock` returns monotonic seconds."""
 
     def __init__(self, open_exchange: Callable[[], Exchange], clock: Callable[[], float]) -> None:
         self.open_exchange = open_exchange
@@ -50,11 +50,11 @@ def _read(payload: bytes) -> ProcessingRequest:
 
 
 def _unheard(_: object) -> None:
-    """Nobody listens any more."""
+    """Ignores answers after the end of the stream."""
 
 
 class _Conversation:
-    """One stream: its exchange between the client's messages and ours."""
+    """Connects one gRPC call with its Exchange."""
 
     __slots__ = ("_call", "_exchange", "_service")
 
@@ -80,7 +80,7 @@ class _Conversation:
         self._call.finish(GrpcStatus.OK)
 
     def fault(self, error: Exception) -> None:
-        """See Handler. Once the response headers are answered Envoy must not see anything but OK."""
+        """End the call because of an error. Once the response headers are answered, Envoy must see no status but OK."""
         if isinstance(error, StatusError):
             status, text, cause = error.status, str(error), "refused"
         elif isinstance(error, UnreadableError):
@@ -98,14 +98,14 @@ class _Conversation:
     def closed(self, cause: str) -> None:
         self._service.streams.discard(self)
         self._exchange.close(cause, self._service.clock())
-        self._exchange.on_answer(_unheard, _unheard)  # what it was given pointed back to it
+        self._exchange.on_answer(_unheard, _unheard)  # breaks a reference cycle
 
     def end_if_it_may(self) -> None:
-        """What a drain asks for."""
+        """End the stream if nothing is left to answer, during a drain."""
         if self._exchange.may_end:
             self._call.finish(GrpcStatus.OK)
 
     def _answer(self, answers: list[Answer]) -> None:
-        """What waits for the data plane to read is held, and counted, by the stream, no more by the exchange."""
+        """Send answers; what the data plane has not read is from now on held and counted by the stream, not the exchange."""
         self._call.send(answers)
         self._exchange.sent()

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -250,3 +251,20 @@ async def test_a_length_with_more_zeros_than_a_number_may_have_is_a_length() -> 
     async with listening(zeros) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
         answer = await gateway.post(PATH, {}, b"{}", 5)
     assert answer == GatewayAnswer(200, b"ok")
+
+
+async def test_an_answer_that_had_begun_when_the_connection_was_reset_is_not_asked_for_again() -> None:
+    async def cut(seen: Listening, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request(seen, reader)
+        writer.write(OK)
+        await request(seen, reader)
+        writer.write(OK[:20])
+        for _ in range(5):  # turns of the loop that both sides share
+            await asyncio.sleep(0)
+        raw = writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    async with listening(cut) as seen, Gateway(f"http://127.0.0.1:{seen.port}") as gateway:
+        assert await gateway.post(PATH, {}, b"{}", 10) == GatewayAnswer(200, b"ok")
+        assert isinstance(await gateway.post(PATH, {}, b"{}", 10), NoAnswer)
+        assert (len(seen.heads), seen.connections) == (2, 1)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.http1.answer import AnswerError, AnswerReader, HttpAnswer
+from runtime.http1.answer import AnswerCutError, AnswerError, AnswerReader, AnswerTooLargeError, HttpAnswer
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -146,3 +146,83 @@ def test_its_fields_are_asked_for_in_any_case_and_keep_theirs() -> None:
     fields = answer.fields()
     assert fields.get("etag") == fields.get("ETag") == '"aB.c.1"'
     assert (fields.get("X-A"), fields.get("X-B"), fields.get("X-C")) == ("1, 2", "\udcff", None)
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (b"no colon\r\n", "no header field"),
+        (b": no name\r\n", "no header field"),
+        (b"a : b\r\n", "no header field"),
+        (b"a: b\r\n folded\r\n", "no header field"),
+        (b"a: b\rc: d\r\n", "no header field"),
+        (b"Transfer-Encoding: chunked\r\nContent-Length: 9\r\n", "both how long"),
+    ],
+)
+def test_what_only_a_strict_reader_refuses(head: bytes, said: str) -> None:
+    with pytest.raises(AnswerError, match=said):
+        AnswerReader(100, strict=True).feed(OK + head + b"\r\n")
+    AnswerReader(100).feed(OK + head + b"\r\n")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"",
+        b"A: b\r\n",
+        b"a:\r\nb: c: d\r\n",
+        b"x-a!#$%&'*+-.^_`|~1: \xff\t\r\n",
+        b"Content-Length: 0\r\na: b\r\n",
+    ],
+)
+def test_a_strict_reader_takes_every_header_field(head: bytes) -> None:
+    reader = AnswerReader(100, strict=True)
+    answer = reader.feed(OK + head + b"\r\n") or reader.end()
+    assert (answer.status, bytes(answer.body)) == (200, b"")
+
+
+def test_a_head_that_is_too_large_is_refused_though_all_of_it_is_there() -> None:
+    with pytest.raises(AnswerError, match="header fields take more"):
+        AnswerReader(100).feed(OK + b"a: " + b"x" * 70_000 + b"\r\n\r\n")
+
+
+def test_an_encoded_body_stays_as_it_is_where_that_is_wanted() -> None:
+    answer = AnswerReader(100, encoded=True).feed(
+        OK + b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b"
+    )
+    assert answer is not None
+    assert bytes(answer.body) == b"\x1f\x8b"
+    assert answer.fields().get("content-encoding") == "gzip"
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3])
+def test_how_many_chunks_are_taken_is_for_the_reader_to_say(pieces: int) -> None:
+    raw = OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 2 + b"0\r\n\r\n"
+    reader = AnswerReader(100, chunks=pieces)
+    if pieces < 3:  # the last, empty one counts
+        with pytest.raises(AnswerError, match=f"more than {pieces} chunks"):
+            reader.feed(raw)
+    else:
+        assert reader.feed(raw) is not None
+
+
+@pytest.mark.parametrize(("length", "body"), [(b"000", b""), (b"0" * 5000 + b"2", b"ab")])
+def test_a_length_may_begin_with_zeros(length: bytes, body: bytes) -> None:
+    assert whole(OK + b"Content-Length: " + length + b"\r\n\r\n" + body) == (200, body, True)
+
+
+def test_a_body_that_is_too_large_has_an_error_of_its_own() -> None:
+    with pytest.raises(AnswerTooLargeError):
+        AnswerReader(1).feed(OK + b"Content-Length: 2\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("raw", "begun"),
+    [(b"", False), (b"H", True), (OK + b"\r\n"[:1], True), (b"HTTP/1.1 103 Early\r\n\r\n", False)],
+)
+def test_an_answer_that_had_begun_is_told_from_none(raw: bytes, begun: bool) -> None:
+    reader = AnswerReader(100)
+    reader.feed(raw)
+    with pytest.raises(AnswerCutError) as cut:
+        reader.end()
+    assert cut.value.begun == begun

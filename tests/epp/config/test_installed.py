@@ -1,0 +1,279 @@
+"""Plugin types of installed packages: named in a configuration like built-in ones, with errors that are as good."""
+
+import random
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from epp.config.picker_config import PickerConfig, load_config
+from epp.config.problems import ConfigError
+from epp.config.validate import validate
+from tests.installed_package import install, see
+
+MODULE = """\
+import numpy as np
+from pydantic import Field
+from epp.extension import PluginDeclaration, Role, Section
+
+
+class ZoneParameters(Section):
+    best_zone: str = Field(min_length=1)
+    weight_elsewhere: float = Field(default=0.0, ge=0, le=1)
+
+
+class ZoneScorer:
+    published_only = True
+
+    def __init__(self, given):
+        self.given = given
+
+    def score(self, request, pool):
+        return np.array([1.0 if e.zone == self.given.best_zone else self.given.weight_elsewhere for e in pool.endpoints])
+
+
+class Halves:
+    def filter(self, request, pool):
+        return np.arange(len(pool)) % 2 == 0
+
+
+class Notes:
+    def prepare(self, request, pool): ...
+    def picked(self, request, endpoint): ...
+    def served(self, request, endpoint): ...
+    def failed(self, request): ...
+    def sized(self, endpoint, tokens): ...
+    def forget(self, endpoint): ...
+    def retain(self, endpoints): ...
+
+
+class NoteParameters(Section):
+    notes: str = "acme-notes"
+
+
+class NoteScorer:
+    published_only = False
+
+    def __init__(self, notes):
+        self.notes = notes
+
+    def score(self, request, pool):
+        return {}
+
+
+class LastPicker:
+    def pick(self, scores, k):
+        return np.arange(len(scores))[::-1][:k]
+
+
+def quarrelsome(given, context):
+    raise ValueError("bestZone 'mars' is not on this planet")
+
+
+def broken(given, context):
+    return {}["zone"]
+
+
+ZONE = PluginDeclaration(role=Role.SCORER, parameters=ZoneParameters, build=lambda given, context: ZoneScorer(given))
+HALVES = PluginDeclaration(role=Role.FILTER, build=lambda given, context: Halves())
+NOTES = PluginDeclaration(role=Role.PRODUCER, build=lambda given, context: Notes())
+NOTED = PluginDeclaration(
+    role=Role.SCORER,
+    parameters=NoteParameters,
+    build=lambda given, context: NoteScorer(context.producer(given.notes, Notes)),
+    reads_metrics=False,
+)
+LAST = PluginDeclaration(role=Role.PICKER, build=lambda given, context: LastPicker())
+QUARRELSOME = PluginDeclaration(role=Role.SCORER, parameters=ZoneParameters, build=quarrelsome)
+BROKEN = PluginDeclaration(role=Role.SCORER, build=broken)
+SCORELESS = PluginDeclaration(role=Role.SCORER, build=lambda given, context: Halves())
+DETECTOR = PluginDeclaration(role=Role.DETECTOR, build=lambda given, context: None)
+UNCHECKED = PluginDeclaration(role=Role.FILTER, parameters=dict, build=lambda given, context: Halves())
+CLASS = ZoneScorer
+"""
+
+TYPES = {
+    "acme-zone-scorer": "ZONE",
+    "acme-halves": "HALVES",
+    "acme-notes": "NOTES",
+    "acme-note-scorer": "NOTED",
+    "acme-last-picker": "LAST",
+    "acme-quarrelsome": "QUARRELSOME",
+    "acme-broken": "BROKEN",
+    "acme-scoreless": "SCORELESS",
+    "acme-detector": "DETECTOR",
+    "acme-unchecked": "UNCHECKED",
+    "acme-class": "CLASS",
+    "session-affinity-scorer": "NOTED",
+}
+
+Load = Callable[[str], PickerConfig]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """A configuration of those plugins, where acme is installed."""
+    points = {name: f"acme:{value}" for name, value in TYPES.items()}
+    see(monkeypatch, install(tmp_path / "acme", "acme", {"adsum.plugins": points}, module=MODULE))
+    return lambda plugins: load_config(_document(plugins), rng=random.Random(1))
+
+
+def _document(plugins: str) -> str:
+    head = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n"
+    return head + textwrap.dedent(plugins)
+
+
+def test_each_kind_takes_its_place_in_the_profile(load: Load) -> None:
+    config = load("""\
+        - {type: acme-halves}
+        - {type: acme-zone-scorer, parameters: {bestZone: a}}
+        - {type: acme-note-scorer, name: noted}
+        - {type: acme-last-picker}
+        """)
+    profile = config.profile
+    assert [type(one).__name__ for one in profile.filters] == ["Halves"]
+    assert [type(one.scorer).__name__ for one in profile.scorers] == ["ZoneScorer", "NoteScorer"]
+    assert [type(one).__name__ for one in profile.producers] == ["Notes"]
+    assert type(profile.picker).__name__ == "LastPicker"
+    assert config.steps == (
+        "filter acme-halves of acme 1.0",
+        "scorer acme-zone-scorer of acme 1.0, weight 1",
+        "scorer noted (acme-note-scorer) of acme 1.0, weight 1",
+        "picker acme-last-picker, 1 endpoint",
+    )
+
+
+def test_stale_numbers_count_where_a_scorer_reads_metrics(load: Load) -> None:
+    assert load("- {type: acme-note-scorer}").profile.staleness is None
+    assert load("- {type: acme-zone-scorer, parameters: {bestZone: a}}").profile.staleness == 2.0
+
+
+def test_a_producer_is_one_object_for_all_who_name_it_wherever_it_stands(load: Load) -> None:
+    profile = load("""\
+        - {type: acme-note-scorer, name: one, parameters: {notes: mine}}
+        - {type: acme-note-scorer, name: two, parameters: {notes: mine}}
+        - {type: acme-note-scorer, name: unlisted}
+        - {type: acme-note-scorer, name: unlisted-too}
+        - {type: acme-notes, name: mine}
+        """).profile
+    one, two, other, another = (weighted.scorer.notes for weighted in profile.scorers)  # type: ignore[attr-defined]
+    assert one is two
+    assert other is another is not one
+    assert set(profile.producers) == {one, other}
+
+
+def test_a_type_of_the_go_picker_can_be_provided(load: Load) -> None:
+    assert load("- {type: session-affinity-scorer}").profile.scorers
+
+
+@pytest.mark.parametrize(
+    ("plugins", "said"),
+    [
+        (
+            "- {type: acme-zone-scorer, parameters: {bestZone: 3}}",
+            "line 4: plugins[0].parameters.bestZone: Input should be a valid string, found 3",
+        ),
+        (
+            "- type: acme-zone-scorer\n  parameters:\n    bestZone: a\n    bestZones: a",
+            "line 7: plugins[0].parameters: unknown field 'bestZones'; did you mean 'bestZone'?",
+        ),
+        (
+            "- {type: queue-scorer}\n- {type: acme-zone-scorre}",
+            "line 5: plugins[1].type: 'acme-zone-scorre' is no known plugin type; did you mean 'acme-zone-scorer'?",
+        ),
+        (
+            "- {type: acme-quarrelsome, parameters: {bestZone: mars}}",
+            "line 4: plugins[0].parameters: bestZone 'mars' is not on this planet",
+        ),
+        (
+            "- {type: acme-broken}",
+            (
+                "line 4: plugins[0].type: the plugin type 'acme-broken' of the installed package acme 1.0 cannot be built: "
+                "KeyError: 'zone'; mend, update or uninstall that package"
+            ),
+        ),
+        (
+            "- {type: acme-scoreless}",
+            (
+                "line 4: plugins[0].type: the plugin type 'acme-scoreless' of the installed package acme 1.0 built a Halves "
+                "without score, published_only; expected a scorer; mend, update or uninstall that package"
+            ),
+        ),
+        (
+            "- {type: acme-note-scorer, parameters: {notes: acme-note}}",
+            "line 4: plugins[0].parameters: no data producer is named 'acme-note'; did you mean 'acme-notes'?",
+        ),
+        (
+            "- {type: acme-note-scorer, parameters: {notes: acme-halves}}",
+            "line 4: plugins[0].parameters: 'acme-halves' cannot be used here, expected a data producer",
+        ),
+        (
+            "- {type: acme-note-scorer, parameters: {notes: approx-prefix-cache-producer}}",
+            "line 4: plugins[0].parameters: 'approx-prefix-cache-producer' is a PrefixCacheProducer, expected a Notes",
+        ),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(load: Load, plugins: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load(plugins)
+    assert str(refused.value) == said
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("acme-class", "is a type; expected an epp.extension.PluginDeclaration"),
+        (
+            "acme-unchecked",
+            "has the parameters <class 'dict'>; expected a subclass of epp.extension.Section",
+        ),
+        ("acme-detector", "expected one of Role.FILTER, Role.SCORER, Role.PICKER, Role.PRODUCER"),
+    ],
+)
+def test_a_declaration_that_is_none_names_its_package(load: Load, name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match="of the installed package acme 1.0") as refused:
+        load(f"- {{type: {name}}}")
+    assert said in str(refused.value)
+
+
+def test_what_two_packages_declare_is_told_with_its_line(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = {"acme-halves": "other:HALVES"}
+    see(monkeypatch, install(tmp_path / "other", "other", {"adsum.plugins": points}, module=""))
+    with pytest.raises(ConfigError) as refused:
+        load("- {type: queue-scorer}\n- {type: acme-halves}")
+    assert str(refused.value).startswith(
+        "line 5: plugins[1].type: two installed packages declare the plugin type 'acme-halves': acme 1.0 and other 1.0;"
+    )
+
+
+def test_the_others_are_listed_where_no_name_is_near(load: Load) -> None:
+    with pytest.raises(ConfigError, match=r"there are: acme-broken, acme-class, .*, active-request-scorer, "):
+        load("- {type: xyzzy}")
+
+
+def test_validate_tells_of_whose_a_plugin_is_and_what_else_there_is(
+    load: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "picker.yaml").write_text(_document("- {type: acme-halves}\n"))
+    assert validate([str(tmp_path / "picker.yaml")]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[1] == "  filter acme-halves of acme 1.0"
+    assert said[-1].startswith(
+        "  plugin types of installed packages: acme-broken (acme 1.0), acme-class (acme 1.0), "
+    )
+
+
+def test_validate_refuses_a_package_that_takes_the_name_of_a_built_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A picker would take its own without a look at what is installed: who wants another one is told here."""
+    see(monkeypatch, install(tmp_path, "greedy", {"adsum.plugins": {"queue-scorer": "greedy:QUEUE"}}))
+    (tmp_path / "picker.yaml").write_text(_document("- {type: queue-scorer}\n"))
+    assert validate([str(tmp_path / "picker.yaml")]) == 1
+    assert capsys.readouterr().err == (
+        "error: the installed package greedy 1.0 declares the plugin type 'queue-scorer', which adsum has itself; rename "
+        "its entry point in the group adsum.plugins, or uninstall the package\n"
+    )
