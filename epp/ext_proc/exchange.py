@@ -137,7 +137,7 @@ class Exchange:
         if self.closed_by is not None:
             return
         self.closed_by = cause
-        self._abandon()
+        self._abandon(now)
         self.state = ExchangeState.OVER
         self._body.drop()
         if self._pick is not None:
@@ -231,6 +231,7 @@ class Exchange:
         if isinstance(outcome, Pick):
             return self._picked(outcome, now)
         if self._answer is None:
+            outcome.abandon(now)
             raise ExchangeError("the pick was deferred, but nothing listens with on_answer")
         self._deferral = outcome
         if body:
@@ -243,12 +244,16 @@ class Exchange:
         if not self.state.waits or self._answer is None or self._fail is None:
             if isinstance(outcome, Pick):
                 self._director.release(outcome, now)
-        elif isinstance(outcome, Pick):
-            self._answer(self._picked(outcome, now))
-        elif isinstance(outcome, Rejection):
-            self._answer([self._reject(outcome, now)])
-        else:
-            self._fail(_failed(outcome))
+            return
+        try:
+            if isinstance(outcome, Pick):
+                self._answer(self._picked(outcome, now))
+            elif isinstance(outcome, Rejection):
+                self._answer([self._reject(outcome, now)])
+            else:
+                self._fail(_failed(outcome))
+        except Exception as error:  # noqa: BLE001  # nobody calls who could be told: it ends this stream, as in feed
+            self._fail(_failed(error))
 
     def _picked(self, pick: Pick, now: float) -> list[Answer]:
         waited = self.state
@@ -283,7 +288,7 @@ class Exchange:
         return answers.immediate(rejection)
 
     def _response_headers(self, message: ProcessingRequest, now: float) -> list[Answer]:
-        self._abandon()
+        self._abandon(now)
         if message.HasField("protocol_config"):
             self._response_mode = message.protocol_config.response_body_mode
         if self._pick is None:
@@ -312,10 +317,10 @@ class Exchange:
         if self._observer is not None:
             self._observer.responded(pick, status, now)
 
-    def _abandon(self) -> None:
-        if self._deferral is not None:
-            self._deferral.abandon()
-            self._deferral = None
+    def _abandon(self, now: float) -> None:
+        deferral, self._deferral = self._deferral, None
+        if deferral is not None:
+            deferral.abandon(now)
 
 
 def _failed(cause: Exception) -> ExchangeError:
