@@ -3,6 +3,7 @@ FROM python:3.13-slim AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
+COPY adsum adsum
 COPY runtime runtime
 COPY discovery discovery
 COPY registry registry

@@ -13,13 +13,22 @@ from typing import Any
 
 import discovery
 from discovery.check import Verdict, check_contract
-from discovery.command_line import Parser, ShowVersion, complain
 from discovery.events import InstanceEvent
 from discovery.explanation import Explanation
 from discovery.instance import Instance
 from discovery.metadata.serving_address import Located, locate, locate_all
 from discovery.same_address import sharing
+from runtime.command_line import (
+    INTERRUPTED,
+    SUCCEEDED,
+    Parser,
+    ShowVersion,
+    complain,
+    output_unwanted,
+    program,
+)
 from runtime.serving.descriptors import raise_limit
+from runtime.signals import cancel_on
 
 _SHOWN = 400
 """Characters of a document in a line for people."""
@@ -29,7 +38,7 @@ _COLUMNS = ("ID", "URL", "STATUS")
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 the answer is bad news, 2 the question was wrong."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    parser = _parser()
+    parser = build_parser()
     if given and given[0].startswith("-") and given[0] not in ("-h", "--help", "--version"):
         parser.error(
             f"{given[0]} stands before the command; expected the command first, its options behind it"
@@ -39,19 +48,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(asyncio.run(options.run(options)))
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except asyncio.CancelledError:  # SIGTERM
-        return 0
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return SUCCEEDED
+    except BrokenPipeError:
+        return output_unwanted()
     except (discovery.AdsumError, ValueError, OSError) as error:
         return complain(error)
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="python -m discovery",
+        prog=program("discovery"),
         description="Who is there? Workers are shown the bearer token in $ADSUM_TOKEN, if there is one.",
     )
     parser.add_argument("--version", action=ShowVersion)
@@ -59,7 +67,11 @@ def _parser() -> argparse.ArgumentParser:
     shared = Parser(add_help=False)
     shared.add_argument("namespace")
     shared.add_argument("component")
-    shared.add_argument("--discovery", metavar="URL", help=f"where to look: {discovery.opening.SCHEMES}")
+    shared.add_argument(
+        "--discovery",
+        metavar="URL",
+        help=f"where to look: {discovery.opening.SCHEMES}; or a scheme of an installed package",
+    )
     shared.add_argument("--json", action="store_true", help="one JSON object a line, for scripts")
     listing = commands.add_parser("list", parents=[shared], help="the ready instances now")
     listing.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS")
@@ -119,7 +131,7 @@ def _say_unlocated(located: Sequence[Located], options: argparse.Namespace) -> N
         others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         print(
             f"{unknown[0].instance.id}{others}: the URL is the registered one, the metadata cannot be had "
-            f"({unknown[0].problem}); python -m discovery explain {options.namespace} {options.component} says more",
+            f"({unknown[0].problem}); {program('discovery')} explain {options.namespace} {options.component} says more",
             file=sys.stderr,
             flush=True,
         )
@@ -134,14 +146,14 @@ async def _say_nobody(service: discovery.ServiceDiscovery, options: argparse.Nam
     ):  # the list was told; what is there instead is a courtesy
         async with asyncio.timeout(options.timeout):
             explanation = await service.explain(options.namespace, options.component)
-        asked = f"python -m discovery explain {options.namespace} {options.component} says why"
+        asked = f"{program('discovery')} explain {options.namespace} {options.component} says why"
         waiting = f"{len(explanation.candidates)} not ready, {asked}"
         said += f": {waiting if explanation.candidates else '; '.join(explanation.remarks())}"
     print(said, file=sys.stderr, flush=True)
 
 
 async def _watch(options: argparse.Namespace) -> int:
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)  # type: ignore[union-attr]  # a coroutine under asyncio.run has a task
+    cancel_on(signal.SIGTERM)
     async with (
         discovery.open(options.discovery, token=_token()) as service,
         service.watch(options.namespace, options.component, metadata=options.metadata) as stream,

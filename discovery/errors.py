@@ -12,9 +12,18 @@ AdsumError
 A wrong argument is a plain `ValueError` or `TypeError` that names the rule.
 """
 
+from runtime.errors import AdsumError
 
-class AdsumError(Exception):
-    """Root of all errors that this distribution raises on purpose."""
+__all__ = [
+    "AdsumError",
+    "DiscoveryError",
+    "DiscoveryTimeoutError",
+    "ForbiddenError",
+    "InputFileError",
+    "MetadataUnavailableError",
+    "RegistrationError",
+    "WorkerUnreachableError",
+]
 
 
 class DiscoveryError(AdsumError):

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from discovery.instance import Instance
+from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
+from discovery.instance import METADATA_PATH, Instance
 from discovery.same_address import sharing
 from discovery.source import ComponentKey
 from discovery.watch import WatchHealth, WatchState
+from runtime.command_line import program
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +63,25 @@ def with_neighbours(candidates: Iterable[ExplainedCandidate]) -> Iterator[Explai
         yield replace(
             candidate, reason=f"{candidate.reason}; it {beside}" if candidate.reason else f"it {beside}"
         )
+
+
+def in_full(error: MetadataUnavailableError, scheme: str) -> str:
+    """Why a worker's metadata cannot be had, and what to do, in one line; `scheme` of the URL that was asked."""
+    remedy = _remedy(error, f"{scheme}://{error.authority}")
+    return f"GET {scheme}://{error.authority}{METADATA_PATH}: {error.reason}" + (
+        f"; {remedy}" if remedy else ""
+    )
+
+
+def _remedy(error: MetadataUnavailableError, url: str) -> str:
+    port = error.authority.rpartition(":")[2]
+    if isinstance(error.__cause__, ConnectionRefusedError):
+        return (
+            f"nothing listens on port {port}: start the server there, or name the port that it listens on "
+            "(a worker: registry.open(..., port=...); a list: host:port)"
+        )
+    if isinstance(error, WorkerUnreachableError) and error.silent:
+        return "its process may have stopped, or something on the way drops what is sent to it"
+    if isinstance(error, WorkerUnreachableError) or not error.connected:
+        return ""
+    return f"{program('discovery')} check {url} says what it should answer"

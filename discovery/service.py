@@ -107,7 +107,7 @@ class SourceDiscovery:
             closing.push_async_callback(self._source.aclose)
             closing.push_async_callback(self._client.aclose)
             for shared in list(self._shared.values()):
-                closing.push_async_callback(shared.end, _closed())
+                closing.push_async_callback(shared.fail, _closed())
             for stream in list(self._streams):
                 closing.push_async_callback(stream.aclose)
 
@@ -145,7 +145,7 @@ class SourceDiscovery:
             if shared.users == 0:
                 if self._shared.get(key) is shared:
                     del self._shared[key]
-                await shared.stop()
+                await shared.aclose()
 
     def _check_open(self) -> None:
         if self._closed:

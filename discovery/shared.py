@@ -8,12 +8,13 @@ from functools import partial
 
 from discovery.copy_on_write import FrozenDict
 from discovery.errors import DiscoveryTimeoutError, MetadataUnavailableError
+from discovery.explanation import in_full
 from discovery.instance import Instance, MetadataReader
 from discovery.metadata.client import MetadataClient
 from discovery.metadata.follower import DocumentFollower, FollowRules
-from discovery.remedy import in_full
 from discovery.source import Candidate, ComponentKey, PersistentSnapshot, Snapshot, Source, needs_documents
 from discovery.watch import Truth
+from runtime.tasks import cancel_and_wait
 
 
 class SharedWatch:
@@ -55,15 +56,15 @@ class SharedWatch:
         """Report: contact to the source is lost."""
         self.membership.degrade(reason)
 
-    async def stop(self) -> None:
-        await _join(self._run)
+    async def aclose(self) -> None:
+        await cancel_and_wait(self._run)
 
-    async def end(self, error: Exception) -> None:
+    async def fail(self, error: Exception) -> None:
         """Stop for everybody: whoever waits or reads here gets `error`."""
         self.membership.fail(error)
         if self._follower is not None:
             self._follower.truth.fail(error)
-        await asyncio.gather(*(_join(task) for task in (self._run, self._following) if task is not None))
+        await cancel_and_wait(*(task for task in (self._run, self._following) if task is not None))
 
     async def synced(self, timeout: float) -> None:
         """Wait for the first set; raises what the source raised, or `DiscoveryTimeoutError` with what was heard."""
@@ -115,7 +116,7 @@ class SharedWatch:
             self._followers -= 1
             if self._followers == 0 and self._following is not None:
                 task, self._following, self._follower = self._following, None, None
-                await _join(task)
+                await cancel_and_wait(task)
                 self._tell_silence()
 
     def missing(self) -> dict[str, str]:
@@ -179,9 +180,3 @@ class SharedWatch:
     def _readable(self, instance: Instance) -> Instance:
         before = self._members.get(instance.id)
         return before if before is not None and before == instance else replace(instance, reader=self._client)
-
-
-async def _join(task: asyncio.Task[None]) -> None:
-    """Cancel and wait; its error, if any, has reached its readers already."""
-    task.cancel()
-    await asyncio.wait([task])

@@ -10,6 +10,7 @@ from discovery.errors import DiscoveryTimeoutError
 from discovery.instance import Instance
 from discovery.service import ServiceDiscovery
 from discovery.watch import InstanceEventStream
+from runtime.tasks import cancel_and_wait
 
 
 async def wait_for_instances(
@@ -48,14 +49,9 @@ async def _enter(stream: InstanceEventStream, listing: Coroutine[Any, Any, objec
     """Enter; `listing`, which reads the same set, keeps the time: its error says what was heard of the source."""
     both = [asyncio.ensure_future(stream.__aenter__()), asyncio.ensure_future(listing)]
     try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
-        for one in both:
-            if one.done():
-                one.result()
+        await asyncio.gather(*both)
     finally:
-        for one in both:
-            one.cancel()
-        await asyncio.gather(*both, return_exceptions=True)
+        await cancel_and_wait(*both)
 
 
 async def _stable(stream: InstanceEventStream, count: int, stable_for: float) -> list[Instance]:

@@ -1,12 +1,11 @@
 """`python -m dispatcher --config FILE`: the dispatcher. `submit`, `status`, `cancel`, `dead-letters`: for people."""
 
+import argparse
 import asyncio
-import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 
-STOPPED = 130
-"""The exit code of a command that was ended by Ctrl-C."""
+from runtime.command_line import FAILED, INTERRUPTED, complain, not_installed, output_unwanted, with_commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,33 +14,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(given)
     except ModuleNotFoundError as missing:  # the dispatcher's libraries are an extra
-        from discovery.command_line import not_installed
+        return complain(not_installed(missing, "dispatcher"), FAILED)
 
-        sys.exit(f"error: {not_installed(missing, 'dispatcher')}")
+
+def build_parser() -> argparse.ArgumentParser:
+    """All that the command line takes: the dispatcher's flags, or a command and its own."""
+    from dispatcher.cli import flags
+
+    looks = {name: flags.look_parser(name) for name in flags.COMMANDS if name != "submit"}
+    return with_commands(flags.serve_parser(), {"submit": flags.submit_parser(), **looks})
 
 
 def _run(given: Sequence[str]) -> int:
     from dispatcher.broker.queue import QueueError
     from dispatcher.cli.batch_file import BatchFileError
-    from dispatcher.config.config_error import DispatcherConfigError
+    from runtime.config.problems import ConfigError
 
     try:
         return asyncio.run(_work(_chosen(given)))
     except KeyboardInterrupt:
         if given[:1] == ["submit"]:
             print("stopped; what was submitted stays, the same command goes on from here", file=sys.stderr)
-        return STOPPED
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (DispatcherConfigError, BatchFileError, QueueError, OSError) as error:
-        return _complain(error)
-
-
-def _complain(error: Exception) -> int:
-    from discovery.command_line import complain  # half a second of imports, for who fails only
-
-    return complain(error)
+        return INTERRUPTED
+    except BrokenPipeError:
+        return output_unwanted()
+    except (ConfigError, BatchFileError, QueueError, OSError) as error:
+        return complain(error)
 
 
 def _chosen(given: Sequence[str]) -> Callable[[], Awaitable[int]]:

@@ -4,16 +4,16 @@ import asyncio
 import gc
 import logging
 import signal
-import sys
 from collections.abc import Sequence
 
 from dispatcher.cli.dry_run import dry_run
 from dispatcher.cli.flags import ServeFlags
-from dispatcher.config.config_error import DispatcherConfigError
 from dispatcher.config.reloading import Reloading, load
-from dispatcher.gates.catalogue import GateConfigError
 from dispatcher.server import DispatcherServer
+from runtime.command_line import FAILED, complain
+from runtime.config.problems import ConfigError
 from runtime.serving.descriptors import raise_limit
+from runtime.signals import stop_signals, until_signalled
 
 YOUNG = 20_000
 """Objects made since the last collection of garbage that begin the next: requests free theirs without one."""
@@ -33,8 +33,8 @@ async def serve(flags: ServeFlags) -> int:
             return _told_unread(await dry_run(config))
         async with DispatcherServer(config) as server:
             await serve_until_told(server, Reloading(flags.config, config, server))
-    except (DispatcherConfigError, GateConfigError) as error:
-        raise DispatcherConfigError(str(flags.config), str(error)) from error
+    except ConfigError as error:
+        raise error.of_file(flags.config) from error
     return 0
 
 
@@ -43,34 +43,16 @@ def _told_unread(unread: Sequence[str]) -> int:
     if not unread:
         return 0
     said = f"{len(unread)} metrics cannot be read" if len(unread) > 1 else "a metric cannot be read"
-    print(
-        f"error: {said}, so the gate is closed or goes by its fallback; {'; '.join(unread)}", file=sys.stderr
-    )
-    return 1
+    return complain(f"{said}, so the gate is closed or goes by its fallback; {'; '.join(unread)}", FAILED)
 
 
 async def serve_until_told(server: DispatcherServer, reloading: Reloading) -> None:
     """Say ready, serve until SIGTERM or SIGINT, drain; a second one ends the process at once. SIGHUP: read the file."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    endings = (signal.SIGTERM, signal.SIGINT)
-    for number in endings:
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, reloading.ask)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.ask)
     gc.collect()
     gc.freeze()  # what is there by now stays: no collection need look at it
     gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
-    print(server.ready_line, flush=True)
-    stopping = asyncio.create_task(stop.wait())
-    watching = asyncio.create_task(reloading.run())
-    try:
-        await asyncio.wait({stopping, watching}, return_when=asyncio.FIRST_COMPLETED)
-        for number in endings:
-            loop.remove_signal_handler(number)
-        if watching.done():
-            watching.result()
-    finally:
-        stopping.cancel()
-        watching.cancel()
-        await asyncio.wait({stopping, watching})
+    with stop_signals() as signals:
+        print(server.ready_line, flush=True)
+        await until_signalled(signals, reloading.run())
     await server.drain()

@@ -18,7 +18,6 @@ from dispatcher.broker.message import MAX_PAYLOAD
 from dispatcher.broker.opening import open_broker, what_may_be_lost
 from dispatcher.broker.queue import Broker, QueueError
 from dispatcher.config.config_file import Config
-from dispatcher.config.os_reason import os_reason
 from dispatcher.gates.building import meter_states
 from dispatcher.gates.meter import Meters
 from dispatcher.pump.lanes import Lanes, Running, Shared
@@ -28,8 +27,10 @@ from dispatcher.telemetry.observer import DispatchObserver
 from dispatcher.web import status_pages as status
 from dispatcher.web.frontdoor import Door, FrontDoor
 from runtime.addresses import authority
+from runtime.os_reason import os_reason
 from runtime.serving.pages import Bounds, PageServer
-from runtime.serving.sockets import listening_sockets
+from runtime.serving.sockets import ListenError, listening_sockets
+from runtime.tasks import cancel_and_wait
 
 CONNECTIONS = 2048
 """Open at once; whoever waits for a result holds one."""
@@ -48,10 +49,6 @@ _LISTEN = "expected an address of this host and a free port, set http.host and h
 log = logging.getLogger(__name__)
 
 
-class DispatcherListenError(OSError):
-    """The port for health, metrics and the front door cannot be had."""
-
-
 def _unwatched(observer: DispatchObserver, _: str) -> DispatchObserver:
     return observer
 
@@ -59,7 +56,7 @@ def _unwatched(observer: DispatchObserver, _: str) -> DispatchObserver:
 class DispatcherServer:
     """Entered: the broker answered and every queue is open. Raises ConfigError, QueueError, ListenError.
 
-    Left: what was on its way is handed back, and every answer that came is stored.
+    Left: what was on its way is released to its queue, and every answer that came is stored.
     """
 
     def __init__(self, config: Config, *, watched: Watched = _unwatched) -> None:
@@ -138,11 +135,11 @@ class DispatcherServer:
             listening = listening_sockets(listen.host, listen.port)
         except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
             why = os_reason(error) if isinstance(error, OSError) else "no name of a host"
-            raise DispatcherListenError(
+            raise ListenError(
                 f"cannot listen on {listen.host} port {listen.port}: {why}; {_LISTEN}"
             ) from error
         pages = PageServer(app, listening, "the front door", Bounds(CONNECTIONS))
-        self._stack.push_async_callback(pages.stop)
+        self._stack.push_async_callback(pages.aclose)
         await pages.start()
         self._address = authority(listen.host, pages.port)
 
@@ -206,9 +203,4 @@ class DispatcherServer:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
-        self._stack.push_async_callback(_ended, task)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
+        self._stack.push_async_callback(cancel_and_wait, task)

@@ -1,18 +1,28 @@
 """`python -m epp`: the endpoint picker. `envoy-config`: the Envoy configuration that goes with it. `validate FILE`."""
 
+import argparse
 import asyncio
 import contextlib
 import gc
 import logging
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from discovery import AdsumError
-from discovery.command_line import FAILED, WRONG_INPUT, complain, not_installed
+from runtime.command_line import (
+    FAILED,
+    INTERRUPTED,
+    SUCCEEDED,
+    WRONG_INPUT,
+    complain,
+    not_installed,
+    program,
+    with_commands,
+)
 from runtime.serving.descriptors import raise_limit
+from runtime.signals import stop_signals, until_signalled
 
 if TYPE_CHECKING:
     from epp.config.settings import Settings
@@ -29,7 +39,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(given)
     except ModuleNotFoundError as missing:  # the picker's libraries are an extra
-        sys.exit(f"error: {not_installed(missing, 'epp')}")
+        return complain(not_installed(missing, "epp"), FAILED)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """All that the command line takes: the picker's flags, or a command and its own."""
+    from epp.config import flags, validate
+    from epp.envoy import flags as envoy_flags
+
+    commands = {"envoy-config": envoy_flags.build_parser(), "validate": validate.build_parser()}
+    return with_commands(flags.build_parser(), commands)
 
 
 def _run(given: Sequence[str]) -> int:
@@ -41,7 +60,9 @@ def _run(given: Sequence[str]) -> int:
         return validate(given[1:])
     if given and not given[0].startswith("-"):
         said = f"there is no command {given[0]!r}; there are envoy-config and validate"
-        return complain(f"{said}, without a command the picker starts; see python -m epp --help", WRONG_INPUT)
+        return complain(
+            f"{said}, without a command the picker starts; see {program('epp')} --help", WRONG_INPUT
+        )
     from epp.config import flags, go_flags
 
     settings, verbosity, ignored = flags.parse(given)
@@ -55,7 +76,7 @@ def _run(given: Sequence[str]) -> int:
     try:
         return asyncio.run(_pick(settings))
     except KeyboardInterrupt:
-        return 0
+        return INTERRUPTED
 
 
 def _envoy_config(given: Sequence[str]) -> int:
@@ -84,12 +105,14 @@ async def _pick(settings: "Settings") -> int:
         gc.freeze()  # what is there by now stays: no collection need look at it
         gc.set_threshold(_COLLECT_AFTER)
         log.info("the hot path is %s", "interpreted" if exchange.__file__.endswith(".py") else "compiled")
-        print(server.ready_line, flush=True)
         return await serve(server)
 
 
 class RunningPicker(Protocol):
     """A picker that is open."""
+
+    @property
+    def ready_line(self) -> str: ...
 
     async def wait(self) -> None:
         """Until something fails; raises what failed."""
@@ -98,35 +121,18 @@ class RunningPicker(Protocol):
 
 
 async def serve(server: RunningPicker) -> int:
-    """Until a signal, then drain; a second signal ends the process at once. The exit code.
+    """Say ready, serve until a signal, then drain; a second signal ends the process at once. The exit code.
 
     What discovery says in the end is one line; whatever else fails now is a fault, and raised as it is.
     """
     try:
-        await _until_told(server)
+        with stop_signals() as signals:
+            print(server.ready_line, flush=True)
+            await until_signalled(signals, server.wait())
+        await server.drain()
     except AdsumError as error:
         return complain(error, FAILED)
-    return 0
-
-
-async def _until_told(server: RunningPicker) -> None:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    signals = (signal.SIGTERM, signal.SIGINT)
-    for number in signals:
-        loop.add_signal_handler(number, stop.set)
-    stopping = asyncio.create_task(stop.wait())
-    failing = asyncio.create_task(server.wait())
-    try:
-        await asyncio.wait({stopping, failing}, return_when=asyncio.FIRST_COMPLETED)
-        for number in signals:
-            loop.remove_signal_handler(number)
-        if failing.done():
-            await failing
-        await server.drain()
-    finally:
-        stopping.cancel()
-        failing.cancel()
+    return SUCCEEDED
 
 
 if __name__ == "__main__":

@@ -11,7 +11,10 @@ from epp.config.parameters import NoParameters, PickerParameters
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Mask
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
-from epp.scheduling.plugin import DataProducer, Filter, Picker, Scorer, Scores
+from epp.scheduling.pick import Pick
+from epp.scheduling.plugin import DataProducer, Filter, Picker, ProfileHandler, Scorer, Scores
+from epp.scheduling.prefix.match import prefix_match
+from epp.scheduling.profile_result import ProfileResult, Results
 
 __all__ = [
     "DataProducer",
@@ -24,13 +27,18 @@ __all__ = [
     "InferenceRequest",
     "Mask",
     "NoParameters",
+    "Pick",
     "Picker",
     "PickerParameters",
     "PluginContext",
     "PluginDeclaration",
+    "ProfileHandler",
+    "ProfileResult",
     "Rejection",
+    "Results",
     "Role",
     "Scorer",
     "Scores",
     "Section",
+    "prefix_match",
 ]

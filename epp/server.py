@@ -20,7 +20,6 @@ from discovery.static.endpoints_file import EndpointsFile
 from discovery.static.source import StaticSource
 from epp.config.metric_flags import with_metrics
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.problems import ConfigError
 from epp.config.settings import LAME_DUCK, LEAST_INTERVAL, Settings
 from epp.config.validate import read_config
 from epp.config.worker_source import WorkerSource, choose
@@ -32,7 +31,7 @@ from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
 from epp.request.body import MemoryBudget
-from epp.scheduling.admission import Admission
+from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
 from epp.scraping.schedule import Rhythm
 from epp.scraping.scraper import Scraper, ScrapeRules
@@ -43,11 +42,14 @@ from epp.telemetry.pool_gauges import PoolGauges
 from epp.wire import certificate
 from epp.wire.certificate import Certificate, CertificateError, KeyPair
 from epp.wire.opening import open_transport
-from epp.wire.transport import ListenAddress, Listener, ListenError, Transport
+from epp.wire.transport import ListenAddress, Listener, Transport
+from runtime.config.problems import ConfigError
+from runtime.serving.sockets import ListenError
+from runtime.tasks import cancel_and_wait
 
 INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
 """What a user can put right in the command line or a file that it names."""
-FAILURES = (discovery.AdsumError, ListenError, OSError)
+FAILURES = (discovery.AdsumError, OSError)
 """What the world around can put right."""
 
 ADMISSION_PAUSE = 0.001
@@ -72,7 +74,7 @@ class PickerServer:
         self,
         settings: Settings,
         clock: Callable[[], float] = time.monotonic,
-        admission: Admission | None = None,
+        admission: AdmissionController | None = None,
     ) -> None:
         self._settings = settings
         self._clock = clock
@@ -125,7 +127,7 @@ class PickerServer:
         self._transport.drain()
         self._director.waiting.drain(self._clock())
         self._health.close()
-        await self._listener.stop(self._settings.drain_timeout - lame_duck)
+        await self._listener.drain(self._settings.drain_timeout - lame_duck)
 
     async def _open(self) -> None:
         settings = self._settings
@@ -141,8 +143,8 @@ class PickerServer:
         policy = Policy(
             objectives=settings.objectives, models=settings.models, passthrough=config.passthrough
         )
-        profile = replace(config.profile, tells_scores=settings.emit_endpoint_scores)
-        self._director = Director(self._datastore, profile, config.detector, policy, rng, self._admission)
+        scheduler = config.scheduler.telling_scores() if settings.emit_endpoint_scores else config.scheduler
+        self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
         self._director.waiting.observer = self._telemetry
         self._start(self._dispatch_waiting())
         await self._open_status()
@@ -295,7 +297,7 @@ class PickerServer:
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.append(task)
-        self._stack.push_async_callback(_ended, task)
+        self._stack.push_async_callback(cancel_and_wait, task)
 
     def _pool(self) -> EndpointPool:
         return self._datastore.pool(self._clock())
@@ -309,8 +311,3 @@ def _discovery(source: WorkerSource) -> discovery.SourceDiscovery:
         return discovery.open(source.url)
     path = Path(source.file.path)
     return discovery.SourceDiscovery(StaticSource(EndpointsFile(path), watched=source.file.watch_file))
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait({task})

@@ -4,50 +4,47 @@ import argparse
 import asyncio
 import logging
 import os
-import signal
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
 
 import aiohttp
-import anyio
 from yarl import URL
 
 import registry
-from discovery.command_line import Parser, ShowVersion, complain
 from discovery.errors import AdsumError
 from discovery.instance import ENGINES
-from registry.service import InstanceHandle
 from registry.sidecar.model_server import DocumentFile
 from registry.sidecar.sidecar import FollowedServer, Sidecar
 from runtime.addresses import authority
+from runtime.command_line import INTERRUPTED, SUCCEEDED, Parser, ShowVersion, complain, program
 from runtime.durations import parse_duration
 from runtime.quoting import quoted
 from runtime.serving.descriptors import raise_limit
+from runtime.signals import stop_signals, until_signalled
 
 log = logging.getLogger("registry")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 left as asked, 1 the worker cannot be registered, 2 the arguments are wrong."""
-    options = _parser().parse_args(arguments)
+    options = build_parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s registry: %(message)s", stream=sys.stderr)
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
     raise_limit()
     try:
         asyncio.run(_run(options))
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except (AdsumError, ValueError, OSError) as error:
         return complain(error)
-    return 0
+    return SUCCEEDED
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="python -m registry",
+        prog=program("registry"),
         description="Register a model server that is not ours: follow its health, publish its metadata, until "
         "SIGTERM. Readers of the metadata need the bearer token in $ADSUM_TOKEN, if there is one.",
     )
@@ -76,7 +73,11 @@ def _parser() -> argparse.ArgumentParser:
         help="after SIGTERM, how long the server may go on serving (30s)",
     )
     where = parser.add_argument_group("where")
-    where.add_argument("--discovery", metavar="URL", help="file:///path, ...; default $ADSUM_DISCOVERY")
+    where.add_argument(
+        "--discovery",
+        metavar="URL",
+        help="file:///path, ..., or a scheme of an installed package; default $ADSUM_DISCOVERY",
+    )
     where.add_argument(
         "--address", help="how others reach this machine; default: the server's, if not loopback"
     )
@@ -85,70 +86,34 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _run(options: argparse.Namespace) -> None:
-    stop = _stop_signals()
-    file = None if options.metadata_file is None else DocumentFile(options.metadata_file)
-    if file is not None:
-        file.refresh()
-    opened = registry.open(
-        options.discovery,
-        address=options.address or _own_address(options.server),
-        port=options.port,
-        instance_id=options.instance_id,
-        labels=dict(options.labels),
-        token=os.environ.get("ADSUM_TOKEN") or None,
-    )
-    async with (
-        AsyncExitStack() as registration,
-        aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=False) as session,
-    ):
-        registering = opened.register_instance(options.namespace, options.component)
-        handle = await _unless_stopped(registration.enter_async_context(registering), stop)
-        if handle is None:
-            log.info("told to stop before it was registered")
-            return
-        instance = handle.instance
-        at = authority(instance.address, instance.port)
-        log.info("%s/%s %s at %s", instance.namespace, instance.component, instance.id, at)
-        await _follow(Sidecar(_followed(options), handle, session, file), stop)
-
-
-async def _unless_stopped(
-    registering: Coroutine[Any, Any, InstanceHandle], stop: asyncio.Queue[signal.Signals]
-) -> InstanceHandle | None:
-    """The handle, or None where a signal came first: an id that somebody else held may take seconds to be free."""
-    registered = asyncio.create_task(registering)
-    told = asyncio.create_task(stop.get())
-    try:
-        await asyncio.wait({registered, told}, return_when=asyncio.FIRST_COMPLETED)
-        return None if told.done() else registered.result()
-    finally:
-        told.cancel()
-        registered.cancel()
-        await asyncio.gather(registered, told, return_exceptions=True)
-
-
-async def _follow(sidecar: Sidecar, stop: asyncio.Queue[signal.Signals]) -> None:
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(sidecar.follow)
-        await stop.get()
-        tasks.cancel_scope.cancel()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_cancel_when, stop, tasks.cancel_scope)
-        await sidecar.drain()
-        tasks.cancel_scope.cancel()
-
-
-async def _cancel_when(stop: asyncio.Queue[signal.Signals], scope: anyio.CancelScope) -> None:
-    await stop.get()
-    scope.cancel()
-
-
-def _stop_signals() -> asyncio.Queue[signal.Signals]:
-    """SIGTERM and SIGINT as they come: the first begins the drain, the second cuts it short."""
-    received: asyncio.Queue[signal.Signals] = asyncio.Queue()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, received.put_nowait, number)
-    return received
+    with stop_signals() as signals:
+        file = None if options.metadata_file is None else DocumentFile(options.metadata_file)
+        if file is not None:
+            file.refresh()
+        opened = registry.open(
+            options.discovery,
+            address=options.address or _own_address(options.server),
+            port=options.port,
+            instance_id=options.instance_id,
+            labels=dict(options.labels),
+            token=os.environ.get("ADSUM_TOKEN") or None,
+        )
+        async with (
+            AsyncExitStack() as registration,
+            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=False) as session,
+        ):
+            registering = opened.register_instance(options.namespace, options.component)
+            # an id that somebody else held may take seconds to be free
+            handle = await until_signalled(signals, registration.enter_async_context(registering))
+            if handle is None:
+                log.info("told to stop before it was registered")
+                return
+            instance = handle.instance
+            at = authority(instance.address, instance.port)
+            log.info("%s/%s %s at %s", instance.namespace, instance.component, instance.id, at)
+            sidecar = Sidecar(_followed(options), handle, session, file)
+            await until_signalled(signals, sidecar.follow())
+            await until_signalled(signals, sidecar.drain())  # the second signal cuts it short
 
 
 def _followed(options: argparse.Namespace) -> FollowedServer:

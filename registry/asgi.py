@@ -1,11 +1,11 @@
 """The wire contract as an ASGI application: FastAPI and Starlette users mount it."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
 from registry.contract import Contract, Header
 from registry.document import DocumentAnswer
+from runtime.tasks import first_of
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -69,15 +69,7 @@ def _header(scope: Scope) -> Header:
 
 async def _unless_gone(answering: Awaitable[DocumentAnswer], receive: Receive) -> DocumentAnswer | None:
     """The answer; None when the client went away first, so that its GET is not held any longer."""
-    answer = asyncio.ensure_future(answering)
-    gone = asyncio.ensure_future(_disconnected(receive))
-    try:
-        await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
-        return answer.result() if answer.done() else None
-    finally:
-        for task in (answer, gone):
-            task.cancel()
-        await asyncio.gather(answer, gone, return_exceptions=True)
+    return await first_of(answering, _disconnected(receive))
 
 
 async def _disconnected(receive: Receive) -> None:

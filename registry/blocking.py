@@ -4,13 +4,10 @@ One thread runs the event loop of one registry; the calls may come from any thre
 (which they block, as any blocking call does). What is still registered when the interpreter ends is taken back.
 """
 
-import os
-import signal
 import ssl
-import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 from discovery.instance import Instance, InstanceStatus
@@ -19,6 +16,7 @@ from registry.service import InstanceHandle as AsyncInstanceHandle
 from registry.service import ServiceRegistry as AsyncServiceRegistry
 from registry.service import StatusWord
 from runtime.portal import Portal, PortalClosedError
+from runtime.signals import on_sigterm_in_thread
 
 __all__ = ["InstanceHandle", "ServiceRegistry", "open"]
 
@@ -63,24 +61,7 @@ class InstanceHandle:
 
         A second SIGTERM cuts the drain short. ValueError outside the main thread.
         """
-        previous = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
-
-        registered = os.getpid()
-
-        def drain() -> None:
-            try:
-                self.drain(timeout)
-            finally:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-        def received(number: int, frame: FrameType | None) -> None:
-            signal.signal(signal.SIGTERM, previous)
-            if os.getpid() != registered:  # a forked child: the registration is its parent's to drain
-                os.kill(os.getpid(), signal.SIGTERM)
-                return
-            threading.Thread(target=drain, name="drain on SIGTERM", daemon=True).start()
-
-        signal.signal(signal.SIGTERM, received)
+        on_sigterm_in_thread(lambda: self.drain(timeout))
 
     def close(self) -> None:
         """Idempotent; in a forked process nothing happens: the registration is its parent's."""

@@ -64,7 +64,7 @@ class Contract:
             )
         self._document, self._bound = document, True
 
-    def release(self) -> None:
+    def unbind(self) -> None:
         """The instance left: answer as one that drains, until another one is bound."""
         if self._document is not None:
             self._document.set_status(InstanceStatus.DRAINING)

@@ -16,7 +16,7 @@ from discovery.instance import Instance, InstanceStatus
 from registry.contract import Contract
 from registry.document import PublishedDocument
 from registry.service import StatusWord
-from registry.sigterm import on_sigterm
+from runtime.signals import on_sigterm
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Serving(Protocol):
         """The port to announce."""
         ...
 
-    async def stop(self) -> None: ...
+    async def aclose(self) -> None: ...
 
 
 class RegisteredInstance:
@@ -71,7 +71,7 @@ class RegisteredInstance:
         self._serving = serving
         self._loop = asyncio.get_running_loop()
         self._users = 0
-        self._end: asyncio.Task[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
         self._draining = False
         self._lock = threading.Lock()
         self._requests = 0
@@ -101,7 +101,7 @@ class RegisteredInstance:
 
     @property
     def closed(self) -> bool:
-        return self._end is not None
+        return self._leaving is not None
 
     def instance_id(self) -> str:
         return self._instance.id
@@ -135,7 +135,7 @@ class RegisteredInstance:
                     self._requests,
                     timeout,
                 )
-        await self.end()
+        await self.leave()
 
     def drain_on_sigterm(self, timeout: float = 30.0) -> None:
         on_sigterm(lambda: self.drain(timeout))
@@ -143,21 +143,21 @@ class RegisteredInstance:
     async def close(self) -> None:
         self._users -= 1
         if self._users <= 0:
-            await self.end()
+            await self.leave()
 
     def share(self) -> "RegisteredInstance":
         """One more user who will close."""
         self._users += 1
         return self
 
-    async def end(self) -> None:
+    async def leave(self) -> None:
         """Leave, whoever still uses it; returns when that is done, also if it was begun elsewhere."""
-        if self._end is None:
-            self._end = asyncio.create_task(
+        if self._leaving is None:
+            self._leaving = asyncio.create_task(
                 _leave(self._membership, self._contract, self._serving), name=f"leave {self.instance_id()}"
             )
         with anyio.CancelScope(shield=True):
-            await asyncio.shield(self._end)
+            await asyncio.shield(self._leaving)
 
     def _tell(self, status: InstanceStatus, reason: str | None = None) -> None:
         """On the way up the worker says so first, on the way down the source: no reader sees a ready worker deny it."""
@@ -238,8 +238,8 @@ async def _leave(membership: Membership, contract: Contract, serving: Serving) -
     try:
         await membership.leave()
     finally:
-        contract.release()
-        await serving.stop()
+        contract.unbind()
+        await serving.aclose()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -90,7 +90,7 @@ class MembershipRegistry:
             if handle is not None and not handle.closed:
                 return handle.share()
             if handle is not None:
-                await handle.end()
+                await handle.leave()
             self._handles[key] = await self._join(key)
             return self._handles[key].share()
 
@@ -99,7 +99,7 @@ class MembershipRegistry:
             self._closed = True
             handles = list(self._handles.values())
             self._handles.clear()
-        await asyncio.gather(*(handle.end() for handle in handles))
+        await asyncio.gather(*(handle.leave() for handle in handles))
 
     async def __aenter__(self) -> Self:
         return self
@@ -155,8 +155,8 @@ class _OwnPort:
     async def start(self) -> int:
         return await self._server.start(self._announcement.host, self._announcement.port)
 
-    async def stop(self) -> None:
-        await self._server.stop()
+    async def aclose(self) -> None:
+        await self._server.aclose()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class _Mounted:
     async def start(self) -> int:
         return self.port
 
-    async def stop(self) -> None:
+    async def aclose(self) -> None:
         """The worker's application goes on."""
 
 

@@ -39,7 +39,7 @@ def add_routes(app: web.Application, contract: Contract) -> None:
 
 
 class ContractServer:
-    """The contract on its own port. `start` returns the port; `stop` ends held GETs and may be called twice."""
+    """The contract on its own port. `start` returns the port; `aclose` ends held GETs and may be called twice."""
 
     def __init__(self, contract: Contract, *, ssl_context: ssl.SSLContext | None = None) -> None:
         self._contract = contract
@@ -61,13 +61,13 @@ class ContractServer:
         try:
             await self._server.start()
         except BaseException:
-            await self.stop()
+            await self.aclose()
             raise
         return self._server.port
 
-    async def stop(self) -> None:
+    async def aclose(self) -> None:
         if self._server is not None:
-            await self._server.stop()
+            await self._server.aclose()
 
 
 def _handler(

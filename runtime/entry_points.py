@@ -103,9 +103,9 @@ class PluginGroup:
         return claims
 
 
-def in_one_line(error: BaseException) -> str:
+def in_one_line(error: BaseException, *, kind: bool = True) -> str:
     """The kind of error and what it says, cut to a length that a log line can hold."""
-    said = " ".join(f"{type(error).__name__}: {error}".split())
+    said = " ".join((f"{type(error).__name__}: {error}" if kind else str(error)).split())
     return said if len(said) <= _LONGEST_CAUSE else f"{said[:_LONGEST_CAUSE]}..."
 
 

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import CancelledError, Future
 from typing import TypeVar, TypeVarTuple
 
+from runtime.tasks import cancel_and_wait
+
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 
@@ -120,14 +122,7 @@ def _submit(
 def _run(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
     try:
         loop.run_until_complete(ended.wait())
-        loop.run_until_complete(_end_tasks())
+        loop.run_until_complete(cancel_and_wait(*asyncio.all_tasks(loop)))
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:
         loop.close()
-
-
-async def _end_tasks() -> None:
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -11,6 +11,8 @@ from typing import TypeVar, TypeVarTuple
 import anyio
 import anyio.to_thread
 
+from runtime.tasks import until_done
+
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 
@@ -41,7 +43,7 @@ async def in_thread(
         except asyncio.CancelledError:
             work.cancel()
             stop()
-            await _until(ended)
+            await _ended(ended)
             raise
         if work.cancelled() and not carrier.cancelled():
             return function(*arguments)
@@ -68,7 +70,7 @@ def start_thread(function: Callable[[*Arguments], None], *arguments: *Arguments)
 async def outlast(started: Started) -> None:
     """Wait until the thread is gone, whoever cancels meanwhile; its function's error, if any, is dropped."""
     try:
-        await _until(asyncio.wrap_future(started.work))
+        await _ended(asyncio.wrap_future(started.work))
     finally:
         started.thread.join()  # its function has returned: what is left of it are microseconds
 
@@ -89,15 +91,10 @@ def _perform(work: "Future[Result]", call: Callable[[], Result]) -> None:
         work.set_exception(error)
 
 
-async def _until(ended: "asyncio.Future[Result]") -> None:
-    cancelled: asyncio.CancelledError | None = None
-    with anyio.CancelScope(shield=True):
-        while not ended.done():
-            try:
-                await asyncio.wait([ended])
-            except asyncio.CancelledError as error:
-                cancelled = error
-    if not ended.cancelled():
-        ended.exception()
-    if cancelled is not None:
-        raise cancelled
+async def _ended(work: "asyncio.Future[Result]") -> None:
+    """Wait, whoever cancels meanwhile; what it raised is dropped."""
+    try:
+        await until_done(work)
+    finally:
+        if not work.cancelled():
+            work.exception()

@@ -55,6 +55,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--strict-skips", action="store_true", help="a skipped test fails the run (continuous integration)"
     )
 
+    parser.addoption(
+        "--contract-url",
+        help="run tests/contract over this source and its registry; UNIQUE and TMP become another name and directory for "
+        "each test (docs/extending.md)",
+    )
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first: else one process tells stories when the others have ended."""

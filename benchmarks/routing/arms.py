@@ -14,6 +14,7 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.plugin import DataProducer
+from epp.scheduling.scheduler import Scheduler
 
 _DEMO: Final = Path(__file__).parents[2] / "examples" / "demo" / "picker.yaml"
 _GO: Final = """\
@@ -58,11 +59,11 @@ class LearnsLate:
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         self._producer.prepare(request, pool)
 
-    def picked(self, request: InferenceRequest, endpoint: Endpoint) -> None:
+    def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         pass
 
-    def served(self, request: InferenceRequest, endpoint: Endpoint) -> None:
-        self._producer.served(request, endpoint)
+    def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
+        self._producer.served(request, endpoints)
 
     def failed(self, request: InferenceRequest) -> None:
         pass
@@ -81,12 +82,13 @@ def picker(arm: Arm, workers: int, seed: int) -> tuple[Datastore, Director]:
     """A picker's decisions, without its wire; worker `n` is the endpoint in row `n`."""
     rng = random.Random(seed)
     config = load_config(arm.config, rng=rng)
-    profile = config.profile
+    scheduler = config.scheduler
     if arm.learns_late:
+        profile = scheduler.profiles["default"]
         producers = [LearnsLate(producer) for producer in profile.producers]
-        profile = dataclasses.replace(profile, producers=producers)
+        scheduler = Scheduler({"default": dataclasses.replace(profile, producers=producers)})
     store = Datastore()
-    director = Director(store, profile, config.detector, Policy(), rng)
+    director = Director(store, scheduler, config.detector, Policy(), rng)
     for number in range(workers):
         instance = Instance(f"w{number}", "bench", "worker", f"10.0.0.{number + 1}", 8000, "a")
         store.apply(InstanceAddedEvent(instance), {})

@@ -7,8 +7,7 @@ from operator import is_not
 from typing import Final, TypeAlias
 
 from discovery.instance import COMPONENT_LABEL, NAMESPACE_LABEL, InstanceStatus
-from discovery.kubernetes.versions import Age, age
-from discovery.kubernetes.wire import EndpointSlice, Port, SliceEndpoint
+from discovery.kubernetes.wire import Age, EndpointSlice, Port, SliceEndpoint, age
 from discovery.source import Candidate, ComponentKey
 
 Stamp: TypeAlias = tuple[Age, tuple[str, str]]

@@ -7,8 +7,14 @@ from typing import Final, TypeVar
 import msgspec
 
 from discovery.kubernetes.objects import Pod, PodList, Service, ServiceList, pod_trouble
-from discovery.kubernetes.rbac import GET_SERVICES, LIST_PODS, LIST_SLICES, Right, explain_refusal
-from discovery.kubernetes.refusal import read_refusal
+from discovery.kubernetes.refusal import (
+    GET_SERVICES,
+    LIST_PODS,
+    LIST_SLICES,
+    Right,
+    explain_refusal,
+    read_refusal,
+)
 from discovery.kubernetes.selection import LabelSelection, Selection
 from discovery.kubernetes.transport import ApiTransport, TransportError
 from discovery.kubernetes.wire import EndpointSliceList, decode_status

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from discovery.command_line import how_to_install
 from discovery.errors import DiscoveryError, InputFileError
 from discovery.kubernetes.credentials import Cluster, Identity, RenewedCredentials, TlsFiles
 from discovery.kubernetes.timings import Timings
-from discovery.static.endpoints_file import yaml_problem
+from runtime.command_line import how_to_install
+from runtime.config.yaml_problem import yaml_problem
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration

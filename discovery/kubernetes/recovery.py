@@ -6,7 +6,7 @@ from typing import Final
 
 from discovery.kubernetes.refusal import ApiRefusal
 from discovery.kubernetes.timings import Timings
-from discovery.kubernetes.versions import is_older
+from discovery.kubernetes.wire import is_older
 
 _STARTING: Final = 2
 """Failures in a row that may be a starting server's: it refuses rights until it knows the Roles."""

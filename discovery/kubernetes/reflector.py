@@ -13,12 +13,17 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from discovery.kubernetes.decoding import SliceDecoder
-from discovery.kubernetes.lines import LineTooLongError
 from discovery.kubernetes.recovery import Ask, Lost, Recovery
 from discovery.kubernetes.refusal import read_refusal
-from discovery.kubernetes.response_body import NO_PAGES, ListPages, ListReading, RefusedReading, WatchReading
+from discovery.kubernetes.response_body import (
+    NO_PAGES,
+    LineTooLongError,
+    ListPages,
+    ListReading,
+    RefusedReading,
+    WatchReading,
+)
 from discovery.kubernetes.timings import Timings
-from discovery.kubernetes.versions import is_older
 from discovery.kubernetes.wire import (
     EndpointSlice,
     Failure,
@@ -27,6 +32,7 @@ from discovery.kubernetes.wire import (
     decode_event,
     decode_list,
     decode_status,
+    is_older,
 )
 
 

@@ -1,4 +1,4 @@
-"""How an API server says no, as an HTTP status or as an ERROR event: one shape for both. Pure."""
+"""How an API server says no, as an HTTP status or as an ERROR event: one shape for both; the Role rules to add. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,3 +37,35 @@ def read_refusal(code: int, status: Status, headers: Mapping[str, str] | None = 
 def _text(code: int, status: Status) -> str:
     said = f": {status.message}" if status.message else ""
     return f"HTTP {code}{f' {status.reason}' if status.reason else ''}{said}"[:1000]
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One rule of a Role."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+
+    def rule(self) -> str:
+        """As in a manifest."""
+        return f'- apiGroups: ["{self.group}"]\n  resources: ["{self.resource}"]\n  verbs: [{", ".join(self.verbs)}]'
+
+
+LIST_SLICES: Final = Right("discovery.k8s.io", "endpointslices", ("list", "watch"))
+GET_SERVICES: Final = Right("", "services", ("get", "list"))
+LIST_PODS: Final = Right("", "pods", ("list",))
+
+
+def explain_refusal(code: int | None, said: str, right: Right, namespace: str) -> str:
+    """What the API server said, and what to do about it."""
+    if code == 403:
+        return (
+            f"{said}\nThe service account needs this rule in a Role of the namespace {namespace}, bound to it by a "
+            f"RoleBinding:\n{right.rule()}"
+        )
+    if code == 401:
+        return f"{said}: the credentials are not accepted; is the token or the kubeconfig of another cluster?"
+    if code == 404:
+        return f"{said}: it serves no {right.resource} there; is this a Kubernetes API server, 1.21 or newer?"
+    return said

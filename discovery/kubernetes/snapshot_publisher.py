@@ -8,12 +8,13 @@ from typing import Final
 
 from discovery.errors import ForbiddenError
 from discovery.kubernetes.merge import MergedSet
-from discovery.kubernetes.rbac import LIST_SLICES, explain_refusal
 from discovery.kubernetes.recovery import Lost
 from discovery.kubernetes.reflector import Contact, Deleted, Listed, News, Put
+from discovery.kubernetes.refusal import LIST_SLICES, explain_refusal
 from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.wire import EndpointSlice
 from discovery.source import Report
+from runtime.tasks import cancel_and_wait
 
 _HOLD: Final = 0.005
 """Seconds of work on a list after which others may run."""
@@ -67,8 +68,7 @@ class Following:
             if timer is not None:
                 timer.cancel()
         if self._warning is not None:
-            self._warning.cancel()
-            await asyncio.wait([self._warning])
+            await cancel_and_wait(self._warning)
 
     def _take(self, item: Put | Deleted | Contact) -> bool:
         """Whether there is something to report."""

@@ -3,7 +3,7 @@
 Absent and null are alike (a slice without pods has `endpoints: null`). What does not fit raises msgspec's errors.
 """
 
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -155,3 +155,18 @@ def decode_status(body: bytes | bytearray) -> Status:
         return _decode_status(body)
     except msgspec.DecodeError:
         return Status()
+
+
+Age: TypeAlias = tuple[int, str]
+
+
+def age(version: str) -> Age:
+    """Orders resource versions: integers of up to 128 bit as text, comparable since Kubernetes 1.35 (KEP-5504). A version that is no integer
+    (an aggregated API's own) is older than all and equal to its like.
+    """
+    return (len(version), version) if version.isascii() and version.isdigit() else (0, "")
+
+
+def is_older(version: str, than: str) -> bool:
+    """Whether `version` is certainly from an earlier moment than `than`."""
+    return (0, "") < age(version) < age(than)

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from discovery.copy_on_write import CopyOnWriteDict
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
+from discovery.explanation import in_full
 from discovery.instance import Instance
 from discovery.metadata.client import MetadataAnswer, MetadataClient
 from discovery.metadata.document import NO_DOCUMENT, MetadataDocument, read_metadata
 from discovery.metadata.followed_worker import Followed
 from discovery.metadata.schedule import Pace
-from discovery.remedy import in_full
 from discovery.watch import Subscription, Truth
 
 log = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class DocumentFollower:
         members = self._membership.instances
         for instance_id in (i for i in changed if i not in members):
             self._followed.pop(instance_id, None)
-            self._stop(instance_id)
+            self._forget(instance_id)
             self._seen.pop(instance_id, None)
         for number, instance_id in enumerate(changed):
             instance = self._membership.instances.get(instance_id)
@@ -151,12 +151,12 @@ class DocumentFollower:
             followed.instance = instance
             self._see(followed)
             return
-        self._stop(instance.id)
+        self._forget(instance.id)
         followed.instance, followed.pace = instance, Pace(poll)
         self._see(followed)
         self._tasks[instance.id] = tasks.create_task(self._follow(followed), name=f"follow {instance.id}")
 
-    def _stop(self, instance_id: str) -> None:
+    def _forget(self, instance_id: str) -> None:
         task = self._tasks.pop(instance_id, None)
         if task is not None:
             task.cancel()

@@ -19,9 +19,11 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from discovery.command_line import how_to_install
 from discovery.instance import check_instance_id
 from runtime.addresses import authority, check_host, is_ip, split_authority
+from runtime.command_line import how_to_install
+from runtime.config.sections import in_words
+from runtime.config.yaml_problem import yaml_problem
 
 FILE_LIMIT: Final = 1024 * 1024
 _DEEPEST: Final = 20
@@ -126,12 +128,7 @@ def read_endpoints_file(path: Path) -> list[FixedEndpoint]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
-        said = (
-            "expected a mapping"
-            if first["type"] == "model_type"
-            else first["msg"].removeprefix("Value error, ")
-        )
-        raise ValueError(f"{path}: {where}: {said}") from error
+        raise ValueError(f"{path}: {where}: {in_words(first)}") from error
     try:
         names = _instance_names(listed.endpoints)
     except ValueError as error:
@@ -200,14 +197,6 @@ def _decode(raw: bytes, path: Path) -> Any:
         ) from error
     except Exception as error:
         raise ValueError(f"{path} is neither YAML nor JSON: {yaml_problem(error)}") from error
-
-
-def yaml_problem(error: Exception) -> str:
-    """What a parser of YAML found, in one line and without what stands in the file."""
-    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
-    if not problem or mark is None:
-        return " ".join(str(error).split()) or type(error).__name__
-    return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
 
 
 def _check_depth(events: Iterable[object]) -> None:

@@ -74,7 +74,7 @@ class Ledger(Protocol):
         """
 
     async def heartbeat(self, reservations: list[Reservation]) -> None:
-        """They live on; one not heard of for a lease is given back (its owner was killed)."""
+        """They live on; one not heard of for a lease is released (its owner was killed)."""
 
     async def release(self, reservation: Reservation, *, accepted: bool) -> None:
         """The dispatch is over; `accepted` False: it told nothing about the target's state."""

@@ -49,8 +49,8 @@ class Quotas(Protocol):
     async def heartbeat(self, grants: Collection[Grant]) -> None:
         """The holders of these places live; a place under a rate needs none."""
 
-    async def give_back(self, grant: Grant, *, used: bool) -> None:
+    async def release(self, grant: Grant, *, used: bool) -> None:
         """The dispatch is over. A start that was `used` stays counted until its window has passed."""
 
     async def wait(self, timeout: float, *, seen: int = -1) -> None:
-        """Until a place was given back since the refusal that said `seen`, at most `timeout` seconds."""
+        """Until a place was released since the refusal that said `seen`, at most `timeout` seconds."""

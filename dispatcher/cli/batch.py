@@ -13,6 +13,8 @@ from dispatcher.broker.queue import ConflictError, Queue, QueueError, State
 from dispatcher.cli.batch_file import BatchFileError, BatchLine, result_line
 from dispatcher.cli.failures import Failures
 from dispatcher.cli.progress import Progress
+from runtime.command_line import program
+from runtime.tasks import background, cancel_and_wait
 
 AT_ONCE = 64
 """Requests submitted, or waited for, at the same time."""
@@ -22,7 +24,7 @@ OUTAGE = 120.0
 """Seconds without the broker after which the batch stops; it can be resumed."""
 HINT = (
     "no answer comes: does the dispatcher run, and is the queue's gate open? "
-    "`python -m dispatcher --config FILE --dry-run` says what the gate reads and what would go"
+    f"`{program('dispatcher')} --config FILE --dry-run` says what the gate reads and what would go"
 )
 FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 5.0
@@ -151,12 +153,8 @@ async def collect(
         failures.see(one.line.custom_id, result)
         progress.at("answered", done, len(submitted))
 
-    watching = asyncio.create_task(watch())
-    try:
+    async with background(watch()):
         await _all(submitted, wait)
-    finally:
-        watching.cancel()
-        await asyncio.wait([watching])
     return failures
 
 
@@ -205,7 +203,5 @@ async def _all(items: Iterable[A], work: Callable[[A], Awaitable[T]]) -> list[T]
     try:
         await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await cancel_and_wait(*tasks)
     return [results[index] for index in range(len(results))]

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import msgspec
 
 from dispatcher.broker.message import Result
-from dispatcher.config.os_reason import os_reason
+from runtime.os_reason import os_reason
 
 EXPECTED = 'expected {"custom_id": "...", "url": "/v1/chat/completions", "body": {...}} on each line'
 

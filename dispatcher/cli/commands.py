@@ -1,7 +1,6 @@
 """`python -m dispatcher submit|status|cancel|dead-letters`: a queue, for people."""
 
 import json
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from dispatcher.broker.queue import Queue, State
 from dispatcher.cli.flags import LookFlags, parse_look, parse_submit
 from dispatcher.cli.queue_locator import opened
 from dispatcher.web.request_view import described
+from runtime.command_line import FAILED, complain
 
 
 async def status(flags: LookFlags) -> int:
@@ -51,12 +51,11 @@ def _say_unknown(ids: Sequence[str], queue: Queue) -> int:
     """The exit code."""
     if not ids:
         return 0
-    print(
-        f"error: the queue {queue.name!r} does not know {', '.join(map(repr, ids))}; expected the id of a request that was "
+    return complain(
+        f"the queue {queue.name!r} does not know {', '.join(map(repr, ids))}; expected the id of a request that was "
         "submitted to it (of a batch: NAME:custom_id) and whose result is kept; `status` without an id counts what is there",
-        file=sys.stderr,
+        FAILED,
     )
-    return 1
 
 
 def _described(letter: DeadLetter) -> dict[str, object]:

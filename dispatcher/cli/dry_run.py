@@ -77,7 +77,7 @@ def _readings(gate: DispatchGate) -> Iterator[str]:
 
 
 async def _would_send(queue: Queue, gate: DispatchGate) -> list[str]:
-    """Each head of the queue is asked for in turn, as the pump does; the slots are given back unused."""
+    """Each head of the queue is asked for in turn, as the pump does; the slots are released unused."""
     lines = []
     async with AsyncExitStack() as held:
         for candidate in await queue.peek(SHOWN):

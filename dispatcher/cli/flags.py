@@ -5,8 +5,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
+from runtime.command_line import Parser, ShowVersion, program
 from runtime.durations import parse_duration
 from runtime.quoting import quoted
 
@@ -16,31 +17,17 @@ COMMANDS = ("submit", "status", "cancel", "dead-letters")
 _AUTHORITY = re.compile(r"://([^\s'\"]++)")
 
 
-class DispatcherParser(argparse.ArgumentParser):
-    """As `discovery.command_line.Parser`, which takes half a second to import; quotes no password of a URL."""
+class DispatcherParser(Parser):
+    """Quotes no password of a URL."""
 
     def error(self, message: str) -> NoReturn:
         """Say it in one line; exit code 2."""
-        from discovery.command_line import Parser
-
-        Parser(prog=self.prog).error(_AUTHORITY.sub(_without_credentials, message))
-
-
-class _ShowVersion(argparse.Action):
-    """As `discovery.command_line.ShowVersion`, imported for who asks only."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
-        super().__init__(option_strings, dest, nargs=0, help="show adsum's version and exit")
-
-    def __call__(self, *_: Any) -> NoReturn:
-        from discovery.command_line import show_version
-
-        show_version()
+        super().error(_AUTHORITY.sub(_without_credentials, message))
 
 
 def complain(message: str) -> NoReturn:
     """Exit with 2 and this."""
-    DispatcherParser(prog="python -m dispatcher").error(message)
+    DispatcherParser(prog=program("dispatcher")).error(message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +41,15 @@ class ServeFlags:
 
 def parse_serve(arguments: Sequence[str]) -> ServeFlags:
     """Without a command. Exits with 2 on bad input."""
+    given = serve_parser().parse_args(arguments)
+    return ServeFlags(given.config, given.dry_run, given.v)
+
+
+def serve_parser() -> DispatcherParser:
     parser = DispatcherParser(
-        prog="python -m dispatcher",
+        prog=program("dispatcher"),
         description="Sends queued requests to a gateway when the pool behind it has room. "
-        f"For people: python -m dispatcher {'|'.join(COMMANDS)} --help",
+        f"For people: {program('dispatcher')} {'|'.join(COMMANDS)} --help",
         allow_abbrev=False,
     )
     parser.add_argument(
@@ -66,10 +58,9 @@ def parse_serve(arguments: Sequence[str]) -> ServeFlags:
     parser.add_argument(
         "--dry-run", action="store_true", help="say what each gate would let go now, send nothing, and exit"
     )
-    parser.add_argument("--version", action=_ShowVersion)
+    parser.add_argument("--version", action=ShowVersion)
     parser.add_argument("-v", action="count", default=0, help="more of what happens; twice: everything")
-    given = parser.parse_args(arguments)
-    return ServeFlags(given.config, given.dry_run, given.v)
+    return parser
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +97,17 @@ class LookFlags:
 
 def parse_submit(arguments: Sequence[str]) -> SubmitFlags:
     """Exits with 2 on bad input."""
+    parser = submit_parser()
+    given = parser.parse_args(arguments)
+    batch = given.batch or given.file.stem
+    if given.results is not None and given.results.resolve() == given.file.resolve():
+        parser.error("--results is the batch file itself")
+    return SubmitFlags(
+        _place(parser, given), given.file, given.results, batch, given.tenant, given.deadline, given.objective
+    )
+
+
+def submit_parser() -> DispatcherParser:
     parser = _parser("submit", "Puts a batch file into a queue; run it again to go on where it stopped.")
     parser.add_argument(
         "file", type=Path, help='JSONL: {"custom_id": "...", "url": "/v1/...", "body": {...}}'
@@ -121,17 +123,18 @@ def parse_submit(arguments: Sequence[str]) -> SubmitFlags:
     parser.add_argument(
         "--deadline", type=_duration, default=86400.0, metavar="DURATION", help="default: 24h"
     )
-    given = parser.parse_args(arguments)
-    batch = given.batch or given.file.stem
-    if given.results is not None and given.results.resolve() == given.file.resolve():
-        parser.error("--results is the batch file itself")
-    return SubmitFlags(
-        _place(parser, given), given.file, given.results, batch, given.tenant, given.deadline, given.objective
-    )
+    return parser
 
 
 def parse_look(command: str, arguments: Sequence[str]) -> LookFlags:
     """For status, cancel and dead-letters. Exits with 2 on bad input."""
+    parser = look_parser(command)
+    given = parser.parse_args(arguments)
+    return LookFlags(_place(parser, given), tuple(getattr(given, "ids", ())), given.limit, given.json)
+
+
+def look_parser(command: str) -> DispatcherParser:
+    """Of status, cancel or dead-letters."""
     about = {
         "status": "Where requests are; without ids, how the whole queue is.",
         "cancel": "Ends requests, queued or on their way; each gets the result CANCELLED.",
@@ -142,13 +145,12 @@ def parse_look(command: str, arguments: Sequence[str]) -> LookFlags:
         parser.add_argument("ids", nargs="*" if command == "status" else "+", metavar="ID")
     parser.add_argument("--limit", type=_count, default=20, help="dead letters shown at most (default: 20)")
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    given = parser.parse_args(arguments)
-    return LookFlags(_place(parser, given), tuple(getattr(given, "ids", ())), given.limit, given.json)
+    return parser
 
 
 def _parser(command: str, description: str) -> DispatcherParser:
     parser = DispatcherParser(
-        prog=f"python -m dispatcher {command}", description=description, allow_abbrev=False
+        prog=f"{program('dispatcher')} {command}", description=description, allow_abbrev=False
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="the dispatcher's configuration")
     parser.add_argument("--broker", metavar="URL", help="in place of --config: redis://HOST:PORT/DB")

@@ -9,8 +9,8 @@ from dispatcher.broker.opening import open_broker
 from dispatcher.broker.queue import Broker, Queue, QueueRules
 from dispatcher.broker.validation import checked_name
 from dispatcher.cli.flags import QueueFlags
-from dispatcher.config.config_error import DispatcherConfigError
 from dispatcher.config.urls import broker_url
+from runtime.config.problems import ConfigError
 
 
 class Opened(NamedTuple):
@@ -31,13 +31,13 @@ async def opened(place: QueueFlags) -> AsyncIterator[Opened]:
     try:
         broker_url(url)
     except ValueError as error:
-        raise DispatcherConfigError("--broker", str(error)) from error
+        raise ConfigError("--broker", str(error)) from error
     try:
         checked_name(name)
     except ValueError as error:
-        raise DispatcherConfigError("--queue", str(error)) from error
+        raise ConfigError("--queue", str(error)) from error
     if url.startswith("memory:"):
-        raise DispatcherConfigError(
+        raise ConfigError(
             "broker", "the queue of memory:// lives in the dispatcher itself; use its front door"
         )
     async with open_broker(url) as broker, broker.queue(name, rules) as queue:
@@ -51,6 +51,6 @@ def _configured(path: Path, name: str | None) -> tuple[str, str, QueueRules]:
     config = load(path)
     if name is None and len(config.queues) != 1:
         names = ", ".join(queue.name for queue in config.queues) or "none"
-        raise DispatcherConfigError("--queue", f"say which queue; there are: {names}")
+        raise ConfigError("--queue", f"say which queue; there are: {names}")
     chosen = config.queue(name or config.queues[0].name)
     return config.broker, chosen.name, chosen.rules

@@ -7,7 +7,8 @@ from dispatcher.cli import batch, progress
 from dispatcher.cli import batch_file as batchfile
 from dispatcher.cli.flags import SubmitFlags
 from dispatcher.cli.queue_locator import opened
-from dispatcher.config.config_error import DispatcherConfigError
+from runtime.command_line import ANSWERS_ARE_ERRORS, SUCCEEDED
+from runtime.config.problems import ConfigError
 
 
 async def submit(flags: SubmitFlags) -> int:
@@ -20,7 +21,7 @@ async def submit(flags: SubmitFlags) -> int:
     done = batchfile.finished(flags.results) if flags.results is not None else {}
     async with opened(flags.place) as (broker, queue, rules), AsyncExitStack() as stack:
         if flags.results is not None and rules.result_list:
-            raise DispatcherConfigError(
+            raise ConfigError(
                 "--results", f"the results of queue {queue.name!r} go to the Redis list {rules.result_list!r}"
             )
         out = stack.enter_context(batchfile.added_to(flags.results)) if flags.results is not None else None
@@ -45,7 +46,7 @@ async def submit(flags: SubmitFlags) -> int:
     _say(
         f"{len(everything)} answers in {flags.results}, {answered} of them from before; of the others {failures}"
     )
-    return 3 if failures.total else 0
+    return ANSWERS_ARE_ERRORS if failures.total else SUCCEEDED
 
 
 def _say(text: str) -> None:

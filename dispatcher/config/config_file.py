@@ -3,34 +3,25 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from dispatcher.broker.queue import QueueRules
 from dispatcher.broker.result_lists import ResultLists
 from dispatcher.broker.validation import LEAST_WEIGHT, LONGEST_KEPT_MS, LONGEST_LEASE_MS, names_a_tenant
-from dispatcher.config.config_error import DispatcherConfigError
-from dispatcher.config.known_fields import first_fault, only_known
 from dispatcher.config.urls import broker_url, http_url
 from dispatcher.delivery.outgoing import DEFAULT_PATHS, TIMEOUT, IllegalRequestError, Route, operator_headers
-from dispatcher.gates.catalogue import GateConfigError, GateSpec, parse_gate
+from dispatcher.gates.catalogue import GateSpec, parse_gate
+from runtime.config.problems import ConfigError, Problems
+from runtime.config.sections import ConfigSection, read_section
+from runtime.config.yaml_problem import yaml_problem
 from runtime.durations import parse_duration
 from runtime.sizes import parse_size
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_QUOTED = re.compile(r"""(['"])(?!<).{2,}\1""", re.DOTALL)
-"""An alias or a tag in a text of YAML's: what was meant for a password that begins with * or !."""
 _YAML_RULE = "a value that begins with * & ! % @ or `, or holds a colon and a blank, stands in quotes"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
@@ -64,17 +55,6 @@ Name = Annotated[str, Field(pattern=_NAME)]
 HttpUrl = Annotated[str, BeforeValidator(_expanded), AfterValidator(http_url)]
 
 
-class ConfigSection(BaseModel):
-    """Part of a configuration: exact types, and no field that is not known."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_known(cls, given: object) -> object:
-        return only_known(cls, given)
-
-
 class HttpConfig(ConfigSection):
     """Where health, metrics and the front door listen."""
 
@@ -88,7 +68,7 @@ class TargetConfig(ConfigSection):
     name: Name
     url: HttpUrl
     paths: list[str] = Field(default=list(DEFAULT_PATHS), min_length=1)
-    headers: Secrets = {}
+    headers: Secrets = Field(default_factory=dict)
     concurrency: int = Field(default=64, ge=1, le=100_000)
     request_timeout: Duration = 300.0
     timeout_header: str = TIMEOUT
@@ -110,7 +90,7 @@ class IntakeConfig(ConfigSection):
 
     key: str = Field(default="request-sortedset", min_length=1)
     tenant_attribute: str = "userid"
-    result_lists: list[Annotated[str, Field(min_length=1)]] = []
+    result_lists: list[Annotated[str, Field(min_length=1)]] = Field(default_factory=list)
 
 
 class QueueConfig(ConfigSection):
@@ -121,7 +101,9 @@ class QueueConfig(ConfigSection):
     path: str | None = None
     objective: Annotated[str, Field(max_length=256)] = ""
     gate: dict[str, Any]
-    weights: dict[str, Annotated[float, Field(gt=0, ge=LEAST_WEIGHT, allow_inf_nan=False)]] = {}
+    weights: dict[str, Annotated[float, Field(gt=0, ge=LEAST_WEIGHT, allow_inf_nan=False)]] = Field(
+        default_factory=dict
+    )
     strict_tiers: bool = False
     lease: Annotated[Duration, Field(ge=1, le=LONGEST_LEASE_MS / 1000)] = 15.0
     max_deliveries: int = Field(default=10, ge=1)
@@ -146,10 +128,7 @@ class QueueConfig(ConfigSection):
 
     def gate_spec(self) -> GateSpec:
         """What its gate is; raises ConfigError."""
-        try:
-            return parse_gate(self.gate, f"queues.{self.name}.gate")
-        except GateConfigError as error:
-            raise DispatcherConfigError("", str(error)) from error
+        return parse_gate(self.gate, f"queues.{self.name}.gate")
 
     def route(self, target: TargetConfig) -> Route:
         """Where and how its requests are sent."""
@@ -167,7 +146,7 @@ class FrontDoorConfig(ConfigSection):
 
     queue: str
     deadline: Duration = 86400.0
-    tokens: Secrets = {}
+    tokens: Secrets = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _tells_tenants_apart(self) -> "FrontDoorConfig":
@@ -192,7 +171,7 @@ class Config(ConfigSection):
     http: HttpConfig = HttpConfig()
     drain_timeout: Duration = 120.0
     targets: list[TargetConfig] = Field(min_length=1)
-    queues: list[QueueConfig] = []
+    queues: list[QueueConfig] = Field(default_factory=list)
     front_door: FrontDoorConfig | None = None
 
     @property
@@ -209,101 +188,85 @@ class Config(ConfigSection):
         for queue in self.queues:
             if queue.name == name:
                 return queue
-        raise DispatcherConfigError(
+        raise ConfigError(
             "", f"there is no queue {name!r}; there are {_listed([q.name for q in self.queues])}"
         )
 
 
 def read_config(text: str, environment: Mapping[str, str]) -> Config:
-    """The file, YAML; raises ConfigError with the first fault."""
+    """The file, YAML; raises ConfigError with all that is wrong with it, which quotes no value: one may be a secret."""
     try:
         given = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:  # its own text quotes the line, which may hold a secret
-        mark = error.problem_mark or error.context_mark
-        place = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-        said = _QUOTED.sub("...", error.problem or error.context or "")
-        raise DispatcherConfigError("", f"not YAML: {said}{place}; {_YAML_RULE}") from error
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError("", f"not YAML: {yaml_problem(error, secrets=True)}; {_YAML_RULE}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise DispatcherConfigError(
-            "", "not YAML: a character, a date or a number in it is none, or it is nested too deep"
-        ) from error
+        raise ConfigError("", f"not YAML: {yaml_problem(error, secrets=True)}") from error
     if not isinstance(given, dict):
-        raise DispatcherConfigError("", "expected a mapping with broker, targets and queues")
-    config = _read(Config, given, environment)
-    _consistent(config)
+        raise ConfigError("", "expected a mapping with broker, targets and queues")
+    config = read_section(Config, given, "", secrets=True, context=environment)
+    problems = Problems()
+    _check_names(config, problems)
+    for queue in config.queues:
+        _check_queue(queue, config, problems)
+    if not problems:
+        problems.of(lambda: _check_units(config))
+    if config.front_door is not None:
+        problems.of(partial(config.queue, config.front_door.queue))
+    if problems:
+        raise problems.error()
     return config
 
 
-S = TypeVar("S", bound=ConfigSection)
+def _check_names(config: Config, problems: Problems) -> None:
+    named = {
+        "targets": [target.name for target in config.targets],
+        "queues": [queue.name for queue in config.queues],
+    }
+    for place, names in named.items():
+        for name, count in Counter(names).items():
+            if count > 1:
+                problems.add(place, f"the name {name!r} stands twice")
 
 
-def _read(section: type[S], given: object, environment: Mapping[str, str]) -> S:
-    try:
-        return section.model_validate(given, context=environment)
-    except ValidationError as error:
-        path, said = first_fault(error)
-        raise DispatcherConfigError(_place(path), said) from error
-
-
-def _consistent(config: Config) -> None:
+def _check_queue(queue: QueueConfig, config: Config, problems: Problems) -> None:
+    """Its target, its gate and where its results go."""
+    place = f"queues.{queue.name}"
+    if config.broker.startswith("memory:") and (queue.intake or queue.results == "go-list"):
+        problems.add(place, "intake and results: go-list need a Redis broker")
+    problems.of(queue.gate_spec)
     names = [target.name for target in config.targets]
-    _no_name_twice("targets", names)
-    _no_name_twice("queues", [queue.name for queue in config.queues])
-    for queue in config.queues:
-        place = f"queues.{queue.name}"
-        if config.broker.startswith("memory:") and (queue.intake or queue.results == "go-list"):
-            raise DispatcherConfigError(place, "intake and results: go-list need a Redis broker")
-        if queue.target not in names:
-            raise DispatcherConfigError(
-                f"{place}.target", f"there is no target {queue.target!r}; there are {_listed(names)}"
-            )
+    if queue.target not in names:
+        problems.add(f"{place}.target", f"there is no target {queue.target!r}; there are {_listed(names)}")
+    else:
         try:
             queue.route(config.target(queue.target)).target_path()
         except IllegalRequestError as error:
-            raise DispatcherConfigError(f"{place}.path", str(error)) from error
-    _one_unit_a_target(config)
-    _no_result_among_requests(config)
-    if config.front_door is not None:
-        config.queue(config.front_door.queue)
+            problems.add(f"{place}.path", str(error))
+    _check_results(queue, config, problems)
 
 
-def _one_unit_a_target(config: Config) -> None:
+def _check_results(queue: QueueConfig, config: Config, problems: Problems) -> None:
+    """No result may go among the requests."""
+    listed = queue.intake.result_lists if queue.intake is not None else []
+    used = [("result_list", queue.rules.result_list), *(("intake.result_lists", name) for name in listed)]
+    for field, name in used:
+        if refusal := ResultLists(config.intake_keys).refusal(name):
+            problems.add(f"queues.{queue.name}.{field}", refusal.replace("result_queue_name", "it", 1))
+
+
+def _check_units(config: Config) -> None:
     """A target's ledger adds up what all its queues have sent."""
     first: dict[str, tuple[str, str]] = {}
     for queue in config.queues:
         for unit in sorted(queue.gate_spec().units):
             name, other = first.setdefault(queue.target, (queue.name, unit))
             if unit != other:
-                raise DispatcherConfigError(
+                raise ConfigError(
                     f"queues.{queue.name}.gate",
                     f"target {queue.target!r} is counted by {name!r} in {other} and by {queue.name!r} in {unit}; "
                     "expected one unit for all gates of a target",
                 )
 
 
-def _no_result_among_requests(config: Config) -> None:
-    for queue in config.queues:
-        listed = queue.intake.result_lists if queue.intake is not None else []
-        used = [("result_list", queue.rules.result_list), *(("intake.result_lists", name) for name in listed)]
-        for field, name in used:
-            if refusal := ResultLists(config.intake_keys).refusal(name):
-                raise DispatcherConfigError(
-                    f"queues.{queue.name}.{field}", refusal.replace("result_queue_name", "it", 1)
-                )
-
-
-def _no_name_twice(place: str, names: Sequence[str]) -> None:
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise DispatcherConfigError(place, f"the name {name!r} stands twice")
-
-
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
-
-
-def _place(path: tuple[int | str, ...]) -> str:
-    place = ""
-    for part in path:
-        place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else part
-    return place

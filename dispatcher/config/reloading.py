@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Protocol
 
 from dispatcher.broker.queue import QueueError
-from dispatcher.config.config_error import DispatcherConfigError
 from dispatcher.config.config_file import Config, read_config
-from dispatcher.config.os_reason import os_reason
+from runtime.config.problems import ConfigError
+from runtime.os_reason import os_reason
+from runtime.tasks import background
 
 LOOK_AGAIN = 5.0
 """Seconds after which it is read without having been told: some file systems tell nothing."""
@@ -25,11 +26,11 @@ def load(path: Path) -> Config:
     try:
         return read_config(path.read_text(), os.environ)
     except OSError as error:
-        raise DispatcherConfigError("", f"{path} cannot be read: {os_reason(error)}; {_EXPECTED}") from error
+        raise ConfigError("", f"{path} cannot be read: {os_reason(error)}; {_EXPECTED}") from error
     except UnicodeDecodeError as error:
-        raise DispatcherConfigError("", f"{path} cannot be read: it is not UTF-8; {_EXPECTED}") from error
-    except DispatcherConfigError as error:
-        raise DispatcherConfigError(str(path), str(error)) from error
+        raise ConfigError("", f"{path} cannot be read: it is not UTF-8; {_EXPECTED}") from error
+    except ConfigError as error:
+        raise error.of_file(path) from error
 
 
 class Reloadable(Protocol):
@@ -58,17 +59,13 @@ class Reloading:
 
     async def run(self) -> None:
         """Until cancelled. The directory is watched: editors and ConfigMaps replace the file, or the folder behind it."""
-        watching = asyncio.create_task(self._watch())
-        try:
+        async with background(self._watch(), f"watch {self._path}"):
             while True:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(LOOK_AGAIN):
                         await self._asked.wait()
                 self._asked.clear()
                 await self._reload()
-        finally:
-            watching.cancel()
-            await asyncio.wait({watching})
 
     async def _watch(self) -> None:
         from watchfiles import awatch  # the commands read the file once
@@ -84,8 +81,9 @@ class Reloading:
                 log.info("%s is in force", self._path)
             self._current = config
             self._failed = ""
-        except (DispatcherConfigError, QueueError) as error:
-            if str(error) != self._failed:
-                log.error("the configuration stays as it was: %s", error)
-            self._failed = str(error)
+        except (ConfigError, QueueError) as error:
+            said = error.one_line if isinstance(error, ConfigError) else str(error)
+            if said != self._failed:
+                log.error("the configuration stays as it was: %s", said)
+            self._failed = said
         self._server.in_force(not self._failed)

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 from yarl import URL
 
-from dispatcher.config.os_reason import os_reason
 from dispatcher.delivery.backoff import parse_retry_after
 from dispatcher.delivery.timeouts import Timeouts
 from runtime.http1.answer import (
@@ -26,6 +25,7 @@ from runtime.http1.answer import (
     HttpAnswer,
 )
 from runtime.http1.pool import ConnectionPool, NotConnectedError
+from runtime.os_reason import os_reason
 
 DROPPED_REASON = "x-llm-d-request-dropped-reason"
 MAX_ANSWER = 64 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""One claim, from its slot to its end: sent, judged, and answered, parked or handed back, whatever the broker does."""
+"""One claim, from its slot to its end: sent, judged, and answered, parked or released, whatever the broker does."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Admission:
-    """A gate's slot, held for one candidate; left exactly once."""
+    """A gate's slot, held for one candidate; released exactly once."""
 
     def __init__(
         self, candidate: DispatchCandidate, manager: contextlib.AbstractAsyncContextManager[Slot], slot: Slot
@@ -35,8 +35,8 @@ class Admission:
         self._manager: contextlib.AbstractAsyncContextManager[Slot] | None = manager
         self._slot = slot
 
-    async def leave(self, outcome: Outcome, retry_after: float | None = None) -> None:
-        """Give the slot back and say what the target said; `retry_after` in seconds. The second time: nothing."""
+    async def release(self, outcome: Outcome, retry_after: float | None = None) -> None:
+        """Release the slot and say what the target said; `retry_after` in seconds. The second time: nothing."""
         manager, self._manager = self._manager, None
         if manager is None:
             return
@@ -109,13 +109,13 @@ class Flight:
     def abort(self) -> None:
         """Close its connection, unless the answer is in already."""
         sending = self.state is FlightState.SENDING
-        self._stop(FlightState.ABORTED_SENT if sending else FlightState.ABORTED_UNSENT)
+        self._abort(FlightState.ABORTED_SENT if sending else FlightState.ABORTED_UNSENT)
 
     def lose(self) -> None:
         """It was cancelled, or another dispatcher holds it: stop sending, say nothing."""
-        self._stop(FlightState.LOST)
+        self._abort(FlightState.LOST)
 
-    def _stop(self, state: FlightState) -> None:
+    def _abort(self, state: FlightState) -> None:
         sending = self.state is FlightState.SENDING
         # A task that has not begun would never run its clean-up if it were cancelled: it looks at `aborted` instead.
         if self._become(state) and sending and self.task is not None:
@@ -148,7 +148,7 @@ class Sender:
             verdict = None if flight.aborted else await self._attempt(flight)
             flight.settle()
         finally:
-            await flight.admission.leave(Outcome.UNUSED)
+            await flight.admission.release(Outcome.UNUSED)
         if verdict is not None and flight.state is FlightState.SETTLING:
             await self._settle(flight, verdict)
 
@@ -173,7 +173,7 @@ class Sender:
         flight.settle()
         self._reached(answer)
         self.observer.answered(claim, answer, time.perf_counter() - begun)
-        await flight.admission.leave(outcome_of(answer), _retry_after(answer))
+        await flight.admission.release(outcome_of(answer), _retry_after(answer))
         return judge(claim, answer, self.now_ms(), self.rng)
 
     def _reached(self, answer: GatewayAnswer | NoAnswer) -> None:

@@ -10,7 +10,7 @@ from dispatcher.gates.gate import DispatchGate, Slot
 
 
 class AllOfGate:
-    """Asked in the given order, given back in the reverse one; one that refuses undoes what those before it granted."""
+    """Asked in the given order, released in the reverse one; one that refuses undoes what those before it granted."""
 
     def __init__(self, gates: Sequence[DispatchGate]) -> None:
         self.gates = tuple(gates)

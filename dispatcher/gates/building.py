@@ -11,10 +11,10 @@ import aiohttp
 from dispatcher.broker.budget import closing_point
 from dispatcher.broker.ledger import Ledger
 from dispatcher.broker.quota import Quota, QuotaMode, Quotas
-from dispatcher.config.os_reason import os_reason
 from dispatcher.gates.all_of import AllOfGate
-from dispatcher.gates.catalogue import GateConfigError, GateSpec
+from dispatcher.gates.catalogue import INSTALLED, GateSpec
 from dispatcher.gates.constant import steady
+from dispatcher.gates.declaration import GateContext, GateDeclaration
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.joint import joint
 from dispatcher.gates.ledger_gate import Gauge, LedgerGate, in_bytes, in_requests
@@ -31,6 +31,9 @@ from dispatcher.gates.parameters import (
 )
 from dispatcher.gates.sources import budget_source, query_source, saturation_source, scrape_source
 from dispatcher.gates.tenant_quota import TenantQuotaGate
+from runtime.config.problems import ConfigError
+from runtime.entry_points import in_one_line
+from runtime.os_reason import os_reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ BuildGauge = Callable[[GateSpec, Any, Surroundings], OpenGauge]
 
 
 def build_gate(spec: GateSpec, around: Surroundings) -> DispatchGate:
-    """The gate, not entered yet; raises GateConfigError where it could never open or never close.
+    """The gate, not entered yet; raises ConfigError where it could never open or never close.
 
     Whatever its type, it minds what the target says: one that has no ledger in it gets one.
     """
@@ -68,7 +71,26 @@ def meter_states(gate: DispatchGate) -> list[MeterState]:
 
 
 def _build(spec: GateSpec, around: Surroundings) -> DispatchGate:
+    if spec.declaration is not None:
+        return _installed(spec, spec.declaration, around)
     return _BUILDS[spec.type](spec, spec.parameters, around)
+
+
+def _installed(spec: GateSpec, declaration: GateDeclaration, around: Surroundings) -> DispatchGate:
+    try:
+        gate = declaration.build(spec.parameters, GateContext(around.target, around.workers))
+    except ValueError as error:
+        raise ConfigError(f"{spec.place}.params", in_one_line(error, kind=False)) from error
+    except Exception as error:
+        raise _unusable(spec, f"cannot be built: {in_one_line(error)}") from error
+    if missing := [member for member in _MEMBERS if not hasattr(gate, member)]:
+        said = f"built a {type(gate).__name__} without {', '.join(missing)}; expected a DispatchGate"
+        raise _unusable(spec, said)
+    return gate
+
+
+def _unusable(spec: GateSpec, said: str) -> ConfigError:
+    return ConfigError(f"{spec.place}.type", str(INSTALLED.unusable(spec.type, spec.package, said)))
 
 
 def _minds_overload(spec: GateSpec) -> bool:
@@ -84,9 +106,7 @@ def _over_ledger(specs: Sequence[GateSpec], around: Surroundings) -> LedgerGate:
     gauges = [GAUGES[spec.type](spec, spec.parameters, around) for spec in specs]
     units = {unit for spec in specs for unit in spec.units}
     if len(units) > 1:
-        raise GateConfigError(
-            specs[0].place, f"gates together count in one unit, not in {' and '.join(units)}"
-        )
+        raise ConfigError(specs[0].place, f"gates together count in one unit, not in {' and '.join(units)}")
     opened = gauges[0] if len(gauges) == 1 else lambda: joint(gauges)
     return LedgerGate(opened, around.ledger, in_bytes if units == {"bytes"} else in_requests)
 
@@ -125,7 +145,7 @@ def _metered(make: Callable[[Any, aiohttp.ClientSession], MeterSource]) -> Build
         try:
             given.access.tls()
         except OSError as error:
-            raise GateConfigError(
+            raise ConfigError(
                 f"{spec.place}.params.ca_file",
                 f"no certificates there: {os_reason(error)}; expected a PEM file that this user can read",
             ) from error
@@ -158,7 +178,7 @@ def _can_close(spec: GateSpec, given: MetricParameters, workers: int | None) -> 
     if workers is None or given.allow_unreachable or given.unit != "requests" or not counted:
         return
     if workers < closes_at:
-        raise GateConfigError(
+        raise ConfigError(
             f"{spec.place}.params",
             f"the gate closes at a load of {float(closes_at):g} requests, but this process sends {workers} at most: "
             "it can never fill the target that far. Lower max_concurrency (or max_count_per_pod) to what a model "
@@ -174,6 +194,9 @@ GAUGES: Final[Mapping[str, BuildGauge]] = {
     "endpoint-scrape": _metered(scrape_source),
 }
 """What stands behind the gates that count in the target's ledger."""
+
+_MEMBERS: Final = ("__aenter__", "__aexit__", "budget", "admit")
+"""What a DispatchGate has."""
 
 _BUILDS: Final[Mapping[str, Build]] = {
     "constant": _counted,

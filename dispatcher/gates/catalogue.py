@@ -4,9 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import ValidationError
-
-from dispatcher.config.known_fields import first_fault
+from dispatcher.gates.declaration import GateDeclaration
 from dispatcher.gates.parameters import (
     AllOfParameters,
     BudgetParameters,
@@ -20,24 +18,24 @@ from dispatcher.gates.parameters import (
     ScrapeParameters,
     WaitOnRefuseParameters,
 )
-
-
-class GateConfigError(ValueError):
-    """A gate is not sound; the text names the place, what was found there and what could stand there."""
-
-    def __init__(self, place: str, problem: str) -> None:
-        super().__init__(f"{place}: {problem}")
-        self.place = place
+from runtime.config.problems import ConfigError
+from runtime.config.sections import read_section
+from runtime.entry_points import PluginError, PluginGroup
 
 
 @dataclass(frozen=True, slots=True)
 class GateSpec:
-    """One gate of a file, checked; equal specs make equal gates."""
+    """One gate of a file, checked; equal specs make equal gates.
+
+    `declaration`, `package`: of a gate that an installed package adds.
+    """
 
     type: str
     parameters: Parameters
     place: str
     gates: tuple["GateSpec", ...] = ()
+    declaration: GateDeclaration | None = None
+    package: str = ""
 
     @property
     def units(self) -> frozenset[str]:
@@ -47,19 +45,41 @@ class GateSpec:
 
 
 def parse_gate(document: Mapping[str, Any], place: str) -> GateSpec:
-    """The gate that `{"type": ..., "params": {...}}` means; raises GateConfigError."""
+    """The gate that `{"type": ..., "params": {...}}` means; raises ConfigError."""
     if not isinstance(document, Mapping) or not isinstance(document.get("type"), str):
-        raise GateConfigError(place, f"expected a mapping with a type; types: {_listed(GATES)}")
+        raise ConfigError(place, f"expected a mapping with a type; types: {_listed(GATES)}")
     for name in document:
         if name not in ("type", "params"):
-            raise GateConfigError(place, f"unknown field {name!r}; known: type, params")
-    name = document["type"]
+            raise ConfigError(place, f"unknown field {name!r}; known: type, params")
+    name, given = document["type"], document.get("params") or {}
     if name not in GATES:
-        known = "a gate of the Go processor that is not built here" if name in GO_ONLY else "no known gate"
-        raise GateConfigError(f"{place}.type", f"{name!r} is {known}; there are: {_listed(GATES)}")
-    kind, given = GATES[name], document.get("params") or {}
-    parameters = _read(kind, given, f"{place}.params")
+        return _installed(name, given, place)
+    parameters = read_section(GATES[name], given, f"{place}.params", secrets=True)
     return GateSpec(name, parameters, place, _children(parameters, f"{place}.params"))
+
+
+def _installed(name: str, given: object, place: str) -> GateSpec:
+    """A gate that an installed package declares."""
+    try:
+        found = INSTALLED.load(name)
+        if found is None:
+            known = (
+                "a gate of the Go processor that is not built here" if name in GO_ONLY else "no known gate"
+            )
+            there = _listed({**GATES, **INSTALLED.packages()})
+            raise ConfigError(f"{place}.type", f"{name!r} is {known}; there are: {there}")
+        declared = found.value
+        if not isinstance(declared, GateDeclaration) or not _are_parameters(declared.parameters):
+            said = f"is {declared!r:.80}; expected a dispatcher.extension.GateDeclaration, its parameters a Parameters"
+            raise INSTALLED.unusable(name, found.package, said)
+    except PluginError as error:
+        raise ConfigError(f"{place}.type", str(error)) from error
+    parameters = read_section(declared.parameters, given, f"{place}.params", secrets=True)
+    return GateSpec(name, parameters, place, declaration=declared, package=found.package)
+
+
+def _are_parameters(given: object) -> bool:
+    return isinstance(given, type) and issubclass(given, Parameters)
 
 
 def _children(parameters: Parameters, place: str) -> tuple[GateSpec, ...]:
@@ -69,15 +89,6 @@ def _children(parameters: Parameters, place: str) -> tuple[GateSpec, ...]:
         places = (f"{place}.gates[{index}]" for index in range(len(parameters.gates)))
         return tuple(map(parse_gate, parameters.gates, places))
     return ()
-
-
-def _read(kind: type[Parameters], given: object, place: str) -> Parameters:
-    try:
-        return kind.model_validate(given)
-    except ValidationError as error:
-        path, said = first_fault(error)
-        where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-        raise GateConfigError(place + where, said) from error
 
 
 GATES: Final[Mapping[str, type[Parameters]]] = {
@@ -93,6 +104,8 @@ GATES: Final[Mapping[str, type[Parameters]]] = {
     "wait-on-refuse": WaitOnRefuseParameters,
 }
 """Each type and what may stand in its params."""
+
+INSTALLED: Final = PluginGroup("adsum.gates", "gate", GATES.keys())
 
 GO_ONLY: Final = frozenset({"redis", "redis-leased-rate", "tier-priority-admission", "sql-quota", "aimd"})
 """Naming one of these is an error that says so."""

@@ -60,7 +60,7 @@ class DispatchGate(Protocol):
         """max(0, D - B), the budget less the baseline, in 0..1, for metrics and `--dry-run`; 0 where nothing can be read."""
 
     def admit(self, candidate: DispatchCandidate) -> AbstractAsyncContextManager[Slot]:
-        """Enter: the candidate may go, raises RefusedError at once otherwise. Leave: the slot is given back.
+        """Enter: the candidate may go, raises RefusedError at once otherwise. Leave: the slot is released.
 
         May be left in another task than it was entered in; left by an exception it counts as UNUSED.
         """

@@ -5,17 +5,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 from dispatcher.broker.queue import QueueError
+from runtime.tasks import background
 
 
 @asynccontextmanager
 async def beating(beat: Callable[[], Awaitable[None]], lease_ms: int) -> AsyncIterator[None]:
     """`beat` three times a lease while inside; one that the broker does not hear is made up for by the next."""
-    task = asyncio.create_task(_beat(beat, lease_ms / 3000))
-    try:
+    async with background(_beat(beat, lease_ms / 3000), "heartbeat"):
         yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 async def _beat(beat: Callable[[], Awaitable[None]], every: float) -> None:

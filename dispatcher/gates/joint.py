@@ -1,6 +1,5 @@
 """Several gauges of one target as one: what all of them allow, so that one reservation answers to every one."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from fractions import Fraction
@@ -8,6 +7,7 @@ from fractions import Fraction
 from dispatcher.broker.ledger import Reading
 from dispatcher.gates.ledger_gate import Gauge
 from dispatcher.gates.meter import MeterState
+from runtime.tasks import first_of
 
 
 class JointGauge:
@@ -38,13 +38,7 @@ class JointGauge:
     async def wait(self, timeout: float, seen: int) -> None:
         if self.looks != seen:
             return
-        waits = [asyncio.ensure_future(gauge.wait(timeout, gauge.looks)) for gauge in self._gauges]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.wait(waits)
+        await first_of(*(gauge.wait(timeout, gauge.looks) for gauge in self._gauges))
 
 
 @asynccontextmanager

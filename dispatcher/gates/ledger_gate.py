@@ -14,6 +14,7 @@ from dispatcher.broker.queue import QueueError
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
 from dispatcher.gates.heartbeat import beating
 from dispatcher.gates.meter import MeterState
+from runtime.tasks import first_of
 
 NET: Final = 1.0
 """Seconds after which a refused one asks again unasked: a lease of a killed replica ends without a word."""
@@ -69,7 +70,7 @@ class _Admission(AbstractAsyncContextManager[Slot]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._gate.leave(self._reservation, self._slot)
+        await self._gate.release(self._reservation, self._slot)
 
 
 class LedgerGate:
@@ -120,7 +121,7 @@ class LedgerGate:
         self._held[reservation.id] = reservation
         return reservation
 
-    async def leave(self, reservation: Reservation, slot: Slot) -> None:
+    async def release(self, reservation: Reservation, slot: Slot) -> None:
         """It is over, as `slot` says."""
         del self._held[reservation.id]
         with suppress(QueueError):  # the ledger tells it later, or the lease ends
@@ -151,14 +152,7 @@ class LedgerGate:
             with suppress(QueueError):
                 await asyncio.sleep(max(0.0, (refusal.until_ms - await self._ledger.now_ms()) / 1000))
             return
-        news = asyncio.create_task(self.gauge.wait(NET, looks))
-        room = asyncio.create_task(self._ledger.wait(NET, seen=refusal.seen))
-        try:
-            await asyncio.wait([news, room], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            news.cancel()
-            room.cancel()
-            await asyncio.wait([news, room])
+        await first_of(self.gauge.wait(NET, looks), self._ledger.wait(NET, seen=refusal.seen))
 
     async def _settle(self, reservation: Reservation, slot: Slot) -> None:
         try:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from types import TracebackType
@@ -18,6 +18,7 @@ from dispatcher.broker.queue import QueueError
 from dispatcher.broker.room import Room
 from dispatcher.broker.wake_up import Changes
 from dispatcher.gates.access import GateSourceError
+from runtime.tasks import BackgroundTasks
 
 logger = logging.getLogger(__name__)
 
@@ -104,20 +105,17 @@ class Meter:
         self._held: _Held | None = None
         self._capacity: Fraction | None = None
         self._why = "not read yet"
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks()
         self.changes = Changes()
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._run(), name=f"meter of {self._source.name}")
+        self._tasks.start(self._run(), f"meter of {self._source.name}")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+        await self._tasks.aclose()
         self._held, self._why = None, "not read any more"
 
     def budget(self) -> Fraction:

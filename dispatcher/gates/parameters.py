@@ -4,11 +4,11 @@ from fractions import Fraction
 from math import isfinite
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from dispatcher.broker.budget import exact
-from dispatcher.config.known_fields import only_known
 from dispatcher.gates.access import Access
+from runtime.config.sections import ConfigSection
 from runtime.durations import parse_duration
 
 
@@ -38,15 +38,10 @@ PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
 MetricName = Annotated[str, Field(pattern=r"^[A-Za-z_:][A-Za-z0-9_:]*$")]
 
 
-class Parameters(BaseModel):
-    """No field that is not known."""
+class Parameters(ConfigSection):
+    """Numbers and flags may be text."""
 
-    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_known(cls, given: object) -> object:
-        return only_known(cls, given)
+    model_config = ConfigDict(strict=False, arbitrary_types_allowed=True)
 
 
 class NoGateParameters(Parameters):
@@ -162,14 +157,14 @@ class ScrapeParameters(MetricParameters):
 
     url: Url
     metric: list[MetricName] = Field(min_length=1)
-    labels: dict[str, str] = {}
+    labels: dict[str, str] = Field(default_factory=dict)
     max_count_per_pod: Number = Field(default=Fraction(0), ge=0)
     absent_value: Number | None = Field(default=None, ge=0)
     baseline: Number = Field(default=Fraction(0), ge=0, lt=1)
     pods: Number = Field(default=Fraction(1), gt=0)
     pods_url: Url | None = None
     pods_metric: MetricName | None = None
-    pods_labels: dict[str, str] = {}
+    pods_labels: dict[str, str] = Field(default_factory=dict)
     interval: Duration = 1.0
     lag: Delay = 1.0
 

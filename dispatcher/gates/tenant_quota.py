@@ -58,7 +58,7 @@ class TenantQuotaGate:
         finally:
             del self._held[grant.id]
             with suppress(QueueError):  # told later, or the lease ends
-                await self._quotas.give_back(grant, used=finished and slot.outcome is not Outcome.UNUSED)
+                await self._quotas.release(grant, used=finished and slot.outcome is not Outcome.UNUSED)
 
     async def _take(self, tenant: str) -> Grant:
         try:

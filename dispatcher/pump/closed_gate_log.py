@@ -38,7 +38,7 @@ class Standstill:
             self._said = False
             log.warning("queue %s: %s, after %.0f s", self._queue, how, time.monotonic() - self._since)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Say nothing more of this time."""
         if self._timer is not None:
             self._timer.cancel()

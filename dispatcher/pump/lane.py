@@ -13,6 +13,7 @@ from dispatcher.gates.gate import DispatchGate
 from dispatcher.pump.pump import Pump
 from dispatcher.pump.slots import Slots
 from dispatcher.telemetry.observer import DispatchObserver
+from runtime.tasks import BackgroundTasks, cancel_and_wait
 
 SWEEP_EVERY = 1.0
 """Seconds."""
@@ -26,9 +27,9 @@ log = logging.getLogger(__name__)
 
 
 class Lane:
-    """Entered: it pumps. `retire`: nothing new is claimed. `hand_back`: what is on its way is given back.
+    """Entered: it pumps. `stop_claiming`: nothing new is claimed. `release_claims`: what is on its way is aborted.
 
-    Left: all tasks are gone; what was still on its way is handed back first. `lease` in seconds.
+    Left: all tasks are gone; what was still on its way is released first. `lease` in seconds.
     """
 
     def __init__(
@@ -44,8 +45,8 @@ class Lane:
         self._revoked: dict[str, None] = {}
         self._landed = asyncio.Event()
         self._pump = Pump(queue, gate, slots, owner, self._launch, sender.observer)
-        self._pumping: asyncio.Task[None] | None = None
-        self._upkeep: list[asyncio.Task[None]] = []
+        self._pumping = BackgroundTasks()
+        self._upkeep = BackgroundTasks()
 
     @property
     def in_flight(self) -> int:
@@ -62,24 +63,22 @@ class Lane:
         return self._pump.waits_for
 
     async def __aenter__(self) -> Self:
-        self._pumping = asyncio.create_task(self._pump.run())
-        self._upkeep = [
-            asyncio.create_task(self._every(self._beat_every, self._beat)),
-            asyncio.create_task(self._every(SWEEP_EVERY, self._sweep)),
-            asyncio.create_task(self._every(0.0, self._drop_cancelled)),
-        ]
+        name = self.queue.name
+        self._pumping.start(self._pump.run(), f"pump {name}")
+        self._upkeep.start(self._every(self._beat_every, self._beat), f"heartbeat {name}")
+        self._upkeep.start(self._every(SWEEP_EVERY, self._sweep), f"sweep {name}")
+        self._upkeep.start(self._every(0.0, self._drop_cancelled), f"cancellations {name}")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.retire()
-        await self.hand_back()
-        await _end(self._upkeep)
+        await self.stop_claiming()
+        await self.release_claims()
+        await self._upkeep.aclose()
 
-    async def retire(self) -> None:
-        if self._pumping is not None:
-            await _end([self._pumping])
+    async def stop_claiming(self) -> None:
+        await self._pumping.aclose()
 
     async def landed(self) -> None:
         """Until nothing is on its way any more."""
@@ -87,8 +86,8 @@ class Lane:
             self._landed.clear()
             await self._landed.wait()
 
-    async def hand_back(self) -> None:
-        """Stop what is being sent and give it back to the queue, at its place; ends that are known are told first."""
+    async def release_claims(self) -> None:
+        """Abort what is being sent and release it to the queue, at its place; ends that are known are told first."""
         flights = list(self._flights.values())
         for flight in flights:
             flight.abort()
@@ -120,7 +119,7 @@ class Lane:
             log.exception("%s: a fault while sending %r", self.queue.name, flight.claim.request.id)
         finally:
             del self._flights[flight.claim.fence]
-            self._slots.give_back(1)
+            self._slots.release(1)
             self._landed.set()
             self._observer.landed()
 
@@ -165,12 +164,5 @@ async def _over(flights: list[Flight], within: float | None = None) -> int:
     if not tasks:
         return 0
     _, late = await asyncio.wait(tasks, timeout=within)
-    await _end(list(late))
+    await cancel_and_wait(*late)
     return len(late)
-
-
-async def _end(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)

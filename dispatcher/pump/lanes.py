@@ -1,10 +1,10 @@
-"""The queues of one process: opened, replaced and retired as the configuration says, without dropping a request."""
+"""The queues of one process: opened, replaced and drained as the configuration says, without dropping a request."""
 
 import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -14,19 +14,19 @@ from dispatcher.broker.opening import Intake, open_intake
 from dispatcher.broker.queue import Broker
 from dispatcher.broker.quota import Quotas
 from dispatcher.broker.result_lists import ResultLists
-from dispatcher.config.config_error import DispatcherConfigError
 from dispatcher.config.config_file import Config, QueueConfig, TargetConfig
-from dispatcher.config.os_reason import os_reason
 from dispatcher.delivery.gateway import Gateway
 from dispatcher.delivery.outage import Outage
 from dispatcher.delivery.sending import Sender
 from dispatcher.gates.building import Surroundings, build_gate
-from dispatcher.gates.catalogue import GateConfigError
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.meter import Meters
 from dispatcher.pump.lane import Lane
 from dispatcher.pump.slots import Slots
 from dispatcher.telemetry.observer import DispatchObserver
+from runtime.config.problems import ConfigError
+from runtime.os_reason import os_reason
+from runtime.tasks import BackgroundTasks, cancel_and_wait
 
 log = logging.getLogger(__name__)
 
@@ -63,12 +63,12 @@ class Running:
             self.taking_in = await self.intake.enter_async_context(intake)
         await self.opened.enter_async_context(self.lane)
 
-    async def retire(self) -> None:
+    async def stop_claiming(self) -> None:
         """Take in and claim nothing more."""
         await self.intake.aclose()
-        await self.lane.retire()
+        await self.lane.stop_claiming()
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Nothing of it is left."""
         await self.intake.aclose()
         await self.opened.aclose()
@@ -88,15 +88,15 @@ class Shared:
 
 
 class Lanes:
-    """Left: nothing runs any more; what was on its way is handed back."""
+    """Left: nothing runs any more; what was on its way is released to its queue."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
         self._slots: dict[str, Slots] = {}
         self._outages: dict[str, Outage] = {}
         self._running: dict[str, Running] = {}
-        self._retiring: set[asyncio.Task[None]] = set()
-        self._retired: list[Running] = []
+        self._closing = BackgroundTasks()
+        self._draining: list[Running] = []
 
     async def __aenter__(self) -> Self:
         return self
@@ -104,14 +104,13 @@ class Lanes:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._retiring:
-            task.cancel()
-        everything = [*self._running.values(), *self._retired]
-        await asyncio.gather(*(running.close() for running in everything))
+        await self._closing.aclose()
+        everything = [*self._running.values(), *self._draining]
+        await asyncio.gather(*(running.aclose() for running in everything))
 
     @property
     def running(self) -> Mapping[str, Running]:
-        """By the queue's name; those that are being retired are not among them."""
+        """By the queue's name; those that drain are not among them."""
         return self._running
 
     async def apply(self, config: Config) -> None:
@@ -123,17 +122,17 @@ class Lanes:
             for want in changed:
                 fresh.append(await self._open(want))
         except BaseException:
-            await asyncio.gather(*(running.close() for running in fresh))
+            await asyncio.gather(*(running.aclose() for running in fresh))
             raise
-        leaving = [name for name, running in self._running.items() if wanted.get(name) != running.wanted]
-        await asyncio.gather(*(self._retire(name) for name in leaving))
+        replaced = [name for name, running in self._running.items() if wanted.get(name) != running.wanted]
+        await asyncio.gather(*(self._drain_one(name) for name in replaced))
         for want in wanted.values():
             self._slots_of(want.target).limit = want.target.concurrency
         while fresh:
             try:
                 await fresh[0].start(self._shared.broker)
             except BaseException:
-                await asyncio.gather(*(running.close() for running in fresh))
+                await asyncio.gather(*(running.aclose() for running in fresh))
                 raise
             running = fresh.pop(0)
             self._running[running.wanted.queue.name] = running
@@ -145,12 +144,12 @@ class Lanes:
 
     async def drain(self, timeout: float) -> None:
         """Claim nothing more, and give what is on its way `timeout` seconds to end."""
-        everything = [*self._running.values(), *self._retired]
-        await asyncio.gather(*(running.retire() for running in everything))
+        everything = [*self._running.values(), *self._draining]
+        await asyncio.gather(*(running.stop_claiming() for running in everything))
         landing = [asyncio.ensure_future(running.lane.landed()) for running in everything]
         if landing:
             _, late = await asyncio.wait(landing, timeout=timeout)
-            await _end(late)
+            await cancel_and_wait(*late)
 
     def _runs(self, name: str, wanted: Wanted) -> bool:
         running = self._running.get(name)
@@ -183,18 +182,16 @@ class Lanes:
     def _slots_of(self, target: TargetConfig) -> Slots:
         return self._slots.setdefault(target.name, Slots(target.concurrency))
 
-    async def _retire(self, name: str) -> None:
+    async def _drain_one(self, name: str) -> None:
         running = self._running.pop(name)
-        await running.retire()
-        self._retired.append(running)
-        task = asyncio.create_task(self._close_when_landed(running))
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
+        await running.stop_claiming()
+        self._draining.append(running)
+        self._closing.start(self._close_when_landed(running), f"close {name}")
 
     async def _close_when_landed(self, running: Running) -> None:
         await running.lane.landed()
-        self._retired.remove(running)
-        await running.close()
+        self._draining.remove(running)
+        await running.aclose()
 
 
 def _wanted(queue: QueueConfig, config: Config) -> Wanted:
@@ -203,10 +200,7 @@ def _wanted(queue: QueueConfig, config: Config) -> Wanted:
 
 
 def _gate(queue: QueueConfig, around: Surroundings) -> DispatchGate:
-    try:
-        return build_gate(queue.gate_spec(), around)
-    except GateConfigError as error:
-        raise DispatcherConfigError("", str(error)) from error
+    return build_gate(queue.gate_spec(), around)
 
 
 def trusted(target: TargetConfig) -> ssl.SSLContext | None:
@@ -216,14 +210,7 @@ def trusted(target: TargetConfig) -> ssl.SSLContext | None:
     try:
         return ssl.create_default_context(cafile=target.ca_file)
     except OSError as error:
-        raise DispatcherConfigError(
+        raise ConfigError(
             f"targets.{target.name}.ca_file",
             f"no certificates in {target.ca_file}: {os_reason(error)}; expected a PEM file that this user can read",
         ) from error
-
-
-async def _end(tasks: Iterable[asyncio.Future[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks := list(tasks):
-        await asyncio.wait(tasks)

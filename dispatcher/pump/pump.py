@@ -14,6 +14,7 @@ from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Scope
 from dispatcher.pump.closed_gate_log import Standstill
 from dispatcher.pump.slots import Slots
 from dispatcher.telemetry.observer import DispatchObserver
+from runtime.tasks import BackgroundTasks, first_of
 
 BATCH = 128
 """Requests looked at, and claimed, in one round."""
@@ -120,7 +121,8 @@ class Pump:
         self._owner = owner
         self._launch = launch
         self._observer = observer
-        self._held_up: dict[str, asyncio.Task[None]] = {}
+        self._held_up: set[str] = set()
+        self._waiting = BackgroundTasks()
         self._let_go = asyncio.Event()
         self._unused = 0
         self.waits_for = ""
@@ -133,12 +135,8 @@ class Pump:
             while True:
                 await self._supervised()
         finally:
-            self.standstill.stop()
-            waiting = list(self._held_up.values())
-            for task in waiting:
-                task.cancel()
-            if waiting:
-                await asyncio.wait(waiting)
+            self.standstill.close()
+            await self._waiting.aclose()
 
     async def _supervised(self) -> None:
         try:
@@ -154,13 +152,13 @@ class Pump:
             await asyncio.sleep(FAULT_PAUSE)
 
     async def _turn(self) -> Pause | None:
-        """One round with as many slots as are free; what it does not use is given back before anybody waits."""
+        """One round with as many slots as are free; what it does not use is released before anybody waits."""
         self._unused = await self._slots.take(BATCH)
         try:
             self._let_go.clear()
             return await self._round(self._unused)
         finally:
-            self._slots.give_back(self._unused)
+            self._slots.release(self._unused)
             self._unused = 0
 
     async def _round(self, limit: int) -> Pause | None:
@@ -194,7 +192,7 @@ class Pump:
                 admissions, held_up = left.popleft()
                 await self._claim(admissions, skipped | held_up)
         finally:
-            await _leave([admission for admissions, _ in left for admission in admissions])
+            await _release([admission for admissions, _ in left for admission in admissions])
         return answers.refused
 
     async def _admit(self, candidates: Sequence[DispatchCandidate]) -> Sorted:
@@ -202,11 +200,11 @@ class Pump:
         granted = [answer for answer in answers if isinstance(answer, Admission)]
         for fault in answers:
             if isinstance(fault, BaseException) and not isinstance(fault, RefusedError):
-                await _leave(granted)
+                await _release(granted)
                 raise fault
         sound = [answer for answer in answers if isinstance(answer, Admission | RefusedError)]
         answered = sort_out(candidates, sound)
-        await _leave(answered.back)
+        await _release(answered.back)
         return answered
 
     async def _ask(self, candidate: DispatchCandidate) -> Admission | RefusedError:
@@ -226,7 +224,7 @@ class Pump:
             for claim, admission in paired.pairs:
                 self._send(claim, admission, asked)
         finally:
-            await _leave(left)
+            await _release(left)
         strangers = list(paired.claims)
         try:
             await self._readmit(strangers, asked)
@@ -257,15 +255,15 @@ class Pump:
             self.standstill.closed(refusal.reason)
             return refusal.changed
         if candidate.tenant not in self._held_up:
-            task = asyncio.create_task(self._hold_up(candidate.tenant, refusal))
-            self._held_up[candidate.tenant] = task
+            self._held_up.add(candidate.tenant)
+            self._waiting.start(self._hold_up(candidate.tenant, refusal), f"tenant {candidate.tenant}")
         return None
 
     async def _hold_up(self, tenant: str, refusal: RefusedError) -> None:
         try:
             await refusal.changed()
         finally:
-            del self._held_up[tenant]
+            self._held_up.discard(tenant)
             self._let_go.set()
 
     async def _until_woken(self) -> None:
@@ -273,19 +271,8 @@ class Pump:
         if not self._held_up:
             await self._queue.wait(LOOK_AGAIN)
             return
-        waits = [
-            asyncio.ensure_future(self._queue.wait(LOOK_AGAIN)),
-            asyncio.ensure_future(self._let_go.wait()),
-        ]
-        try:
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-            await asyncio.wait(waits)
-        for wait in done:
-            wait.result()
+        await first_of(self._queue.wait(LOOK_AGAIN), self._let_go.wait())
 
 
-async def _leave(admissions: Sequence[Admission]) -> None:
-    await asyncio.gather(*(admission.leave(Outcome.UNUSED) for admission in admissions))
+async def _release(admissions: Sequence[Admission]) -> None:
+    await asyncio.gather(*(admission.release(Outcome.UNUSED) for admission in admissions))

@@ -38,7 +38,7 @@ class Slots:
         self._wake()
         return count
 
-    def give_back(self, count: int) -> None:
+    def release(self, count: int) -> None:
         """They are free again."""
         self._taken -= count
         self._wake()

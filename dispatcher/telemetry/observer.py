@@ -29,4 +29,4 @@ class DispatchObserver(Protocol):
         """A claim's slot is free again, whatever became of it."""
 
     def sweeping(self) -> None:
-        """Lapsed claims are about to be given back."""
+        """Lapsed claims are about to be released."""

@@ -31,6 +31,7 @@ from epp.scheduling.filters.label_filters import (
     Requirement,
     RoleFilter,
 )
+from epp.scheduling.handlers.single_profile import SingleProfileHandler
 from epp.scheduling.pickers.score_pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
 from epp.scheduling.prefix.plugins import LEAST_BLOCK, PRODUCER, PrefixCacheProducer
 from epp.scheduling.saturation import UtilizationDetector
@@ -83,6 +84,10 @@ def _scorer(
 
 def _picker(build: Callable[[random.Random], object]) -> PluginType:
     return PluginType(frozenset({Role.PICKER}), PickerParameters, lambda given, rng: build(rng))
+
+
+def _handler(build: Callable[[], object]) -> PluginType:
+    return PluginType(frozenset({Role.HANDLER}), NoParameters, lambda given, rng: build())
 
 
 def _structural(role: Role, parameters: type[Section] = NoParameters) -> PluginType:
@@ -146,7 +151,7 @@ PLUGINS: Final[Mapping[str, PluginType]] = {
     "utilization-detector": PluginType(
         frozenset({Role.DETECTOR, Role.FILTER}), DetectorParameters, _detector
     ),
-    "single-profile-handler": _structural(Role.HANDLER),
+    "single-profile-handler": _handler(SingleProfileHandler),
     "metrics-data-source": _structural(Role.SOURCE, MetricsSourceParameters),
     "core-metrics-extractor": _structural(Role.EXTRACTOR, ExtractorParameters),
     "models-data-source": _structural(Role.SOURCE, ModelsSourceParameters),

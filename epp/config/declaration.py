@@ -8,11 +8,11 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from epp.config.catalogue import Role
 from epp.config.document import Section
 from epp.config.parameters import NoParameters
-from epp.scheduling.plugin import DataProducer, Filter, Picker, Scorer
+from epp.scheduling.plugin import DataProducer, Filter, Picker, ProfileHandler, Scorer
 
 P = TypeVar("P")
 
-BuiltPlugin: TypeAlias = Filter | Scorer | Picker | DataProducer
+BuiltPlugin: TypeAlias = Filter | Scorer | Picker | ProfileHandler | DataProducer
 
 
 class PluginContext(Protocol):

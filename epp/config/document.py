@@ -1,14 +1,14 @@
 """The sections of an `EndpointPickerConfig` as they stand in the file, with the strictness of the Go picker."""
 
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
-from pydantic_core import ErrorDetails
 
-from epp.config.problems import Problem, Problems, config_error, did_you_mean
-from epp.config.text import without_nulls
+from runtime.config import sections
+from runtime.config.problems import Problems
+from runtime.config.sections import ConfigSection
+from runtime.config.yaml_document import without_nulls
 from runtime.durations import parse_go_duration
 from runtime.sizes import parse_quantity
 
@@ -29,10 +29,10 @@ Quantity = Annotated[int, BeforeValidator(_number), Field(ge=0)]
 """A number as Kubernetes writes it ("1Gi", 5000)."""
 
 
-class Section(BaseModel):
-    """Part of a configuration: camelCase names, exact types, no field that is not known."""
+class Section(ConfigSection):
+    """Part of an EndpointPickerConfig: camelCase names."""
 
-    model_config = ConfigDict(strict=True, frozen=True, alias_generator=to_camel, extra="forbid")
+    model_config = ConfigDict(alias_generator=to_camel)
 
 
 class PluginSpec(Section):
@@ -40,7 +40,7 @@ class PluginSpec(Section):
 
     type: str = Field(min_length=1)
     name: str = ""
-    parameters: dict[str, Any] = {}
+    parameters: dict[str, Any] = Field(default_factory=dict)
 
 
 class Ref(Section):
@@ -57,20 +57,20 @@ class ProfilePlugin(Ref):
 
 class ProfileSpec(Section):
     name: str
-    plugins: list[ProfilePlugin] = []
+    plugins: list[ProfilePlugin] = Field(default_factory=list)
 
 
 class SourceSpec(Ref):
     """A data source and who reads it."""
 
-    extractors: list[Ref] = []
+    extractors: list[Ref] = Field(default_factory=list)
 
 
 class DataLayer(Section):
     """Where numbers and endpoints come from."""
 
     inject_defaults: bool = True
-    sources: list[SourceSpec] = []
+    sources: list[SourceSpec] = Field(default_factory=list)
     discovery: Ref | None = None
     peer_discovery: Ref | None = None
     cross_replica_syncer_plugin_ref: str | None = None
@@ -102,7 +102,7 @@ class FlowControl(Section):
     no_endpoint_request_ttl: Duration | None = Field(default=None, alias="noEndpointRequestTTL")
     default_priority_band: PriorityBand | None = None
     default_negative_priority_band: PriorityBand | None = None
-    priority_bands: list[PriorityBand] = []
+    priority_bands: list[PriorityBand] = Field(default_factory=list)
     usage_limit_policy_plugin_ref: str | None = None
     saturation_detector: DetectorRef | None = None
     enable_eviction: bool = False
@@ -111,7 +111,7 @@ class FlowControl(Section):
 class RequestHandler(Section):
     """How bodies are read."""
 
-    parsers: list[Ref] = []
+    parsers: list[Ref] = Field(default_factory=list)
 
 
 class ConfigDocument(Section):
@@ -119,9 +119,9 @@ class ConfigDocument(Section):
 
     api_version: Literal["llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"]
     kind: Literal["EndpointPickerConfig"]
-    feature_gates: list[str] = []
-    plugins: list[PluginSpec] = []
-    scheduling_profiles: list[ProfileSpec] = []
+    feature_gates: list[str] = Field(default_factory=list)
+    plugins: list[PluginSpec] = Field(default_factory=list)
+    scheduling_profiles: list[ProfileSpec] = Field(default_factory=list)
     data_layer: DataLayer = DataLayer()
     flow_control: FlowControl = FlowControl()
     request_handler: RequestHandler = RequestHandler()
@@ -179,56 +179,4 @@ def _broken_profile(given: Any) -> ProfileSpec:
 
 def read_section(section: type[S], given: Any, place: str) -> S:
     """`given` as that section; raises ConfigError with all that is wrong with it."""
-    try:
-        return section.model_validate(without_nulls(given))
-    except ValidationError as error:
-        raise config_error(
-            _problem(section, fault, place) for fault in error.errors(include_url=False)
-        ) from error
-
-
-def _problem(section: type[Section], fault: ErrorDetails, place: str) -> Problem:
-    path, found = fault["loc"], fault["input"]
-    if fault["type"] == "extra_forbidden":
-        known = _known_fields(section, path[:-1])
-        near = did_you_mean(str(path[-1]), known)
-        listed = f"known: {', '.join(known) or 'none'}"
-        said = near if near.startswith("did") else listed
-        return Problem(
-            _place(place, path[:-1]), f"unknown field {str(path[-1])[:60]!r}; {said}", key=str(path[-1])
-        )
-    said = (
-        "expected a mapping" if fault["type"] == "model_type" else fault["msg"].removeprefix("Value error, ")
-    )
-    if isinstance(found, str | int | float) and fault["type"] != "value_error":
-        said += f", found {_shown(found)}"
-    return Problem(_place(place, path), said)
-
-
-def _shown(found: str | float) -> str:
-    text = repr(found)
-    return text if len(text) <= 60 else f"{text[:60]}..."
-
-
-def _known_fields(section: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """Of the section that stands at that path."""
-    for part in path:
-        fields = {field.alias or name: field for name, field in section.model_fields.items()}
-        if (field := fields.get(str(part))) is not None:
-            section = next(_sections(field.annotation), section)
-    return [field.alias or name for name, field in section.model_fields.items()]
-
-
-def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Those that a field's type names: `X`, `X | None`, `list[X]`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _sections(inner)
-
-
-def _place(start: str, path: tuple[int | str, ...]) -> str:
-    place = start
-    for part in path:
-        place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else part
-    return place
+    return sections.read_section(section, without_nulls(given), place)

@@ -7,7 +7,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from discovery.command_line import Parser, ShowVersion
 from discovery.static.endpoints_file import parse_host
 from epp.config import go_flags
 from epp.config.flag_values import (
@@ -25,11 +24,12 @@ from epp.config.metric_flags import METRIC_FLAGS
 from epp.config.settings import Settings, TransportKind
 from epp.config.tls_rules import TlsRules
 from epp.ext_proc.protocol import ProtocolVersion
+from runtime.command_line import Parser, ShowVersion, program
 
 
 def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
     """Settings, verbosity, and the names of flags that were given but change nothing. Exits with 2 on bad input."""
-    parser = _parser()
+    parser = build_parser()
     given, unknown = parser.parse_known_args(arguments)
     if unknown:
         parser.error(_unknown(parser, unknown[0]))
@@ -108,11 +108,11 @@ def _unknown(parser: argparse.ArgumentParser, argument: str) -> str:
 _FIELDS: Final = frozenset(field.name for field in fields(Settings))
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="python -m epp",
-        description="Endpoint picker for Envoy (ext_proc). `python -m epp envoy-config` prints the Envoy side, "
-        "`python -m epp validate FILE` checks a configuration.",
+        prog=program("epp"),
+        description=f"Endpoint picker for Envoy (ext_proc). `{program('epp')} envoy-config` prints the Envoy side, "
+        f"`{program('epp')} validate FILE` checks a configuration.",
         allow_abbrev=False,
     )
     _workers(parser.add_argument_group("workers"))

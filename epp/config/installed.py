@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from epp.config.catalogue import PLUGINS, PluginType, Role
 from epp.config.declaration import PluginDeclaration
 from epp.config.document import Section
-from epp.config.problems import ConfigError
+from runtime.config.problems import ConfigError
 from runtime.entry_points import PluginGroup, in_one_line
 
 P = TypeVar("P")
@@ -19,6 +19,7 @@ _MEMBERS: Final[Mapping[Role, tuple[str, ...]]] = {
     Role.FILTER: ("filter",),
     Role.SCORER: ("score", "published_only"),
     Role.PICKER: ("pick",),
+    Role.HANDLER: ("check", "pick", "result"),
     Role.PRODUCER: ("prepare", "picked", "served", "failed", "sized", "forget", "retain"),
 }
 """The roles that a package can add to, and what their Protocols in epp/scheduling/plugin.py ask for."""
@@ -54,7 +55,7 @@ class InstalledPluginType(PluginType):
         except ConfigError:
             raise
         except ValueError as error:
-            raise ConfigError(f"{place}.parameters", str(error)) from error
+            raise ConfigError(f"{place}.parameters", in_one_line(error, kind=False)) from error
         except Exception as error:
             raise self._unusable(place, f"cannot be built: {in_one_line(error)}") from error
         role = self.declaration.role

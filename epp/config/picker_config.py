@@ -26,13 +26,13 @@ from epp.config.parameters import (
     MetricsSourceParameters,
 )
 from epp.config.plugins import Plugins
-from epp.config.problems import ConfigError, Problems, did_you_mean
-from epp.config.profile import read_profile
-from epp.config.text import read_text
+from epp.config.scheduler import read_scheduler
 from epp.endpoints.endpoint_document import ENGINE_LABELS, EndpointDefaults
-from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.saturation import SaturationDetector
+from epp.scheduling.scheduler import Scheduler
 from epp.scraping.engines import ENGINES, Engine
+from runtime.config.problems import ConfigError, Problems, did_you_mean
+from runtime.config.yaml_document import read_yaml
 
 DEFAULT_CONFIG: Final = """\
 apiVersion: llm-d.ai/v1alpha1
@@ -64,7 +64,7 @@ class PickerConfig:
     not looked into. `steps`: what happens to a request, in words. `warnings`: what the file says that has no effect.
     """
 
-    profile: SchedulerProfile
+    scheduler: Scheduler
     detector: SaturationDetector
     metrics: MetricsSourceParameters | None
     defaults: EndpointDefaults
@@ -80,7 +80,7 @@ def load_config(text: str | None, *, rng: random.Random, staleness: float = 2.0)
 
     `staleness`: seconds after which an endpoint's numbers are no longer compared with others'.
     """
-    written = read_text(text if text and text.strip() else DEFAULT_CONFIG)
+    written = read_yaml(text if text and text.strip() else DEFAULT_CONFIG, "kind: EndpointPickerConfig")
     problems = Problems()
     document = read_document(written.given, problems)
     for index, gate in enumerate(document.feature_gates):
@@ -88,7 +88,7 @@ def load_config(text: str | None, *, rng: random.Random, staleness: float = 2.0)
     plugins = Plugins(document.plugins, rng, problems)
     _check_policies(document.flow_control, plugins, problems)
     extractor = plugins.first(ExtractorParameters) or ExtractorParameters()
-    built = read_profile(document, plugins, staleness, problems)
+    built = read_scheduler(document, plugins, staleness, problems)
     detector = problems.of(partial(_detector, document, plugins))
     metrics = _metrics(document.data_layer, plugins, problems)
     engines = problems.of(partial(_engines, extractor))
@@ -97,7 +97,7 @@ def load_config(text: str | None, *, rng: random.Random, staleness: float = 2.0)
     if problems or built is None or detector is None or engines is None:
         raise problems.error(written.line)
     return PickerConfig(
-        profile=built.profile,
+        scheduler=built.scheduler,
         detector=detector,
         metrics=metrics,
         defaults=_defaults(plugins, extractor),

@@ -11,8 +11,8 @@ from epp.config.catalogue import PLUGINS, PluginType, Role
 from epp.config.document import PluginSpec, Section, read_section
 from epp.config.go_plugins import GO_ONLY
 from epp.config.installed import GROUP, BuildContext, InstalledPluginType, plugin_type
-from epp.config.problems import ConfigError, Problems, config_error, did_you_mean
 from epp.scheduling.plugin import DataProducer
+from runtime.config.problems import ConfigError, Problems, config_error, did_you_mean
 from runtime.entry_points import PluginError
 
 P = TypeVar("P", bound=Section)

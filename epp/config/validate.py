@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from discovery.command_line import WRONG_INPUT, Parser, complain
 from epp.config.installed import GROUP
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.problems import ConfigError
+from runtime.command_line import FAILED, WRONG_INPUT, Parser, complain, program
+from runtime.config.problems import ConfigError
 from runtime.entry_points import PluginError
 
 _LONGEST: Final = 1024 * 1024
@@ -30,7 +30,7 @@ def read_config(path: Path, *, rng: random.Random, staleness: float = 2.0) -> Pi
     try:
         return load_config(text, rng=rng, staleness=staleness)
     except ConfigError as error:
-        raise ConfigError(str(path), str(error)) from error
+        raise error.of_file(path) from error
 
 
 def _why(error: OSError | UnicodeDecodeError) -> str:
@@ -40,25 +40,29 @@ def _why(error: OSError | UnicodeDecodeError) -> str:
 
 def validate(arguments: Sequence[str]) -> int:
     """The exit code: 0 the file is sound, 1 it is not, 2 there is none."""
+    path: Path = build_parser().parse_args(arguments).file
+    try:
+        config = read_config(path, rng=random.Random())
+        installed = GROUP.packages()
+    except PluginError as error:
+        return complain(error, FAILED)
+    except ConfigError as error:
+        return complain(error, WRONG_INPUT if isinstance(error.__cause__, OSError) else FAILED)
+    sys.stdout.writelines(
+        f"{line}\n" for line in (f"{path} is sound", *_in_words(config), *_offered(installed))
+    )
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="python -m epp validate",
+        prog=f"{program('epp')} validate",
         description="Says all that is wrong with an EndpointPickerConfig, or what a picker would do with it.",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="YAML or JSON")
-    path: Path = parser.parse_args(arguments).file
-    try:
-        config = read_config(path, rng=random.Random())
-        installed = GROUP.packages()
-    except PluginError as error:
-        return complain(error, 1)
-    except ConfigError as error:
-        return complain(error, WRONG_INPUT if isinstance(error.__cause__, OSError) else 1)
-    sys.stdout.writelines(
-        f"{line}\n" for line in (f"{path} is sound", *_in_words(config), *_offered(installed))
-    )
-    return 0
+    return parser
 
 
 def _offered(installed: Mapping[str, str]) -> Iterator[str]:

@@ -10,8 +10,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from epp.config.parameters import FileDiscoveryParameters
-from epp.config.problems import ConfigError
 from epp.config.settings import Settings
+from runtime.config.problems import ConfigError
 
 _INSTEAD: Final = (
     "say where the workers are: --discovery kubernetes://NAMESPACE with --namespace and --component for workers that "

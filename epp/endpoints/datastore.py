@@ -23,7 +23,6 @@ from epp.endpoints.endpoint import (
 )
 from epp.endpoints.endpoint_document import EndpointDefaults, read_endpoint
 from epp.endpoints.load import Load
-from runtime.serving.repeated import Repeated
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +67,6 @@ class Datastore:
         self._roster: _Roster | None = None
         self._state: object = object()
         self._shown_adapters: tuple[Adapters, ...] | None = None
-        self._hook_faults = Repeated(logger)
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -170,8 +168,9 @@ class Datastore:
             try:
                 hook(endpoint)
             except Exception as error:  # noqa: BLE001  # what a listener does wrong must not stop who tells it
-                kind, where = type(error).__name__, "".join(traceback.format_tb(error.__traceback__)).rstrip()
-                self._hook_faults.warning(kind, "a hook of the datastore failed: %s\n%s", kind, where)
+                # without the fault's own words: those may quote a request
+                where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+                logger.error("a hook of the datastore failed: %s\n%s", type(error).__name__, where)
 
     def cache_tokens(self, endpoint: Endpoint) -> int | None:
         """What its cache has room for; None: not known, or not known any more."""

@@ -3,10 +3,10 @@
 import argparse
 from collections.abc import Sequence
 
-from discovery.command_line import Parser
 from epp.config.flag_values import boolean, port
 from epp.envoy.config import EnvoySettings
 from epp.envoy.json_values import Address
+from runtime.command_line import Parser, program
 from runtime.durations import parse_go_duration, write_duration
 
 BODY_MODES = ("FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "NONE")
@@ -14,7 +14,7 @@ BODY_MODES = ("FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "STREAMED"
 
 def parse(arguments: Sequence[str]) -> EnvoySettings:
     """Exits with 2 and one line on bad input."""
-    parser = _parser()
+    parser = build_parser()
     given = parser.parse_args(arguments)
     subset = None if given.subset is None else [item for item in given.subset.split(",") if item]
     try:
@@ -50,9 +50,9 @@ class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
         return super()._get_help_string(action) if action.default not in (None, []) else action.help
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     parser = Parser(
-        prog="python -m epp envoy-config",
+        prog=f"{program('epp')} envoy-config",
         description="Prints an Envoy bootstrap (YAML) that asks the picker about every request.",
         allow_abbrev=False,
         formatter_class=_Defaults,

@@ -28,8 +28,11 @@ BodyKind: TypeAlias = Literal["request_body", "response_body"]
 def picked(pick: Pick, version: ProtocolVersion, controls: tuple[str, ...], kind: RoutedKind) -> bytes:
     """Where a pick sends a request that came with these control headers, and how the candidates were scored where it tells that."""
     destinations = tuple([endpoint.destination for endpoint in pick.endpoints])
-    usual = not controls or USUAL.issuperset(controls)
-    answer = (routing if usual else route)(destinations, version, controls, kind)
+    if pick.headers:
+        answer = route(destinations, version, controls, kind, pick.headers)
+    else:
+        usual = not controls or USUAL.issuperset(controls)
+        answer = (routing if usual else route)(destinations, version, controls, kind)
     scores = pick.request.scores
     return answer if scores is None else scored(answer, scores)
 
@@ -39,9 +42,10 @@ def route(
     version: ProtocolVersion,
     controls: tuple[str, ...],
     kind: RoutedKind,
+    headers: Mapping[str, str] | None = None,
 ) -> bytes:
     """Where the request goes: `protocol.routing`, as the answer to the headers or to a buffered body."""
-    common, metadata = protocol.routing(destinations, version, controls)
+    common, metadata = protocol.routing(destinations, version, controls, headers or {})
     answer = ProcessingResponse(dynamic_metadata=metadata)
     getattr(answer, kind).response.CopyFrom(common)
     return answer.SerializeToString()

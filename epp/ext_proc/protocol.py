@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
+from types import MappingProxyType
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -32,6 +33,7 @@ from epp.wire.messages.ext_proc_pb2 import (
     ProcessingResponse,
 )
 
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 EXT_PROC: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 """The gRPC service that Envoy calls and asks the health of."""
 
@@ -145,21 +147,27 @@ def is_upgrade(headers: Mapping[str, str]) -> bool:
 
 
 def routing(
-    destinations: Sequence[str], version: ProtocolVersion, controls: Sequence[str]
+    destinations: Sequence[str],
+    version: ProtocolVersion,
+    controls: Sequence[str],
+    headers: Mapping[str, str] = _NO_HEADERS,
 ) -> tuple[CommonResponse, Struct]:
     """The header mutation and the dynamic metadata that say where a request goes.
 
     `destinations` is the choice and its ordered fallbacks, `controls` the client's headers that must reach no worker. Only the
-    destination header is set, so that every other one reaches it as it came; header and metadata are always equal (protocol 1.0.0).
+    destination header and `headers` are set, so that every other one reaches it as it came; the destination's header and
+    metadata are always equal (protocol 1.0.0).
     """
     value = ",".join(destinations) if version is ProtocolVersion.V1_0 else destinations[0]
     common = CommonResponse(clear_route_cache=True)
-    option = common.header_mutation.set_headers.add(
-        append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
-    )
-    option.header.key = DESTINATION
-    option.header.raw_value = value.encode()
-    common.header_mutation.remove_headers.extend(controls)
+    for name, text in {DESTINATION: value, **headers}.items():
+        option = common.header_mutation.set_headers.add(
+            append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+        )
+        option.header.key = name
+        option.header.raw_value = text.encode()
+    # what is set replaces the client's: no data plane has to agree with us on which comes first
+    common.header_mutation.remove_headers.extend([name for name in controls if name not in headers])
     metadata = Struct()
     fields = metadata.fields[METADATA_NAMESPACE].struct_value.fields
     fields[DESTINATION].string_value = value

@@ -60,7 +60,7 @@ class MemoryBudget:
             if body is not growing and body.size:
                 body.refuse(_too_many())
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """What was taken is held no more."""
         self.held -= size
 
@@ -142,7 +142,7 @@ class Body:
         """Nothing is held any more, by nobody."""
         self.end()
         self._pieces = []
-        self._budget.give_back(self.size)
+        self._budget.release(self.size)
         self.size = 0
 
     def _too_large(self) -> Rejection:

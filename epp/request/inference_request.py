@@ -31,11 +31,11 @@ class PrefixChain:
     """A prompt as blocks, each named by a hash of all up to its end.
 
     `unit`: tokens in the shortest block. `units`: length of the prompt. `ends`, `lengths`: of each block, the last one
-    as if it were whole. All in units; `ends` and `lengths` may go on behind the last block. `claim`: the endpoint that
-    is believed to hold it since the pick, and the number of that belief in the index.
+    as if it were whole. All in units; `ends` and `lengths` may go on behind the last block. `claims`: by key, the endpoints
+    that are believed to hold it since the pick, each with the number of that belief in the index.
     """
 
-    __slots__ = ("blocks", "claim", "ends", "lengths", "unit", "units")
+    __slots__ = ("blocks", "claims", "ends", "lengths", "unit", "units")
 
     def __init__(
         self, blocks: Sequence[int], unit: int, units: int, ends: Sequence[int], lengths: Sequence[int]
@@ -45,7 +45,7 @@ class PrefixChain:
         self.units = units
         self.ends = ends
         self.lengths = lengths
-        self.claim: tuple[tuple[str, str], int] | None = None
+        self.claims: dict[tuple[str, str], int] = {}
 
     def held(self, count: int) -> int:
         """Units in the first `count` blocks."""

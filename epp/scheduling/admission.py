@@ -12,7 +12,7 @@ from epp.scheduling.waiting import WaitingRequest
 SATURATED: Final = "rejected-saturated"
 
 
-class Admission(Protocol):
+class AdmissionController(Protocol):
     """Decides when a request goes, and keeps the order of those that wait. It owns no timer and knows no clock.
 
     All calls come from one event loop, one after the other. A request that `admit` lets wait is given to `enqueue` at

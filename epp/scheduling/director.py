@@ -13,11 +13,12 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
 from epp.request.inference_request import InferenceRequest, parse_request, passthrough_request
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
-from epp.scheduling.admission import Admission, ShedWhenSaturated
+from epp.scheduling.admission import AdmissionController, ShedWhenSaturated
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer
-from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.reservations import Reservations
 from epp.scheduling.saturation import SaturationDetector
+from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.waiting import WaitingRequest, WaitingRequests
 
 NO_ENDPOINTS: Final = "rejected-no-endpoints"
@@ -48,21 +49,21 @@ class Director:
     def __init__(
         self,
         datastore: Datastore,
-        profile: SchedulerProfile,
+        scheduler: Scheduler,
         detector: SaturationDetector,
         policy: Policy,
         rng: random.Random,
-        admission: Admission | None = None,
+        admission: AdmissionController | None = None,
     ) -> None:
         self._datastore = datastore
-        self._profile = profile
+        self._scheduler = scheduler
         self._detector = detector
         self._policy = policy
         self._new_id: Callable[[], str] = lambda: f"{rng.getrandbits(128):032x}"
-        self._reserved: dict[Pick, Endpoint] = {}
-        self._admission: Admission = admission or ShedWhenSaturated(detector, policy.retry_after)
+        self._reservations = Reservations(datastore)
+        self._admission: AdmissionController = admission or ShedWhenSaturated(detector, policy.retry_after)
         self.waiting = WaitingRequests(self, datastore, self._admission.withdraw)
-        for producer in profile.producers:
+        for producer in scheduler.producers:
             datastore.on_reset.append(producer.forget)
             datastore.on_cache_size.append(producer.sized)
             datastore.on_change.append(functools.partial(self._tell, producer))
@@ -74,7 +75,7 @@ class Director:
         subset: Subset | None,
         now: float,
     ) -> Pick | WaitingRequest:
-        """Pick endpoints and count the request as in flight at the first, or let it wait; `headers` with lower-case names.
+        """Pick endpoints and count the request as in flight at the choice and its helpers, or let it wait; `headers` with lower-case names.
 
         `body` None: there may be one, but it is not shown. Raises `Rejection`; anything else that is raised is a fault of a plugin, and nothing is reserved then.
         """
@@ -111,12 +112,12 @@ class Director:
         return request
 
     def _schedule(self, request: InferenceRequest, candidates: EndpointPool) -> Pick:
-        pick = Pick(request, self._profile.run(request, candidates))
+        pick = self._scheduler.schedule(request, candidates)
         request.prompt = None
-        for producer in self._profile.producers:
-            producer.picked(request, pick.endpoints[0])
-        self._datastore.reserve(pick.endpoints[0])
-        self._reserved[pick] = pick.endpoints[0]
+        at_work = pick.at_work(pick.endpoints[0])
+        for producer in self._scheduler.producers:
+            producer.picked(request, at_work)
+        self._reservations.reserve(pick)
         return pick
 
     def _tell(self, producer: DataProducer) -> None:
@@ -127,46 +128,37 @@ class Director:
 
         If it is none, no endpoint of ours has the prompt in its cache.
         """
-        before = self._reserved.get(pick)
+        if self._reservations.server(pick) is None:
+            return
         named = Subset.of([destination])
         ours = (*pick.endpoints, *self._datastore.endpoints)
         after = next((endpoint for endpoint in ours if named.allows(endpoint.address, endpoint.port)), None)
-        if before is None:
-            return
         if after is None:
             self._settle(pick, None)
-            return
-        if after.key == before.key:
-            return
-        self._datastore.reserve(
-            after
-        )  # first: a hook that hears of the other must see no room that is not there
-        self._reserved[pick] = after
-        self._datastore.release(before)
+        else:
+            self._reservations.move(pick, after)
 
     def responded(self, pick: Pick, status: int, now: float) -> None:
         """The worker answered: whether with success, the data producers learn."""
-        endpoint = self._reserved.get(pick)
+        endpoint = self._reservations.server(pick)
         if endpoint is not None:
             self._settle(pick, endpoint if 200 <= status < 300 else None)
 
     def release(self, pick: Pick, now: float) -> None:
         """The request is over, for whatever reason; does nothing the second time."""
-        endpoint = self._reserved.pop(pick, None)
-        if endpoint is not None:
+        if self._reservations.release(pick):
             self._settle(pick, None)
-            self._datastore.release(endpoint)
 
     def _settle(self, pick: Pick, endpoint: Endpoint | None) -> None:
         """Tell the data producers once, who served the request; None: nobody they know."""
         if pick.settled:
             return
         pick.settled = True
-        for producer in self._profile.producers:
+        for producer in self._scheduler.producers:
             if endpoint is None:
                 producer.failed(pick.request)
             else:
-                producer.served(pick.request, endpoint)
+                producer.served(pick.request, pick.at_work(endpoint))
         pick.request.prefixes.clear()
 
     def saturation(self, now: float) -> float:

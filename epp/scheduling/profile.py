@@ -1,4 +1,4 @@
-"""One scheduling profile: data producers, filters, then the weighted sum of the scores, then the picker."""
+"""One scheduling profile: filters, then the weighted sum of the scores, then the picker."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from epp.scheduling.scorers.in_flight import InFlightScorer
 class SchedulerProfile:
     """How one request finds its endpoints: `max_endpoints` of them, the choice and its fallbacks.
 
+    `producers`: those whose data its scorers read; the scheduler lets them prepare each request.
     `staleness` in seconds: an endpoint whose numbers are older, or that has none, comes after all those that are
     known. None: the scorers do not read what is scraped, its age says nothing. `tells_scores`: the request carries them.
     """
@@ -44,8 +45,6 @@ class SchedulerProfile:
 
     def run(self, request: InferenceRequest, pool: EndpointPool) -> tuple[Endpoint, ...]:
         """The choice first, then the fallbacks; `Rejection` when the filters leave nothing."""
-        for producer in self.producers:
-            producer.prepare(request, pool)
         for one in self.filters:
             pool = pool.take(one.filter(request, pool))
             if not pool:

@@ -46,7 +46,7 @@ class RequestScheduler(Protocol):
 
 
 class WaitingRequest:
-    """One request that waits, as its `Admission` and its exchange (a `Deferral`) see it.
+    """One request that waits, as its `AdmissionController` and its exchange (a `Deferral`) see it.
 
     It ends once: by `dispatch`, `refuse` or `expire` of the admission, by `abandon` of its exchange, or by a drain.
     What comes later does nothing.

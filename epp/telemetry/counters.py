@@ -1,5 +1,6 @@
 """What the picker counts, under the names that the Go picker uses (its docs/metrics.md), in a registry of its own."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +14,6 @@ from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick
 from epp.scheduling.waiting import Dequeued
-from epp.telemetry.label_values import OTHER, shown
 from runtime.histogram import Histogram
 
 PREFIX = "llm_d_epp_"
@@ -25,6 +25,14 @@ UNUSED: Final = 3600.0
 UNUSED_OF_MANY: Final = 300.0
 """The same where there are LABEL_SETS, and others want to be told apart."""
 _BETWEEN_SWEEPS: Final = 10.0
+_LONGEST_LABEL: Final = 256
+"""Characters."""
+OTHER: Final = "other"
+
+# Control characters, what Unicode takes for the end of a line or a paragraph, and halves of pairs, which no UTF-8 has. The
+# text format escapes the newline only (0.0.4), but some who read it take these for the end of a line: behind one a
+# client could write samples of its own.
+_UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 _DURATIONS = (
     0.005,
@@ -250,7 +258,7 @@ class Telemetry:
 
     def _admit(self, model: str, fairness_id: str, priority: int) -> _Tally:
         """Beyond the limit only the priority is told apart: clients do not choose that."""
-        labels = (shown(model), shown(model), shown(fairness_id), str(priority))
+        labels = (label_value(model), label_value(model), label_value(fairness_id), str(priority))
         as_said = labels[0] == model and labels[2] == fairness_id
         if labels not in self._tallies and len(self._tallies) >= self._limit:
             as_said, labels = False, (OTHER, OTHER, OTHER, labels[-1])
@@ -313,3 +321,10 @@ class TimedDirector:
     def release(self, pick: Pick, now: float) -> None:
         """As the director does."""
         self.director.release(pick, now)
+
+
+def label_value(value: str) -> str:
+    """What a client sent as the value of a label, without what does not belong into one line; one that is too long is `OTHER`."""
+    if len(value) > _LONGEST_LABEL:
+        return OTHER
+    return value if value.isprintable() else _UNFIT.sub("", value)

@@ -13,10 +13,10 @@ from epp.config.tls_rules import TlsRules
 from epp.wire import certificate
 from epp.wire.certificate import Certificate
 from epp.wire.server.tls import server_context
-from epp.wire.transport import ListenAddress, ListenError
+from epp.wire.transport import ListenAddress
 from runtime.addresses import is_loopback
 from runtime.serving.pages import PageServer
-from runtime.serving.sockets import listening_sockets
+from runtime.serving.sockets import ListenError, listening_sockets
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ async def serving(app: web.Application, settings: Settings, start: Start) -> Asy
             )
         yield address
     finally:
-        await pages.stop()
+        await pages.aclose()
 
 
 def _tls(settings: Settings, start: Start) -> ssl.SSLContext | None:

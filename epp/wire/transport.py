@@ -7,10 +7,7 @@ from typing import Protocol, Self
 from epp.config.tls_rules import TlsRules
 from epp.wire.certificate import Certificate
 from runtime.addresses import authority
-
-
-class ListenError(Exception):
-    """A port that cannot be listened on; the message names it."""
+from runtime.serving.sockets import ListenError
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +44,8 @@ class Listener(Protocol):
     def address(self) -> str:
         """`host:port`, IPv6 in brackets."""
 
-    async def stop(self, grace: float | None) -> None:
-        """Take no new streams; those that are open get `grace` seconds to end by themselves."""
+    async def drain(self, timeout: float | None) -> None:
+        """Take no new streams; those that are open get `timeout` seconds to end by themselves, none for None."""
 
     async def __aenter__(self) -> Self: ...
 

@@ -2,10 +2,8 @@
 
 import argparse
 import asyncio
-import signal
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +14,8 @@ from examples.demo.screen import print_summary, show, show_kept
 from examples.demo.stage import COMPONENT, MODEL, NAMESPACE, Stage
 from examples.demo.story import Story
 from examples.demo.summary import Summary
+from runtime.signals import STOP, cancel_on
+from runtime.tasks import background
 
 
 def main() -> int:
@@ -34,11 +34,7 @@ def main() -> int:
 
 
 async def _run(console: Console, port: int, *, keep: bool) -> int:
-    running = asyncio.current_task()
-    assert running is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # SIGINT too: a shell starts what it puts in the background with SIGINT ignored
-        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+    cancel_on(*STOP)
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
         console.print("starting three workers, the picker and Envoy ...")
         async with Stage(Path(root), port, word="demo KEEP=1" if keep else "demo") as stage:
@@ -53,20 +49,17 @@ async def _run(console: Console, port: int, *, keep: bool) -> int:
 async def _keep(console: Console, stage: Stage) -> None:
     told = _told_to_stop()
     ready = _print_invitation(console, stage)
-    async with Load(stage.url, MODEL, remembered=10_000) as load:
-        screen = asyncio.create_task(show_kept(console, stage, load, ready))
-        try:
-            await told.wait()
-        finally:
-            screen.cancel()
-            with suppress(asyncio.CancelledError):
-                await screen
+    async with (
+        Load(stage.url, MODEL, remembered=10_000) as load,
+        background(show_kept(console, stage, load, ready)),
+    ):
+        await told.wait()
 
 
 def _told_to_stop() -> asyncio.Event:
     """Set by Ctrl-C or SIGTERM: a demo that is kept should end so, and what it claimed decides the exit code."""
     told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP:
         asyncio.get_running_loop().add_signal_handler(number, told.set)
     return told
 
@@ -74,15 +67,10 @@ def _told_to_stop() -> asyncio.Event:
 async def _play(console: Console, stage: Stage) -> Summary:
     async with Load(stage.url, MODEL) as load:
         story = Story(stage, load)
-        screen = asyncio.create_task(show(console, stage, story))
-        try:
+        async with background(show(console, stage, story)):
             await story.tell()
             stage.check_alive()
             await load.stop()
-        finally:
-            screen.cancel()
-            with suppress(asyncio.CancelledError):
-                await screen
         return Summary(list(load.exchanges), story.happenings)
 
 

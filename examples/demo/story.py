@@ -51,8 +51,7 @@ class Story:
 
     async def _join(self, worker: str) -> None:
         self.line = f"{worker} joins"
-        starting = asyncio.create_task(self.stage.add_worker(worker))
-        await starting
+        await self.stage.add_worker(worker)
         await self._known("joins (from its ready line)", worker, time.monotonic(), there)
 
     async def _signal(self, what: str, worker: str, number: signal.Signals, known: "Known") -> None:

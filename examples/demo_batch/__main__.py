@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import signal
 import sys
 import tempfile
 import time
@@ -19,6 +18,8 @@ from examples.demo_batch.screen import print_play, show
 from examples.demo_batch.summary import Play
 from examples.demo_batch.users import Users
 from examples.demo_batch.watching import Watching
+from runtime.signals import STOP, cancel_on
+from runtime.tasks import first_of
 
 _AFTERWARDS = 2.0
 
@@ -70,11 +71,7 @@ def _check_writable(plot: Path) -> None:
 
 
 async def _run(console: Console, options: argparse.Namespace) -> Play:
-    running = asyncio.current_task()
-    assert running is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # SIGINT too: a shell starts what it puts in the background with SIGINT ignored
-        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+    cancel_on(*STOP)
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
         console.print("starting three workers, the picker, Envoy, Redis and the dispatcher ...")
         async with (
@@ -83,25 +80,10 @@ async def _run(console: Console, options: argparse.Namespace) -> Play:
             Users(stage.url, MODEL) as users,
             Watching(stage, dispatching, users.under_way) as watching,
         ):
-            acting = asyncio.create_task(_act(console, options, stage, dispatching, users, watching))
-            looking = asyncio.create_task(watching.run())
-            showing = asyncio.create_task(show(console, watching))
-            return await _first_of(acting, looking, showing)
-
-
-async def _first_of(acting: asyncio.Task[Play], *others: asyncio.Task[None]) -> Play:
-    """The play; whatever ends one of the others before ends it too."""
-    tasks: list[asyncio.Task[Play] | asyncio.Task[None]] = [acting, *others]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for other in others:
-            if other.done():
-                other.result()
-        return await acting
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+            acting = _act(console, options, stage, dispatching, users, watching)
+            play = await first_of(watching.run(), show(console, watching), acting)
+            assert play is not None  # the others only end by what they raise
+            return play
 
 
 async def _act(

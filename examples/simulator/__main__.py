@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import anyio
 
 import registry
-from discovery.command_line import FAILED, Parser, complain
 from discovery.errors import AdsumError
 from discovery.instance import check_component, check_instance_id, check_namespace
 from examples.simulator.openai_api import Profile
 from examples.simulator.queueing import Limits
 from examples.simulator.worker import Announcement, Settings, live
+from runtime.command_line import FAILED, Parser, complain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -6,25 +6,31 @@ import os
 import random
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 
 import anyio
 
-from discovery import AdsumError, Instance, RegistrationError
+from discovery import AdsumError, RegistrationError
 from discovery.filesystem.directory import SILENT_AFTER, ComponentDirectory
 from discovery.filesystem.flock import is_held, open_lock
 from discovery.filesystem.record import HEARTBEAT, LOCK_SUFFIX, RECORD_SUFFIX, Record, read_record, this_host
 from discovery.filesystem.root import Level
+from discovery.instance import Instance, InstanceStatus
+from discovery.same_address import sharing
 from discovery.source import ComponentKey
 from registry.filesystem.cleanup import Cleanup
 from registry.filesystem.directories import file_mode, make_component
 from registry.filesystem.locks import PATIENCE, HeldLock, component_locked
-from registry.filesystem.neighbours import warn_of_neighbours
 from registry.filesystem.record_file import aside_path, encode_record, write_record
+from runtime.tasks import BackgroundTasks
 from runtime.threads import in_thread
 
 log = logging.getLogger(__name__)
+
+_NAMED = 3
+"""Others at our address that the log names."""
 
 
 class FilesystemMembership:
@@ -41,7 +47,7 @@ class FilesystemMembership:
         self._cleanup_at = 0.0
         self._record: Record | None = None
         self._lock: HeldLock | None = None
-        self._heartbeat: asyncio.Task[None] | None = None
+        self._heartbeat = BackgroundTasks()
 
     async def join(self, instance: Instance) -> Instance:
         """Take the id and write the record. RegistrationError if the id is taken or the root cannot be used.
@@ -60,7 +66,7 @@ class FilesystemMembership:
             raise RegistrationError(
                 f"{instance.id} cannot be registered in {self._directory}: {error.strerror or error}"
             ) from error
-        self._heartbeat = asyncio.create_task(self._beat(instance.id), name=f"heartbeat {instance.id}")
+        self._heartbeat.start(self._beat(instance.id), f"heartbeat {instance.id}")
         return instance
 
     def update(self, instance: Instance) -> None:
@@ -80,10 +86,7 @@ class FilesystemMembership:
     async def leave(self) -> None:
         """Remove the record, then the lock. Idempotent."""
         self._left.set()
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
-            await asyncio.wait([self._heartbeat])
-            self._heartbeat = None
+        await self._heartbeat.aclose()
         await in_thread(self._thread, self._leave)
 
     async def _outlast_other_host(self, instance_id: str) -> None:
@@ -252,3 +255,21 @@ class FilesystemMembership:
 
     def _lock_path(self, instance_id: str) -> Path:
         return self._directory / f"{instance_id}{LOCK_SUFFIX}"
+
+
+def warn_of_neighbours(instance: Instance, others: Iterable[Instance]) -> None:
+    """Say it, if any of `others`, who live, is at the instance's address and not on its way out."""
+    living = [one for one in others if one.id != instance.id and one.status is not InstanceStatus.DRAINING]
+    found = sharing([instance, *living]).get(instance.id)
+    if not found:
+        return
+    named = ", ".join(found[:_NAMED]) + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
+    log.warning(
+        "%s serves the same address as %s (%s): one server is registered %d times, and counted so. Several processes "
+        "that share a port (uvicorn --workers) register once: run one process for each port, or register the server "
+        "from outside (python -m registry --server URL)",
+        instance.id,
+        named,
+        instance.authority,
+        len(found) + 1,
+    )

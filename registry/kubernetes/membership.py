@@ -13,8 +13,7 @@ import tenacity
 
 from discovery.errors import DiscoveryError, RegistrationError
 from discovery.instance import Instance, check_instance_id
-from discovery.kubernetes.rbac import explain_refusal
-from discovery.kubernetes.refusal import ApiRefusal, read_refusal
+from discovery.kubernetes.refusal import ApiRefusal, explain_refusal, read_refusal
 from discovery.kubernetes.selection import Selection
 from discovery.kubernetes.transport import ApiTransport, Response, TransportError
 from discovery.kubernetes.wire import decode_status

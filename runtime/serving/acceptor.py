@@ -5,12 +5,12 @@ import errno
 import logging
 import socket
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from runtime.serving.connections import Connections
 from runtime.serving.descriptors import Spare
-from runtime.serving.repeated import Repeated
 
 HANDSHAKE: Final = 10.0
 """Seconds for TLS."""
@@ -44,7 +44,7 @@ class Acceptor:
         self._spare = Spare()
         self._said = Repeated(log)
         self._arriving: set[asyncio.Task[None]] = set()
-        self._stopped = False
+        self._closed = False
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -53,11 +53,11 @@ class Acceptor:
             one.setblocking(False)
             self._loop.add_reader(one, self._accept, one)
 
-    def stop(self) -> None:
-        if self._stopped:
+    def close(self) -> None:
+        if self._closed:
             return
-        self._stopped = True
-        self._connections.stop()
+        self._closed = True
+        self._connections.close()
         for one in self._listening:
             self._loop.remove_reader(one)
             one.close()
@@ -99,7 +99,7 @@ class Acceptor:
         self._loop.call_later(_PAUSE, self._go_on, listening)
 
     def _go_on(self, listening: socket.socket) -> None:
-        if not self._stopped:
+        if not self._closed:
             self._loop.add_reader(listening, self._accept, listening)
 
     def _take(self, accepted: socket.socket) -> None:
@@ -122,3 +122,30 @@ class Acceptor:
         except (OSError, TimeoutError) as error:  # an SSLError is one: the peer's doing
             log.debug("%s: a connection failed before it began: %s", self._name, error)
             accepted.close()
+
+
+EVERY: Final = 60.0
+"""Seconds between two lines of one cause."""
+
+
+class Repeated:
+    """Says each cause once a minute, with how often it came meanwhile. A cause is a word of ours, never foreign text."""
+
+    def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._said_at: dict[str, float] = {}
+        self._unsaid: dict[str, int] = {}
+
+    def warning(self, cause: str, message: str, *arguments: object) -> None:
+        now = self._clock()
+        said_at = self._said_at.get(cause)
+        if said_at is not None and now - said_at < EVERY:
+            self._unsaid[cause] = self._unsaid.get(cause, 0) + 1
+            return
+        self._said_at[cause] = now
+        unsaid = self._unsaid.pop(cause, 0)
+        if unsaid:
+            self._log.warning(f"{message}; %d times more since that was said last", *arguments, unsaid)
+        else:
+            self._log.warning(message, *arguments)

@@ -32,7 +32,7 @@ class Connections:
         """Look for what is idle from now on."""
         self._again(asyncio.get_running_loop())
 
-    def stop(self) -> None:
+    def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

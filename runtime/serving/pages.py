@@ -30,7 +30,7 @@ _BOUNDS: Final = Bounds()
 
 
 class PageServer:
-    """From `start` to `stop`, which closes the sockets and may be called twice; `name` is the port's in the log.
+    """From `start` to `aclose`, which closes the sockets and may be called twice; `name` is the port's in the log.
 
     An application of its own: it is changed, so that its connections know when they are idle.
     """
@@ -58,9 +58,9 @@ class PageServer:
         await self._runner.setup()
         self._acceptor.start()
 
-    async def stop(self) -> None:
+    async def aclose(self) -> None:
         """Take no more connections, end those that are open."""
-        self._acceptor.stop()
+        self._acceptor.close()
         await self._runner.cleanup()
 
     def _connection(self) -> "_PageConnection":

@@ -4,6 +4,10 @@ import contextlib
 import socket
 
 
+class ListenError(OSError):
+    """A port that cannot be listened on; the message names it."""
+
+
 def listening_socket(host: str, port: int) -> socket.socket:
     """That listens there; raises OSError. "::" takes IPv4 too; where there is no IPv6 at all, IPv4 alone."""
     if host == "::" and not socket.has_dualstack_ipv6():

@@ -16,10 +16,21 @@ from registry import ServiceRegistry
 OpenRegistry: TypeAlias = Callable[..., ServiceRegistry]
 
 
-@pytest.fixture(params=["memory", "filesystem"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a registry announces and a discovery looks."""
-    return {"memory": f"memory://{uuid.uuid4().hex}", "filesystem": f"file://{tmp_path}"}[request.param]
+URLS = {"memory": "memory://UNIQUE", "filesystem": "file://TMP"}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Over our own sources, or over the one that --contract-url names."""
+    if "place" in metafunc.fixturenames:
+        given = metafunc.config.getoption("--contract-url")
+        metafunc.parametrize("place", ["given"] if given else list(URLS))
+
+
+@pytest.fixture
+def url(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a registry announces and a discovery looks: for each test another one."""
+    pattern = URLS.get(place) or request.config.getoption("--contract-url")
+    return str(pattern).replace("UNIQUE", uuid.uuid4().hex).replace("TMP", str(tmp_path))
 
 
 @pytest.fixture

@@ -1,11 +1,15 @@
 """What the README and docs/dispatcher.md show is sound, and nothing that a file may say is missing there."""
 
 import re
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
+from dispatcher.broker.budget import dispatchable, from_saturation, system_capacity
+from dispatcher.cli.batch_file import read_lines
 from dispatcher.config.config_file import Config, IntakeConfig, QueueConfig, TargetConfig, read_config
+from dispatcher.delivery.outgoing import DEFAULT_PATHS, Route
 from dispatcher.gates.catalogue import GATES
 
 ROOT = Path(__file__).parents[2]
@@ -33,3 +37,20 @@ def test_every_field_is_explained(section: type[Config]) -> None:
 def test_every_gate_is_explained() -> None:
     for name in GATES.keys() - {"composite"}:  # the Go processor's word for all-of
         assert f"| `{name}` |" in PAGE
+
+
+def test_the_batch_line_that_is_shown_is_one(tmp_path: Path) -> None:
+    [shown] = re.findall(r'^\{"custom_id".*\}$', PAGE, re.MULTILINE)
+    (tmp_path / "batch.jsonl").write_text(shown)
+    [line] = read_lines(tmp_path / "batch.jsonl")
+    assert line.url == Route().target_path(line.url) == DEFAULT_PATHS[0]
+
+
+def test_the_budget_that_is_computed_is_right() -> None:
+    example = " ".join(re.findall(r"^Example: .*?\n\n", PAGE, re.DOTALL | re.MULTILINE)[0].split())
+    servers, each, capacity, saturation, baseline, budget = (
+        Fraction(number) for number in re.findall(r"[0-9]+(?:\.[0-9]+)?", example)[:6]
+    )
+    assert capacity == system_capacity(servers, each)
+    assert budget == from_saturation(saturation)
+    assert f"= {dispatchable(capacity, budget, baseline)}. N is" in example

@@ -380,7 +380,10 @@ async def test_a_configuration_that_is_not_sound(tmp_path: Path) -> None:
             "not YAML: found undefined alias ... in line 1, column 9; a value that begins with",
         ),
         ("broker: !geheim x", "not YAML: could not determine a constructor for the tag ... in line 1"),
-        ("broker: redis://:geheim@[geheim]", "broker: expected redis://"),
+        (
+            "broker: redis://:geheim@[geheim]\ntargets: [{name: a, url: http://a}]",
+            "broker: expected redis://",
+        ),
         ("broker: \udcff", "it is not UTF-8; expected a YAML file"),
         ("since: 2026-02-31", "a date or a number in it is none"),
     ],
@@ -393,6 +396,18 @@ async def test_a_file_that_cannot_be_read_is_not_quoted(tmp_path: Path, text: st
     assert complaint.startswith(f"error: {path}")
     assert said in complaint
     assert complaint.count("\n") == 1
+    assert "geheim" not in complaint
+
+
+async def test_all_that_is_wrong_with_a_file_is_told_a_line_each(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("broker: redis://:geheim@[geheim]")
+    code, out, complaint = await command("--config", str(path), "--dry-run")
+    assert (code, out) == (2, "")
+    first, broker, targets = complaint.splitlines()
+    assert first == f"error: {path}: 2 problems:"
+    assert broker.startswith("  broker: expected redis://")
+    assert targets == "  targets: it is missing; this field has no default"
     assert "geheim" not in complaint
 
 

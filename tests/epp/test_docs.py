@@ -18,6 +18,8 @@ from epp.telemetry.pool_gauges import PoolGauges
 
 PAGE = (Path(__file__).parents[2] / "docs" / "picker.md").read_text()
 SHOWN = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+[OLDER] = re.findall(r"^### Flags of older Go pickers\n(.*?)^###", PAGE, re.DOTALL | re.MULTILINE)
+"""The one section that names flags which the picker does not have."""
 
 
 def test_the_default_is_the_one_that_is_shown() -> None:
@@ -38,10 +40,30 @@ def test_every_plugin_is_explained() -> None:
 
 
 def test_every_flag_that_is_named_is_there(capsys: pytest.CaptureFixture[str]) -> None:
-    for flag in sorted(set(re.findall(r"--[a-z][a-z-]+", PAGE)) - {"--epp", "--help", "--mode", "--version"}):
+    named = set(re.findall(r"--[a-z][a-z-]+", PAGE.replace(OLDER, "")))
+    for flag in sorted(named - {"--epp", "--help", "--mode", "--version"}):
         with contextlib.suppress(SystemExit):
             parse([f"{flag}=1"])
         assert "unknown" not in capsys.readouterr().err, flag
+
+
+def test_flags_of_older_go_pickers_stop_the_start_and_have_a_substitute(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = re.findall(r"^\| `(--[a-z-]+)` \| (.*) \|$", OLDER, re.MULTILINE)
+    assert len(rows) == 5
+    for flag, substitute in rows:
+        with pytest.raises(SystemExit):
+            parse([f"{flag}=1"])
+        assert f"unknown argument {flag}" in capsys.readouterr().err
+        if plugin := re.search("`([a-zA-Z]+)` of", substitute):
+            given = {"port": 9400, "path": "/page", "scheme": "https", "insecureSkipVerify": False}[plugin[1]]
+            parameters = f"parameters: {{{plugin[1]}: {str(given).lower()}}}"
+            config = DEFAULT_CONFIG.replace(
+                "plugins:\n", f"plugins:\n- {{type: metrics-data-source, {parameters}}}\n", 1
+            )
+            assert not load_config(config, rng=random.Random(1)).warnings
+    assert parse(["--discovery", "kubernetes://prod?kubeconfig=/path"])[0].discovery is not None
 
 
 def test_every_flag_without_effect_is_said_to_have_none() -> None:

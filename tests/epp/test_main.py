@@ -124,6 +124,8 @@ async def test_a_command_that_is_none_is_said_to_be_none() -> None:
 class Failing:
     """A picker that fails while it serves."""
 
+    ready_line = "ready"
+
     def __init__(self, error: Exception) -> None:
         self.error = error
 

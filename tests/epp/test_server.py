@@ -15,7 +15,6 @@ from aiohttp import web
 from grpc import aio
 
 from discovery import DiscoveryError
-from epp.config.problems import ConfigError
 from epp.config.settings import HEALTH_FAILURES, HEALTH_INTERVAL, Settings, TransportKind
 from epp.ext_proc.protocol import SUBSET_NAMESPACE
 from epp.request.control_headers import SCORES, SUBSET
@@ -24,7 +23,8 @@ from epp.wire import certificate
 from epp.wire.certificate import CertificateError
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from epp.wire.transport import ListenError
+from runtime.config.problems import ConfigError
+from runtime.serving.sockets import ListenError
 
 TRANSPORTS = pytest.mark.parametrize("transport", list(TransportKind))
 PROMPT = json.dumps({"model": "m", "prompt": "hello"}).encode()

@@ -10,7 +10,7 @@ import pytest
 from epp.config.catalogue import PLUGINS
 from epp.config.go_plugins import GO_ONLY
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
-from epp.config.problems import ConfigError, did_you_mean
+from runtime.config.problems import ConfigError
 
 GO_TYPES = (Path(__file__).parent / "go_plugin_types.txt").read_text().split()
 """llm-d-router, cmd/epp/runner/runner.go, August 2026."""
@@ -183,10 +183,3 @@ def test_one_problem_is_one_line() -> None:
     assert "\n" not in str(caught.value)
     (problem,) = caught.value.problems
     assert (problem.line, str(problem)) == (4, str(caught.value))
-
-
-def test_the_nearest_name_is_offered_or_all_of_them() -> None:
-    assert did_you_mean("quue", ("queue", "kv")) == "did you mean 'queue'?"
-    assert did_you_mean("zzz", ("queue", "kv")) == "there are: kv, queue"
-    assert did_you_mean("zzz", ()) == "there are: none"
-    assert did_you_mean("q" * 1_000_000, ("queue",)) == "there are: queue"

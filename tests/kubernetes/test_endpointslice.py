@@ -6,8 +6,7 @@ import pytest
 
 from discovery import Candidate, Instance, InstanceStatus
 from discovery.kubernetes.endpointslice import SliceReading, written
-from discovery.kubernetes.versions import age, is_older
-from discovery.kubernetes.wire import EndpointSlice, decode_list, decode_status
+from discovery.kubernetes.wire import EndpointSlice, age, decode_list, decode_status, is_older
 from tests.kubernetes.shown import (
     DRAINING,
     NOT_READY,

@@ -34,4 +34,4 @@ async def serve() -> AsyncIterator[Serve]:
 
     yield started
     for server in servers:
-        await server.stop()
+        await server.aclose()

@@ -115,7 +115,7 @@ async def test_a_server_that_stops_is_not_kept_by_held_gets_once_the_instance_le
     async with served(ContractApp(contract)) as url:
         get = asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document)))
         await eventually(lambda: contract.held == 1)
-        contract.release()
+        contract.unbind()
         async with await asyncio.wait_for(get, 20) as response:
             assert response.headers["Instance-Status"] == "draining"
 

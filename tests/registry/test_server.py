@@ -132,8 +132,8 @@ async def test_stopping_ends_held_gets(
     url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
     get = asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document)))
     await asyncio.sleep(0.05)
-    contract.release()
-    await asyncio.wait_for(server.stop(), 20)
+    contract.unbind()
+    await asyncio.wait_for(server.aclose(), 20)
     async with await asyncio.wait_for(get, 20) as response:
         assert (response.status, response.headers["Instance-Status"]) == (200, "draining")
     with pytest.raises(aiohttp.ClientConnectionError):
@@ -195,7 +195,7 @@ async def test_tls(client: aiohttp.ClientSession, document: PublishedDocument, t
         async with client.get(f"https://127.0.0.1:{port}/metadata", ssl=trusted) as response:
             assert response.status == 200
     finally:
-        await server.stop()
+        await server.aclose()
 
 
 async def test_a_taken_port_says_so(document: PublishedDocument) -> None:
@@ -232,7 +232,7 @@ def test_a_contract_answers_for_one_instance_at_a_time(document: PublishedDocume
     contract = bound(document)
     with pytest.raises(RegistrationError, match="already answers for instance 'decode-1'"):
         contract.bind(PublishedDocument.of("decode-2", "life1"))
-    contract.release()
+    contract.unbind()
     contract.bind(PublishedDocument.of("decode-2", "life1"))
 
 

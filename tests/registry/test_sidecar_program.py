@@ -72,6 +72,34 @@ async def test_the_program_registers_drains_and_leaves(
     assert not list(tmp_path.glob("root/dynamo/vllm/vllm-0*"))
 
 
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_cuts_the_drain_short_and_the_registration_is_removed(
+    server: ModelServer, tmp_path: Path, second: signal.Signals
+) -> None:
+    (tmp_path / "root").mkdir(mode=0o700)
+    where = ("--discovery", f"file://{tmp_path / 'root'}", "--instance-id", "vllm-0")
+    process = await asyncio.create_subprocess_exec(
+        *command("--server", server.url, "--drain-timeout", "60m", *where), stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stderr is not None
+    log = process.stderr
+    try:
+        async with asyncio.timeout(60):
+            while b"ready" not in await log.readline():
+                pass
+            process.send_signal(signal.SIGTERM)
+            while b"draining" not in await log.readline():
+                pass
+            process.send_signal(second)
+            await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0
+    assert not list(tmp_path.glob("root/dynamo/vllm/vllm-0*"))
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_told_to_stop_while_its_id_is_not_free_yet_it_stops_at_once(
     tmp_path: Path, number: signal.Signals

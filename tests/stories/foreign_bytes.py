@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("runtime", "discovery", "registry", "epp", "dispatcher")
+PACKAGES = ("adsum", "runtime", "discovery", "registry", "epp", "dispatcher")
 METHODS = ("fullmatch", "match", "search", "findall", "finditer", "sub", "split")
 _COLLECTIONS = ("dict", "list", "set", "deque", "OrderedDict", "defaultdict", "Counter")
 

@@ -63,6 +63,6 @@ def test_a_misspelt_status_is_an_error(tmp_path: Path) -> None:
     assert all("set_ready" in error for error in errors)
 
 
-@pytest.mark.parametrize("package", ["runtime", "discovery", "registry", "epp", "dispatcher"])
+@pytest.mark.parametrize("package", ["adsum", "runtime", "discovery", "registry", "epp", "dispatcher"])
 def test_every_package_says_that_it_is_typed(package: str) -> None:
     assert (ROOT / package / "py.typed").is_file()

@@ -54,7 +54,7 @@ class PodRegistry:
         if self._inner is not None:
             await self._inner.aclose()
         for server in self._serving:
-            await server.stop()
+            await server.aclose()
 
     async def _open(self, key: ComponentKey) -> MembershipRegistry:
         labels = {NAMESPACE_LABEL: key.namespace, COMPONENT_LABEL: key.component}

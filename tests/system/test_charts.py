@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from discovery.kubernetes.rbac import GET_SERVICES, LIST_PODS, LIST_SLICES, Right
+from discovery.kubernetes.refusal import GET_SERVICES, LIST_PODS, LIST_SLICES, Right
 from discovery.kubernetes.selection import ServiceSelection
 from discovery.source import ComponentKey
 from epp.config.flags import parse as parse_epp_flags
@@ -265,12 +265,12 @@ def test_there_is_time_to_drain() -> None:
 
 
 def test_the_sidecar_takes_its_arguments() -> None:
-    from registry.__main__ import _parser
+    from registry.__main__ import build_parser
 
     metadata = {"model": {"name": "m"}}
     sidecar = {"enabled": True, "image": "a", "metadata": metadata, "modelsPath": ""}
     objects = render("worker", {**IMAGE, "sidecar": sidecar, "engine": "vllm"})
-    options = _parser().parse_args(container(objects, "registry")["args"])
+    options = build_parser().parse_args(container(objects, "registry")["args"])
     assert (options.component, str(options.server), options.port) == ("decode", "http://127.0.0.1:8000", 8080)
     assert (options.models_path, options.engine) == ("", "vllm")
     ((name, text),) = one(objects, "ConfigMap")["data"].items()

@@ -22,7 +22,7 @@ from discovery.kubernetes import (
     ServiceSelection,
     Timings,
 )
-from discovery.kubernetes.rbac import GET_SERVICES, LIST_PODS, LIST_SLICES, Right
+from discovery.kubernetes.refusal import GET_SERVICES, LIST_PODS, LIST_SLICES, Right
 from registry import Contract, InstanceHandle
 from registry.kubernetes.membership import KubernetesMembership, ServiceCheck
 from registry.kubernetes.pod_service import LIST_SERVICES

@@ -23,7 +23,7 @@ async def work(url: str, environment: dict[str, str]) -> None:
         handle.set_ready("ready")
         print("ready", flush=True)
         await anyio.to_thread.run_sync(sys.stdin.read)
-    await server.stop()
+    await server.aclose()
 
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ A request is waiting (pending or delayed), or claimed, or it has a result. Nothi
 
 from collections import Counter, deque
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from dispatcher.broker.memory.entry import Entry, EntryListener
 from dispatcher.broker.memory.order import FairOrder, QueuePosition, Timeline
 from dispatcher.broker.memory.results import ResultShelf
 from dispatcher.broker.message import (
@@ -32,6 +32,35 @@ from dispatcher.broker.validation import (
     error_payload,
     past,
 )
+
+
+class EntryListener(Protocol):
+    """Who is told what happened in a book."""
+
+    def claimable(self) -> None:
+        """Something may be claimable, now or at another time than before."""
+
+    def done(self) -> None:
+        """There is one more result."""
+
+    def cancelled(self, owner: str, fence: str) -> None:
+        """A claim's request was cancelled."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """A request that has no result yet. `until_ms`: the end of its delay or of its lease."""
+
+    place: QueuePosition
+    request: Request
+    state: State = State.PENDING
+    delivery: int = 0
+    attempt: int = 0
+    lapses: int = 0
+    fence: str = ""
+    owner: str = ""
+    charge: float = 0.0
+    until_ms: int = 0
 
 
 class QueueBook:
@@ -108,8 +137,8 @@ class QueueBook:
         """As `dispatcher.broker.queue.Queue.retry`; said again it is True again."""
         entry = self._held(claim)
         if entry is None:
-            return self._given_back(claim)
-        self._leave_claim(entry)
+            return self._released(claim)
+        self._drop_claim(entry)
         self._counts["retries"] += 1
         if delay_ms <= 0:
             self._let_in(entry)
@@ -124,8 +153,8 @@ class QueueBook:
         """As `dispatcher.broker.queue.Queue.release`; said again it is True again."""
         entry = self._held(claim)
         if entry is None:
-            return self._given_back(claim)
-        self._leave_claim(entry)
+            return self._released(claim)
+        self._drop_claim(entry)
         entry.delivery -= 1
         entry.attempt -= not sent
         self._let_in(entry, credit=entry.charge)
@@ -203,7 +232,7 @@ class QueueBook:
             return None
         return entry
 
-    def _given_back(self, claim: Claim) -> bool:
+    def _released(self, claim: Claim) -> bool:
         entry = self._entries.get(_number(claim))
         return entry is not None and entry.state is not State.CLAIMED and entry.fence == claim.fence
 
@@ -220,7 +249,7 @@ class QueueBook:
             self._entries[number].until_ms = latest
             self._leases.add(latest, number)
 
-    def _leave_claim(self, entry: Entry) -> None:
+    def _drop_claim(self, entry: Entry) -> None:
         self._leases.discard(entry.until_ms, entry.place.number)
 
     def _let_in(self, entry: Entry, credit: float = 0.0) -> None:
@@ -230,7 +259,7 @@ class QueueBook:
         self._listener.claimable()
 
     def _lapse(self, entry: Entry, now: int) -> None:
-        self._leave_claim(entry)
+        self._drop_claim(entry)
         entry.fence = ""
         entry.lapses += 1
         entry.state = State.DELAYED  # in no order any more

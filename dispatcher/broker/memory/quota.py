@@ -38,7 +38,7 @@ class MemoryQuotas:
                 places = self._ends.setdefault((grant.key, grant.quota.mode), {})
                 places[grant.id] = self._clock_ms() + _lasts(grant.quota)
 
-    async def give_back(self, grant: Grant, *, used: bool) -> None:
+    async def release(self, grant: Grant, *, used: bool) -> None:
         if grant.quota.mode is QuotaMode.RATE and used:
             return
         places = self._ends.get((grant.key, grant.quota.mode), {})

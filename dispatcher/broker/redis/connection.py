@@ -17,7 +17,7 @@ from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import TimeoutError as LateError
 
 from dispatcher.broker.queue import QueueError
-from dispatcher.config.os_reason import os_reason
+from runtime.os_reason import os_reason
 
 ANSWERS_WITHIN: Final = 5.0
 """Seconds after which a broker that says nothing counts as away."""

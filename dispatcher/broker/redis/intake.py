@@ -24,6 +24,7 @@ from dispatcher.broker.redis.go_message import GoMessage, Malformed, parse
 from dispatcher.broker.redis.scripting import QueueScripts
 from dispatcher.broker.result_lists import ANY, ResultLists
 from dispatcher.broker.validation import counted_as
+from runtime.tasks import BackgroundTasks
 
 POLL: Final = 0.1
 """Seconds between two looks at an empty sorted set."""
@@ -70,7 +71,7 @@ class GoIntake:
         """Why nothing comes in; empty while it does."""
         self._cursor: bytes | int = 0
         self._quiet_until = 0.0
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks()
 
     async def __aenter__(self) -> Self:
         with as_queue_errors(self._place):
@@ -80,15 +81,13 @@ class GoIntake:
                 f"the broker at {self._place} is a cluster: {self._source.key!r} and the keys beside it lie in other "
                 "slots than the queue; an intake needs a Redis that is not clustered"
             )
-        self._task = asyncio.create_task(self._run())
+        self._tasks.start(self._run(), f"intake {self._queue}")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._tasks.aclose()
 
     async def _run(self) -> None:
         pause = POLL

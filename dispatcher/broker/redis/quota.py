@@ -66,7 +66,7 @@ class RedisQuotas:
         leased = (one for one in grants if one.quota.mode is QuotaMode.CONCURRENCY and one.id in self._held)
         await asyncio.gather(*(self._trips.ask(_words("heartbeat", grant)) for grant in leased))
 
-    async def give_back(self, grant: Grant, *, used: bool) -> None:
+    async def release(self, grant: Grant, *, used: bool) -> None:
         """As `dispatcher.broker.quota.Quotas`; while the broker is away it raises QueueError, and tells it later."""
         self._held.discard(grant.id)
         if grant.quota.mode is QuotaMode.CONCURRENCY or not used:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from dispatcher.broker.queue import QueueError
+from runtime.tasks import cancel_and_wait
 
 BATCH: Final = 256
 """Operations of one round trip."""
@@ -50,11 +51,10 @@ class RoundTrips:
         self._work.set()
         if (task := self._task) is None:
             return
-        await asyncio.wait([task], timeout=CLOSING)
-        task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled() and (fault := task.exception()) is not None:
-            raise fault
+        done, _ = await asyncio.wait([task], timeout=CLOSING)
+        await cancel_and_wait(task)
+        for one in done:
+            one.result()
 
     async def ask(self, words: Words, *, lasting: bool = False, undo: Undo | None = None) -> Answer:
         """The answer; QueueError when there is none, ValueError for a word that no broker takes.

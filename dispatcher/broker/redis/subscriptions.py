@@ -14,6 +14,7 @@ from redis.exceptions import ConnectionError as LostError
 from redis.exceptions import RedisError
 
 from dispatcher.broker.wake_up import Changes
+from runtime.tasks import BackgroundTasks
 
 AGAIN: Final = 0.2
 """Seconds between attempts to listen again."""
@@ -44,10 +45,10 @@ class Subscriptions:
         self._client = client
         self._channels = {name: _Channel(what) for name, what in hear.items()}
         self._pubsub: PubSub | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks()
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._run())
+        self._tasks.start(self._run(), "subscriptions")
         for channel in list(self._channels.values()):
             await channel.changes.wait(STANDS_WITHIN, 0)
         return self
@@ -55,9 +56,7 @@ class Subscriptions:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._tasks.aclose()
 
     def changes(self, name: str) -> Changes:
         """Of a channel that was there from the start."""

@@ -108,6 +108,11 @@ class PrefixIndex:
             mask = longer
         return few if many is None else many
 
+    def held(self, chain: Sequence[int], key: Key) -> int:
+        """How many blocks one endpoint holds from the chain's beginning on."""
+        holdings = self._holdings.get(key)
+        return self._end(chain, 0, holdings.bit) if chain and holdings is not None else 0
+
     def record(
         self, chain: Sequence[int], key: Key, capacity: int, lengths: Sequence[int] | None = None
     ) -> None:

@@ -68,33 +68,40 @@ class PrefixCacheProducer:
             start = end * size
         request.prefixes[self] = PrefixChain(blocks, self.block_tokens, units, cuts.ends, cuts.lengths)
 
-    def picked(self, request: InferenceRequest, endpoint: Endpoint) -> None:
-        """The worker will have the prompt in its cache, unless the request fails."""
-        prefix = request.prefixes.get(self)
-        if prefix is not None:
-            capacity = self._sizes.get(endpoint.key, self.capacity)
-            claim = self.index.claim(prefix.blocks, endpoint.key, capacity, prefix.lengths)
-            prefix.claim = (endpoint.key, claim)
-
-    def served(self, request: InferenceRequest, endpoint: Endpoint) -> None:
-        """The worker has the prompt in its cache from now on."""
+    def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
+        """The workers will have the prompt in their caches, unless the request fails."""
         prefix = request.prefixes.get(self)
         if prefix is None:
             return
-        capacity = self._sizes.get(endpoint.key, self.capacity)
-        if prefix.claim is not None and prefix.claim[0] == endpoint.key:
-            key, claim = prefix.claim
-            self.index.confirm(prefix.blocks, key, claim, capacity, prefix.lengths)
-        else:
-            self.failed(request)
-            self.index.record(prefix.blocks, endpoint.key, capacity, prefix.lengths)
+        for endpoint in endpoints:
+            key = endpoint.key
+            if key not in prefix.claims:
+                capacity = self._sizes.get(key, self.capacity)
+                prefix.claims[key] = self.index.claim(prefix.blocks, key, capacity, prefix.lengths)
+
+    def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
+        """The workers have the prompt in their caches from now on."""
+        prefix = request.prefixes.get(self)
+        if prefix is None:
+            return
+        keys = [endpoint.key for endpoint in endpoints]
+        confirmed = {key: prefix.claims.pop(key) for key in keys if key in prefix.claims}
+        self.failed(request)
+        for key in dict.fromkeys(keys):
+            capacity, claim = self._sizes.get(key, self.capacity), confirmed.get(key)
+            if claim is None:
+                self.index.record(prefix.blocks, key, capacity, prefix.lengths)
+            else:
+                self.index.confirm(prefix.blocks, key, claim, capacity, prefix.lengths)
 
     def failed(self, request: InferenceRequest) -> None:
         """What the pick had added goes; what was known before stays."""
         prefix = request.prefixes.get(self)
-        if prefix is not None and prefix.claim is not None:
-            key, claim = prefix.claim
+        if prefix is None:
+            return
+        for key, claim in prefix.claims.items():
             self.index.withdraw(prefix.blocks, key, claim)
+        prefix.claims.clear()
 
     def sized(self, endpoint: Endpoint, tokens: int) -> None:
         """Believe no more of it than it has room for."""
@@ -125,6 +132,7 @@ class PrefixCacheScorer:
     length_scale: int = 8192
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores:
+        """As `epp.scheduling.prefix.match` tells it of one endpoint."""
         prefix = request.prefixes.get(self.producer)
         if prefix is None:
             return {}

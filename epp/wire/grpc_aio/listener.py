@@ -40,11 +40,11 @@ class GrpcListener:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.stop(None)
+        await self.drain(None)
 
-    async def stop(self, grace: float | None) -> None:
+    async def drain(self, timeout: float | None) -> None:
         if self._server is not None:
-            await self._server.stop(grace)
+            await self._server.stop(timeout)
 
     def _add_port(self, server: aio.Server) -> int:
         place = self._place

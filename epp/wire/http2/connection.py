@@ -73,7 +73,7 @@ class Connection:
         """The beginning of an incomplete frame. A caller that prepends it to the next read sets it to b"" first."""
         self.greeted = False
         self._announced = False
-        self.peer_leaves = False
+        self.peer_drains = False
         self.failed: str | None = None
         """Why the connection failed; None while it has not."""
         self._handlers: dict[int, Callable[[int, int, bytes], None]] = {
@@ -103,7 +103,7 @@ class Connection:
         """Whether the connection can be closed: it failed, or one side sent GOAWAY and every stream is answered."""
         if self.failed is not None:
             return True
-        return (self._incoming.refusing or self.peer_leaves) and not self.streams.unanswered
+        return (self._incoming.refusing or self.peer_drains) and not self.streams.unanswered
 
     def receive(self, data: bytes | memoryview) -> None:
         """Process bytes from the peer, split at any point. A fault of the peer ends the connection; `take` then returns a GOAWAY.
@@ -151,28 +151,28 @@ class Connection:
         self.outgoing.write(goaway(self.streams.last, code, reason))
         self.lose(reason)
 
-    def leave(self) -> None:
+    def drain(self) -> None:
         """Send a first GOAWAY, which refuses no stream yet, and a PING (RFC 9113 6.8).
 
-        Streams that the peer opened before it read the GOAWAY are served. Its answer to the PING triggers `leave_now`.
+        Streams that the peer opened before it read the GOAWAY are served. Its answer to the PING triggers `refuse_streams`.
         """
         if not self._announced:
             self._announced = True
             self.outgoing.write(goaway(LARGEST_WINDOW, Http2ErrorCode.NO_ERROR) + frame(PING, 0, 0, _LEAVING))
 
-    def leave_now(self) -> None:
+    def refuse_streams(self) -> None:
         """Refuse new streams from now on."""
         self._announced = True
         if not self._incoming.refusing:
             self._incoming.refusing = True
             self.outgoing.write(goaway(self.streams.last, Http2ErrorCode.NO_ERROR))
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """Refuse new streams and end the open ones."""
-        self.leave_now()
+        self.refuse_streams()
         for stream in list(self.streams.open.values()):
             if not stream.us_done:
-                stream.receiver.stop()
+                stream.receiver.close()
 
     def _advance(self) -> None:
         """Send what waits for window, then return window to streams whose peer has read."""
@@ -264,7 +264,7 @@ class Connection:
         if not flags & ACK:
             self.outgoing.write(frame(PING, ACK, 0, payload))
         elif payload == _LEAVING and self._announced:
-            self.leave_now()
+            self.refuse_streams()
 
     def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
         if stream_id:
@@ -272,7 +272,7 @@ class Connection:
         if len(payload) < 8:
             raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, "a GOAWAY is 8 bytes at least")
         self._incoming.idle_talk()
-        self.peer_leaves = True
+        self.peer_drains = True
 
     def _on_window(self, flags: int, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:

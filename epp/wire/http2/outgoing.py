@@ -122,7 +122,7 @@ class Outgoing:
     def drop(self, stream: Stream) -> None:
         """Discard what waits."""
         if stream.waiting:
-            self._memory.give_back(stream.waiting_size)
+            self._memory.release(stream.waiting_size)
             del self.waiting[stream.id]
             stream.waiting.clear()
             stream.waiting_size = 0
@@ -191,7 +191,7 @@ class Outgoing:
             return
         self._data(stream, _taken(stream.waiting, size), size)
         stream.waiting_size -= size
-        self._memory.give_back(size)
+        self._memory.release(size)
         if stream.waiting:
             return
         del self.waiting[stream.id]

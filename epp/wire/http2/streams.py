@@ -27,7 +27,7 @@ class Receiver(Protocol):
     def done(self) -> None:
         """The whole answer is sent."""
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """The server shuts down: end the stream now."""
 
 
@@ -48,7 +48,7 @@ class Nobody:
     def done(self) -> None:
         """Ignored."""
 
-    def stop(self) -> None: ...
+    def close(self) -> None: ...
 
 
 NOBODY: Final = Nobody()

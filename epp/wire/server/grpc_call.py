@@ -158,12 +158,12 @@ class Call:
 
     def lost(self, cause: str) -> None:
         self.finished = True
-        self._close(cause)
+        self._release(cause)
 
     def done(self) -> None:
-        self._close(self.cause)
+        self._release(self.cause)
 
-    def stop(self) -> None:
+    def close(self) -> None:
         if not self.finished:
             self.handler.fault(StatusError(GrpcStatus.UNAVAILABLE, "the picker stops"))
 
@@ -182,14 +182,14 @@ class Call:
             except Rejection as rejection:
                 raise StatusError(GrpcStatus.RESOURCE_EXHAUSTED, rejection.message) from rejection
         else:
-            self._memory.give_back(-more)
+            self._memory.release(-more)
         self._held += more
 
-    def _close(self, cause: str) -> None:
+    def _release(self, cause: str) -> None:
         if self.timer is not None:
             self.timer.cancel()
         if self._held:
-            self._memory.give_back(self._held)
+            self._memory.release(self._held)
             self._held = 0
         handler, self.handler = (
             self.handler,

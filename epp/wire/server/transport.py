@@ -93,7 +93,7 @@ class Http2Listener:
         self.port = place.port
         self.peers: set[_Peer] = set()
         self.buffer = memoryview(bytearray(READ_SIZE))
-        self.stopping = False
+        self.draining = False
         self._empty = asyncio.Event()
         self._acceptor: Acceptor | None = None
 
@@ -121,20 +121,20 @@ class Http2Listener:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.stop(None)
+        await self.drain(None)
 
-    async def stop(self, grace: float | None) -> None:
+    async def drain(self, timeout: float | None) -> None:
         if self._acceptor is None:
             return
-        self.stopping = True
-        self._acceptor.stop()
-        if grace:
+        self.draining = True
+        self._acceptor.close()
+        if timeout:
             for peer in list(self.peers):
-                peer.leave()
-            if await self._emptied(grace):
+                peer.drain()
+            if await self._emptied(timeout):
                 return
         for peer in list(self.peers):
-            peer.stop()
+            peer.close()
         if not await self._emptied(ANNOUNCED):
             for peer in list(self.peers):
                 peer.abort()
@@ -187,8 +187,8 @@ class _Peer(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=HIGH_WATER)
         self._timer = self._loop.call_later(GREETING, self._greet_or_go)
         self._write()
-        if self._listener.stopping:
-            self.stop()
+        if self._listener.draining:
+            self.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """All peers are read into one buffer, one after the other; what is no whole frame yet stands before the rest.
@@ -230,16 +230,16 @@ class _Peer(asyncio.BufferedProtocol):
         self._transport.resume_reading()
         self._write()
 
-    def leave(self) -> None:
+    def drain(self) -> None:
         """Let what is under way end, take no new streams once the peer has heard it."""
-        self._connection.leave()
-        self._loop.call_later(ANNOUNCED, self._leave_now)
+        self._connection.drain()
+        self._loop.call_later(ANNOUNCED, self._refuse_streams)
         self._write()
 
-    def stop(self) -> None:
-        self._connection.stop()
+    def close(self) -> None:
+        self._connection.close()
         self._write()
-        self._close()
+        self._close_transport()
 
     @property
     def idle_since(self) -> float | None:
@@ -250,9 +250,9 @@ class _Peer(asyncio.BufferedProtocol):
         """At once, whatever is not written."""
         self._transport.abort()
 
-    def _leave_now(self) -> None:
+    def _refuse_streams(self) -> None:
         if self in self._listener.peers:
-            self._connection.leave_now()
+            self._connection.refuse_streams()
             self._write()
 
     def _soon(self) -> None:
@@ -268,19 +268,19 @@ class _Peer(asyncio.BufferedProtocol):
         while not self._blocked and (written := connection.take()):
             self._transport.write(written)
         if connection.over and connection.failed is None:
-            self._close_soon()
+            self._close_transport_soon()
         elif connection.over:
-            self._close()
+            self._close_transport()
 
-    def _close_soon(self) -> None:
+    def _close_transport_soon(self) -> None:
         """A peer that has read a GOAWAY goes by itself. One that is closed upon may throw away what it has not looked at,
         as grpc's client does.
         """
         if not self._expected_to_go:
             self._expected_to_go = True
-            self._loop.call_later(ANNOUNCED, self._close)
+            self._loop.call_later(ANNOUNCED, self._close_transport)
 
-    def _close(self) -> None:
+    def _close_transport(self) -> None:
         """Say what is left and that it was all, then read until the peer has done so too.
 
         A socket that is closed while something is unread is reset, and a peer that is told so by a write of its own may

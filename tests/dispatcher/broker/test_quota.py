@@ -49,7 +49,7 @@ async def test_two_places_a_third_is_refused_until_one_comes_back(replicas: tupl
     assert "quota of a" in refusal.reason
     granted(await other.take("b", PLACES))  # another tenant's is another
     waiting = asyncio.create_task(other.wait(30, seen=refusal.seen))
-    await one.give_back(first, used=True)
+    await one.release(first, used=True)
     await asyncio.wait_for(waiting, 20)
     granted(await other.take("a", PLACES))
     refused(await one.take("a", PLACES))
@@ -76,8 +76,8 @@ async def test_20_giving_back_twice_frees_one_place(replicas: tuple[Quotas, Quot
     one, other = replicas
     first = granted(await one.take("a", PLACES))
     granted(await other.take("a", PLACES))
-    await one.give_back(first, used=True)
-    await one.give_back(first, used=True)
+    await one.release(first, used=True)
+    await one.release(first, used=True)
     await one.heartbeat([])
     granted(await one.take("a", PLACES))
     refused(await other.take("a", PLACES))
@@ -93,7 +93,7 @@ async def test_two_starts_in_any_window(replicas: tuple[Quotas, Quotas]) -> None
             answer = await quotas.take("a", RATE)
             if isinstance(answer, Grant):
                 starts.append((before, time.monotonic()))
-                await quotas.give_back(answer, used=True)
+                await quotas.release(answer, used=True)
             else:
                 assert answer.until_ms is not None
                 assert answer.until_ms - await quotas.now_ms() <= 1000
@@ -108,5 +108,5 @@ async def test_a_start_that_was_not_used_does_not_count(replicas: tuple[Quotas, 
     first = granted(await one.take("a", RATE))
     granted(await other.take("a", RATE))
     refused(await other.take("a", RATE))
-    await one.give_back(first, used=False)
+    await one.release(first, used=False)
     granted(await other.take("a", RATE))

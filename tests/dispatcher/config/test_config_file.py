@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dispatcher.config.config_error import DispatcherConfigError
 from dispatcher.config.config_file import Config, read_config
+from runtime.config.problems import ConfigError
 
 TARGET = {"name": "pool", "url": "http://gateway:8080/base/"}
 QUEUE = {"name": "batch", "target": "pool", "gate": {"type": "constant"}}
@@ -112,7 +112,7 @@ def test_secrets_come_from_the_environment_and_are_not_shown() -> None:
     ],
 )  # fmt: skip
 def test_what_is_not_sound(document: Any, said: str) -> None:
-    with pytest.raises(DispatcherConfigError) as caught:
+    with pytest.raises(ConfigError) as caught:
         read(document)
     assert said in str(caught.value)
     assert "secret" not in str(caught.value)
@@ -120,7 +120,7 @@ def test_what_is_not_sound(document: Any, said: str) -> None:
 
 @pytest.mark.parametrize("text", ["broker: [", "a: b: c", "&a [*a]", "- x", "", "\x00"])
 def test_what_is_no_yaml_mapping(text: str) -> None:
-    with pytest.raises(DispatcherConfigError):
+    with pytest.raises(ConfigError):
         read_config(text, {})
 
 
@@ -133,7 +133,7 @@ def test_what_is_no_yaml_mapping(text: str) -> None:
     ],
 )
 def test_a_file_that_is_no_yaml_is_not_quoted(text: str) -> None:
-    with pytest.raises(DispatcherConfigError, match=r"not YAML: .*line \d+") as caught:
+    with pytest.raises(ConfigError, match=r"not YAML: .*line \d+") as caught:
         read_config(text, {})
     assert "s3cret" not in str(caught.value)
 
@@ -144,9 +144,41 @@ def test_what_is_counted_at_one_target_is_counted_in_one_unit() -> None:
         return {**QUEUE, "name": name, "gate": {"type": "endpoint-scrape", "params": params}}
 
     read({**SOUND, "queues": [scrape("a", "bytes"), scrape("b", "bytes"), QUEUE]})
-    with pytest.raises(DispatcherConfigError, match="by 'a' in bytes and by 'b' in requests"):
+    with pytest.raises(ConfigError, match="by 'a' in bytes and by 'b' in requests"):
         read({**SOUND, "queues": [scrape("a", "bytes"), scrape("b", "requests")]})
 
 
 def test_weights_and_numbers_of_yaml() -> None:
     assert read(queue(weights={"a": 3})).queues[0].weights == {"a": 3.0}
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    document = {
+        "broker": "redis://r",
+        "targets": [{**TARGET, "url": "x", "concurency": 1}, {"url": "http://x"}],
+        "queues": [{**QUEUE, "lease": "60s"}],
+        "brokr": 1,
+    }
+    with pytest.raises(ConfigError) as caught:
+        read(document)
+    assert [problem.place for problem in caught.value.problems] == [
+        *("targets[0].url", "targets[0]", "targets[1].name", "queues[0].lease", ""),
+    ]
+    assert str(caught.value).startswith("5 problems:\n  targets[0].url: expected http://")
+
+
+def test_all_that_does_not_fit_together_is_told_at_once() -> None:
+    second = {**QUEUE, "gate": {"type": "constant", "params": {"a": 1, "b": 2}}, "path": "/admin"}
+    document = queue(target="other") | {"front_door": {"queue": "none"}}
+    document["queues"].append(second)
+    with pytest.raises(ConfigError) as caught:
+        read(document)
+    assert [problem.place for problem in caught.value.problems] == [
+        *("queues", "queues.batch.target", "queues.batch.gate.params", "queues.batch.gate.params"),
+        *("queues.batch.path", ""),
+    ]
+
+
+def test_tokens_are_not_shown() -> None:
+    door = {"queue": "batch", "tokens": {"a": "t0psecret"}}
+    assert "t0psecret" not in repr(read({**SOUND, "front_door": door}))

@@ -8,8 +8,9 @@ from dispatcher.broker.memory.broker import wall_clock_ms
 from dispatcher.broker.memory.ledger import MemoryLedger
 from dispatcher.broker.memory.quota import MemoryQuotas
 from dispatcher.gates.building import Surroundings, build_gate, meter_states
-from dispatcher.gates.catalogue import GATES, GateConfigError, parse_gate
+from dispatcher.gates.catalogue import GATES, parse_gate
 from dispatcher.gates.meter import Meters
+from runtime.config.problems import ConfigError
 from tests.dispatcher.gates.gate_tools import opened
 
 PROMETHEUS = {"url": "http://127.0.0.1:9", "pool": "pool"}
@@ -77,7 +78,7 @@ PAGE = {"url": "http://127.0.0.1:9/metrics", "metric": "load", "max_count_per_po
     ],
 )
 def test_14_what_is_wrong_is_an_error_that_says_what_could_stand_there(document: Any, said: str) -> None:
-    with pytest.raises(GateConfigError, match=said):
+    with pytest.raises(ConfigError, match=said):
         parse_gate(document, "gate")
 
 
@@ -113,12 +114,12 @@ async def test_14_a_closing_point_that_cannot_be_reached_is_an_error(
     if fits:
         build_gate(spec, around)
         return
-    with pytest.raises(GateConfigError, match=f"this process sends {workers} at most: it can never"):
+    with pytest.raises(ConfigError, match=f"this process sends {workers} at most: it can never"):
         build_gate(spec, around)
 
 
 async def test_14_certificates_that_are_none_are_an_error_at_start() -> None:
-    with pytest.raises(GateConfigError, match=r"gate.params.ca_file: no certificates there"):
+    with pytest.raises(ConfigError, match=r"gate.params.ca_file: no certificates there"):
         async with opened("prometheus-budget", {**PROMETHEUS, "ca_file": "/nowhere/ca.pem"}):
             pass
 

@@ -16,7 +16,7 @@ async def test_as_many_as_are_free_and_at_least_one() -> None:
     waiting = asyncio.create_task(slots.take(3))
     await asyncio.sleep(0)
     assert not waiting.done()
-    slots.give_back(1)
+    slots.release(1)
     assert await waiting == 1
     assert slots.taken == 5
 
@@ -29,11 +29,11 @@ async def test_first_come_first_served() -> None:
     async def wait(name: str) -> None:
         await slots.take(1)
         order.append(name)
-        slots.give_back(1)
+        slots.release(1)
 
     waiting = [asyncio.create_task(wait(name)) for name in "abc"]
     await asyncio.sleep(0)
-    slots.give_back(1)
+    slots.release(1)
     late = asyncio.create_task(wait("late"))
     await asyncio.gather(*waiting, late)
     assert order == ["a", "b", "c", "late"]
@@ -45,14 +45,14 @@ async def test_one_that_gives_up_passes_its_turn_on() -> None:
     await slots.take(1)
     first, second = asyncio.create_task(slots.take(1)), asyncio.create_task(slots.take(1))
     await asyncio.sleep(0)
-    slots.give_back(1)
+    slots.release(1)
     first.cancel()  # its turn had come, it had not run yet
     assert await second == 1
     third = asyncio.create_task(slots.take(1))
     await asyncio.sleep(0)
     third.cancel()
     await asyncio.wait([first, third])
-    slots.give_back(1)
+    slots.release(1)
     assert await slots.take(9) == 1
 
 
@@ -64,11 +64,11 @@ async def test_a_limit_that_changes() -> None:
     slots.limit = 4
     assert await waiting == 3
     slots.limit = 1
-    slots.give_back(3)
+    slots.release(3)
     again = asyncio.create_task(slots.take(1))
     await asyncio.sleep(0)
     assert not again.done()
-    slots.give_back(1)
+    slots.release(1)
     assert await again == 1
 
 
@@ -87,13 +87,13 @@ def test_never_more_than_there_are(steps: list[tuple[int, bool]], limit: int) ->
             await asyncio.sleep(0)
             assert slots.taken == sum(held) <= limit
             if release and held:
-                slots.give_back(held.pop())
+                slots.release(held.pop())
             elif release:
                 tasks[0].cancel()
         while any(not task.done() for task in tasks):
             await asyncio.sleep(0)
             if held:
-                slots.give_back(held.pop())
+                slots.release(held.pop())
         await asyncio.sleep(0)
         assert slots.taken == sum(held)
         for task in tasks:

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.problems import ConfigError
+from runtime.config.problems import ConfigError
 
 
 def load(given: str) -> PickerConfig:
@@ -50,11 +50,11 @@ schedulingProfiles:
 
 
 def test_merge_keys_and_exponents_are_read_as_in_go() -> None:
-    assert [one.weight for one in load(MERGING).profile.scorers] == [10.0, 0.25, 10.0]
+    assert [one.weight for one in load(MERGING).scheduler.profiles["default"].scorers] == [10.0, 0.25, 10.0]
 
 
 def test_what_only_begins_like_a_number_is_a_text() -> None:
     head = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
-    assert load(head + "plugins: [{type: queue-scorer, name: 1e1-x}]").profile.scorers
+    assert load(head + "plugins: [{type: queue-scorer, name: 1e1-x}]").scheduler.profiles["default"].scorers
     with pytest.raises(ConfigError, match="valid string, found 10"):
         load(head + "plugins: [{type: queue-scorer, name: 1e1}]")

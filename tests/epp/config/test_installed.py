@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.problems import ConfigError
 from epp.config.validate import validate
+from epp.scheduling.profile import SchedulerProfile
+from runtime.config.problems import ConfigError
 from tests.installed_package import install, see
 
 MODULE = """\
@@ -62,13 +63,24 @@ class NoteScorer:
         return {}
 
 
+class TwoProfiles:
+    def check(self, profiles):
+        if not {"first", "second"} <= set(profiles):
+            raise ValueError("acme-two-profiles needs the profiles first and second")
+
+    def pick(self, request, profiles, results):
+        return () if results else ("first", "second")
+
+    def result(self, request, results): ...
+
+
 class LastPicker:
     def pick(self, scores, k):
         return np.arange(len(scores))[::-1][:k]
 
 
 def quarrelsome(given, context):
-    raise ValueError("bestZone 'mars' is not on this planet")
+    raise ValueError("bestZone 'mars' is not\\n  on this planet")
 
 
 def broken(given, context):
@@ -85,6 +97,7 @@ NOTED = PluginDeclaration(
     reads_metrics=False,
 )
 LAST = PluginDeclaration(role=Role.PICKER, build=lambda given, context: LastPicker())
+TWO = PluginDeclaration(role=Role.HANDLER, build=lambda given, context: TwoProfiles())
 QUARRELSOME = PluginDeclaration(role=Role.SCORER, parameters=ZoneParameters, build=quarrelsome)
 BROKEN = PluginDeclaration(role=Role.SCORER, build=broken)
 SCORELESS = PluginDeclaration(role=Role.SCORER, build=lambda given, context: Halves())
@@ -99,6 +112,7 @@ TYPES = {
     "acme-notes": "NOTES",
     "acme-note-scorer": "NOTED",
     "acme-last-picker": "LAST",
+    "acme-two-profiles": "TWO",
     "acme-quarrelsome": "QUARRELSOME",
     "acme-broken": "BROKEN",
     "acme-scoreless": "SCORELESS",
@@ -119,6 +133,11 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     return lambda plugins: load_config(_document(plugins), rng=random.Random(1))
 
 
+def only_profile(config: PickerConfig) -> SchedulerProfile:
+    [profile] = config.scheduler.profiles.values()
+    return profile
+
+
 def _document(plugins: str) -> str:
     head = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n"
     return head + textwrap.dedent(plugins)
@@ -131,10 +150,10 @@ def test_each_kind_takes_its_place_in_the_profile(load: Load) -> None:
         - {type: acme-note-scorer, name: noted}
         - {type: acme-last-picker}
         """)
-    profile = config.profile
+    [profile] = config.scheduler.profiles.values()
     assert [type(one).__name__ for one in profile.filters] == ["Halves"]
     assert [type(one.scorer).__name__ for one in profile.scorers] == ["ZoneScorer", "NoteScorer"]
-    assert [type(one).__name__ for one in profile.producers] == ["Notes"]
+    assert [type(one).__name__ for one in config.scheduler.producers] == ["Notes"]
     assert type(profile.picker).__name__ == "LastPicker"
     assert config.steps == (
         "filter acme-halves of acme 1.0",
@@ -145,26 +164,47 @@ def test_each_kind_takes_its_place_in_the_profile(load: Load) -> None:
 
 
 def test_stale_numbers_count_where_a_scorer_reads_metrics(load: Load) -> None:
-    assert load("- {type: acme-note-scorer}").profile.staleness is None
-    assert load("- {type: acme-zone-scorer, parameters: {bestZone: a}}").profile.staleness == 2.0
+    assert only_profile(load("- {type: acme-note-scorer}")).staleness is None
+    assert only_profile(load("- {type: acme-zone-scorer, parameters: {bestZone: a}}")).staleness == 2.0
 
 
 def test_a_producer_is_one_object_for_all_who_name_it_wherever_it_stands(load: Load) -> None:
-    profile = load("""\
+    scheduler = load("""\
         - {type: acme-note-scorer, name: one, parameters: {notes: mine}}
         - {type: acme-note-scorer, name: two, parameters: {notes: mine}}
         - {type: acme-note-scorer, name: unlisted}
         - {type: acme-note-scorer, name: unlisted-too}
         - {type: acme-notes, name: mine}
-        """).profile
-    one, two, other, another = (weighted.scorer.notes for weighted in profile.scorers)  # type: ignore[attr-defined]
+        """).scheduler
+    scorers = scheduler.profiles["default"].scorers
+    one, two, other, another = (weighted.scorer.notes for weighted in scorers)  # type: ignore[attr-defined]
     assert one is two
     assert other is another is not one
-    assert set(profile.producers) == {one, other}
+    assert set(scheduler.producers) == {one, other}
 
 
 def test_a_type_of_the_go_picker_can_be_provided(load: Load) -> None:
-    assert load("- {type: session-affinity-scorer}").profile.scorers
+    assert only_profile(load("- {type: session-affinity-scorer}")).scorers
+
+
+PROFILES = "schedulingProfiles: [{name: first, plugins: []}, {name: second, plugins: []}]"
+
+
+def test_a_profile_handler_runs_the_profiles_of_the_file(load: Load) -> None:
+    config = load(f"- {{type: acme-two-profiles}}\n{PROFILES}")
+    assert type(config.scheduler.handler).__name__ == "TwoProfiles"
+    assert config.steps == (
+        "profile handler acme-two-profiles of acme 1.0",
+        "profile first: picker max-score-picker, 1 endpoint",
+        "profile second: picker max-score-picker, 1 endpoint",
+    )
+
+
+def test_a_profile_handler_says_which_profiles_it_needs(load: Load) -> None:
+    with pytest.raises(
+        ConfigError, match="schedulingProfiles: acme-two-profiles needs the profiles first and second"
+    ):
+        load(f"- {{type: acme-two-profiles}}\n{PROFILES.replace('second', 'third')}")
 
 
 @pytest.mark.parametrize(
@@ -228,7 +268,10 @@ def test_a_mistake_is_told_with_its_line(load: Load, plugins: str, said: str) ->
             "acme-unchecked",
             "has the parameters <class 'dict'>; expected a subclass of epp.extension.Section",
         ),
-        ("acme-detector", "expected one of Role.FILTER, Role.SCORER, Role.PICKER, Role.PRODUCER"),
+        (
+            "acme-detector",
+            "expected one of Role.FILTER, Role.SCORER, Role.PICKER, Role.HANDLER, Role.PRODUCER",
+        ),
     ],
 )
 def test_a_declaration_that_is_none_names_its_package(load: Load, name: str, said: str) -> None:

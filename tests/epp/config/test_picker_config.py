@@ -13,13 +13,13 @@ from epp.config.catalogue import PLUGINS
 from epp.config.go_plugins import GO_ONLY
 from epp.config.parameters import MetricsSourceParameters
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.problems import ConfigError
 from epp.scheduling.filters.label_filters import DECODE_ROLES, LabelSelectorFilter, Requirement, RoleFilter
 from epp.scheduling.pickers.score_pickers import MaxScorePicker, WeightedRandomPicker
 from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.scorers.in_flight import InFlightScorer
 from epp.scheduling.scorers.load_scorers import ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer
+from runtime.config.problems import ConfigError
 
 HEAD = {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig"}
 
@@ -42,7 +42,7 @@ def fault(**sections: Any) -> str:
 @pytest.mark.parametrize("given", [None, "", " \n"])
 def test_the_default(given: str | None) -> None:
     config = load(given)
-    profile = config.profile
+    profile = config.scheduler.profiles["default"]
     assert [(type(one.scorer), one.weight) for one in profile.scorers] == [
         (QueueScorer, 2),
         (KvCacheUtilizationScorer, 2),
@@ -120,7 +120,7 @@ parser:
 
 def test_an_ordinary_file_of_the_go_picker() -> None:
     config = load(ORDINARY)
-    profile = config.profile
+    profile = config.scheduler.profiles["default"]
     assert profile.filters == (RoleFilter(DECODE_ROLES, unlabelled=True),)
     assert [one.weight for one in profile.scorers] == [2.5, 1.0]
     assert isinstance(profile.picker, WeightedRandomPicker)
@@ -139,7 +139,9 @@ def test_an_ordinary_file_of_the_go_picker() -> None:
 
 
 def test_without_profiles_every_plugin_is_in_one() -> None:
-    profile = load_of(plugins=[{"type": "active-request-scorer"}, {"type": "encode-filter"}]).profile
+    profile = load_of(
+        plugins=[{"type": "active-request-scorer"}, {"type": "encode-filter"}]
+    ).scheduler.profiles["default"]
     assert [one.scorer for one in profile.scorers] == [ActiveRequestScorer()]
     assert len(profile.filters) == 1
     assert isinstance(profile.picker, MaxScorePicker)
@@ -148,7 +150,7 @@ def test_without_profiles_every_plugin_is_in_one() -> None:
 
 def test_a_profile_without_a_picker_takes_the_one_that_is_there() -> None:
     plugins = [{"type": "weighted-random-picker", "parameters": {"maxNumOfEndpoints": 2}}]
-    profile = load_of(plugins=plugins, schedulingProfiles=[{"name": "default"}]).profile
+    profile = load_of(plugins=plugins, schedulingProfiles=[{"name": "default"}]).scheduler.profiles["default"]
     assert isinstance(profile.picker, WeightedRandomPicker)
     assert profile.max_endpoints == 2
 
@@ -156,7 +158,9 @@ def test_a_profile_without_a_picker_takes_the_one_that_is_there() -> None:
 def test_a_detector_can_be_a_filter() -> None:
     plugins = [{"type": "utilization-detector", "parameters": {"headroom": 0.2}}, {"type": "queue-scorer"}]
     refs = [{"pluginRef": "utilization-detector"}, {"pluginRef": "queue-scorer"}]
-    profile = load_of(plugins=plugins, schedulingProfiles=[{"name": "p", "plugins": refs}]).profile
+    profile = load_of(
+        plugins=plugins, schedulingProfiles=[{"name": "p", "plugins": refs}]
+    ).scheduler.profiles["p"]
     assert profile.filters == (UtilizationDetector(headroom=0.2),)
 
 
@@ -165,7 +169,9 @@ def test_a_label_selector() -> None:
         "matchLabels": {"a": "b"},
         "matchExpressions": [{"key": "k", "operator": "In", "values": ["x"]}],
     }
-    profile = load_of(plugins=[{"type": "label-selector-filter", "parameters": parameters}]).profile
+    profile = load_of(
+        plugins=[{"type": "label-selector-filter", "parameters": parameters}]
+    ).scheduler.profiles["default"]
     expected = LabelSelectorFilter({"a": "b"}, (Requirement("k", "In", frozenset({"x"})),))
     assert profile.filters == (expected,)
 
@@ -356,7 +362,7 @@ TREE = st.recursive(
 def test_any_document_is_loaded_or_refused(sections: dict[str, Any]) -> None:
     text = yaml.safe_dump(HEAD | sections)
     with contextlib.suppress(ConfigError):
-        assert load(text).profile.picker
+        assert all(profile.picker for profile in load(text).scheduler.profiles.values())
 
 
 def test_no_type_is_both_built_and_not() -> None:
@@ -375,7 +381,7 @@ def test_what_stands_in_for_a_plugin_of_the_go_picker_is_there() -> None:
 def test_both_versions_of_the_document_are_the_same(version: str) -> None:
     text = yaml.safe_dump(HEAD | {"apiVersion": version, "plugins": [Q]})
     config = load(text)
-    assert [one.scorer for one in config.profile.scorers] == [QueueScorer()]
+    assert [one.scorer for one in config.scheduler.profiles["default"].scorers] == [QueueScorer()]
     assert config.warnings == ()
 
 
@@ -414,14 +420,16 @@ def test_policies_that_are_there_can_be_named() -> None:
 
 def test_a_producer_of_the_go_picker_is_accepted() -> None:
     parameters = {"outputRatio": 1.5, "addEstimatedOutputTokens": True}
-    assert load_of(plugins=[{"type": "inflight-load-producer", "parameters": parameters}]).profile
+    assert load_of(plugins=[{"type": "inflight-load-producer", "parameters": parameters}]).scheduler.profiles[
+        "default"
+    ]
 
 
 PREFIX = {"type": "prefix-cache-scorer"}
 
 
 def test_a_prefix_scorer_brings_its_producer() -> None:
-    profile = load_of(plugins=[Q, PREFIX]).profile
+    profile = load_of(plugins=[Q, PREFIX]).scheduler.profiles["default"]
     (producer,) = profile.producers
     assert isinstance(producer, PrefixCacheProducer)
     assert (producer.block_tokens, producer.max_tokens, producer.capacity) == (64, 32_768, 7812)
@@ -432,7 +440,7 @@ def test_a_prefix_scorer_brings_its_producer() -> None:
 def test_prefix_scorers_use_the_producer_that_is_there_or_that_they_name() -> None:
     parameters = {"blockSizeTokens": 128, "maxPrefixTokensToMatch": 0, "maxPrefixBlocksToMatch": 256}
     mine = {"type": PRODUCER, "name": "mine", "parameters": parameters | {"lruCapacityPerServer": 100}}
-    (producer,) = load_of(plugins=[mine, PREFIX]).profile.producers
+    (producer,) = load_of(plugins=[mine, PREFIX]).scheduler.profiles["default"].producers
     assert isinstance(producer, PrefixCacheProducer)
     assert (producer.block_tokens, producer.max_tokens, producer.max_blocks) == (128, 0, 256)
     assert producer.capacity == 100
@@ -442,7 +450,9 @@ def test_prefix_scorers_use_the_producer_that_is_there_or_that_they_name() -> No
         "matchLengthWeight": 0.8,
         "matchLengthScaleTokens": 16000,
     }
-    profile = load_of(plugins=[mine, second, PREFIX, PREFIX | {"name": "long", "parameters": given}]).profile
+    profile = load_of(
+        plugins=[mine, second, PREFIX, PREFIX | {"name": "long", "parameters": given}]
+    ).scheduler.profiles["default"]
     first, long = (one.scorer for one in profile.scorers)
     assert isinstance(first, PrefixCacheScorer)
     assert isinstance(long, PrefixCacheScorer)
@@ -450,7 +460,10 @@ def test_prefix_scorers_use_the_producer_that_is_there_or_that_they_name() -> No
     assert first.producer is not long.producer
     assert not long.producer.auto_tune
     assert (long.length_weight, long.length_scale) == (0.8, 16000)
-    assert len(load_of(plugins=[PREFIX, PREFIX | {"name": "again"}]).profile.producers) == 1
+    assert (
+        len(load_of(plugins=[PREFIX, PREFIX | {"name": "again"}]).scheduler.profiles["default"].producers)
+        == 1
+    )
 
 
 def test_a_producer_that_finds_no_prefixes_is_refused() -> None:
@@ -511,11 +524,11 @@ flowControl:
 
 def test_the_go_picker_s_default_decides_as_written() -> None:
     given, ours = load(GO_DEFAULT), load(None)
-    mine = [(type(one.scorer), one.weight) for one in ours.profile.scorers]
-    theirs = [(type(one.scorer), one.weight) for one in given.profile.scorers]
+    mine = [(type(one.scorer), one.weight) for one in ours.scheduler.profiles["default"].scorers]
+    theirs = [(type(one.scorer), one.weight) for one in given.scheduler.profiles["default"].scorers]
     assert theirs == [(QueueScorer, 2), (KvCacheUtilizationScorer, 2), (PrefixCacheScorer, 3)]
     assert mine == [*theirs, (InFlightScorer, 2)]
     for config in (given, ours):
-        assert [type(one) for one in config.profile.producers] == [PrefixCacheProducer]
+        assert [type(one) for one in config.scheduler.profiles["default"].producers] == [PrefixCacheProducer]
     assert given.detector == ours.detector
     assert given.warnings == ()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from epp.config.parameters import FileDiscoveryParameters
-from epp.config.problems import ConfigError
 from epp.config.settings import Settings
 from epp.config.worker_source import SourceError, WorkerSource, choose
+from runtime.config.problems import ConfigError
 
 FILE = FileDiscoveryParameters(path="/etc/endpoints.yaml")
 POOL = {

@@ -17,8 +17,11 @@ import aiohttp
 import pytest
 import yaml
 from aiohttp import web
+from multidict import CIMultiDict
 
+from epp.config.picker_config import load_config
 from epp.config.settings import TransportKind
+from epp.endpoints.datastore import Datastore
 from epp.envoy import flags as envoy_flags
 from epp.envoy.config import Address, EnvoySettings, bootstrap, render
 from epp.ext_proc.exchange import Exchange
@@ -26,10 +29,15 @@ from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.request.rejection import Rejection
+from epp.scheduling.director import Director, Policy
+from epp.scheduling.filters.label_filters import DECODE_ROLES, PREFILL_ROLES, RoleFilter
+from epp.scheduling.saturation import UtilizationDetector
+from epp.scheduling.scheduler import Scheduler
 from epp.wire import certificate
 from epp.wire.certificate import Certificate
 from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
+from tests.epp.prefill_handler import PREFILLER, PrefillHandler, add_worker
 
 ANY = Address("127.0.0.1", 0)
 LOCAL = EnvoySettings(listen=ANY, admin=ANY, secure=False)
@@ -66,6 +74,7 @@ class Worker:
         digest = hashlib.sha256(await request.read()).hexdigest()
         headers = {name: value for name, value in request.headers.items() if name.startswith("x-gateway")}
         said = {"port": self.port, "sha256": digest, "headers": headers, "all": dict(request.headers)}
+        said["pairs"] = list(request.headers.items())
         response = web.json_response(said)
         response.headers.add("set-cookie", "a=1")
         response.headers.add("set-cookie", "b=2")
@@ -218,6 +227,32 @@ async def test_no_control_header_of_a_client_reaches_a_worker(mesh: Mesh, pickin
     assert seen["x-llm-d-inference-objective"] == seen["x-gateway-inference-fairness-id"] == "203.0.113.1:1"
 
 
+async def test_a_worker_is_told_its_prefill_worker_and_never_the_client_s(mesh: Mesh) -> None:
+    """A director with a profile handler of its own, whose decode worker has the prompt from the second request on."""
+    worker, store = await mesh.worker(), Datastore()
+    add_worker(store, "decode", "decode", "127.0.0.1", worker.port)
+    add_worker(store, "prefill", "prefill", "127.0.0.1", 9)
+    profile = load_config(None, rng=random.Random(1)).scheduler.profiles["default"]
+    profiles = {
+        "decode": replace(profile, filters=(RoleFilter(DECODE_ROLES),)),
+        "prefill": replace(profile, filters=(RoleFilter(PREFILL_ROLES),)),
+    }
+    detector = UtilizationDetector()
+    scheduler = Scheduler(profiles, PrefillHandler())
+    mesh.director = Director(store, scheduler, detector, Policy(), random.Random(2))
+    picker = await mesh.picker()
+    envoy = await mesh.envoy(render(_settings(picker)))
+    client = await mesh.client()
+    forged = CIMultiDict([(PREFILLER.title(), "203.0.113.1:1"), (PREFILLER, "203.0.113.2:2")])
+    body = {"model": "m", "prompt": "Tell me about the sea. " * 100}
+    told = []
+    for _ in range(2):
+        async with client.post(envoy.url("/v1/completions"), json=body, headers=forged) as answer:
+            got = (await answer.json())["pairs"]
+            told.append([value for name, value in got if name.lower() == PREFILLER])
+    assert told == [["127.0.0.1:9"], []]
+
+
 async def test_a_body_that_ends_with_trailers(mesh: Mesh, picking: Any) -> None:
     worker, picker = await mesh.worker(), await mesh.picker()
     mesh.director.outcome = picking(worker.destination)
@@ -342,7 +377,7 @@ async def test_a_picker_that_goes_away_cuts_no_answer(mesh: Mesh, picking: Any, 
     async with (await mesh.client()).get(envoy.url("/stream")) as answer:
         async with asyncio.timeout(20):
             assert await answer.content.readline() == b"data: first\n"
-        await picker.listener.stop(None)
+        await picker.listener.drain(None)
         worker.go_on.set()
         assert (await answer.read()).endswith(b"data: last\n\n")
 
@@ -370,7 +405,7 @@ async def test_drain_in_exact_mode_cuts_no_answer(mesh: Mesh, picking: Any) -> N
         assert await answer.content.readline() == b"data: first\n"
         picker.transport.drain()
         async with asyncio.timeout(20):
-            await picker.listener.stop(30)
+            await picker.listener.drain(30)
         worker.go_on.set()
         assert (await answer.read()).endswith(b"data: last\n\n")
 
@@ -416,7 +451,7 @@ async def test_without_a_picker_a_clients_own_destination_steers_nothing(mesh: M
     known = () if mode == "original-dst" else (Address("127.0.0.1", workers[0].port),)
     settings = _settings(picker, mode=mode, endpoints=known, failure_mode_allow=True)
     envoy = await mesh.envoy(render(settings))
-    await picker.listener.stop(None)
+    await picker.listener.drain(None)
     headers = {"x-gateway-destination-endpoint": workers[1].destination}
     async with (await mesh.client()).get(envoy.url(), headers=headers) as answer:
         assert answer.status == (503 if mode == "original-dst" else 200)

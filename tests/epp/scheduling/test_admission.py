@@ -15,7 +15,7 @@ from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.request.body import MemoryBudget
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
-from epp.scheduling.admission import Admission
+from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director
 from epp.scheduling.waiting import Dequeued, WaitingRequest
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
@@ -75,7 +75,7 @@ class Picker:
     """A director, and whoever gives its admission its turns."""
 
     def __init__(
-        self, store: Datastore, admission: Admission, make: Callable[..., Client], **director: Any
+        self, store: Datastore, admission: AdmissionController, make: Callable[..., Client], **director: Any
     ) -> None:
         self.store = store
         self.now = NOW
@@ -102,7 +102,7 @@ class Picker:
 
 @pytest.fixture
 def picker(messages: Any) -> Callable[..., Picker]:
-    def open_picker(store: Datastore, admission: Admission, **director: Any) -> Picker:
+    def open_picker(store: Datastore, admission: AdmissionController, **director: Any) -> Picker:
         return Picker(store, admission, lambda it, name, model: Client(it, name, messages, model), **director)
 
     return open_picker

@@ -3,6 +3,7 @@ import json
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,12 +16,13 @@ from epp.endpoints.load import Load
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
-from epp.scheduling.admission import Admission
+from epp.scheduling.admission import AdmissionController
 from epp.scheduling.cached_scores import Weighted
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.pick import Pick
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.scheduler import Scheduler
 
 NOW = 100.0
 PROMPTS = itertools.count()
@@ -44,20 +46,15 @@ def load(store: Datastore, i: int, waiting: float = 0, kv_usage: float = 0, now:
 def director(
     store: Datastore,
     max_endpoints: int = 1,
-    admission: Admission | None = None,
+    admission: AdmissionController | None = None,
     filters: tuple[Any, ...] = (),
     **policy: Any,
 ) -> Director:
     config = load_config(None, rng=random.Random(1))
-    profile = SchedulerProfile(
-        picker=config.profile.picker,
-        filters=filters,
-        producers=config.profile.producers,
-        scorers=config.profile.scorers,
-        max_endpoints=max_endpoints,
-        staleness=config.profile.staleness,
-    )
-    return Director(store, profile, config.detector, Policy(**policy), random.Random(2), admission)
+    profile = config.scheduler.profiles["default"]
+    profile = replace(profile, max_endpoints=max_endpoints, filters=filters)
+    scheduler = Scheduler({"default": profile})
+    return Director(store, scheduler, config.detector, Policy(**policy), random.Random(2), admission)
 
 
 def direct(it: Director, model: str = "m", subset: Subset | None = None, **headers: str) -> Pick:
@@ -256,7 +253,11 @@ def test_a_plugin_s_fault_is_not_an_answer_and_reserves_nothing() -> None:
     store = store_of("")
     profile = SchedulerProfile(picker=MaxScorePicker(random.Random(1)), scorers=(Weighted(Broken()),))
     it = Director(
-        store, profile, load_config(None, rng=random.Random(1)).detector, Policy(), random.Random(1)
+        store,
+        Scheduler({"default": profile}),
+        load_config(None, rng=random.Random(1)).detector,
+        Policy(),
+        random.Random(1),
     )
     with pytest.raises(RuntimeError, match="a fault"):
         direct(it)

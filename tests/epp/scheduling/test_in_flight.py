@@ -7,11 +7,11 @@ import pytest
 
 from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import load_config
-from epp.config.problems import ConfigError
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.scheduling.cached_scores import Weighted
 from epp.scheduling.scorers.in_flight import InFlightScorer
+from runtime.config.problems import ConfigError
 from tests.epp.scheduling.test_director import NOW, direct, director, load, store_of
 from tests.epp.scheduling.test_profile import REQUEST, pool_of
 
@@ -90,7 +90,7 @@ schedulingProfiles:
   plugins:
   - {{pluginRef: in-flight-scorer, weight: 5}}
 """
-    return list(load_config(text, rng=random.Random(1)).profile.scorers)
+    return list(load_config(text, rng=random.Random(1)).scheduler.profiles["default"].scorers)
 
 
 def test_it_is_configured() -> None:

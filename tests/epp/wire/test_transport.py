@@ -172,7 +172,7 @@ async def test_drain_ends_answered_streams_and_lets_the_others_finish(
     await answered.read()
     await routed(under_way, messages)
     served.transport.drain()
-    stopping = asyncio.create_task(served.listener.stop(10))
+    stopping = asyncio.create_task(served.listener.drain(10))
     assert await answered.code() is grpc.StatusCode.OK
     await under_way.write(messages.response_headers())
     assert (await under_way.read()).HasField("response_headers")

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 import pytest
 from aiohttp import web
 
+from runtime.serving.acceptor import EVERY, Repeated
 from runtime.serving.pages import Bounds, PageServer
-from runtime.serving.repeated import EVERY, Repeated
 from runtime.serving.sockets import listening_sockets
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -36,7 +36,7 @@ class Pages:
         try:
             yield self
         finally:
-            await self._server.stop()
+            await self._server.aclose()
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:

@@ -107,7 +107,7 @@ async def test_quotas_go_on(full: Full, mode: QuotaMode) -> None:
         grant = await quotas.take("quota:a", Quota(1, mode))
         assert isinstance(grant, Grant)
         await quotas.heartbeat([grant])
-        await quotas.give_back(grant, used=True)
+        await quotas.release(grant, used=True)
 
 
 async def test_what_go_producers_had_put_in_is_taken_over(full: Full) -> None:

@@ -94,7 +94,7 @@ def test_the_producer_s_values() -> None:
     first = asked("aaaabbbb")
     scorer.producer.prepare(first, POOL)
     for endpoint in (POOL.endpoints[0], POOL.endpoints[2]):
-        scorer.producer.served(first, endpoint)
+        scorer.producer.served(first, [endpoint])
     assert scores(scorer, asked("aaaacccc")) == [0.5, 0, 0.5]
     assert scores(scorer, asked("aaaabbbb")) == [1, 0, 1]
     assert scores(scorer, asked("ccccbbbb")) == [0, 0, 0]
@@ -133,7 +133,7 @@ def test_the_score_of_a_long_prompt_is_the_share_of_its_length() -> None:
     scorer = PrefixCacheScorer(PrefixCacheProducer(block_tokens=64))
     text = "".join(f"{number:07} " for number in range(20_000))
     scorer.producer.prepare(first := asked(text), POOL)
-    scorer.producer.served(first, POOL.endpoints[0])
+    scorer.producer.served(first, [POOL.endpoints[0]])
     assert len(scorer.producer.index) < 100
     assert scores(scorer, asked(text)) == [1, 0, 0]
     for share in (0.1, 0.5, 0.9):
@@ -150,7 +150,7 @@ def test_an_endpoint_is_believed_to_hold_so_many_blocks_of_the_shortest_kind() -
     one, other = asked("abcd" * 400), asked("efgh" * 400)
     for request in (one, other):
         producer.prepare(request, POOL)
-        producer.served(request, POOL.endpoints[0])
+        producer.served(request, [POOL.endpoints[0]])
     assert scores(scorer, other)[0] == 1
     assert 0 < scores(scorer, one)[0] < 0.25
 
@@ -163,13 +163,13 @@ def test_an_endpoint_holds_what_its_cache_has_room_for() -> None:
         request = asked("abcdefgh" * 400)
         for endpoint in (told, other):
             producer.prepare(request, POOL)
-            producer.served(request, endpoint)
+            producer.served(request, [endpoint])
         prefix = request.prefixes[producer]
         counts = producer.index.match(prefix.blocks, POOL.endpoints)
         assert counts == {0: held, 1: 32}
         producer.retain([other])
         producer.forget(told)
-        producer.served(request, told)
+        producer.served(request, [told])
         assert producer.index.match(prefix.blocks, POOL.endpoints) == {0: 32, 1: 32}, "it was away"
 
 
@@ -228,7 +228,7 @@ def test_a_request_without_a_prompt_has_no_blocks(path: str, body: bytes) -> Non
     scorer = PrefixCacheScorer(PrefixCacheProducer())
     request = parse_request({":path": path}, body, lambda: "r")
     assert scores(scorer, request) == [0, 0, 0]
-    scorer.producer.served(request, POOL.endpoints[0])
+    scorer.producer.served(request, [POOL.endpoints[0]])
     assert len(scorer.producer.index) == 0
 
 

@@ -341,7 +341,7 @@ def test_leaving_serves_what_comes_before_it_is_heard(wired: Wire, messages: Any
     before = pair.open()
     pair.send(before, messages.headers())
     pair.pump()
-    pair.connection.leave()
+    pair.connection.drain()
     between = pair.open()
     pair.send(between, messages.headers(end_of_stream=True), end_stream=True)
     pair.connection.receive(pair.client.data_to_send())
@@ -357,7 +357,7 @@ def test_leaving_serves_what_comes_before_it_is_heard(wired: Wire, messages: Any
 
 def test_streams_after_the_last_goaway_are_refused(wired: Wire) -> None:
     pair = wired()
-    pair.connection.leave_now()
+    pair.connection.refuse_streams()
     late = pair.open()
     pair.connection.receive(pair.client.data_to_send())
     assert rst_stream(late, Http2ErrorCode.REFUSED_STREAM) in pair.output()

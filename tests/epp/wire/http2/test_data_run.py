@@ -62,7 +62,7 @@ class Reader:
     def done(self) -> None:
         self.told.append("done")
 
-    def stop(self) -> None:
+    def close(self) -> None:
         self.told.append("stop")
 
 

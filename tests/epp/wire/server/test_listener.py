@@ -13,7 +13,8 @@ from epp.wire import certificate
 from epp.wire.certificate import Certificate
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from epp.wire.opening import open_transport
-from epp.wire.transport import ListenAddress, Listener, ListenError
+from epp.wire.transport import ListenAddress, Listener
+from runtime.serving.sockets import ListenError
 
 Listening = Callable[..., Listener]
 

@@ -125,7 +125,7 @@ async def test_what_a_client_still_says_when_we_leave_does_not_cost_it_what_we_s
     async with picking(director) as picker:
         client, stream = await picker.answered(messages)
         picker.transport.drain()
-        stopping = asyncio.create_task(picker.listener.stop(10))
+        stopping = asyncio.create_task(picker.listener.drain(10))
         client.send(stream, messages.response_headers())
         client.flush()
         said = b""
@@ -227,7 +227,7 @@ async def test_a_connection_that_breaks_gives_everything_back(
 async def test_a_stop_with_grace_ends_when_the_last_stream_does(director: Any, messages: Any) -> None:
     async with picking(director) as picker:
         client, stream = await picker.answered(messages)
-        stopping = asyncio.create_task(picker.listener.stop(30))
+        stopping = asyncio.create_task(picker.listener.drain(30))
         while b"leaving" not in (said := await client.reader.read(65_536)):
             pass
         assert said[3] == 7, "a GOAWAY comes before the PING"
@@ -252,7 +252,7 @@ async def test_a_stop_without_grace_says_so_on_every_stream(director: Any, messa
         await calls[1].write(messages.response_headers().SerializeToString())
         await calls[1].read()
         async with asyncio.timeout(20):
-            await picker.listener.stop(None)
+            await picker.listener.drain(None)
             assert await calls[0].code() is grpc.StatusCode.UNAVAILABLE
             assert await calls[1].code() is grpc.StatusCode.OK
     assert len(director.released) == 2
@@ -457,7 +457,7 @@ async def test_a_stream_that_nobody_ends_does_not_hold_up_a_stop(director: Any, 
         client.flush()
         await client.read()
         async with asyncio.timeout(20):
-            await picker.listener.stop(0.1)
+            await picker.listener.drain(0.1)
         assert picker.transport.open_streams == 0
         async with asyncio.timeout(20):
             assert goaway(1, Http2ErrorCode.NO_ERROR) in await client.reader.read()

@@ -228,7 +228,7 @@ local function held(fence)
 end
 
 -- Whether this claim gave it back already: the answer to that was lost.
-local function given_back(e, fence)
+local function released(e, fence)
   return e and e.state ~= 'c' and e.fence == fence
 end
 

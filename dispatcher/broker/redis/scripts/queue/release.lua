@@ -12,7 +12,7 @@ for i = FIRST + 1, #ARGV do
     end
     let_in(e, tonumber(call('HGET', key, 'charge')))
   else
-    ours = given_back(e, ARGV[i])
+    ours = released(e, ARGV[i])
   end
   ours_all = ours_all + (ours and 1 or 0)
 end

@@ -18,7 +18,7 @@ for i = FIRST, #ARGV, 2 do
   if ours then
     park(e, tonumber(ARGV[i + 1]))
   else
-    ours = given_back(e, ARGV[i])
+    ours = released(e, ARGV[i])
   end
   answers[#answers + 1] = ours and 1 or 0
 end

@@ -1,6 +1,5 @@
 """What is wrong with a configuration: each problem with its place, and all of them at once (pure)."""
 
-import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -28,10 +27,23 @@ class Problem:
 class ConfigError(ValueError):
     """The configuration is not sound. `problems` is empty where what is missing was told already."""
 
-    def __init__(self, place: str, said: str, *, problems: tuple[Problem, ...] | None = None) -> None:
+    def __init__(
+        self, place: str, said: str, *, problems: tuple[Problem, ...] | None = None, file: str = ""
+    ) -> None:
         self.problems = (Problem(place, said),) if problems is None else problems
+        self._file = f"{file}: " if file else ""
         told = [str(problem) for problem in self.problems]
-        super().__init__(told[0] if len(told) == 1 else "\n  ".join((f"{len(told)} problems:", *told)))
+        text = told[0] if len(told) == 1 else "\n  ".join((f"{len(told)} problems:", *told))
+        super().__init__(self._file + text)
+
+    def of_file(self, file: object) -> "ConfigError":
+        """The same, its text led by the file's name."""
+        return ConfigError("", "", problems=self.problems, file=str(file))
+
+    @property
+    def one_line(self) -> str:
+        """The text for a log."""
+        return self._file + "; ".join(map(str, self.problems))
 
 
 def config_error(problems: Iterable[Problem]) -> ConfigError:
@@ -59,7 +71,7 @@ class Problems:
             self._found.extend(error.problems)
             return None
 
-    def error(self, line: Callable[[str], int | None]) -> ConfigError:
+    def error(self, line: Callable[[str], int | None] = lambda place: None) -> ConfigError:
         """All of them in the order of the file; `line` finds a place there."""
         found = [replace(one, line=line(f"{one.place}.{one.key}")) for one in dict.fromkeys(self._found)]
         return config_error(sorted(found, key=lambda problem: problem.line or 0))
@@ -67,6 +79,8 @@ class Problems:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """What to say of a name that is not among `known`: the nearest one, or what there is."""
+    import difflib  # for who mistyped only
+
     names = sorted(known)
     near = difflib.get_close_matches(name[:100], names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names) or 'none'}"

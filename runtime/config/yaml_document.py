@@ -1,4 +1,4 @@
-"""The text of an `EndpointPickerConfig`: YAML or JSON, read as Go reads it, and where in it things stand (pure)."""
+"""The text of a configuration: YAML or JSON, read as Go reads it, and where in it things stand (pure)."""
 
 import re
 from collections import Counter
@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from discovery.static.endpoints_file import yaml_problem
-from epp.config.problems import ConfigError
+from runtime.config.problems import ConfigError
+from runtime.config.yaml_problem import yaml_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ def _child(node: yaml.Node | None, part: str) -> tuple[yaml.Node | None, yaml.No
     return None, None
 
 
-def read_text(text: str) -> Written:
-    """Raises ConfigError for what is no YAML, or no mapping."""
+def read_yaml(text: str, expected: str) -> Written:
+    """Raises ConfigError for what is no YAML, or no mapping; `expected` is what the mapping holds."""
     try:
         loader = _Loader(text)
         try:
@@ -56,7 +56,7 @@ def read_text(text: str) -> Written:
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise ConfigError("", f"the configuration is not YAML: {yaml_problem(error)}") from error
     if not isinstance(given, dict):
-        raise ConfigError("", "the configuration is not a mapping; expected kind: EndpointPickerConfig")
+        raise ConfigError("", f"the configuration is not a mapping; expected {expected}")
     return Written(given, root)
 
 

@@ -1,16 +1,28 @@
-"""How our programs refuse: one line on stderr, `error: what was wrong; what was expected; what to do`, and an exit code."""
+"""How our programs refuse: one line on stderr, `error: what was wrong; what was expected; what to do`, and an exit code.
+
+The codes are those of argparse (2) and of shells (1, and 128 + signal), not those of sysexits.h: argparse and Python
+know only these, and Kubernetes and systemd tell 0 from all others.
+"""
 
 import argparse
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, Final, NoReturn
 
-from discovery.errors import AdsumError
+from runtime.errors import AdsumError
 
+SUCCEEDED: Final = 0
+"""It is done; or a signal came, and the program drained."""
 FAILED: Final = 1
 """What the world around can put right: nobody answers, a port is taken, a right is missing."""
 WRONG_INPUT: Final = 2
 """What the user can put right: an argument, or a file that one names (missing, unreadable, malformed)."""
+ANSWERS_ARE_ERRORS: Final = 3
+"""All is done, but some of the answers that it brought are errors (`dispatcher submit`)."""
+INTERRUPTED: Final = 130
+"""Ctrl-C ended it before its work was done: 128 + SIGINT, as shells count."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,6 +30,26 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         sys.exit(complain(f"{message}; see {self.prog} --help", WRONG_INPUT))
+
+
+def program(package: str) -> str:
+    """How to start a program of ours in the form in which this one was started: `adsum epp` or `python -m epp`."""
+    started = PurePath(sys.argv[0] if sys.argv else "")
+    if started.name == "adsum":
+        return f"adsum {package}"
+    if started.parts[-2:] == ("adsum", "__main__.py"):
+        return f"python -m adsum {package}"
+    return f"python -m {package}"
+
+
+def with_commands(
+    parser: argparse.ArgumentParser, commands: Mapping[str, argparse.ArgumentParser]
+) -> argparse.ArgumentParser:
+    """`parser` with commands that have parsers of their own; shell completion reads all of it as one."""
+    added = parser.add_subparsers(metavar="COMMAND")
+    for name, command in commands.items():
+        added.add_parser(name, parents=[command], add_help=False, help=command.description)
+    return parser
 
 
 class ShowVersion(argparse.Action):
@@ -38,7 +70,7 @@ def show_version() -> NoReturn:
         print(f"adsum {version('adsum')}")
     except PackageNotFoundError:
         sys.exit(complain("adsum is not installed, so its version is not known", FAILED))
-    sys.exit(0)
+    sys.exit(SUCCEEDED)
 
 
 def not_installed(missing: ModuleNotFoundError, extra: str) -> str:
@@ -57,6 +89,12 @@ def complain(error: BaseException | str, code: int | None = None) -> int:
     """Print what was wrong and return the exit code; None: the one that follows from the error."""
     print(f"error: {error if isinstance(error, str) else in_words(error)}", file=sys.stderr)
     return code if code is not None else exit_code(error)
+
+
+def output_unwanted() -> int:
+    """After a BrokenPipeError: `| head` has seen enough. The exit code; the interpreter's own last flush is silenced."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return SUCCEEDED
 
 
 def exit_code(error: BaseException | str) -> int:

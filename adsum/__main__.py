@@ -1,0 +1,94 @@
+"""`adsum discovery|registry|epp|dispatcher ...`: the same code as `python -m` with that name, imported when it is named."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, Final, NoReturn
+
+from runtime.command_line import (
+    FAILED,
+    SUCCEEDED,
+    WRONG_INPUT,
+    Parser,
+    ShowVersion,
+    complain,
+    how_to_install,
+    output_unwanted,
+)
+from runtime.quoting import quoted
+
+PROGRAMS: Final = {
+    "discovery": "who is there? list, watch and explain the instances of a component, check a worker",
+    "registry": "I am here: register a model server that is not ours, from beside it",
+    "epp": "which one gets this request? the endpoint picker for Envoy",
+    "dispatcher": "when? send queued requests while the pool has room for them",
+}
+SHELLS: Final = ("bash", "zsh", "fish")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code of the program that is named first."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    if not given or given[0].startswith("-"):
+        build_parser().parse_args(given)  # --help, --version and --print-completion end the process
+        expected = ", ".join(PROGRAMS)
+        return complain(f"a program is missing; expected one of {expected}; see adsum --help", WRONG_INPUT)
+    name, *rest = given
+    if name not in PROGRAMS:
+        return complain(_unknown(name), WRONG_INPUT)
+    try:
+        code: int = import_module(f"{name}.__main__").main(rest)
+    except ModuleNotFoundError as missing:
+        if missing.name != name:
+            raise
+        return complain(f"this installation is without {name}; {how_to_install(name)}", FAILED)
+    return code
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Of what stands before the name of a program."""
+    width = max(map(len, PROGRAMS)) + 2
+    listed = "\n".join(f"  {name:{width}}{about}" for name, about in PROGRAMS.items())
+    parser = Parser(
+        prog="adsum",
+        usage="adsum [--help] [--version] [--print-completion SHELL] PROGRAM ...",
+        description="Service discovery and request routing for LLM inference.",
+        epilog=f"programs:\n{listed}\n\nadsum PROGRAM --help says what each one takes.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action=ShowVersion)
+    parser.add_argument(
+        "--print-completion",
+        action=_PrintCompletion,
+        choices=SHELLS,
+        metavar="SHELL",
+        help="print what completes adsum's arguments in bash, zsh or fish",
+    )
+    return parser
+
+
+class _PrintCompletion(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, *__: Any) -> NoReturn:
+        from adsum.completion import script
+
+        try:
+            print(script(parser, PROGRAMS, shell), flush=True)
+        except BrokenPipeError:
+            output_unwanted()
+        sys.exit(SUCCEEDED)
+
+
+def _unknown(name: str) -> str:
+    import difflib  # for who mistypes only
+
+    near = difflib.get_close_matches(name, PROGRAMS, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return (
+        f"there is no program {quoted(name)}; expected one of {', '.join(PROGRAMS)}; {meant}see adsum --help"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""Shell completion: a script, made once from the parsers of all programs. Completing starts no process of ours."""
+
+import argparse
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+
+import shtab
+
+from runtime.command_line import Parser, with_commands
+
+
+def script(parser: argparse.ArgumentParser, programs: Mapping[str, str], shell: str) -> str:
+    """What the shell is to read. `parser` is that of `adsum` itself; `programs`: what each is for, by name."""
+    everything = with_commands(parser, {name: _parser_of(name, about) for name, about in programs.items()})
+    for action in _actions(everything):
+        if action.metavar == "FILE":
+            action.complete = shtab.FILE  # type: ignore[attr-defined]  # how shtab is told what a value is
+    return shtab.complete(everything, shell=shell)
+
+
+def _parser_of(program: str, about: str) -> argparse.ArgumentParser:
+    """Of a program whose libraries are not installed the name is completed, and nothing behind it."""
+    try:
+        parser: argparse.ArgumentParser = import_module(f"{program}.__main__").build_parser()
+    except ModuleNotFoundError:
+        parser = Parser()
+    parser.description = about
+    return parser
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:  # argparse has no public way to walk a parser
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _actions(command)

@@ -1,0 +1,200 @@
+"""The profiles of a configuration and their handler: which plugins a request passes, and the data producers that they need."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from epp.config.catalogue import Role
+from epp.config.document import ConfigDocument, ProfilePlugin, ProfileSpec
+from epp.config.installed import InstalledPluginType
+from epp.config.parameters import PickerParameters, PrefixProducerParameters, PrefixScorerParameters
+from epp.config.plugins import Plugin, Plugins
+from epp.scheduling.cached_scores import Weighted
+from epp.scheduling.handlers.single_profile import SingleProfileHandler
+from epp.scheduling.plugin import DataProducer, ProfileHandler, Scorer
+from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
+from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.scheduler import Scheduler
+from runtime.config.problems import ConfigError, Problems
+
+_SCHEDULING: Final = (Role.FILTER, Role.SCORER, Role.PICKER)
+_DEFAULT_HANDLER: Final = "single-profile-handler"
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltScheduler:
+    """`steps`: what happens to a request, in words."""
+
+    scheduler: Scheduler
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _BuiltProfile:
+    profile: SchedulerProfile
+    steps: tuple[str, ...]
+
+
+def read_scheduler(
+    document: ConfigDocument, plugins: Plugins, staleness: float, problems: Problems
+) -> BuiltScheduler | None:
+    """All profiles of the file, or all of its plugins in one; None where a problem was told."""
+    producers = _Producers(plugins)
+    built: dict[str, _BuiltProfile] = {}
+    specs = _profile_specs(document, plugins)
+    for index, spec in enumerate(specs):
+        place = f"schedulingProfiles[{index}]"
+        if spec.name in built:
+            problems.add(f"{place}.name", f"{spec.name!r} is already the name of another profile")
+        used = _used(spec, plugins, place, problems)
+        profile = problems.of(partial(_build_profile, used, plugins, producers, place, staleness))
+        if profile is not None:
+            built[spec.name] = profile
+    handler = problems.of(partial(_handler, plugins))
+    if handler is not None and problems.of(partial(_check, handler, [spec.name for spec in specs])) and built:
+        return _build_scheduler(handler, built, producers, plugins)
+    return None
+
+
+def _profile_specs(document: ConfigDocument, plugins: Plugins) -> Sequence[ProfileSpec]:
+    if document.scheduling_profiles:
+        return document.scheduling_profiles
+    all_of_them = [ProfilePlugin.model_validate({"pluginRef": name}) for name in plugins.names(*_SCHEDULING)]
+    return [ProfileSpec(name="default", plugins=all_of_them)]
+
+
+def _handler(plugins: Plugins) -> Plugin:
+    name = next(plugins.names(Role.HANDLER), _DEFAULT_HANDLER)
+    return plugins.resolve(name, "plugins", Role.HANDLER, default=True)
+
+
+def _check(handler: Plugin, profiles: Sequence[str]) -> bool:
+    try:
+        handler.built.check(profiles)
+    except ValueError as error:
+        raise ConfigError("schedulingProfiles", str(error)) from error
+    return True
+
+
+def _build_scheduler(
+    handler: Plugin, built: dict[str, _BuiltProfile], producers: "_Producers", plugins: Plugins
+) -> BuiltScheduler:
+    profiles = {name: one.profile for name, one in built.items()}
+    if isinstance(handler.built, SingleProfileHandler):
+        [only] = built.values()
+        return BuiltScheduler(Scheduler(profiles, handler.built, plugins.installed_producers()), only.steps)
+    asked: ProfileHandler = handler.built
+    steps = [f"profile handler {handler.type}{_whose(handler)}"]
+    for name, one in built.items():
+        steps += [f"profile {name}: {step}" for step in one.steps]
+    more = (*producers.listed(), *plugins.installed_producers())
+    return BuiltScheduler(Scheduler(profiles, asked, more), tuple(steps))
+
+
+@dataclass(frozen=True, slots=True)
+class _Used:
+    """A plugin of the profile."""
+
+    name: str
+    plugin: Plugin
+    weight: float | None
+
+
+def _used(spec: ProfileSpec, plugins: Plugins, place: str, problems: Problems) -> list[_Used]:
+    """Those of a profile that can be found."""
+    found = []
+    for index, one in enumerate(spec.plugins):
+        where = f"{place}.plugins[{index}].pluginRef"
+        plugin = problems.of(partial(plugins.resolve, one.plugin_ref, where, *_SCHEDULING))
+        if plugin is not None:
+            found.append(_Used(one.plugin_ref, plugin, one.weight))
+    return found
+
+
+def _build_profile(
+    used: list[_Used], plugins: Plugins, producers: "_Producers", place: str, staleness: float
+) -> _BuiltProfile:
+    scorers = [(one.plugin, one.weight) for one in used if one.plugin.has(Role.SCORER)]
+    picker = _picker([one.plugin for one in used if one.plugin.has(Role.PICKER)], plugins, place)
+    parameters = picker.parameters
+    weighted = [
+        Weighted(producers.scorer(plugin), 1.0 if weight is None else weight) for plugin, weight in scorers
+    ]
+    profile = SchedulerProfile(
+        filters=tuple(one.plugin.built for one in used if one.plugin.has(Role.FILTER)),
+        scorers=tuple(weighted),
+        producers=_needed(weighted),
+        picker=picker.built,
+        max_endpoints=parameters.max_num_of_endpoints if isinstance(parameters, PickerParameters) else 1,
+        staleness=staleness if any(plugin.kind.scraped for plugin, _ in scorers) else None,
+    )
+    number = profile.max_endpoints
+    choice = f"picker {picker.type}, {number} endpoint{'s' if number > 1 else ''}"
+    return _BuiltProfile(profile, (*_steps(used), choice))
+
+
+def _needed(scorers: Sequence[Weighted]) -> tuple[DataProducer, ...]:
+    found = [one.scorer.producer for one in scorers if isinstance(one.scorer, PrefixCacheScorer)]
+    return tuple(dict.fromkeys(found))
+
+
+def _steps(used: list[_Used]) -> Iterator[str]:
+    for role in (Role.FILTER, Role.SCORER):
+        for one in used:
+            if one.plugin.has(role):
+                kind = "" if one.name == one.plugin.type else f" ({one.plugin.type})"
+                weight = (
+                    f", weight {1 if one.weight is None else one.weight:g}" if role is Role.SCORER else ""
+                )
+                yield f"{role.value} {one.name}{kind}{_whose(one.plugin)}{weight}"
+
+
+def _whose(plugin: Plugin) -> str:
+    """The package that adds it, for people."""
+    return f" of {plugin.kind.package}" if isinstance(plugin.kind, InstalledPluginType) else ""
+
+
+class _Producers:
+    """The data producers that scorers need: those that are named or there, else the default one. Profiles share them."""
+
+    def __init__(self, plugins: Plugins) -> None:
+        self._plugins = plugins
+        self._built: dict[str, PrefixCacheProducer] = {}
+
+    def scorer(self, plugin: Plugin) -> Scorer:
+        """The scorer of that plugin, beside its producer if it needs one."""
+        given = plugin.parameters
+        if not isinstance(given, PrefixScorerParameters):
+            scorer: Scorer = plugin.built
+            return scorer
+        name = given.prefix_match_info_producer_name or self._plugins.first_name(PrefixProducerParameters)
+        producer = self._producer(name or PRODUCER)
+        return PrefixCacheScorer(producer, given.match_length_weight, given.match_length_scale_tokens)
+
+    def listed(self) -> list[PrefixCacheProducer]:
+        """All of the file: a profile handler may read what no scorer does."""
+        found = [
+            self._plugins.resolve(name, "plugins", Role.PRODUCER)
+            for name in self._plugins.names(Role.PRODUCER)
+        ]
+        return [one.built for one in found if isinstance(one.built, PrefixCacheProducer)]
+
+    def _producer(self, name: str) -> PrefixCacheProducer:
+        if name not in self._built:
+            place = "plugins: prefix-cache-scorer: parameters.prefixMatchInfoProducerName"
+            found = self._plugins.resolve(name, place, Role.PRODUCER, default=True).built
+            if not isinstance(found, PrefixCacheProducer):
+                raise ConfigError(place, f"{name!r} finds no prefixes, expected an {PRODUCER}")
+            self._built[name] = found
+        return self._built[name]
+
+
+def _picker(pickers: list[Plugin], plugins: Plugins, place: str) -> Plugin:
+    """The picker of the profile, else any that the file has, else the default one: as in the Go picker."""
+    if len(pickers) > 1:
+        raise ConfigError(f"{place}.plugins", "there is more than one picker; name one of them")
+    if pickers:
+        return pickers[0]
+    name = next(plugins.names(Role.PICKER), "max-score-picker")
+    return plugins.resolve(name, place, Role.PICKER, default=True)

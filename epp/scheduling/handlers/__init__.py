@@ -1,0 +1,1 @@
+"""Profile handlers: which profiles a request passes, and what their choices together mean."""

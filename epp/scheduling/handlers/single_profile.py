@@ -1,0 +1,28 @@
+"""The handler of a configuration with one profile: what it chooses is the pick."""
+
+from collections.abc import Collection, Sequence
+
+from epp.request.inference_request import InferenceRequest
+from epp.request.rejection import Rejection
+from epp.scheduling.pick import Pick
+from epp.scheduling.profile_result import Results
+
+
+class SingleProfileHandler:
+    """Runs the one profile."""
+
+    __slots__ = ()
+
+    def check(self, profiles: Collection[str]) -> None:
+        if len(profiles) != 1:
+            found = ", ".join(profiles) or "none"
+            raise ValueError(f"one profile is possible with single-profile-handler, found {found}")
+
+    def pick(self, request: InferenceRequest, profiles: Collection[str], results: Results) -> Sequence[str]:
+        return () if results else tuple(profiles)
+
+    def result(self, request: InferenceRequest, results: Results) -> Pick:
+        ((name, found),) = results.items()
+        if isinstance(found, Rejection):
+            raise found
+        return Pick(request, found.endpoints, primary=name)

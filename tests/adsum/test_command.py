@@ -1,0 +1,131 @@
+"""The command `adsum`: the same programs as `python -m`, under the name that the user typed."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ADSUM = Path(sys.executable).with_name("adsum")
+ROOT = Path(__file__).parents[2]
+PROGRAMS = ("discovery", "registry", "epp", "dispatcher")
+
+_MODULES = """
+import runpy, sys
+sys.argv = {argv!r}
+try:
+    runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
+except SystemExit:
+    print(*sys.modules, file=sys.stderr)
+"""
+
+
+def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(list(map(str, arguments)), capture_output=True, text=True)
+
+
+def modules_after(module: str, *argv: str) -> set[str]:
+    code = _MODULES.format(module=module, argv=["x", *argv])
+    return set(run(sys.executable, "-c", code).stderr.split())
+
+
+def test_its_help_tells_each_program_in_a_line() -> None:
+    said = run(ADSUM, "--help")
+    assert (said.returncode, said.stderr) == (0, "")
+    listed = [line.split()[0] for line in said.stdout.splitlines() if line.startswith("  ")]
+    assert [name for name in listed if name in PROGRAMS] == list(PROGRAMS)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_is_the_same_under_both_names(program: str) -> None:
+    ours, module = run(ADSUM, program, "--help"), run(sys.executable, "-m", program, "--help")
+    assert (ours.returncode, ours.stderr) == (module.returncode, module.stderr) == (0, "")
+    assert f"usage: adsum {program} " in ours.stdout
+    assert ours.stdout.split() == module.stdout.replace(f"python -m {program}", f"adsum {program}").split()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_an_error_names_the_form_that_was_used(program: str) -> None:
+    for form in ([str(ADSUM)], [sys.executable, "-m", "adsum"], [sys.executable, "-m"]):
+        shown = " ".join((*form, program)).replace(sys.executable, "python").replace(str(ADSUM), "adsum")
+        said = run(*form, program, "--nonsense")
+        assert said.returncode == 2
+        assert said.stderr.startswith("error: ")
+        assert said.stderr.endswith(f"; see {shown} --help\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "form"),
+    [
+        (("discovery", "list"), "adsum discovery list"),
+        (("epp", "validate"), "adsum epp validate"),
+        (("epp", "envoy-config", "--mode", "x"), "adsum epp envoy-config"),
+        (("dispatcher", "status"), "adsum dispatcher status"),
+    ],
+)
+def test_an_error_names_the_command_too(command: tuple[str, ...], form: str) -> None:
+    said = run(ADSUM, *command)
+    assert said.returncode == 2
+    assert said.stderr.endswith(f"; see {form} --help\n")
+
+
+_EXPECTED = "expected one of discovery, registry, epp, dispatcher"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), f"a program is missing; {_EXPECTED}; see adsum --help"),
+        (
+            ("discover",),
+            f"there is no program 'discover'; {_EXPECTED}; did you mean discovery? see adsum --help",
+        ),
+        (("watch",), f"there is no program 'watch'; {_EXPECTED}; see adsum --help"),
+        (("x" * 100,), f"there is no program '{'x' * 40}...'; {_EXPECTED}; see adsum --help"),
+        (("--verison",), "unrecognized arguments: --verison; see adsum --help"),
+    ],
+)
+def test_what_is_no_program_is_wrong_input(arguments: tuple[str, ...], words: str) -> None:
+    said = run(ADSUM, *arguments)
+    assert (said.returncode, said.stdout, said.stderr) == (2, "", f"error: {words}\n")
+
+
+def test_it_says_its_version() -> None:
+    assert run(ADSUM, "--version").stdout == run(sys.executable, "-m", "epp", "--version").stdout
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_command_loads_nothing_that_the_program_does_not(program: str) -> None:
+    more = modules_after("adsum", program, "--help") - modules_after(program, "--help")
+    assert {name for name in more if not name.startswith(("adsum", program))} <= {"runtime.quoting"}
+
+
+def test_its_own_help_loads_no_program() -> None:
+    loaded = modules_after("adsum", "--help")
+    assert not {*PROGRAMS, "asyncio", "aiohttp", "shtab", "difflib"} & loaded
+
+
+def test_a_program_that_an_image_goes_without_is_said_to_be_missing(tmp_path: Path) -> None:
+    for package in ("adsum", "runtime"):
+        (tmp_path / package).symlink_to(ROOT / package)
+    said = subprocess.run(  # -S: without what is installed
+        [sys.executable, "-S", "-m", "adsum", "dispatcher"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert said.returncode == 1
+    assert said.stderr.startswith("error: this installation is without dispatcher; ")
+
+
+async def test_sigterm_drains_a_program_behind_it() -> None:
+    ports = ("--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0", "--secure-serving=false")
+    process = await asyncio.create_subprocess_exec(
+        ADSUM, "epp", "--endpoint", "127.0.0.1:9", "--host", "127.0.0.1", *ports,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    ready = await asyncio.wait_for(process.stdout.readline(), 60)
+    process.send_signal(signal.SIGTERM)
+    _, said = await asyncio.wait_for(process.communicate(), 60)
+    assert ready.startswith(b"ready "), said
+    assert process.returncode == 0

@@ -1,0 +1,254 @@
+"""Prefill and decode apart, by a handler that this package knows nothing of."""
+
+import json
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from epp.config.picker_config import load_config
+from epp.endpoints.datastore import Datastore
+from epp.ext_proc.exchange_settings import ExchangeSettings
+from epp.request.control_headers import DESTINATION
+from epp.request.inference_request import InferenceRequest
+from epp.request.rejection import Rejection
+from epp.scheduling.director import Director, Policy
+from epp.scheduling.filters.label_filters import DECODE_ROLES, PREFILL_ROLES, RoleFilter
+from epp.scheduling.handlers.single_profile import SingleProfileHandler
+from epp.scheduling.pick import Pick
+from epp.scheduling.plugin import ProfileHandler
+from epp.scheduling.prefix.match import PrefixMatch, prefix_match
+from epp.scheduling.profile_result import Results
+from epp.scheduling.scheduler import Scheduler
+from epp.wire.messages.ext_proc_pb2 import HeaderMutation
+from tests.data_plane import ReadExchange
+from tests.epp.prefill_handler import PREFILLER, PrefillHandler, add_worker
+
+NOW = 100.0
+LONG = "Tell me about the sea. " * 100
+
+
+def scheduler_of(handler: ProfileHandler | None = None, **changes: Any) -> Scheduler:
+    """The default profile twice, for decode workers and for prefill workers."""
+    profile = replace(load_config(None, rng=random.Random(1)).scheduler.profiles["default"], **changes)
+    decode = replace(profile, filters=(RoleFilter(DECODE_ROLES, unlabelled=True),))
+    prefill = replace(profile, filters=(RoleFilter(PREFILL_ROLES),))
+    return Scheduler({"decode": decode, "prefill": prefill}, handler or PrefillHandler())
+
+
+def store_of(*roles: str) -> Datastore:
+    store = Datastore()
+    for number, role in enumerate(roles, 1):
+        add_worker(store, f"{role}-{number}", role, f"10.0.0.{number}")
+    return store
+
+
+def director_of(store: Datastore, scheduler: Scheduler) -> Director:
+    detector = load_config(None, rng=random.Random(1)).detector
+    return Director(store, scheduler, detector, Policy(), random.Random(2))
+
+
+def ask(director: Director, prompt: str = LONG, **headers: str) -> Pick:
+    body = json.dumps({"model": "m", "prompt": prompt}).encode()
+    return director.direct({":path": "/v1/completions"} | headers, body, None, NOW)
+
+
+def inflight(store: Datastore) -> dict[str, int]:
+    return {endpoint.id: store.inflight(endpoint) for endpoint in store.endpoints}
+
+
+def test_a_new_prompt_is_prefilled_elsewhere_and_counts_at_both() -> None:
+    store = store_of("decode", "prefill")
+    director = director_of(store, scheduler_of())
+    pick = ask(director)
+    assert [endpoint.id for endpoint in pick.endpoints] == ["decode-1"]
+    assert {role: [one.id for one in group] for role, group in pick.helpers.items()} == {
+        "prefill": ["prefill-2"]
+    }
+    assert pick.headers == {PREFILLER: "10.0.0.2:8000"}
+    assert (pick.primary, inflight(store)) == ("decode", {"decode-1": 1, "prefill-2": 1})
+    director.responded(pick, 200, NOW)
+    director.release(pick, NOW)
+    director.release(pick, NOW)
+    assert inflight(store) == {"decode-1": 0, "prefill-2": 0}
+
+
+def test_a_prompt_that_the_decode_worker_holds_is_prefilled_there() -> None:
+    store = store_of("decode", "prefill")
+    director = director_of(store, scheduler_of())
+    first = ask(director)
+    director.responded(first, 200, NOW)
+    again = ask(director)
+    assert (again.helpers, again.headers) == ({}, {})
+    assert inflight(store) == {"decode-1": 2, "prefill-2": 1}
+    for endpoint in store.endpoints:
+        match = prefix_match(again.request, endpoint)
+        assert match is not None
+        assert match.held == match.prompt > 64, "both have worked on it"
+
+
+def test_of_a_request_that_failed_no_helper_has_the_prompt() -> None:
+    store = store_of("decode", "prefill")
+    director = director_of(store, scheduler_of())
+    director.responded(ask(director), 503, NOW)
+    second = ask(director)
+    director.release(second, NOW)
+    assert ask(director).headers == {PREFILLER: "10.0.0.2:8000"}
+
+
+def test_a_fallback_that_served_has_the_load_and_the_prompt_and_the_helper_keeps_its_own() -> None:
+    store = store_of("decode", "decode", "prefill")
+    director = director_of(store, scheduler_of(max_endpoints=2))
+    pick = ask(director)
+    chosen, fallback = pick.endpoints
+    director.served(pick, fallback.destination, NOW)
+    assert inflight(store) == {chosen.id: 0, fallback.id: 1, "prefill-3": 1}
+    director.responded(pick, 200, NOW)
+    later = ask(director)
+    held = {
+        one.id: prefix_match(later.request, one) for one in store.endpoints if one is not later.endpoints[0]
+    }
+    assert later.endpoints[0].id == fallback.id
+    assert held[chosen.id] == PrefixMatch(0, 576)
+    assert held["prefill-3"] == PrefixMatch(576, 576)
+    for one in (pick, later):
+        director.release(one, NOW)
+    assert set(inflight(store).values()) == {0}
+
+
+def test_without_a_prefill_worker_the_decode_worker_does_it_all() -> None:
+    store = store_of("decode")
+    pick = ask(director_of(store, scheduler_of()))
+    assert (pick.endpoints[0].id, pick.helpers, pick.headers) == ("decode-1", {}, {})
+
+
+def test_without_a_decode_worker_there_is_no_pick() -> None:
+    store = store_of("prefill")
+    with pytest.raises(Rejection) as caught:
+        ask(director_of(store, scheduler_of()))
+    assert (caught.value.status, caught.value.reason) == (503, "rejected-no-endpoints")
+    assert inflight(store) == {"prefill-1": 0}
+
+
+def test_whoever_gives_up_or_is_served_elsewhere_nothing_stays_counted() -> None:
+    store = store_of("decode", "decode", "prefill", "prefill", "both")
+    director, rng = director_of(store, scheduler_of(max_endpoints=2)), random.Random(5)
+    picks: list[Pick] = []
+    for number in range(1000):
+        picks.append(ask(director, f"{rng.randrange(40)} {LONG}"))
+        if number % 3:
+            director.served(picks[-1], rng.choice(store.endpoints).destination, NOW)
+        if number % 2:
+            pick = picks.pop(rng.randrange(len(picks)))
+            director.responded(pick, rng.choice([200, 200, 503]), NOW)
+            director.release(pick, NOW)
+    assert sum(inflight(store).values()) == sum(1 + len(pick.helpers) for pick in picks)
+    for pick in picks:
+        director.release(pick, NOW)
+    assert set(inflight(store).values()) == {0}
+
+
+def test_the_scores_that_are_told_are_those_of_the_primary_profile() -> None:
+    scheduler = scheduler_of().telling_scores()
+    pick = ask(director_of(store_of("decode", "prefill", "decode"), scheduler))
+    assert pick.headers
+    assert pick.request.scores is not None
+    assert sorted(pick.request.scores) == ["10.0.0.1:8000", "10.0.0.3:8000"]
+
+
+class Only:
+    """What single-profile-handler does, asked as any other handler is."""
+
+    def __init__(self) -> None:
+        self._single = SingleProfileHandler()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._single, name)
+
+
+def test_one_profile_is_the_same_with_and_without_questions() -> None:
+    def chosen(handler: ProfileHandler | None) -> list[str]:
+        store = store_of("decode", "decode", "decode")
+        profile = load_config(None, rng=random.Random(1)).scheduler.profiles["default"]
+        director = director_of(store, Scheduler({"default": profile}, handler))
+        rng = random.Random(3)
+        return [ask(director, f"{rng.randrange(9)} {LONG}").endpoints[0].id for _ in range(50)]
+
+    assert chosen(Only()) == chosen(None)
+
+
+@dataclass(frozen=True)
+class Wayward(PrefillHandler):
+    """Asks for `asked`, again and again."""
+
+    asked: Sequence[str] = ()
+    headers: Any = None
+
+    def pick(self, request: InferenceRequest, profiles: Collection[str], results: Results) -> Sequence[str]:
+        return self.asked
+
+    def result(self, request: InferenceRequest, results: Results) -> Pick:
+        found = results.get("decode")
+        endpoints = () if found is None or isinstance(found, Rejection) else found.endpoints
+        return Pick(request, endpoints, primary="decode", headers=self.headers)
+
+
+def test_a_profile_runs_once_however_often_it_is_asked_for() -> None:
+    store = store_of("decode", "prefill")
+    pick = ask(director_of(store, scheduler_of(Wayward(asked=["decode", "decode", "prefill"]))))
+    assert (pick.endpoints[0].id, inflight(store)) == ("decode-1", {"decode-1": 1, "prefill-2": 0})
+
+
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [
+        (Wayward(asked=["encode"]), "asks for the profile 'encode'; there are: decode, prefill"),
+        (Wayward(asked=["prefill"]), "a pick without an endpoint; raise a Rejection"),
+        (Wayward(asked=["decode"], headers={"x-peer": "a"}), "header 'x-peer', which clients may set too"),
+        (Wayward(asked=["decode"], headers={"X-Prefiller-Host-Port": "a"}), "expected a name in lower case"),
+        (Wayward(asked=["decode"], headers={DESTINATION: "a"}), "which clients may set too"),
+    ],
+)
+def test_a_fault_of_a_handler_says_what_is_wrong_and_reserves_nothing(handler: Any, said: str) -> None:
+    store = store_of("decode", "prefill")
+    with pytest.raises(ValueError, match=said):
+        ask(director_of(store, scheduler_of(handler)))
+    assert set(inflight(store).values()) == {0}
+
+
+def test_profiles_that_a_handler_cannot_work_with_are_refused() -> None:
+    profiles = scheduler_of().profiles
+    with pytest.raises(
+        ValueError, match="one profile is possible with single-profile-handler, found decode, prefill"
+    ):
+        Scheduler(profiles)
+    with pytest.raises(ValueError, match="needs a profile decode, found prefill"):
+        Scheduler({"prefill": profiles["prefill"]}, PrefillHandler())
+
+
+def mutation(exchange: ReadExchange, messages: Any, mode: str = "FULL_DUPLEX_STREAMED") -> HeaderMutation:
+    """Of the answer to a request whose client names a prefill worker itself."""
+    headers = {PREFILLER: "203.0.113.1:1", "x-llm-d-peer": "203.0.113.1:1", ":path": "/v1/completions"}
+    exchange.ask(messages.headers(headers, mode=mode), NOW)
+    body = json.dumps({"model": "m", "prompt": LONG}).encode()
+    answer = exchange.ask(messages.body(body, end_of_stream=True), NOW)[0]
+    return getattr(answer, answer.WhichOneof("response")).response.header_mutation
+
+
+@pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED"])
+def test_the_worker_is_told_the_helper_and_never_what_the_client_said(messages: Any, mode: str) -> None:
+    store = store_of("decode", "prefill")
+    director = director_of(store, scheduler_of())
+    first = ReadExchange(director, ExchangeSettings())
+    changes = mutation(first, messages, mode)
+    told = {option.header.key: option.header.raw_value.decode() for option in changes.set_headers}
+    assert told == {DESTINATION: "10.0.0.1:8000", PREFILLER: "10.0.0.2:8000"}
+    assert changes.remove_headers == ["x-llm-d-peer"]
+    first.ask(messages.response_headers("200"), NOW)
+    changes = mutation(ReadExchange(director, ExchangeSettings()), messages, mode)
+    assert [option.header.key for option in changes.set_headers] == [DESTINATION], "its cache has it all"
+    assert sorted(changes.remove_headers) == ["x-llm-d-peer", PREFILLER]
+    first.close("done", NOW)
+    assert inflight(store) == {"decode-1": 1, "prefill-2": 0}

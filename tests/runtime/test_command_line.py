@@ -1,0 +1,44 @@
+"""How programs refuse: in words, with a code that says who can put it right."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from discovery.errors import ForbiddenError
+from runtime.command_line import FAILED, WRONG_INPUT, complain
+
+_LOADED = "import sys, runtime.command_line; print(*sys.modules)"
+
+
+def test_it_loads_nothing_that_takes_time() -> None:
+    loaded = subprocess.run([sys.executable, "-c", _LOADED], capture_output=True, text=True, check=True)
+    assert not {"discovery", "aiohttp", "asyncio", "anyio"} & set(loaded.stdout.split())
+
+
+def test_a_file_that_cannot_be_read_is_wrong_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "no.yaml"
+    with pytest.raises(OSError, match="No such file") as raised:
+        missing.read_text()
+    assert complain(raised.value) == WRONG_INPUT
+    said = f"error: {missing} cannot be read: No such file or directory; expected a file that this user can read\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (ValueError("port 99999 is not one"), WRONG_INPUT, "port 99999 is not one"),
+        (ConnectionRefusedError(111, "Connection refused"), FAILED, "Connection refused"),
+        (ForbiddenError("list endpointslices is forbidden"), FAILED, "list endpointslices is forbidden"),
+        (RuntimeError(), FAILED, "RuntimeError"),
+    ],
+)
+def test_what_failed_is_said_without_numbers(
+    error: Exception, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert complain(error) == code
+    assert capsys.readouterr().err == f"error: {words}\n"

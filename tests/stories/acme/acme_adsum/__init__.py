@@ -1,0 +1,1 @@
+"""Plugins of Acme for adsum."""

@@ -1,0 +1,234 @@
+"""The package of docs/extending.md, installed by pip into an environment of its own, and used."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from epp.envoy.config import Address, EnvoySettings, render
+from tests.epp.conftest import envoy_running
+from tests.installed_package import install
+
+ROOT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parent / "acme"
+PAGE = ROOT / "docs" / "extending.md"
+LOCAL = ["--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]
+
+RIVAL = {
+    "adsum.plugins": {"acme-session-scorer": "rival:SCORER"},
+    "adsum.sources": {"acme-table": "rival:open_source"},
+    "adsum.gates": {"acme-hours": "rival:GATE"},
+}
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Installed:
+    """A virtual environment that sees this checkout, what that needs, and what pip installs into it."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.python = place / "bin" / "python"
+        venv.create(place, with_pip=False, symlinks=True)
+        [packages] = place.glob("lib/python*/site-packages")
+        seen = [entry for entry in sys.path if entry.endswith("site-packages")]
+        lines = [str(ROOT), *(f"import site; site.addsitedir({entry!r})" for entry in seen)]
+        (packages / "seen.pth").write_text("\n".join(lines) + "\n")
+
+    def install(self, project: Path) -> None:
+        """By pip, of a copy: what builds it leaves files beside its sources."""
+        copy = self.place / "projects" / project.name
+        shutil.copytree(project, copy)
+        pip = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "--quiet", "--no-index"]
+        options = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check", str(copy)]
+        subprocess.run([*pip, *options], check=True, timeout=120)
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """`python ARGUMENTS` there."""
+        command = [str(self.python), *arguments]
+        env = os.environ | environment
+        return subprocess.run(command, cwd=self.place, env=env, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture(scope="module")
+def acme(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """Where the package of the page is installed."""
+    installed = Installed(tmp_path_factory.mktemp("acme"))
+    installed.install(PROJECT)
+    return installed
+
+
+def shown() -> dict[str, str]:
+    """The files that the page shows, by their path in the project."""
+    blocks = re.findall(r"^`([\w/.]+)`:?\n\n```\w+\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    return dict(blocks)
+
+
+def test_the_page_shows_the_project_as_it_is() -> None:
+    files = {str(path.relative_to(PROJECT)): path.read_text() for path in PROJECT.rglob("*.[pt][yo]*")}
+    assert shown() == {path: text for path, text in files.items() if not path.endswith("__init__.py")}
+
+
+def test_its_own_tests_pass(acme: Installed) -> None:
+    done = acme.run("-m", "pytest", "-q", "-p", "no:cacheprovider", str(PROJECT / "tests"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+PICKER = """\
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+- {type: queue-scorer}
+- type: acme-session-scorer
+"""
+
+
+def test_validate_knows_its_plugins(acme: Installed, tmp_path: Path) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text(PICKER)
+    done = acme.run("-m", "epp", "validate", str(path))
+    assert done.returncode == 0, done.stderr
+    assert "  scorer acme-session-scorer of acme-adsum 1.0, weight 1\n" in done.stdout
+
+
+def test_the_configurations_shown_are_sound(acme: Installed) -> None:
+    configurations = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    program = f"""
+import random
+from dispatcher.config.config_file import read_config
+from epp.config.picker_config import load_config
+for text in {configurations!r}:
+    read_config(text, {{}}) if "broker:" in text else load_config(text, rng=random.Random())
+"""
+    assert len(configurations) == 3
+    done = acme.run("-c", program)
+    assert done.returncode == 0, done.stderr
+
+
+@asynccontextmanager
+async def worker(name: str) -> AsyncIterator[str]:
+    """Its address; it answers with its name."""
+
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(text=name)
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"127.0.0.1:{runner.addresses[0][1]}"
+    await runner.cleanup()
+
+
+@asynccontextmanager
+async def picker(acme: Installed, *arguments: str) -> AsyncIterator[Address]:
+    """Where it answers Envoy."""
+    command = [str(acme.python), "-m", "epp", *LOCAL, *arguments]
+    pipe = asyncio.subprocess.PIPE
+    running = await asyncio.create_subprocess_exec(*command, stdout=pipe, cwd=acme.place)
+    assert running.stdout is not None
+    try:
+        async with asyncio.timeout(90):
+            word, *pairs = (await running.stdout.readline()).decode().split()
+        assert word == "ready"
+        yield Address.parse(dict(pair.split("=") for pair in pairs)["grpc"])
+    finally:
+        running.kill()
+        await running.communicate()
+
+
+async def test_a_picker_routes_by_its_scorer(acme: Installed, tmp_path: Path) -> None:
+    (tmp_path / "picker.yaml").write_text(
+        PICKER.replace("- {type: queue-scorer}\n", "")
+    )  # nothing is scraped here
+    any_port = Address("127.0.0.1", 0)
+    async with worker("one") as one, worker("other") as other:
+        endpoints = ("--endpoint", one, "--endpoint", other)
+        async with picker(acme, "--config-file", str(tmp_path / "picker.yaml"), *endpoints) as grpc:
+            settings = EnvoySettings(listen=any_port, admin=any_port, pickers=(grpc,))
+            async with envoy_running(render(settings)) as envoy, aiohttp.ClientSession() as client:
+
+                async def served_by(session: str) -> str:
+                    body: Any = {"model": "m", "prompt": "x"}
+                    headers = {"x-session-id": session}
+                    async with client.post(
+                        envoy.url("/v1/completions"), json=body, headers=headers
+                    ) as answer:
+                        assert answer.status == 200
+                        return await answer.text()
+
+                first = {f"session-{number}": await served_by(f"session-{number}") for number in range(20)}
+                assert set(first.values()) == {"one", "other"}
+                again = {session: await served_by(session) for session in first}
+                assert again == first
+
+
+def test_its_url_scheme_is_watched_and_written(acme: Installed, tmp_path: Path) -> None:
+    program = f"""
+import asyncio, discovery, registry
+async def main():
+    url = "acme-table://{tmp_path}/workers.db"
+    async with discovery.open(url) as service, service.watch("prod", "decode", metadata=True) as stream:
+        async with registry.open(url).register_instance("prod", "decode") as worker:
+            worker.set_ready("ready")
+            print((await anext(stream)).instance_id == worker.instance_id())
+        async for event in stream:
+            if isinstance(event, discovery.InstanceRemovedEvent):
+                return print(event.reason)
+asyncio.run(main())
+"""
+    done = acme.run("-c", program)
+    assert done.stdout.split() == ["True", "deleted"], done.stderr
+
+
+def _dispatcher(place: Path, opens: str, closes: str) -> str:
+    path = place / "dispatcher.yaml"
+    gate = {"type": "acme-hours", "params": {"opens": opens, "closes": closes}}
+    targets = [{"name": "pool", "url": "http://127.0.0.1:9"}]
+    queues = [{"name": "batch", "target": "pool", "gate": gate}]
+    path.write_text(json.dumps({"broker": "memory://", "targets": targets, "queues": queues}))
+    return str(path)
+
+
+def test_a_dispatcher_asks_its_gate(acme: Installed, tmp_path: Path) -> None:
+    done = acme.run("-m", "dispatcher", "--dry-run", "--config", _dispatcher(tmp_path, "00:00", "23:59"))
+    assert "gate acme-hours: budget " in done.stdout, done.stderr
+
+
+def test_names_of_two_packages_are_errors_that_name_both(acme: Installed, tmp_path: Path) -> None:
+    rival = install(tmp_path / "rival", "rival", RIVAL, version="2.0")
+    (tmp_path / "picker.yaml").write_text(PICKER)
+    said = {
+        "plugin type 'acme-session-scorer'": ("epp", "--config-file", str(tmp_path / "picker.yaml")),
+        "URL scheme 'acme-table'": (
+            "discovery",
+            "list",
+            "prod",
+            "decode",
+            "--discovery",
+            "acme-table:///a.db",
+        ),
+        "gate 'acme-hours'": ("dispatcher", "--config", _dispatcher(tmp_path, "00:00", "23:59")),
+    }
+    for name, command in said.items():
+        done = acme.run("-m", *command, PYTHONPATH=str(rival))
+        assert done.returncode == 2
+        assert done.stderr.count("\n") == 1
+        assert (
+            f"two installed packages declare the {name}: acme-adsum 1.0 and rival 2.0; uninstall"
+            in done.stderr
+        )
