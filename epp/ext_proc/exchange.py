@@ -29,6 +29,13 @@ _DUPLEX: Final = (ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.GRPC)
 _UNSTATED: Final[int] = -1
 """A response mode nobody stated: no body is expected, and one that comes goes back piece by piece as in FULL_DUPLEX_STREAMED."""
 
+# What every request passes is named once: to name a member of an enumeration is slow in Python 3.11.
+_COLLECTING: Final = ExchangeState.COLLECTING
+_WAITING_BODY: Final = ExchangeState.WAITING_BODY
+_PASSING: Final = ExchangeState.PASSING
+_BOTH_PASS: Final = ExchangeState.BOTH_PASS
+_OVER: Final = ExchangeState.OVER
+
 
 class ExchangeError(Exception):
     """The conversation cannot go on: a fault of the picker or messages out of order; gRPC status 13 (INTERNAL)."""
@@ -92,7 +99,7 @@ class Exchange:
 
     def feed(self, message: ProcessingRequest, now: float) -> list[Answer]:
         """The answers to one message, serialised, in the order they must be sent; raises ExchangeError, UnreadableError."""
-        if self.state is ExchangeState.OVER or message.observability_mode:
+        if self.state is _OVER or message.observability_mode:
             return []
         kind = message.WhichOneof("request")
         if kind in _REQUEST:
@@ -111,7 +118,7 @@ class Exchange:
     def feed_body(self, body: Buffer, end_of_stream: bool, now: float) -> list[Answer]:
         """As `feed` answers a message that is a piece of the request body and nothing else."""
         try:
-            return [] if self.state is ExchangeState.OVER else self._request_body(body, end_of_stream, now)
+            return [] if self.state is _OVER else self._request_body(body, end_of_stream, now)
         except Rejection as rejection:
             return [self._reject(rejection, now)]
 
@@ -129,7 +136,7 @@ class Exchange:
 
     def sent(self) -> None:
         """Everything that was answered is written: a body that went back to the data plane is held no more."""
-        if self.state >= ExchangeState.PASSING:
+        if self.state >= _PASSING:
             self._body.drop()
 
     def close(self, cause: str, now: float) -> None:
@@ -138,7 +145,7 @@ class Exchange:
             return
         self.closed_by = cause
         self._abandon(now)
-        self.state = ExchangeState.OVER
+        self.state = _OVER
         self._body.drop()
         if self._pick is not None:
             self._director.release(self._pick, now)
@@ -173,21 +180,21 @@ class Exchange:
             return self._direct(b"", ExchangeState.WAITING_HEADERS, now)
         if self._mode in _HEADERS_ONLY or protocol.is_upgrade(self._headers):
             return self._direct(None, ExchangeState.WAITING_OPEN, now)
-        self.state = ExchangeState.COLLECTING
+        self.state = _COLLECTING
         self._body.expect(self._headers.get("content-length"))
         self._body.begin(now, self._expelled)
         return [] if self._mode in _DUPLEX else [answers.unchanged("request_headers")]
 
     def _request_body(self, body: Buffer, end_of_stream: bool, now: float) -> list[Answer]:
-        if self.state is not ExchangeState.COLLECTING:
+        if self.state is not _COLLECTING:
             return self._passing_body(body, end_of_stream)
         self._body.add(body)
         if self._mode == _BUFFERED_PARTIAL and not end_of_stream:
             # most likely a part of the body: it means nothing
-            return self._direct(None, ExchangeState.WAITING_BODY, now)
+            return self._direct(None, _WAITING_BODY, now)
         if end_of_stream or self._mode not in _DUPLEX:
             # a buffered body comes whole: its one message says end_of_stream = false when trailers follow
-            return self._direct(self._body.whole(), ExchangeState.WAITING_BODY, now)
+            return self._direct(self._body.whole(), _WAITING_BODY, now)
         return []
 
     def _passing_body(self, body: Buffer, end_of_stream: bool) -> list[Answer]:
@@ -201,7 +208,7 @@ class Exchange:
             return [answers.unchanged("request_body")]
         if state.waits:  # what follows the headers must not be answered before them
             self._body.add(body)
-            self.state = ExchangeState.WAITING_BODY if end_of_stream else ExchangeState.WAITING_PIECES
+            self.state = _WAITING_BODY if end_of_stream else ExchangeState.WAITING_PIECES
             return []
         if end_of_stream:
             self.state = state.after_request()
@@ -209,7 +216,7 @@ class Exchange:
 
     def _request_trailers(self, now: float) -> list[Answer]:
         state, duplex = self.state, self._mode in _DUPLEX
-        if state is ExchangeState.COLLECTING:
+        if state is _COLLECTING:
             if not duplex:
                 raise Rejection(400, "invalid_request_error", "the request has trailers but no body")
             return self._direct(self._body.whole(), ExchangeState.WAITING_TRAILERS, now)
@@ -261,7 +268,7 @@ class Exchange:
         self.state = waited.after_pick()
         if self._observer is not None:
             self._observer.picked(pick, now)
-        whole = waited is ExchangeState.WAITING_BODY
+        whole = waited is _WAITING_BODY
         if whole and self._mode not in _DUPLEX:
             return [answers.picked(pick, self._rules.version, self._controls, "request_body")]
         answer = answers.picked(pick, self._rules.version, self._controls, "request_headers")
@@ -281,7 +288,7 @@ class Exchange:
             self._answer([answer])
 
     def _reject(self, rejection: Rejection, now: float) -> bytes:
-        self.state = ExchangeState.OVER
+        self.state = _OVER
         self._body.drop()
         if self._observer is not None:
             self._observer.rejected(rejection, now)
@@ -293,7 +300,7 @@ class Exchange:
             self._response_mode = message.protocol_config.response_body_mode
         if self._pick is None:
             self._body.drop()
-        elif self.state < ExchangeState.BOTH_PASS:
+        elif self.state < _BOTH_PASS:
             self._report(self._pick, message, now)
         passes = self._response_mode in _DUPLEX and not message.response_headers.end_of_stream
         self.state = self.state.after_response_headers(body_passes=passes)
