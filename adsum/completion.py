@@ -19,7 +19,7 @@ def script(parser: argparse.ArgumentParser, programs: Mapping[str, str], shell: 
 
 
 def _parser_of(program: str, about: str) -> argparse.ArgumentParser:
-    """Of a program whose libraries are not installed the name is completed, and nothing behind it."""
+    """Of a program that this installation goes without, the name is completed and nothing behind it."""
     try:
         parser: argparse.ArgumentParser = import_module(f"{program}.__main__").build_parser()
     except ModuleNotFoundError:

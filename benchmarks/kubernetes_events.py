@@ -109,7 +109,8 @@ async def watching(server: Recorded, component: str) -> AsyncIterator[InstanceEv
 def discovery_of(server: Recorded) -> SourceDiscovery:
     transport = ClusterTransport(Cluster(server.url, NAMESPACE))
     nobody_is_asked = MetadataClient(silence=Silence.told_within(0))  # the pods of the recording are nowhere
-    return SourceDiscovery(KubernetesSource(transport, NAMESPACE, ServiceSelection()), client=nobody_is_asked)
+    source = KubernetesSource(transport, NAMESPACE, ServiceSelection())
+    return SourceDiscovery(source, client=nobody_is_asked, sync_timeout=90.0)
 
 
 async def read(stream: AsyncIterator[object], count: int) -> None:

@@ -30,7 +30,7 @@ async def _ours(url: str, component: str) -> AsyncIterator[object]:
     source = KubernetesSource(ClusterTransport(Cluster(url, NAMESPACE)), NAMESPACE, ServiceSelection())
     nobody_is_asked = MetadataClient(silence=Silence.told_within(0))  # the pods of the recording are nowhere
     async with (
-        SourceDiscovery(source, client=nobody_is_asked) as service,
+        SourceDiscovery(source, client=nobody_is_asked, sync_timeout=90.0) as service,
         service.watch(NAMESPACE, component) as stream,
     ):
         for _ in range(len(stream.instances)):

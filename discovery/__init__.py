@@ -1,33 +1,11 @@
 """Who is there? Service discovery for LLM inference: list the instances of a component, watch them, read their metadata.
 
-The words and the Protocols; backends are imported when `open` is asked for one.
+The words and the Protocols, each imported when it is asked for; backends are when `open` is asked for one.
 """
 
-from discovery.errors import (
-    AdsumError,
-    DiscoveryError,
-    DiscoveryTimeoutError,
-    ForbiddenError,
-    InputFileError,
-    MetadataUnavailableError,
-    RegistrationError,
-    WorkerUnreachableError,
-)
-from discovery.events import (
-    InstanceAddedEvent,
-    InstanceEvent,
-    InstanceRemovedEvent,
-    InstanceUpdatedEvent,
-    RemovalReason,
-)
-from discovery.explanation import ExplainedCandidate, Explanation
-from discovery.instance import Instance, InstanceStatus
-from discovery.metadata.client import MetadataClient
-from discovery.opening import default_url, open
-from discovery.service import ServiceDiscovery, SourceDiscovery
-from discovery.source import Candidate, ComponentKey, Report, Snapshot, Source
-from discovery.waiting import wait_for_instances
-from discovery.watch import InstanceEventStream, WatchHealth, WatchState
+from typing import TYPE_CHECKING
+
+from runtime.lazy_imports import lazy_imports
 
 __all__ = [
     "AdsumError",
@@ -62,3 +40,61 @@ __all__ = [
     "open",
     "wait_for_instances",
 ]
+
+_EXPORTS = {
+    "discovery.errors": (
+        "AdsumError",
+        "DiscoveryError",
+        "DiscoveryTimeoutError",
+        "ForbiddenError",
+        "InputFileError",
+        "MetadataUnavailableError",
+        "RegistrationError",
+        "WorkerUnreachableError",
+    ),
+    "discovery.events": (
+        "InstanceAddedEvent",
+        "InstanceEvent",
+        "InstanceRemovedEvent",
+        "InstanceUpdatedEvent",
+        "RemovalReason",
+    ),
+    "discovery.explanation": ("ExplainedCandidate", "Explanation"),
+    "discovery.instance": ("Instance", "InstanceStatus"),
+    "discovery.metadata.client": ("MetadataClient",),
+    "discovery.opening": ("default_url", "open"),
+    "discovery.service": ("ServiceDiscovery", "SourceDiscovery"),
+    "discovery.source": ("Candidate", "ComponentKey", "Report", "Snapshot", "Source"),
+    "discovery.waiting": ("wait_for_instances",),
+    "discovery.watch": ("InstanceEventStream", "WatchHealth", "WatchState"),
+}
+"""The same as the imports below, which type checkers read."""
+
+if TYPE_CHECKING:
+    from discovery.errors import (
+        AdsumError,
+        DiscoveryError,
+        DiscoveryTimeoutError,
+        ForbiddenError,
+        InputFileError,
+        MetadataUnavailableError,
+        RegistrationError,
+        WorkerUnreachableError,
+    )
+    from discovery.events import (
+        InstanceAddedEvent,
+        InstanceEvent,
+        InstanceRemovedEvent,
+        InstanceUpdatedEvent,
+        RemovalReason,
+    )
+    from discovery.explanation import ExplainedCandidate, Explanation
+    from discovery.instance import Instance, InstanceStatus
+    from discovery.metadata.client import MetadataClient
+    from discovery.opening import default_url, open
+    from discovery.service import ServiceDiscovery, SourceDiscovery
+    from discovery.source import Candidate, ComponentKey, Report, Snapshot, Source
+    from discovery.waiting import wait_for_instances
+    from discovery.watch import InstanceEventStream, WatchHealth, WatchState
+else:
+    __getattr__, __dir__ = lazy_imports(__name__, _EXPORTS)

@@ -10,12 +10,9 @@ from discovery.extension import SOURCES, listed, open_installed
 from discovery.metadata import silence
 from discovery.metadata.client import MetadataClient
 from discovery.service import SourceDiscovery
-from discovery.source import Source
+from discovery.source import SCHEMES, Source
 
 _IN_A_POD: Final = "KUBERNETES_SERVICE_HOST"
-SCHEMES: Final = (
-    "file:///path, static://host:port,..., static:///file.yaml, kubernetes://[namespace], memory://name"
-)
 
 
 def default_url() -> str:

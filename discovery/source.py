@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol, TypeGuard
+from typing import Final, NamedTuple, Protocol, TypeGuard
 
 from discovery.copy_on_write import FrozenDict
 from discovery.instance import (
@@ -13,6 +13,11 @@ from discovery.instance import (
     check_component,
     check_namespace,
 )
+
+SCHEMES: Final = (
+    "file:///path, static://host:port,..., static:///file.yaml, kubernetes://[namespace], memory://name"
+)
+"""The URLs of what is built in."""
 
 
 class ComponentKey(NamedTuple):

@@ -1,10 +1,12 @@
 """`python -m dispatcher --config FILE`: the dispatcher. `submit`, `status`, `cancel`, `dead-letters`: for people."""
 
 import argparse
-import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
 
+from dispatcher.cli import flags
 from runtime.command_line import FAILED, INTERRUPTED, complain, not_installed, output_unwanted, with_commands
 
 
@@ -19,19 +21,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """All that the command line takes: the dispatcher's flags, or a command and its own."""
-    from dispatcher.cli import flags
-
     looks = {name: flags.look_parser(name) for name in flags.COMMANDS if name != "submit"}
     return with_commands(flags.serve_parser(), {"submit": flags.submit_parser(), **looks})
 
 
 def _run(given: Sequence[str]) -> int:
+    """What runs is imported after its flags are read: --help need not wait for it."""
+    chosen = _chosen(given)
+    import asyncio
+
     from dispatcher.broker.queue import QueueError
     from dispatcher.cli.batch_file import BatchFileError
     from runtime.config.problems import ConfigError
 
     try:
-        return asyncio.run(_work(_chosen(given)))
+        return asyncio.run(_work(chosen()))
     except KeyboardInterrupt:
         if given[:1] == ["submit"]:
             print("stopped; what was submitted stays, the same command goes on from here", file=sys.stderr)
@@ -42,24 +46,37 @@ def _run(given: Sequence[str]) -> int:
         return complain(error)
 
 
-def _chosen(given: Sequence[str]) -> Callable[[], Awaitable[int]]:
-    """What to run, imported only now: the commands do without half of it."""
-    from dispatcher.cli import flags
-
+def _chosen(given: Sequence[str]) -> Callable[[], Coroutine[Any, Any, int]]:
+    """What to run. Exits with 2 on bad flags."""
+    if given[:1] == ["submit"]:
+        return partial(_submit, flags.parse_submit(given[1:]))
     if given and given[0] in flags.COMMANDS:
-        from dispatcher.cli import commands
-
-        return commands.parsed(given[0], given[1:])
+        return partial(_look, given[0], flags.parse_look(given[0], given[1:]))
     if given and not given[0].startswith("-"):
         flags.complain(f"there is no command {given[0]!r}; there are {', '.join(flags.COMMANDS)}")
-    told = flags.parse_serve(given)
+    return partial(_serve, flags.parse_serve(given))
+
+
+async def _submit(told: flags.SubmitFlags) -> int:
+    from dispatcher.cli.submission import submit
+
+    return await submit(told)
+
+
+async def _look(command: str, told: flags.LookFlags) -> int:
+    from dispatcher.cli import commands
+
+    return await commands.LOOKS[command](told)
+
+
+async def _serve(told: flags.ServeFlags) -> int:
     from dispatcher.process import serve
 
-    return lambda: serve(told)
+    return await serve(told)
 
 
-async def _work(chosen: Callable[[], Awaitable[int]]) -> int:
-    code = await chosen()
+async def _work(chosen: Coroutine[Any, Any, int]) -> int:
+    code = await chosen
     sys.stdout.flush()
     return code
 

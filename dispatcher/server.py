@@ -18,12 +18,12 @@ from dispatcher.broker.message import MAX_PAYLOAD
 from dispatcher.broker.opening import open_broker, what_may_be_lost
 from dispatcher.broker.queue import Broker, QueueError
 from dispatcher.config.config_file import Config
+from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.gates.building import meter_states
 from dispatcher.gates.meter import Meters
 from dispatcher.pump.lanes import Lanes, Running, Shared
 from dispatcher.telemetry.broker_metrics import QueueReading, Readings
 from dispatcher.telemetry.counters import DispatcherTelemetry
-from dispatcher.telemetry.observer import DispatchObserver
 from dispatcher.web import status_pages as status
 from dispatcher.web.frontdoor import Door, FrontDoor
 from runtime.addresses import authority

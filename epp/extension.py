@@ -15,6 +15,7 @@ from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer, Filter, Picker, ProfileHandler, Scorer, Scores
 from epp.scheduling.prefix.match import prefix_match
 from epp.scheduling.profile_result import ProfileResult, Results
+from epp.scheduling.published_only import check_published_only
 
 __all__ = [
     "DataProducer",
@@ -40,5 +41,6 @@ __all__ = [
     "Scorer",
     "Scores",
     "Section",
+    "check_published_only",
     "prefix_match",
 ]

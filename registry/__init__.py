@@ -1,11 +1,8 @@
 """I am here. How a worker announces itself: register, publish metadata, say when it is ready, drain."""
 
-from discovery.errors import AdsumError, RegistrationError
-from discovery.instance import Instance, InstanceStatus
-from registry.contract import Contract
-from registry.handle import Membership
-from registry.opening import open
-from registry.service import InstanceHandle, Registration, ServiceRegistry, StatusWord
+from typing import TYPE_CHECKING
+
+from runtime.lazy_imports import lazy_imports
 
 __all__ = [
     "AdsumError",
@@ -20,3 +17,23 @@ __all__ = [
     "StatusWord",
     "open",
 ]
+
+_EXPORTS = {
+    "discovery.errors": ("AdsumError", "RegistrationError"),
+    "discovery.instance": ("Instance", "InstanceStatus"),
+    "registry.contract": ("Contract",),
+    "registry.handle": ("Membership",),
+    "registry.opening": ("open",),
+    "registry.service": ("InstanceHandle", "Registration", "ServiceRegistry", "StatusWord"),
+}
+"""The same as the imports below, which type checkers read."""
+
+if TYPE_CHECKING:
+    from discovery.errors import AdsumError, RegistrationError
+    from discovery.instance import Instance, InstanceStatus
+    from registry.contract import Contract
+    from registry.handle import Membership
+    from registry.opening import open
+    from registry.service import InstanceHandle, Registration, ServiceRegistry, StatusWord
+else:
+    __getattr__, __dir__ = lazy_imports(__name__, _EXPORTS)

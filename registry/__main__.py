@@ -1,45 +1,26 @@
 """`python -m registry`: registers a model server not written in Python, or not ours (vLLM, SGLang, ...), from beside it."""
 
 import argparse
-import asyncio
-import logging
-import os
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import aiohttp
-from yarl import URL
-
-import registry
-from discovery.errors import AdsumError
 from discovery.instance import ENGINES
-from registry.sidecar.model_server import DocumentFile
-from registry.sidecar.sidecar import FollowedServer, Sidecar
-from runtime.addresses import authority
-from runtime.command_line import INTERRUPTED, SUCCEEDED, Parser, ShowVersion, complain, program
+from runtime.command_line import Parser, ShowVersion, program
 from runtime.durations import parse_duration
 from runtime.quoting import quoted
-from runtime.serving.descriptors import raise_limit
-from runtime.signals import stop_signals, until_signalled
 
-log = logging.getLogger("registry")
+if TYPE_CHECKING:
+    from yarl import URL
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 left as asked, 1 the worker cannot be registered, 2 the arguments are wrong."""
     options = build_parser().parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s registry: %(message)s", stream=sys.stderr)
-    logging.getLogger("watchfiles").setLevel(logging.WARNING)
-    raise_limit()
-    try:
-        asyncio.run(_run(options))
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except (AdsumError, ValueError, OSError) as error:
-        return complain(error)
-    return SUCCEEDED
+    from registry.sidecar.process import run  # after the flags: --help need not wait for what it imports
+
+    return run(options)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -85,53 +66,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-async def _run(options: argparse.Namespace) -> None:
-    with stop_signals() as signals:
-        file = None if options.metadata_file is None else DocumentFile(options.metadata_file)
-        if file is not None:
-            file.refresh()
-        opened = registry.open(
-            options.discovery,
-            address=options.address or _own_address(options.server),
-            port=options.port,
-            instance_id=options.instance_id,
-            labels=dict(options.labels),
-            token=os.environ.get("ADSUM_TOKEN") or None,
-        )
-        async with (
-            AsyncExitStack() as registration,
-            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=False) as session,
-        ):
-            registering = opened.register_instance(options.namespace, options.component)
-            # an id that somebody else held may take seconds to be free
-            handle = await until_signalled(signals, registration.enter_async_context(registering))
-            if handle is None:
-                log.info("told to stop before it was registered")
-                return
-            instance = handle.instance
-            at = authority(instance.address, instance.port)
-            log.info("%s/%s %s at %s", instance.namespace, instance.component, instance.id, at)
-            sidecar = Sidecar(_followed(options), handle, session, file)
-            await until_signalled(signals, sidecar.follow())
-            await until_signalled(signals, sidecar.drain())  # the second signal cuts it short
+def _server(text: str) -> "URL":
+    from yarl import URL
 
-
-def _followed(options: argparse.Namespace) -> FollowedServer:
-    return FollowedServer(
-        server=options.server,
-        health_path=options.health_path,
-        models_path=options.models_path or None,
-        engine=options.engine,
-        interval=options.interval,
-        drain_timeout=options.drain_timeout,
-    )
-
-
-def _own_address(server: URL) -> str | None:
-    return None if server.host in ("127.0.0.1", "::1", "localhost") else server.host
-
-
-def _server(text: str) -> URL:
     try:
         url = URL(text)
     except ValueError as error:

@@ -7,11 +7,13 @@ know only these, and Kubernetes and systemd tell 0 from all others.
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 from runtime.errors import AdsumError
+
+T = TypeVar("T")
 
 SUCCEEDED: Final = 0
 """It is done; or a signal came, and the program drained."""
@@ -60,6 +62,18 @@ class ShowVersion(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         show_version()
+
+
+def argument(read: Callable[[str], T]) -> Callable[[str], T]:
+    """What argparse takes for `type`: the text of a ValueError is shown, where argparse would hide it."""
+
+    def value(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return value
 
 
 def show_version() -> NoReturn:

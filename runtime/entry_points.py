@@ -57,7 +57,7 @@ class PluginGroup:
         (entry_point,) = declared
         try:
             value = entry_point.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             said = f"cannot be loaded from {entry_point.value}: {in_one_line(error)}"
             raise self.unusable(name, _package(entry_point), said) from error
         return InstalledPlugin(name, _package(entry_point), value)

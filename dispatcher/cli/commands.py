@@ -1,13 +1,14 @@
-"""`python -m dispatcher submit|status|cancel|dead-letters`: a queue, for people."""
+"""`python -m dispatcher status|cancel|dead-letters`: a queue, for people."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
+from typing import Final
 
 from dispatcher.broker.message import DeadLetter
 from dispatcher.broker.queue import Queue, State
-from dispatcher.cli.flags import LookFlags, parse_look, parse_submit
+from dispatcher.cli.flags import LookFlags
 from dispatcher.cli.queue_locator import opened
 from dispatcher.web.request_view import described
 from runtime.command_line import FAILED, complain
@@ -73,13 +74,9 @@ def _print(document: Mapping[str, object], as_json: bool) -> None:
     print()
 
 
-def parsed(command: str, arguments: Sequence[str]) -> Callable[[], Awaitable[int]]:
-    """What to run for a command; exits with 2 on bad flags."""
-    if command == "submit":
-        flags = parse_submit(arguments)
-        from dispatcher.cli.submission import submit
-
-        return lambda: submit(flags)
-    look = parse_look(command, arguments)
-    work = {"status": status, "cancel": cancel, "dead-letters": dead_letters}[command]
-    return lambda: work(look)
+LOOKS: Final[Mapping[str, Callable[[LookFlags], Awaitable[int]]]] = {
+    "status": status,
+    "cancel": cancel,
+    "dead-letters": dead_letters,
+}
+"""By their commands; each returns an exit code."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from runtime.command_line import Parser, ShowVersion, program
+from runtime.command_line import Parser, ShowVersion, argument, program
 from runtime.durations import parse_duration
 from runtime.quoting import quoted
 
@@ -175,10 +175,7 @@ def _count(text: str) -> int:
 
 
 def _duration(text: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    seconds = argument(parse_duration)(text)
     if seconds <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no time at all")
     return seconds

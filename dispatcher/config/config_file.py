@@ -16,7 +16,7 @@ from dispatcher.config.urls import broker_url, http_url
 from dispatcher.delivery.outgoing import DEFAULT_PATHS, TIMEOUT, IllegalRequestError, Route, operator_headers
 from dispatcher.gates.catalogue import GateSpec, parse_gate
 from runtime.config.problems import ConfigError, Problems
-from runtime.config.sections import ConfigSection, read_section
+from runtime.config.sections import ConfigSection, parsed_by, read_section
 from runtime.config.yaml_problem import yaml_problem
 from runtime.durations import parse_duration
 from runtime.sizes import parse_size
@@ -24,14 +24,6 @@ from runtime.sizes import parse_size
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _YAML_RULE = "a value that begins with * & ! % @ or `, or holds a colon and a blank, stands in quotes"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
-
-
-def _seconds(value: object) -> object:
-    return parse_duration(value) if isinstance(value, str) else value
-
-
-def _bytes(value: object) -> object:
-    return parse_size(value) if isinstance(value, str) else value
 
 
 def _expanded(value: object, info: ValidationInfo) -> object:
@@ -46,9 +38,9 @@ def _expanded(value: object, info: ValidationInfo) -> object:
     return _VARIABLE.sub(look_up, value) if isinstance(value, str) else value
 
 
-Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
+Duration = Annotated[float, parsed_by(parse_duration), Field(gt=0, allow_inf_nan=False)]
 """In seconds."""
-Size = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
+Size = Annotated[int, parsed_by(parse_size), Field(gt=0)]
 Secret = Annotated[str, BeforeValidator(_expanded)]
 Secrets = Annotated[dict[str, Secret], Field(repr=False)]
 Name = Annotated[str, Field(pattern=_NAME)]

@@ -1,7 +1,7 @@
 """One HTTP request to a target, and what came of it: an answer, or the reason why there is none.
 
-The connections are `runtime.http1`'s, which take half the processor time of aiohttp's, and a quarter of what its session
-takes (benchmarks/README.md, "the dispatcher's HTTP client").
+The connections are `runtime.http1`'s: aiohttp's session would take 1.2 to 4 times the processor time (benchmarks/README.md,
+"the dispatcher's HTTP client").
 """
 
 import ssl

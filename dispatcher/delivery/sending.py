@@ -12,11 +12,11 @@ from enum import Enum
 from dispatcher.broker.message import Claim, DispatchCandidate, ErrorCode
 from dispatcher.broker.queue import Queue, QueueError
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
+from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.delivery.outage import Outage
 from dispatcher.delivery.outgoing import IllegalRequestError, Route
 from dispatcher.delivery.verdict import Final, Release, Verdict, failure, judge, outcome_of
 from dispatcher.gates.gate import Outcome, Slot
-from dispatcher.telemetry.observer import DispatchObserver
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0

@@ -8,12 +8,8 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_
 
 from dispatcher.broker.budget import exact
 from dispatcher.gates.access import Access
-from runtime.config.sections import ConfigSection
+from runtime.config.sections import ConfigSection, parsed_by
 from runtime.durations import parse_duration
-
-
-def _seconds(value: object) -> object:
-    return parse_duration(value) if isinstance(value, str) else value
 
 
 def _fraction(value: object) -> object:
@@ -30,9 +26,9 @@ def _fraction(value: object) -> object:
 Number = Annotated[Fraction, BeforeValidator(_fraction)]
 """Exactly what its decimal text says."""
 Share = Annotated[Number, Field(ge=0, le=1)]
-Duration = Annotated[float, BeforeValidator(_seconds), Field(gt=0, le=86_400, allow_inf_nan=False)]
+Duration = Annotated[float, parsed_by(parse_duration), Field(gt=0, le=86_400, allow_inf_nan=False)]
 """In seconds; text has a unit, as 500ms or 1m30s."""
-Delay = Annotated[float, BeforeValidator(_seconds), Field(ge=0, le=86_400, allow_inf_nan=False)]
+Delay = Annotated[float, parsed_by(parse_duration), Field(ge=0, le=86_400, allow_inf_nan=False)]
 Url = Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+(/[^?#\s]*)?$")]
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
 MetricName = Annotated[str, Field(pattern=r"^[A-Za-z_:][A-Za-z0-9_:]*$")]

@@ -8,11 +8,11 @@ from typing import Self
 
 from dispatcher.broker.message import Claim
 from dispatcher.broker.queue import Queue, QueueError
+from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.delivery.sending import Admission, Flight, FlightState, Sender
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.pump.pump import Pump
 from dispatcher.pump.slots import Slots
-from dispatcher.telemetry.observer import DispatchObserver
 from runtime.tasks import BackgroundTasks, cancel_and_wait
 
 SWEEP_EVERY = 1.0

@@ -16,6 +16,7 @@ from dispatcher.broker.quota import Quotas
 from dispatcher.broker.result_lists import ResultLists
 from dispatcher.config.config_file import Config, QueueConfig, TargetConfig
 from dispatcher.delivery.gateway import Gateway
+from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.delivery.outage import Outage
 from dispatcher.delivery.sending import Sender
 from dispatcher.gates.building import Surroundings, build_gate
@@ -23,7 +24,6 @@ from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.meter import Meters
 from dispatcher.pump.lane import Lane
 from dispatcher.pump.slots import Slots
-from dispatcher.telemetry.observer import DispatchObserver
 from runtime.config.problems import ConfigError
 from runtime.os_reason import os_reason
 from runtime.tasks import BackgroundTasks, cancel_and_wait

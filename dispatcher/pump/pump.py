@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from dispatcher.broker.message import Claim, DispatchCandidate
 from dispatcher.broker.queue import Queue, QueueError
+from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.delivery.sending import Admission
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Scope
 from dispatcher.pump.closed_gate_log import Standstill
 from dispatcher.pump.slots import Slots
-from dispatcher.telemetry.observer import DispatchObserver
 from runtime.tasks import BackgroundTasks, first_of
 
 BATCH = 128

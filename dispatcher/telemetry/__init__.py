@@ -1,1 +1,1 @@
-"""What the dispatcher counts, and who is told what happens to a request."""
+"""What the dispatcher counts."""

@@ -11,9 +11,9 @@ from prometheus_client.registry import Collector
 from dispatcher.broker.message import Claim, DispatchCandidate
 from dispatcher.broker.validation import counted_as
 from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
+from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.delivery.verdict import Again, Final, Verdict, outcome_of
 from dispatcher.gates.gate import Outcome, RefusedError, Scope
-from dispatcher.telemetry.observer import DispatchObserver
 from runtime.histogram import Histogram
 
 PREFIX = "llm_d_async_async_"

@@ -2,30 +2,19 @@
 
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from runtime.config import sections
 from runtime.config.problems import Problems
-from runtime.config.sections import ConfigSection
+from runtime.config.sections import ConfigSection, parsed_by
 from runtime.config.yaml_document import without_nulls
 from runtime.durations import parse_go_duration
 from runtime.sizes import parse_quantity
 
-
-def _seconds(value: object) -> object:
-    return parse_go_duration(value) if isinstance(value, str) else value
-
-
-Duration = Annotated[float, BeforeValidator(_seconds)]
+Duration = Annotated[float, parsed_by(parse_go_duration)]
 """A duration as Go writes it ("200ms"); in seconds."""
-
-
-def _number(value: object) -> object:
-    return parse_quantity(value) if isinstance(value, str) else value
-
-
-Quantity = Annotated[int, BeforeValidator(_number), Field(ge=0)]
+Quantity = Annotated[int, parsed_by(parse_quantity), Field(ge=0)]
 """A number as Kubernetes writes it ("1Gi", 5000)."""
 
 

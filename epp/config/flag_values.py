@@ -3,32 +3,17 @@
 import argparse
 import re
 from collections.abc import Callable
-from typing import TypeVar
 
 from epp.config.metric_flags import parse_metric
 from epp.scraping.engines import Series
+from runtime.command_line import argument
 from runtime.durations import parse_go_duration
 from runtime.quoting import quoted
 from runtime.sizes import parse_quantity
 
-T = TypeVar("T")
-
-
-def reader(read: Callable[[str], T]) -> Callable[[str], T]:
-    """What argparse takes for `type`: the text of a ValueError is shown, where argparse would hide it."""
-
-    def value(text: str) -> T:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    return value
-
-
-duration = reader(parse_go_duration)
-metric: Callable[[str], tuple[Series, ...]] = reader(parse_metric)
-quantity = reader(parse_quantity)
+duration = argument(parse_go_duration)
+metric: Callable[[str], tuple[Series, ...]] = argument(parse_metric)
+quantity = argument(parse_quantity)
 
 
 def port(text: str) -> int:

@@ -7,7 +7,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from discovery.static.endpoints_file import parse_host
 from epp.config import go_flags
 from epp.config.flag_values import (
     boolean,
@@ -23,7 +22,7 @@ from epp.config.flag_values import (
 from epp.config.metric_flags import METRIC_FLAGS
 from epp.config.settings import Settings, TransportKind
 from epp.config.tls_rules import TlsRules
-from epp.ext_proc.protocol import ProtocolVersion
+from epp.ext_proc.exchange_settings import ProtocolVersion
 from runtime.command_line import Parser, ShowVersion, program
 
 
@@ -43,12 +42,11 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
         for name in METRIC_FLAGS
         if (series := getattr(given, name.replace("-", "_"))) is not None
     }
-    try:
-        for endpoint in given.endpoint:
-            parse_host(endpoint)
-    except ValueError as error:
-        parser.error(f"--endpoint: {error}")
     if given.endpoint:
+        try:
+            _check_hosts(given.endpoint)
+        except ValueError as error:
+            parser.error(f"--endpoint: {error}")
         values["discovery"] = "static://" + ",".join(given.endpoint)
     try:
         values["tls"] = TlsRules.of(given.tls_min_version, given.tls_cipher_suites)
@@ -58,6 +56,31 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
     if fault := _misfit(settings):
         parser.error(fault)
     return settings, given.v, _ignored(given)
+
+
+def parse_validate(arguments: Sequence[str]) -> Path:
+    """The file that is to be checked. Exits with 2 on bad input."""
+    path: Path = validate_parser().parse_args(arguments).file
+    return path
+
+
+def validate_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog=f"{program('epp')} validate",
+        description="Says all that is wrong with an EndpointPickerConfig, or what a picker would do with it.",
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="YAML or JSON")
+    return parser
+
+
+def _check_hosts(endpoints: Sequence[str]) -> None:
+    """Raises ValueError."""
+    from discovery.static.endpoints_file import parse_host  # reads files too, with pydantic
+
+    for endpoint in endpoints:
+        parse_host(endpoint)
 
 
 def _exclusion(given: argparse.Namespace) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from epp.config.catalogue import PLUGINS, PluginType, Role
 from epp.config.declaration import PluginDeclaration
 from epp.config.document import Section
+from epp.scheduling.published_only import is_published_only
 from runtime.config.problems import ConfigError
 from runtime.entry_points import PluginGroup, in_one_line
 
@@ -62,6 +63,11 @@ class InstalledPluginType(PluginType):
         if missing := [member for member in _MEMBERS[role] if not hasattr(plugin, member)]:
             said = f"built a {type(plugin).__name__} without {', '.join(missing)}; expected a {role.value}"
             raise self._unusable(place, said)
+        if role is Role.SCORER:
+            try:
+                is_published_only(plugin)
+            except ValueError as error:
+                raise self._unusable(place, f"cannot be used: {error}") from error
         return plugin
 
     def _unusable(self, place: str, said: str) -> ConfigError:

@@ -4,15 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from epp.endpoints.worker_metrics import BUILT_IN, WORKER_METRICS
 from epp.scraping.engines import ENGINES, Engine, Series
 
 if TYPE_CHECKING:  # --help need not wait for what reads configurations
     from epp.config.picker_config import PickerConfig
 
 METRIC_FLAGS: Final[Mapping[str, str]] = {
-    "total-queued-requests-metric": "waiting",
-    "total-running-requests-metric": "running",
-    "kv-cache-usage-percentage-metric": "kv_usage",
+    **{metric.flag: metric.name for metric in WORKER_METRICS if metric.flag is not None},
     "lora-info-metric": "lora",
     "cache-info-metric": "cache_info",
 }
@@ -38,7 +37,11 @@ def with_metrics(config: "PickerConfig", given: Mapping[str, Sequence[Series]]) 
             "as engineConfigs there"
         )
     numbers: dict[str, Any] = {METRIC_FLAGS[name]: tuple(series) for name, series in given.items()}
-    named: Engine = replace(ENGINES[0], **numbers)
+    others = {**ENGINES[0].others}
+    for metric in WORKER_METRICS:
+        if metric not in BUILT_IN and metric.name in numbers:
+            others[metric] = numbers.pop(metric.name)
+    named: Engine = replace(ENGINES[0], **numbers, others=others)
     return replace(
         config, engines=(named, *ENGINES[1:]), defaults=replace(config.defaults, engine=named.name)
     )

@@ -6,7 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from epp.config.tls_rules import TlsRules
-from epp.ext_proc.protocol import ProtocolVersion
+from epp.ext_proc.exchange_settings import ProtocolVersion
 from epp.scraping.engines import Series
 
 ALL_INTERFACES = "::"

@@ -1,15 +1,14 @@
 """The configuration as a file: read, refused with all that is wrong, or told in words: `python -m epp validate FILE`."""
 
-import argparse
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from epp.config.installed import GROUP
 from epp.config.picker_config import PickerConfig, load_config
-from runtime.command_line import FAILED, WRONG_INPUT, Parser, complain, program
+from runtime.command_line import FAILED, WRONG_INPUT, complain
 from runtime.config.problems import ConfigError
 from runtime.entry_points import PluginError
 
@@ -38,9 +37,8 @@ def _why(error: OSError | UnicodeDecodeError) -> str:
     return f"cannot be read: {said}; expected an EndpointPickerConfig in YAML"
 
 
-def validate(arguments: Sequence[str]) -> int:
+def validate(path: Path) -> int:
     """The exit code: 0 the file is sound, 1 it is not, 2 there is none."""
-    path: Path = build_parser().parse_args(arguments).file
     try:
         config = read_config(path, rng=random.Random())
         installed = GROUP.packages()
@@ -52,17 +50,6 @@ def validate(arguments: Sequence[str]) -> int:
         f"{line}\n" for line in (f"{path} is sound", *_in_words(config), *_offered(installed))
     )
     return 0
-
-
-def build_parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog=f"{program('epp')} validate",
-        description="Says all that is wrong with an EndpointPickerConfig, or what a picker would do with it.",
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("file", type=Path, metavar="FILE", help="YAML or JSON")
-    return parser
 
 
 def _offered(installed: Mapping[str, str]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import logging
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,16 +13,18 @@ from epp.endpoints.endpoint import (
     LOOKS,
     NEVER,
     NO_ADAPTERS,
-    NO_NUMBERS,
     Adapters,
     Column,
     Endpoint,
     EndpointPool,
     Floats,
     Mask,
+    rows_of,
+    unknown_numbers,
 )
 from epp.endpoints.endpoint_document import EndpointDefaults, read_endpoint
 from epp.endpoints.load import Load
+from epp.endpoints.worker_metrics import WORKER_METRICS, WorkerMetric
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +43,9 @@ class Datastore:
     in `on_release` or `on_load_change` is logged and stops nothing; without listeners they cost nothing.
     """
 
-    def __init__(self, defaults: EndpointDefaults | None = None) -> None:
+    def __init__(
+        self, defaults: EndpointDefaults | None = None, metrics: Sequence[WorkerMetric] = WORKER_METRICS
+    ) -> None:
         self.on_change: list[Callable[[], None]] = []
         """Called after endpoints came, went or changed."""
         self.on_reset: list[Callable[[Endpoint], None]] = []
@@ -62,7 +66,9 @@ class Datastore:
         self._documents: dict[Key, Mapping[str, Any]] = {}
         self._cache_tokens: dict[Key, int] = {}
         self._inflight: dict[Key, int] = {}
-        self._numbers: Floats = NO_NUMBERS[:, :0].copy()
+        self._metric_rows = rows_of(metrics)
+        self._unknown = unknown_numbers(self._metric_rows)
+        self._numbers: Floats = self._unknown[:, :0].copy()
         self._adapters: list[Adapters] = []
         self._roster: _Roster | None = None
         self._state: object = object()
@@ -77,7 +83,9 @@ class Datastore:
         """All endpoints with their numbers; `now` is what their age is measured by."""
         if self._shown_adapters is None:
             self._shown_adapters = tuple(self._adapters)
-        return EndpointPool(self.endpoints, self._numbers, self._shown_adapters, now, self._state)
+        return EndpointPool(
+            self.endpoints, self._numbers, self._shown_adapters, now, self._state, self._metric_rows
+        )
 
     @property
     def all_reachable(self) -> bool:
@@ -126,10 +134,15 @@ class Datastore:
         numbers = self._numbers
         numbers[Column.PAGELESS, row] = 0.0
         changed = _is_gap(numbers[Column.SCRAPED_AT, row], numbers[Column.PERIOD, row], now, period)
-        values = (load.waiting, load.running, load.kv_usage, load.max_lora)
-        columns = (Column.WAITING, Column.RUNNING, Column.KV_USAGE, Column.MAX_LORA)
-        for column, value in zip(columns, values, strict=True):
-            if value is not None and value != numbers[column, row]:
+        values: list[tuple[int | None, float | None]] = [
+            (Column.WAITING, load.waiting),
+            (Column.RUNNING, load.running),
+            (Column.KV_USAGE, load.kv_usage),
+            (Column.MAX_LORA, load.max_lora),
+            *((self._metric_rows.get(metric), value) for metric, value in load.others.items()),
+        ]
+        for column, value in values:
+            if column is not None and value is not None and value != numbers[column, row]:
                 numbers[column, row] = value
                 changed = True
         if load.adapters is not None and load.adapters != self._adapters[row]:
@@ -222,7 +235,7 @@ class Datastore:
         endpoint = read_endpoint(instance, self._documents.get(key, {}), self._defaults)
         if key not in self._endpoints:
             self._rows[key] = len(self._rows)
-            self._numbers = np.hstack((self._numbers, NO_NUMBERS))
+            self._numbers = np.hstack((self._numbers, self._unknown))
             self._numbers[Column.INFLIGHT, -1] = self._inflight.get(key, 0)
             self._adapters.append(NO_ADAPTERS)
         self._endpoints[key] = endpoint
@@ -240,7 +253,7 @@ class Datastore:
         if before not in (None, epoch):
             row = self._rows[endpoint.key]
             kept = self._numbers[[Column.INFLIGHT, Column.REACHABLE], row]
-            self._numbers[:, row] = NO_NUMBERS[:, 0]
+            self._numbers[:, row] = self._unknown[:, 0]
             self._numbers[[Column.INFLIGHT, Column.REACHABLE], row] = kept
             self._adapters[row] = NO_ADAPTERS
             self._cache_tokens.pop(endpoint.key, None)

@@ -8,6 +8,8 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from epp.endpoints.worker_metrics import KV_USAGE, RUNNING, WAITING, WorkerMetric
+
 Floats: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 Indices: TypeAlias = NDArray[np.intp]
@@ -75,6 +77,25 @@ NO_NUMBERS: Floats = np.array([[0.0], [0.0], [0.0], [0.0], [0.0], [NEVER], [1.0]
 """The matrix of one endpoint that nothing is known of yet."""
 
 
+_BUILT_IN_ROWS: Final[Mapping[WorkerMetric, int]] = {
+    WAITING: Column.WAITING,
+    RUNNING: Column.RUNNING,
+    KV_USAGE: Column.KV_USAGE,
+}
+
+
+def rows_of(metrics: Sequence[WorkerMetric]) -> Mapping[WorkerMetric, int]:
+    """In a pool's matrix; those without a Column stand behind it."""
+    further = [metric for metric in metrics if metric not in _BUILT_IN_ROWS]
+    return {**_BUILT_IN_ROWS, **{metric: len(Column) + at for at, metric in enumerate(further)}}
+
+
+def unknown_numbers(rows: Mapping[WorkerMetric, int]) -> Floats:
+    """NO_NUMBERS with these metrics."""
+    further = [[metric.unknown] for metric, row in rows.items() if row >= len(Column)]
+    return np.vstack((NO_NUMBERS, further)) if further else NO_NUMBERS
+
+
 LOOKS: Final = 3.0
 """Looks that may be missed before numbers are stale."""
 
@@ -82,12 +103,12 @@ LOOKS: Final = 3.0
 class EndpointPool:
     """The endpoints and what is known of each at one moment, as float64 columns of one length.
 
-    `numbers` is a matrix indexed by Column, shared with whoever keeps it up to date; plugins only read. `now` and
+    `numbers` is a matrix indexed by Column, and by `rows` for other metrics, shared with whoever keeps it up to date; plugins only read. `now` and
     the scrape times are seconds of one monotonic clock. `state` is one object as long as the endpoints and what they
     publish stay the same, whatever is in flight; None: nobody keeps track, so nothing can be kept from pick to pick.
     """
 
-    __slots__ = ("adapters", "endpoints", "now", "numbers", "state")
+    __slots__ = ("adapters", "endpoints", "now", "numbers", "rows", "state")
 
     def __init__(
         self,
@@ -96,7 +117,9 @@ class EndpointPool:
         adapters: Sequence[Adapters],
         now: float,
         state: object | None = None,
+        rows: Mapping[WorkerMetric, int] = _BUILT_IN_ROWS,
     ) -> None:
+        self.rows = rows
         self.endpoints = tuple(endpoints)
         self.numbers = numbers
         self.adapters = tuple(adapters)
@@ -105,6 +128,17 @@ class EndpointPool:
 
     def __len__(self) -> int:
         return len(self.endpoints)
+
+    def metric(self, metric: WorkerMetric) -> Floats:
+        """The column of a number that workers publish; LookupError where nobody keeps it."""
+        row = self.rows.get(metric)
+        if row is None:
+            kept = ", ".join(one.name for one in self.rows)
+            raise LookupError(
+                f"the metric {metric.name!r} is not kept; declare it in WORKER_METRICS, beside {kept}"
+            )
+        values: Floats = self.numbers[row]
+        return values
 
     @property
     def waiting(self) -> Floats:
@@ -176,7 +210,8 @@ class EndpointPool:
         if len(kept) == len(self.endpoints):
             return self
         endpoints = [self.endpoints[i] for i in kept]
-        return EndpointPool(endpoints, self.numbers[:, kept], [self.adapters[i] for i in kept], self.now)
+        adapters = [self.adapters[i] for i in kept]
+        return EndpointPool(endpoints, self.numbers[:, kept], adapters, self.now, rows=self.rows)
 
     def _column(self, column: Column) -> Floats:
         values: Floats = self.numbers[column]

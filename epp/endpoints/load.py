@@ -1,9 +1,11 @@
 """What one look at a worker's metrics page found, and whether it makes sense. Pure."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from epp.endpoints.endpoint import Adapters
+from epp.endpoints.worker_metrics import KV_USAGE, RUNNING, WAITING, WorkerMetric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +17,7 @@ class Load:
     kv_usage: float | None = None
     max_lora: float | None = None
     adapters: Adapters | None = None
+    others: Mapping[WorkerMetric, float] = field(default_factory=dict)
 
     @property
     def known(self) -> bool:
@@ -24,16 +27,11 @@ class Load:
     @property
     def senseless(self) -> str:
         """What the page says that cannot be so, and what was expected; empty where there is no such thing."""
-        for name, value, most in (
-            ("waiting", self.waiting, _MOST),
-            ("running", self.running, _MOST),
-            ("kv_usage", self.kv_usage, 1.0),
-        ):
-            if value is not None and not 0.0 <= value <= most:
-                return f"{name} is {value:g}, expected a number from 0 to {most:.0f}"
+        built_in = ((WAITING, self.waiting), (RUNNING, self.running), (KV_USAGE, self.kv_usage))
+        for metric, value in (*built_in, *self.others.items()):
+            if value is not None and not 0.0 <= value <= metric.most:
+                return f"{metric.name} is {value:g}, expected a number from 0 to {metric.most:.0f}"
         return ""
 
 
-_MOST: Final = 100_000.0
-"""Requests that one worker can be believed to have waiting, or running."""
 _NOTHING: Final = Load()

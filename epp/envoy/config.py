@@ -7,14 +7,14 @@ not know falls back to another one, so it must list them all.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import yaml
 
 from epp.config.settings import HEALTH_FAILURES, HEALTH_INTERVAL
 from epp.envoy.access_log import access_log, served_header
-from epp.envoy.json_values import Address, Json, hosts, no_breakers, socket, typed
+from epp.envoy.json_values import Json, hosts, no_breakers, socket, typed
 from epp.envoy.local_replies import local_replies
+from epp.envoy.settings import EnvoySettings
 from epp.envoy.workers import WORKERS, original_dst, override_host, retry_policy
 from epp.ext_proc.protocol import EXT_PROC, METADATA_NAMESPACE, SUBSET_NAMESPACE
 from epp.request.control_headers import DESTINATION, SUBSET, UNSEEN
@@ -24,55 +24,6 @@ _KEEPALIVE = {"interval": "1s", "timeout": "1.5s"}
 """PINGs to a picker. Its ext_proc streams have no other bound: Envoy does not apply message_timeout where the body is
 FULL_DUPLEX_STREAMED. Both attempts together end within 5 s."""
 _PICKER_ATTEMPTS = 2
-_LISTEN = Address("127.0.0.1", 8080)
-_ADMIN = Address("127.0.0.1", 9901)
-_PICKER = Address("127.0.0.1", 9002)
-
-
-@dataclass(frozen=True, slots=True)
-class EnvoySettings:
-    """`endpoints` are the hosts that override-host may use; `subset` puts the subset hint on every request.
-
-    `fallback`: original-dst goes to the picker's second choice where the first cannot be reached. `request_timeout` is
-    what a client has for its whole request, the body included. `access_log` is a file on Envoy's machine, "" is none.
-    `client_cert`, `client_key`: PEM files on Envoy's machine, what it shows to a picker that asks for a certificate.
-    """
-
-    mode: str = "original-dst"
-    listen: Address = _LISTEN
-    admin: Address = _ADMIN
-    pickers: Sequence[Address] = (_PICKER,)
-    endpoints: Sequence[Address] = ()
-    subset: Sequence[str] | None = None
-    request_body: str = "FULL_DUPLEX_STREAMED"
-    response_body: str = "NONE"
-    response_trailer: str = "SKIP"
-    failure_mode_allow: bool = False
-    secure: bool = True
-    client_cert: str | None = None
-    client_key: str | None = None
-    message_timeout: str = "10s"
-    route_timeout: str = "0s"
-    request_timeout: str = "60s"
-    fallback: bool = False
-    access_log: str = "/dev/stdout"
-    served_header: bool = True
-
-    def __post_init__(self) -> None:
-        if self.mode == "override-host" and not self.endpoints:
-            raise ValueError("override-host needs the workers' addresses: give --endpoint HOST:PORT for each")
-        if self.mode == "original-dst" and self.endpoints:
-            raise ValueError("original-dst takes no --endpoint: Envoy goes wherever the picker says")
-        if self.mode == "override-host" and self.fallback:
-            raise ValueError("override-host takes no --fallback: it follows the picker's list as it is")
-        if (self.client_cert is None) != (self.client_key is None):
-            raise ValueError("a client certificate is two files: give --client-cert and --client-key")
-        if self.client_cert is not None and not self.secure:
-            raise ValueError("--client-cert needs --secure: without TLS no certificates are shown")
-        if self.response_body == "FULL_DUPLEX_STREAMED" and self.response_trailer != "SEND":
-            raise ValueError(
-                "Envoy allows FULL_DUPLEX_STREAMED response bodies only with --response-trailer SEND"
-            )
 
 
 def render(settings: EnvoySettings) -> str:

@@ -3,10 +3,10 @@
 import argparse
 from collections.abc import Sequence
 
-from epp.config.flag_values import boolean, port
-from epp.envoy.config import EnvoySettings
+from epp.config.flag_values import boolean, duration, port
 from epp.envoy.json_values import Address
-from runtime.command_line import Parser, program
+from epp.envoy.settings import EnvoySettings
+from runtime.command_line import Parser, argument, program
 from runtime.durations import parse_go_duration, write_duration
 
 BODY_MODES = ("FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "NONE")
@@ -70,7 +70,7 @@ def _places(parser: argparse.ArgumentParser) -> None:
     add("--admin-address", default="127.0.0.1", help="of Envoy's admin interface")
     add("--admin-port", type=port, default=9901, help="0 is any free port")
     pickers = "a picker; repeatable (127.0.0.1:9002)"
-    add("--epp", type=_address, action="append", metavar="HOST:PORT", help=pickers)
+    add("--epp", type=argument(Address.parse), action="append", metavar="HOST:PORT", help=pickers)
     _boolean(parser, "--secure", "--secure-serving", default=True, effect="TLS to the picker")
     shown = "PEM, on Envoy's machine: its certificate for a picker with --client-ca-file"
     add("--client-cert", metavar="FILE", help=shown)
@@ -90,7 +90,14 @@ def _routing(parser: argparse.ArgumentParser) -> None:
     second = "original-dst: the picker's second choice where the first cannot be reached"
     _boolean(parser, "--fallback", default=False, effect=second)
     worker = "override-host: a worker"
-    add("--endpoint", type=_address, action="append", default=[], metavar="HOST:PORT", help=worker)
+    add(
+        "--endpoint",
+        type=argument(Address.parse),
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help=worker,
+    )
     add("--subset", metavar="HOST:PORT,...", help="only these may be picked; an empty one allows none")
     whole = "of a whole answer; 0s is none"
     add("--route-timeout", type=_duration, default="0s", metavar="DURATION", help=whole)
@@ -118,10 +125,7 @@ def _boolean(parser: argparse.ArgumentParser, *names: str, default: bool, effect
 
 def _duration(text: str) -> str:
     """A duration as Go writes it, as Envoy writes it."""
-    try:
-        return write_duration(parse_go_duration(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    return write_duration(duration(text))
 
 
 def _message_timeout(text: str) -> str:
@@ -133,10 +137,3 @@ def _message_timeout(text: str) -> str:
 
 _LONGEST_MESSAGE_TIMEOUT = 3600.0
 """envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor"""
-
-
-def _address(text: str) -> Address:
-    try:
-        return Address.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error

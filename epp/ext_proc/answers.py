@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 from epp.ext_proc import length_delimited as delimited
 from epp.ext_proc import protocol
-from epp.ext_proc.protocol import ProtocolVersion
+from epp.ext_proc.exchange_settings import ProtocolVersion
 from epp.request.body import LARGEST, SMALL, Buffer
 from epp.request.control_headers import USUAL
 from epp.request.rejection import Rejection

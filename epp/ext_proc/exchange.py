@@ -11,9 +11,8 @@ from typing import Final
 
 from epp.ext_proc import answers, protocol
 from epp.ext_proc.answers import Answer
-from epp.ext_proc.exchange_settings import ExchangeSettings
+from epp.ext_proc.exchange_settings import ExchangeSettings, ProtocolVersion
 from epp.ext_proc.exchange_state import ExchangeState
-from epp.ext_proc.protocol import ProtocolVersion
 from epp.ext_proc.request_director import Deferral, Observer, RequestDirector
 from epp.request.body import Body, Buffer, MemoryBudget
 from epp.request.rejection import Rejection

@@ -1,8 +1,15 @@
 """What an operator says about all exchanges of a picker."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
-from epp.ext_proc.protocol import ProtocolVersion
+
+class ProtocolVersion(StrEnum):
+    """The versions of the endpoint picker protocol that differ on the wire."""
+
+    V1_0 = "1.0.0"
+    V0_3 = "0.3.0"
+    FEBRUARY_2025 = "2025-02"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from itertools import islice
 from types import MappingProxyType
 from typing import Final
@@ -12,6 +11,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct, Value
 
+from epp.ext_proc.exchange_settings import ProtocolVersion
 from epp.request.control_headers import (
     DESTINATION,
     DROPPED_REASON,
@@ -39,14 +39,6 @@ EXT_PROC: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 METADATA_NAMESPACE: Final = "envoy.lb"
 SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
-
-
-class ProtocolVersion(StrEnum):
-    """The versions of the protocol that differ on the wire."""
-
-    V1_0 = "1.0.0"
-    V0_3 = "0.3.0"
-    FEBRUARY_2025 = "2025-02"
 
 
 def parse_subset(metadata: Metadata) -> Subset | None:

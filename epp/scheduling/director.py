@@ -9,14 +9,14 @@ from typing import Final
 import numpy as np
 
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
+from epp.endpoints.endpoint import EndpointPool, Mask
 from epp.request.inference_request import InferenceRequest, parse_request, passthrough_request
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
+from epp.scheduling import reservations
 from epp.scheduling.admission import AdmissionController, ShedWhenSaturated
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer
-from epp.scheduling.reservations import Reservations
 from epp.scheduling.saturation import SaturationDetector
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.waiting import WaitingRequest, WaitingRequests
@@ -56,14 +56,14 @@ class Director:
         admission: AdmissionController | None = None,
     ) -> None:
         self._datastore = datastore
-        self._scheduler = scheduler
+        self._schedule = scheduler.schedule
+        self._producers = scheduler.producers
         self._detector = detector
         self._policy = policy
         self._new_id: Callable[[], str] = lambda: f"{rng.getrandbits(128):032x}"
-        self._reservations = Reservations(datastore)
         self._admission: AdmissionController = admission or ShedWhenSaturated(detector, policy.retry_after)
         self.waiting = WaitingRequests(self, datastore, self._admission.withdraw)
-        for producer in scheduler.producers:
+        for producer in self._producers:
             datastore.on_reset.append(producer.forget)
             datastore.on_cache_size.append(producer.sized)
             datastore.on_change.append(functools.partial(self._tell, producer))
@@ -82,7 +82,7 @@ class Director:
         request = self._prepare(headers, body)
         candidates = self.candidates(request, subset, now)
         if self._admission.admit(request, candidates, now):
-            return self._schedule(request, candidates)
+            return self._pick(request, candidates)
         waiting = self.waiting.begin(request, subset, now)
         self._admission.enqueue(waiting, now)
         self.waiting.add(waiting, now)
@@ -101,7 +101,7 @@ class Director:
 
     def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
         """Pick for a request that waited, among those who may serve it now."""
-        return self._schedule(request, self.candidates(request, subset, now))
+        return self._pick(request, self.candidates(request, subset, now))
 
     def _prepare(
         self, headers: Mapping[str, str], body: bytes | bytearray | memoryview | None
@@ -111,13 +111,12 @@ class Director:
         request.priority = self._policy.objectives.get(request.objective or "", 0)
         return request
 
-    def _schedule(self, request: InferenceRequest, candidates: EndpointPool) -> Pick:
-        pick = self._scheduler.schedule(request, candidates)
+    def _pick(self, request: InferenceRequest, candidates: EndpointPool) -> Pick:
+        pick = self._schedule(request, candidates)
         request.prompt = None
-        at_work = pick.at_work(pick.endpoints[0])
-        for producer in self._scheduler.producers:
-            producer.picked(request, at_work)
-        self._reservations.reserve(pick)
+        for producer in self._producers:
+            producer.picked(request, pick.at_work)
+        reservations.reserve(pick, self._datastore)
         return pick
 
     def _tell(self, producer: DataProducer) -> None:
@@ -128,37 +127,36 @@ class Director:
 
         If it is none, no endpoint of ours has the prompt in its cache.
         """
-        if self._reservations.server(pick) is None:
+        if not pick.at_work:
             return
         named = Subset.of([destination])
         ours = (*pick.endpoints, *self._datastore.endpoints)
         after = next((endpoint for endpoint in ours if named.allows(endpoint.address, endpoint.port)), None)
         if after is None:
-            self._settle(pick, None)
+            self._settle(pick, served=False)
         else:
-            self._reservations.move(pick, after)
+            reservations.move(pick, after, self._datastore)
 
     def responded(self, pick: Pick, status: int, now: float) -> None:
         """The worker answered: whether with success, the data producers learn."""
-        endpoint = self._reservations.server(pick)
-        if endpoint is not None:
-            self._settle(pick, endpoint if 200 <= status < 300 else None)
+        if pick.at_work:
+            self._settle(pick, served=200 <= status < 300)
 
     def release(self, pick: Pick, now: float) -> None:
         """The request is over, for whatever reason; does nothing the second time."""
-        if self._reservations.release(pick):
-            self._settle(pick, None)
+        reservations.release(pick, self._datastore)
+        self._settle(pick, served=False)
 
-    def _settle(self, pick: Pick, endpoint: Endpoint | None) -> None:
-        """Tell the data producers once, who served the request; None: nobody they know."""
+    def _settle(self, pick: Pick, *, served: bool) -> None:
+        """Tell the data producers once, whether those at work served the request."""
         if pick.settled:
             return
         pick.settled = True
-        for producer in self._scheduler.producers:
-            if endpoint is None:
-                producer.failed(pick.request)
+        for producer in self._producers:
+            if served:
+                producer.served(pick.request, pick.at_work)
             else:
-                producer.served(pick.request, pick.at_work(endpoint))
+                producer.failed(pick.request)
         pick.request.prefixes.clear()
 
     def saturation(self, now: float) -> float:

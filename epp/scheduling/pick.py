@@ -9,6 +9,8 @@ from epp.request.control_headers import is_control
 from epp.request.inference_request import InferenceRequest
 
 Helpers: TypeAlias = Mapping[str, tuple[Endpoint, ...]]
+_NO_HELPERS: Final[Helpers] = MappingProxyType({})
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Pick:
@@ -18,10 +20,11 @@ class Pick:
     at each of them. `headers`: what the choice is told besides, under names in lower case that no client can set: any
     other name is a ValueError.
 
+    `at_work`: the endpoint that answers, as far as is known, and all helpers; empty once the request is over.
     `observed`: what who observes it keeps with it. `settled`: the data producers know how it ended.
     """
 
-    __slots__ = ("endpoints", "headers", "helpers", "observed", "primary", "request", "settled")
+    __slots__ = ("at_work", "endpoints", "headers", "helpers", "observed", "primary", "request", "settled")
 
     def __init__(
         self,
@@ -29,28 +32,21 @@ class Pick:
         endpoints: tuple[Endpoint, ...],
         *,
         primary: str = "",
-        helpers: Helpers | None = None,
-        headers: Mapping[str, str] | None = None,
+        helpers: Helpers = _NO_HELPERS,
+        headers: Mapping[str, str] = _NO_HEADERS,
     ) -> None:
         self.request = request
         self.endpoints = endpoints
         self.primary = primary
-        self.helpers: Helpers = helpers or _NO_HELPERS
-        self.headers: Mapping[str, str] = headers or _NO_HEADERS
+        self.helpers = helpers
+        self.at_work = endpoints[:1]
+        self.headers = headers
         self.observed: object = None
         self.settled = False
-        if headers:
+        if helpers is not _NO_HELPERS:
+            self.at_work += tuple([endpoint for group in helpers.values() for endpoint in group])
+        if headers is not _NO_HEADERS:
             _check(headers)
-
-    def at_work(self, server: Endpoint) -> tuple[Endpoint, ...]:
-        """All that take part where `server` answers, it first."""
-        if not self.helpers:
-            return (server,)
-        return (server, *[endpoint for group in self.helpers.values() for endpoint in group])
-
-
-_NO_HELPERS: Final[Helpers] = MappingProxyType({})
-_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def _check(headers: Mapping[str, str]) -> None:

@@ -24,12 +24,15 @@ class Filter(Protocol):
 
 
 class Scorer(Protocol):
-    """Says how good each endpoint is for a request.
+    """Says how good each endpoint is for a request."""
 
-    A scorer whose attribute `published_only` is true looks at nothing but the numbers and labels that the workers
-    publish: not at the request, not at what is in flight or how old the numbers are. It is asked once for each state
-    of the pool, not for each request.
-    """
+    @property
+    def published_only(self) -> bool:
+        """Whether it looks at nothing but the numbers and labels that the workers publish: not at the request, not at what
+        is in flight or how old the numbers are. Then it is asked once for each state of the pool, not for each request.
+
+        A class attribute, as a rule. `epp.scheduling.published_only.check_published_only` finds in a test what it reads besides.
+        """
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores:
         """One value per endpoint from 0 to 1, 1 the best; what lies outside is clamped, NaN counts as 0."""

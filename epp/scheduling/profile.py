@@ -10,6 +10,7 @@ from epp.scheduling.best_endpoint import BestEndpoint
 from epp.scheduling.cached_scores import TIE, CachedScores, ScoreCache, Weighted, add_scores, ask
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.plugin import DataProducer, Filter, Picker
+from epp.scheduling.published_only import is_published_only
 from epp.scheduling.scorers.in_flight import InFlightScorer
 
 
@@ -35,7 +36,7 @@ class SchedulerProfile:
     _best_endpoint: BestEndpoint | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        published = [one for one in self.scorers if getattr(one.scorer, "published_only", False)]
+        published = [one for one in self.scorers if is_published_only(one.scorer)]
         object.__setattr__(self, "_score_cache", ScoreCache(published, self.staleness))
         falling = [one for one in self.scorers if isinstance(one.scorer, InFlightScorer)]
         apart = [*published, *falling]

@@ -5,8 +5,10 @@ Names as in the Go picker, plus the ones that older vLLM versions use; of the ot
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+from epp.endpoints.worker_metrics import BUILT_IN, WORKER_METRICS, WorkerMetric
 
 _LONGEST: Final = 1000
 """Characters of one series: more than anybody writes."""
@@ -68,65 +70,64 @@ class Engine:
     num_blocks: Sequence[Series] = ()
     cache_info: Sequence[Series] = ()
     cache_labels: tuple[str, str] = _VLLM_LABELS
+    others: Mapping[WorkerMetric, Sequence[Series]] = field(default_factory=dict)
+    """Of numbers that have no name here."""
 
     @classmethod
     def of(cls, name: str, *, cache_labels: tuple[str, str] = _VLLM_LABELS, **texts: str) -> "Engine":
         """An engine with its series as text, alternatives separated by `|`."""
-        series: dict[str, Any] = {
-            field: tuple(Series.parse(one) for one in text.split("|"))
-            for field, text in texts.items()
-            if text
-        }
+        series: dict[str, Any] = {field: _alternatives(text) for field, text in texts.items() if text}
         return cls(name=name, cache_labels=cache_labels, **series)
 
 
-ENGINES: Final = (
+def _alternatives(text: str) -> tuple[Series, ...]:
+    return tuple(Series.parse(one) for one in text.split("|"))
+
+
+def engines_of(metrics: Sequence[WorkerMetric]) -> tuple[Engine, ...]:
+    """The model servers that are known, with the series of these metrics."""
+    return tuple([_with(engine, metrics) for engine in _MODEL_SERVERS])
+
+
+def _with(engine: Engine, metrics: Sequence[WorkerMetric]) -> Engine:
+    found = {one: _alternatives(one.series[engine.name]) for one in metrics if engine.name in one.series}
+    named: dict[str, Any] = {one.name: found.pop(one) for one in BUILT_IN if one in found}
+    return replace(engine, **named, others=found)
+
+
+_MODEL_SERVERS: Final = (
     Engine.of(
         "vllm",
-        waiting="vllm:num_requests_waiting",
-        running="vllm:num_requests_running",
-        kv_usage="vllm:kv_cache_usage_perc|vllm:gpu_cache_usage_perc",
         lora="vllm:lora_requests_info",
         cache_info="vllm:cache_config_info",
     ),
     Engine.of(
         "sglang",
-        waiting="sglang:num_queue_reqs",
-        running="sglang:num_running_reqs",
-        kv_usage="sglang:token_usage",
         cache_info="sglang:cache_config_info",
         cache_labels=("page_size", "num_pages"),
     ),
     Engine.of(
         "trtllm-serve",
-        waiting="trtllm_num_requests_waiting",
-        running="trtllm_num_requests_running",
-        kv_usage="trtllm_kv_cache_utilization",
         block_size="trtllm_kv_cache_tokens_per_block",
         num_blocks="trtllm_kv_cache_max_blocks",
     ),
     Engine.of(
         "triton-tensorrt-llm",
-        waiting="nv_trt_llm_request_metrics{request_type=waiting}",
-        running="nv_trt_llm_request_metrics{request_type=scheduled}",
-        kv_usage="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}",
         block_size="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=tokens_per}",
         num_blocks="nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=max}",
     ),
-    Engine.of("triton", waiting="nv_inference_pending_request_count", running="nv_inference_exec_count"),
+    Engine.of(
+        "triton",
+    ),
     Engine.of(  # llama-server --metrics, tools/server/README.md; newer ones say nothing of the cache
         "llama.cpp",
-        waiting="llamacpp:requests_deferred",
-        running="llamacpp:requests_processing",
-        kv_usage="llamacpp:kv_cache_usage_ratio",
     ),
     Engine.of(  # huggingface.co/docs/text-generation-inference/reference/metrics
-        "tgi", waiting="tgi_queue_size", running="tgi_batch_current_size"
+        "tgi",
     ),
     Engine.of(  # lmdeploy serve api_server --enable-metrics, lmdeploy/metrics/loggers.py
         "lmdeploy",
-        waiting="lmdeploy:num_requests_waiting",
-        running="lmdeploy:num_requests_running",
-        kv_usage="lmdeploy:gpu_cache_usage_perc",
     ),
 )
+"""What is no `WorkerMetric`: adapters, and the size of the KV cache."""
+ENGINES: Final = engines_of(WORKER_METRICS)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from epp.endpoints.endpoint import Adapters
 from epp.endpoints.load import Load
+from epp.endpoints.worker_metrics import KV_USAGE, RUNNING, WAITING
 from epp.scraping.engines import Engine, Series
 from runtime.prometheus_labels import read_labels
 
@@ -27,20 +28,17 @@ _LINE: Final = 64 * 1024
 Page: TypeAlias = bytes | bytearray
 
 
-_FULL: Final = 1.1
-"""Up to which a KV cache is taken to be full: rounding, and blocks that are counted twice, give a little more than 1."""
-
-
 def read_load(page: Page, engine: Engine) -> Load:
     """What the page says in the words of that engine."""
     max_lora, adapters = _lora(page, engine.lora)
-    kv_usage = _latest(page, engine.kv_usage)
+    others = {one: one.rounded(_latest(page, series)) for one, series in engine.others.items()}
     return Load(
-        waiting=_latest(page, engine.waiting),
-        running=_latest(page, engine.running),
-        kv_usage=1.0 if kv_usage is not None and 1.0 < kv_usage <= _FULL else kv_usage,
+        waiting=WAITING.rounded(_latest(page, engine.waiting)),
+        running=RUNNING.rounded(_latest(page, engine.running)),
+        kv_usage=KV_USAGE.rounded(_latest(page, engine.kv_usage)),
         max_lora=max_lora,
         adapters=adapters,
+        others={one: value for one, value in others.items() if value is not None},
     )
 
 

@@ -44,12 +44,10 @@ class PoolGauges(Collector):
             "Endpoints that can be reached, under the name of the Gateway API Inference Extension.",
             ready,
         )
-        for name, help_text, values in (
-            ("average_queue_size", "Requests waiting in a worker, on average.", pool.waiting),
-            ("average_running_requests", "Requests running in a worker, on average.", pool.running),
-            ("average_kv_cache_utilization", "KV cache use, 0 to 1, on average.", pool.kv_usage),
-        ):
-            yield self._gauge(PREFIX + name, help_text, _average(values, fresh))
+        for metric in pool.rows:
+            if metric.average is not None:
+                name, help_text = metric.average
+                yield self._gauge(PREFIX + name, help_text, _average(pool.metric(metric), fresh))
         saturation = GaugeMetricFamily(
             PREFIX + "flow_control_pool_saturation", "1.0 is full.", labels=("inference_pool", "stage")
         )
@@ -61,9 +59,11 @@ class PoolGauges(Collector):
         everybody = range(len(pool))
         scraped = np.flatnonzero(np.isfinite(pool.age)).tolist()
         for name, help_text, values, rows in (
-            ("queue_size", "Requests waiting in the worker.", pool.waiting, scraped),
-            ("running_requests", "Requests running in the worker.", pool.running, scraped),
-            ("kv_cache_utilization", "KV cache use of the worker, 0 to 1.", pool.kv_usage, scraped),
+            *(
+                (*metric.each, pool.metric(metric), scraped)
+                for metric in pool.rows
+                if metric.each is not None
+            ),
             ("inflight_requests", "Requests sent there that have not ended.", pool.inflight, everybody),
             ("metrics_age_seconds", "Since the worker's page was last read.", pool.age, everybody),
         ):

@@ -8,6 +8,7 @@ from typing import Any
 from yarl import URL
 
 from discovery.instance import METADATA_LIMIT
+from runtime.changing_file import ChangingFile
 
 
 class DocumentFile:
@@ -16,35 +17,28 @@ class DocumentFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.content: Mapping[str, Any] = {}
-        self._signature: tuple[int, int, int] | None = None
-        self._problem: str | None = None
+        self._file = ChangingFile(path, _read_document)
 
     def refresh(self) -> None:
         """Read what is there now. ValueError says what is wrong with it; then `content` stays as it was."""
         try:
-            found = self.path.stat()
-            signature = (found.st_mtime_ns, found.st_size, found.st_ino)
-            if signature != self._signature:
-                self._signature, self._problem = signature, None
-                self._read()
+            self.content = self._file()
         except OSError as error:
-            self._signature, self._problem = None, f"{self.path} cannot be read: {error.strerror}"
-        if self._problem is not None:
-            raise ValueError(self._problem)
+            raise ValueError(f"{self.path} cannot be read: {error.strerror}") from error
 
-    def _read(self) -> None:
-        text = self.path.read_bytes()
-        try:
-            content = _decode(text)
-        except ValueError as error:
-            self._problem = f"{self.path} is not JSON: {error}"
-            return
-        if not isinstance(content, dict):
-            self._problem = f"{self.path} holds a JSON {type(content).__name__}; a JSON object is expected"
-        elif len(text) > METADATA_LIMIT:
-            self._problem = f"{self.path} is larger than {METADATA_LIMIT} bytes"
-        else:
-            self.content = content
+
+def _read_document(path: Path) -> Mapping[str, Any]:
+    with path.open("rb") as file:
+        text = file.read(METADATA_LIMIT + 1)
+    if len(text) > METADATA_LIMIT:
+        raise ValueError(f"{path} is larger than {METADATA_LIMIT} bytes")
+    try:
+        content = _decode(text)
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if isinstance(content, dict):
+        return content
+    raise ValueError(f"{path} holds a JSON {type(content).__name__}; a JSON object is expected")
 
 
 def read_models(body: bytes) -> Mapping[str, Any]:

@@ -1,9 +1,9 @@
 """The sections of a configuration document, and what is wrong with one in words."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from runtime.config.problems import Problem, config_error, did_you_mean
@@ -15,6 +15,11 @@ class ConfigSection(BaseModel):
     """Part of a configuration: exact types, and no field that is not known: a mistyped name is no default in silence."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+def parsed_by(parse: Callable[[str], object]) -> BeforeValidator:
+    """For a field that may also be text: `parse` reads it and raises ValueError; what is no text is left to the type."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
 
 def read_section(

@@ -104,7 +104,7 @@ async def test_a_watch_with_metadata_says_all_that_is_known(flags: tuple[str, ..
         )
         assert watching.stdout is not None
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(90):
                 added = (await watching.stdout.readline()).decode()
                 handle.set_metadata({"model": {"name": "m" * 500}})
                 updated = (await watching.stdout.readline()).decode()
@@ -158,7 +158,7 @@ async def test_list_and_watch_show_where_requests_go(tmp_path: Path) -> None:
         )
         assert watching.stdout is not None
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(90):
                 added = (await watching.stdout.readline()).decode()
         finally:
             watching.terminate()

@@ -44,7 +44,7 @@ async def test_whoever_waits_for_the_first_set_is_told_at_once_and_no_task_is_le
 
     asking = asyncio.create_task(asked())
     await asyncio.sleep(0.02)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         await service.aclose()
         with pytest.raises(RuntimeError, match="this discovery is closed"):
             await asking
@@ -58,7 +58,7 @@ async def test_an_explanation_under_way_is_ended(store: MemoryStore, worker: Fak
     explaining = asyncio.create_task(service.explain("prod", "decode"))
     while not worker.requests:
         await asyncio.sleep(0.005)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         await service.aclose()
         with pytest.raises(RuntimeError, match="this discovery is closed"):
             await explaining

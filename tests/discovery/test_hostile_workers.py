@@ -27,7 +27,7 @@ async def reason_of(instance_id: str, discovering: SourceDiscovery) -> str:
 
 
 async def reason_like(words: str, instance_id: str, discovering: SourceDiscovery) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while words not in await reason_of(instance_id, discovering):
             await asyncio.sleep(0.01)
 
@@ -55,7 +55,7 @@ async def test_one_poisoned_worker_harms_no_other(
         store.put(replace(poisoned.instance("bad"), address=address))
         await reason_like(words, "bad", discovering)
         store.put(worker.instance("good"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             assert (await anext(stream)).instance_id == "good"
 
 
@@ -75,9 +75,9 @@ async def test_a_fault_that_nobody_foresaw_is_one_workers_problem_and_said_once(
     ):
         store.put(replace(gone.instance("bad"), port=1))
         store.put(worker.instance("good"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             assert (await anext(stream)).instance_id == "good"
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while not caplog.records:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.3)  # several tries
@@ -188,7 +188,7 @@ async def test_an_entity_tag_that_cannot_be_sent_back_freezes_no_document(
     store.put(replace(worker.instance(), port=port))
     async with server, discovering.watch("prod", "decode", metadata=True) as stream:
         assert (await anext(stream)).instance.revision is not None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             updated = await anext(stream)
         assert await updated.instance.metadata() == {"n": 2}
 

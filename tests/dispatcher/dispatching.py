@@ -11,10 +11,10 @@ from dispatcher.broker.clock import BrokerClock
 from dispatcher.broker.message import Request, Result
 from dispatcher.broker.queue import Broker, Queue
 from dispatcher.config.config_file import Config, read_config
+from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.gates.meter import Meters
 from dispatcher.pump.lanes import Lanes, Shared
 from dispatcher.telemetry.counters import DispatcherTelemetry
-from dispatcher.telemetry.observer import DispatchObserver
 
 OPEN = {"type": "constant"}
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from dispatcher.broker.message import Claim, DispatchCandidate
 from dispatcher.config.reloading import Reloading, load
 from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
+from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.delivery.verdict import Again, Verdict
 from dispatcher.gates.gate import RefusedError
 from dispatcher.process import serve_until_told
 from dispatcher.server import DispatcherServer
-from dispatcher.telemetry.observer import DispatchObserver
 
 
 class KilledAt(DispatchObserver):

@@ -135,10 +135,10 @@ async def test_11_what_all_replicas_send_on_one_reading_is_n_in_all(
         }
         async with replicas(redis_url, tmp_path / "config.yaml", target, gate):
             looks = simulator.looks
-            await eventually(lambda: simulator.looks > looks + 9, within=20)
+            await eventually(lambda: simulator.looks > looks + 9, within=90)
             assert not target.asked
             simulator.page = "saturation 0.285\n"  # 50 x (0.715 - 0.1) = 30.75
-            await eventually(lambda: len(target.asked) >= 30, within=20)
+            await eventually(lambda: len(target.asked) >= 30, within=90)
             looks = simulator.looks
-            await eventually(lambda: simulator.looks > looks + 30, within=20)
+            await eventually(lambda: simulator.looks > looks + 30, within=90)
             assert len(target.asked) == 30

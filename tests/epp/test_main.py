@@ -15,9 +15,11 @@ import pytest
 from aiohttp import web
 
 from discovery import DiscoveryError
-from epp.__main__ import serve
-from epp.envoy.config import Address, EnvoySettings, render
+from epp.envoy.config import render
+from epp.envoy.json_values import Address
+from epp.envoy.settings import EnvoySettings
 from epp.ext_proc import exchange
+from epp.process import serve
 
 LOCAL = ["--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]
 
@@ -75,7 +77,7 @@ async def test_a_request_through_envoy_and_an_end_by_sigterm(running_envoy: Any)
                 assert answer.status == 400
                 assert (await answer.json())["error"]["type"] == "invalid_request_error"
         running.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             assert await running.wait() == 0
     await runner.cleanup()
 

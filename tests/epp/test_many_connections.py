@@ -19,7 +19,7 @@ PICKER = (
 
 async def ready(running: asyncio.subprocess.Process) -> dict[str, str]:
     assert running.stdout is not None
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         word, *pairs = (await running.stdout.readline()).decode().split()
     assert word == "ready"
     return dict(pair.split("=") for pair in pairs)

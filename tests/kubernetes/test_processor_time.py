@@ -1,4 +1,4 @@
-"""What issue 4 asks of events, lists and memory, with ten times its figures as the bound (benchmarks/README.md)."""
+"""Events, lists and memory: at most ten times the figures in benchmarks/README.md."""
 
 from benchmarks.kubernetes_events import burst, held, recorded_api, stalls_of_lists, watching
 from benchmarks.processor import percentile

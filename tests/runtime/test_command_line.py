@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from discovery.errors import ForbiddenError
-from runtime.command_line import FAILED, WRONG_INPUT, complain
+from runtime.command_line import FAILED, WRONG_INPUT, Parser, argument, complain
+from runtime.durations import parse_duration
 
 _LOADED = "import sys, runtime.command_line; print(*sys.modules)"
 
@@ -42,3 +43,14 @@ def test_what_failed_is_said_without_numbers(
 ) -> None:
     assert complain(error) == code
     assert capsys.readouterr().err == f"error: {words}\n"
+
+
+def test_an_argument_that_cannot_be_read_is_told_in_its_reader_s_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parser = Parser(prog="it")
+    parser.add_argument("--time", type=argument(parse_duration))
+    assert parser.parse_args(["--time", "1m"]).time == 60
+    with pytest.raises(SystemExit, match="2"):
+        parser.parse_args(["--time", "soon"])
+    assert "--time: 'soon' is not a duration; write a number with a unit" in capsys.readouterr().err

@@ -58,12 +58,26 @@ def test_a_name_of_a_built_in_names_the_package(tmp_path: Path, monkeypatch: pyt
         )
 
 
+def test_a_package_that_is_installed_twice_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an editable install before an older one: Python takes the first, whatever its version."""
+    for place, version in (("old", "1.0"), ("new", "2.0")):
+        points = {"adsum.colours": {"mauve": "twin_colours:COLOUR"}}
+        see(
+            monkeypatch,
+            install(tmp_path / place, "twin_colours", points, version=version, module="COLOUR = 5"),
+        )
+    found = COLOURS.load("mauve")
+    assert found is not None
+    assert found.package == "twin_colours 2.0"
+
+
 @pytest.mark.parametrize(
     ("module", "cause"),
     [
         ("import missing_paint", "ModuleNotFoundError: No module named 'missing_paint'"),
         ("COLOR = 5", "AttributeError: module 'broken_colours' has no attribute 'COLOUR'"),
         ("raise RuntimeError('two\\nlines')", "RuntimeError: two lines"),
+        ("raise SystemExit('usage')", "SystemExit: usage"),
         ("def", "SyntaxError: invalid syntax (broken_colours.py, line 1)"),
     ],
 )

@@ -23,7 +23,7 @@ DRAINS_FOR_EVER = """
 """
 TOLD_AS_IT_SAYS_READY = """
     import asyncio, os, signal, sys
-    from epp.__main__ import serve
+    from epp.process import serve
     class Picker:
         @property
         def ready_line(self):

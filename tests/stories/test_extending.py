@@ -1,5 +1,6 @@
 """The package of docs/extending.md, installed by pip into an environment of its own, and used."""
 
+import ast
 import asyncio
 import json
 import os
@@ -17,7 +18,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from epp.envoy.config import Address, EnvoySettings, render
+from epp.envoy.config import render
+from epp.envoy.json_values import Address
+from epp.envoy.settings import EnvoySettings
 from tests.epp.conftest import envoy_running
 from tests.installed_package import install
 
@@ -79,6 +82,18 @@ def shown() -> dict[str, str]:
 def test_the_page_shows_the_project_as_it_is() -> None:
     files = {str(path.relative_to(PROJECT)): path.read_text() for path in PROJECT.rglob("*.[pt][yo]*")}
     assert shown() == {path: text for path, text in files.items() if not path.endswith("__init__.py")}
+
+
+def test_it_needs_nothing_but_the_extension_modules() -> None:
+    imported = set()
+    for path in (PROJECT / "acme_adsum").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                imported.add(node.module)
+    ours = {
+        name for name in imported if name.partition(".")[0] in ("discovery", "registry", "epp", "dispatcher")
+    }
+    assert ours == {f"{package}.extension" for package in ("discovery", "registry", "epp", "dispatcher")}
 
 
 def test_its_own_tests_pass(acme: Installed) -> None:

@@ -120,7 +120,7 @@ SPLITS: Mapping[str, str] = {
     "epp/request/inference_api.py _known_end": "_TAIL characters",
     "epp/request/subset.py Subset": "its separators are counted before: _MOST_DESTINATIONS",
     "epp/scraping/engines.py Series": "the operator's configuration",
-    "epp/scraping/engines.py Engine": "the operator's configuration",
+    "epp/scraping/engines.py _alternatives": "the operator's configuration",
     "epp/scraping/metrics_page.py _names": "_LINE bytes",
     "epp/telemetry/exposition.py form_of": "a header field as aiohttp bounds it: 8,190 bytes",
     "epp/telemetry/exposition.py form_of 2": "a part of the same",

@@ -11,7 +11,7 @@ import discovery
 from dispatcher.config.config_file import read_config
 from dispatcher.gates.catalogue import parse_gate
 from epp.config.settings import Settings
-from epp.envoy.config import EnvoySettings
+from epp.envoy.settings import EnvoySettings
 from registry import InstanceHandle
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -47,7 +47,7 @@ async def test_the_worker_and_the_one_who_follows_it(capsys: pytest.CaptureFixtu
     following = asyncio.create_task(frontend["follow"]())
     serving = asyncio.create_task(worker["serve"]())
     said = ""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while "http://127.0.0.1:8000" not in (said := said + capsys.readouterr().out):
             await asyncio.sleep(0.01)
         leave.set()

@@ -68,7 +68,7 @@ async def test_who_reads_metadata_is_told_of_a_worker_once_it_answers(tmp_path: 
     async with discovery.open(url) as service, service.watch("dynamo", "decode", metadata=True) as stream:
         picker = asyncio.create_task(follow(events(stream), store))
         serving = asyncio.create_task(application.server.serve())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             await application.said_ready.wait()
             async with service.watch("dynamo", "decode") as plain:
                 assert isinstance(

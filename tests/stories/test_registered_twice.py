@@ -54,7 +54,7 @@ async def test_two_processes_of_one_uvicorn_are_seen_and_said(tmp_path: Path, ev
         await discovery.wait_for_instances(service, "dynamo", "decode", count=2, timeout=40)
         one, other = await service.list_instances("dynamo", "decode")
         assert (one.address, one.port) == (other.address, other.port) == ("127.0.0.1", port)
-        await eventually(lambda: SAID in log.read_text(), within=20)
+        await eventually(lambda: SAID in log.read_text(), within=90)
         [warning, *_] = [line for line in log.read_text().splitlines() if SAID in line]
         assert f"127.0.0.1:{port}" in warning
         assert "--workers" in warning

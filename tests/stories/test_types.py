@@ -30,6 +30,14 @@ with registry.blocking.open("memory://x") as workers, workers.register_instance(
     worker.set_ready("draining")
     worker.set_ready("drained")
 """
+MISNAMED = """
+import discovery, registry
+from discovery import Instanse
+from registry import Contract, InstanceHandle
+registry.opne()
+count: int = discovery.open()
+"""
+"""The packages import their names lazily, which type checkers must not take for leave to name anything."""
 
 pytestmark = pytest.mark.timeout(
     600
@@ -61,6 +69,13 @@ def test_a_misspelt_status_is_an_error(tmp_path: Path) -> None:
     errors = checked(tmp_path, misspelt=MISSPELT)
     assert [re.findall(r"Literal\['(\w+)'\]", error)[0] for error in errors] == ["redy", "drained"]
     assert all("set_ready" in error for error in errors)
+
+
+def test_a_misspelt_name_of_a_lazy_package_is_an_error_and_a_right_one_has_its_type(tmp_path: Path) -> None:
+    instanse, opne, count = checked(tmp_path, misnamed=MISNAMED)
+    assert '"Instanse"' in instanse
+    assert '"opne"' in opne
+    assert '"SourceDiscovery"' in count
 
 
 @pytest.mark.parametrize("package", ["adsum", "runtime", "discovery", "registry", "epp", "dispatcher"])

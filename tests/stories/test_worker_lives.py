@@ -42,7 +42,7 @@ async def a_worker(root: Path, *options: str) -> AsyncIterator[Worker]:
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             ready = dict(word.split("=") for word in (await process.stdout.readline()).decode().split()[1:])
         yield Worker(process, int(ready["http"].rpartition(":")[2]))
     finally:
@@ -82,7 +82,7 @@ async def test_sigkill_is_a_removal_and_the_next_worker_removes_the_record(tmp_p
             event = await next_event(stream, 10)
         assert isinstance(event, InstanceRemovedEvent)
         assert event.reason == "deleted"
-        async with a_worker(tmp_path, "--instance-id", "w-1"), asyncio.timeout(20):
+        async with a_worker(tmp_path, "--instance-id", "w-1"), asyncio.timeout(90):
             while {"w-0.json", "w-0.lock"} & set(os.listdir(tmp_path / "demo" / "decode")):
                 await asyncio.sleep(0.01)
 
@@ -111,7 +111,7 @@ async def test_the_picker_leaves_a_killed_worker_alone_at_once(tmp_path: Path) -
             async with session.get(f"http://{metrics}/debug/endpoints") as answer:
                 return {e["id"] for e in (await answer.json())["endpoints"] if e["reachable"]}
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while await picked() != {"w-0", "w-1"}:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)  # until the GETs are held

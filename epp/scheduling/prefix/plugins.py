@@ -6,7 +6,7 @@ the request's JSON, count as a token.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -73,26 +73,31 @@ class PrefixCacheProducer:
         prefix = request.prefixes.get(self)
         if prefix is None:
             return
+        claims = prefix.claims
         for endpoint in endpoints:
             key = endpoint.key
-            if key not in prefix.claims:
+            if key not in claims:
                 capacity = self._sizes.get(key, self.capacity)
-                prefix.claims[key] = self.index.claim(prefix.blocks, key, capacity, prefix.lengths)
+                claims[key] = self.index.claim(prefix.blocks, key, capacity, prefix.lengths)
 
     def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """The workers have the prompt in their caches from now on."""
         prefix = request.prefixes.get(self)
         if prefix is None:
             return
-        keys = [endpoint.key for endpoint in endpoints]
-        confirmed = {key: prefix.claims.pop(key) for key in keys if key in prefix.claims}
-        self.failed(request)
-        for key in dict.fromkeys(keys):
-            capacity, claim = self._sizes.get(key, self.capacity), confirmed.get(key)
+        unclaimed, claims = [], prefix.claims
+        for endpoint in endpoints:
+            key = endpoint.key
+            claim = claims.pop(key, None)
             if claim is None:
-                self.index.record(prefix.blocks, key, capacity, prefix.lengths)
+                unclaimed.append(key)
             else:
+                capacity = self._sizes.get(key, self.capacity)
                 self.index.confirm(prefix.blocks, key, claim, capacity, prefix.lengths)
+        if claims:
+            self.failed(request)
+        for key in unclaimed:
+            self.index.record(prefix.blocks, key, self._sizes.get(key, self.capacity), prefix.lengths)
 
     def failed(self, request: InferenceRequest) -> None:
         """What the pick had added goes; what was known before stays."""
@@ -130,6 +135,8 @@ class PrefixCacheScorer:
     producer: PrefixCacheProducer
     length_weight: float = 0.0
     length_scale: int = 8192
+
+    published_only: ClassVar[bool] = False
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores:
         """As `epp.scheduling.prefix.match` tells it of one endpoint."""

@@ -1,6 +1,6 @@
 """What this picker itself has sent, newer than any page: it decides between endpoints whose pages differ by a hair."""
 
-from typing import Final
+from typing import ClassVar, Final
 
 from epp.endpoints.endpoint import EndpointPool, Floats
 from epp.request.inference_request import InferenceRequest
@@ -16,6 +16,8 @@ class InFlightScorer:
     """
 
     __slots__ = ("_requests",)
+
+    published_only: ClassVar[bool] = False
 
     def __init__(self, requests: int = REQUESTS) -> None:
         self._requests = float(requests)

@@ -43,6 +43,8 @@ class KvCacheUtilizationScorer:
 class LoraAffinityScorer:
     """1 where the adapter runs, 0.8 where a slot is free for it, 0.6 where it already waits, else 0."""
 
+    published_only: ClassVar[bool] = False
+
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         max_lora = pool.max_lora.tolist()
         scores = np.zeros(len(pool))
@@ -74,6 +76,8 @@ class ActiveRequestScorer:
 
     idle_threshold: int = 0
     max_busy_score: float = 1.0
+
+    published_only: ClassVar[bool] = False
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         inflight = pool.inflight

@@ -55,7 +55,7 @@ async def process(script: str, *arguments: str) -> AsyncIterator[tuple[asyncio.s
     )
     assert started.stdout is not None
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             line = (await started.stdout.readline()).decode().strip()
         yield started, line
     finally:
@@ -158,9 +158,9 @@ async def test_what_a_watch_without_metadata_looks_at_is_bounded(eventually: Any
 
     async with SourceDiscovery(MemorySource(store)) as found, found.watch("prod", "decode") as stream:
         assert len(stream.instances) == 2100
-        await eventually(lambda: followed() == 2048, within=30)
+        await eventually(lambda: followed() == 2048, within=90)
         async with found.watch("prod", "decode", metadata=True):
-            await eventually(lambda: followed() == 2100, within=30)
+            await eventually(lambda: followed() == 2100, within=90)
 
 
 def connections(pid: int) -> int:

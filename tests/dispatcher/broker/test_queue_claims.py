@@ -197,7 +197,7 @@ async def test_whoever_waits_is_woken_by_what_becomes_claimable(broker: Broker, 
         held = await claimed(other)
         assert not await queue.peek(1)
         waiting = asyncio.create_task(queue.wait(30))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             match what:
                 case "submit":
                     await submitted(broker, other, "new")
@@ -214,7 +214,7 @@ async def test_nothing_is_missed_between_a_look_and_the_wait(broker: Broker) -> 
         for n in range(20):
             assert not await queue.peek(1)
             await submitted(broker, other, f"r{n}")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(90):
                 assert await queue.wait(30)
             claim = await claimed(queue)
             await queue.finish(claim, answer(claim))
@@ -224,7 +224,7 @@ async def test_whoever_waits_is_woken_by_the_end_of_a_lease(broker: Broker) -> N
     async with broker.queue("q", SHORT) as queue:
         await submitted(broker, queue, "a")
         await claimed(queue, owner="dead")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while not await queue.peek(1):
                 await queue.wait(30)
 

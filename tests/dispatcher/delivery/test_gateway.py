@@ -278,7 +278,7 @@ async def test_21_cancelling_closes_the_connection(
     posting = asyncio.create_task(gateway.post(PATH, {}, b"{}", 60))
     await eventually(lambda: target.asked)
     posting.cancel()
-    await eventually(lambda: target.asked[0].closed, within=20)
+    await eventually(lambda: target.asked[0].closed, within=90)
     with pytest.raises(asyncio.CancelledError):
         await posting
 

@@ -116,7 +116,7 @@ async def test_13_a_page_that_cannot_be_read_closes_the_gate(
         target.page = page.replace("AN_HOUR_AGO", f"{int(time.time() - 3600)}000").replace(
             "IN_A_DAY", f"{int(time.time() + 86400)}000"
         )
-        await eventually(lambda: said in meter_states(gate)[0].reason, within=20)
+        await eventually(lambda: said in meter_states(gate)[0].reason, within=90)
         assert not meter_states(gate)[0].available
         assert gate.budget() == 0
         assert await Places(gate).take_all() == 0

@@ -193,7 +193,7 @@ async def test_16_what_is_tried_again(broker: Broker, target: Target, code: int)
     target.answer = then(status(code), ok)
     config = configured(target.url)
     async with producer(broker, config) as queue, dispatching(broker, config):
-        result = await queue.result(await queue.submit("r1", seconds=3))  # the deadline bounds the backoff
+        result = await queue.result(await queue.submit("r1", seconds=20))  # the deadline bounds the backoff
     assert (result.status_code, result.attempts) == (200, 2)
     assert target.asked[1].at - target.asked[0].at >= 0.9
 
@@ -213,7 +213,7 @@ async def test_16_the_last_answer_is_kept_when_time_is_up(broker: Broker, target
     target.answer = status(503)
     config = configured(target.url)
     async with producer(broker, config) as queue, dispatching(broker, config):
-        result = await queue.result(await queue.submit("r1", seconds=2.5))
+        result = await queue.result(await queue.submit("r1", seconds=5))
     assert result.status_code == 503
     assert result.payload == b"said 503"
     assert result.error_code is ErrorCode.DEADLINE_EXCEEDED
@@ -266,7 +266,7 @@ async def test_21_cancelled_in_flight(broker: Broker, target: Target, eventually
         await queue.queue.cancel("r1")
         result = await queue.result(request, within=20)
         assert result.error_code is ErrorCode.CANCELLED
-        await eventually(lambda: target.asked[0].closed, within=20)
+        await eventually(lambda: target.asked[0].closed, within=90)
         await eventually(lambda: lanes.running["batch"].lane.in_flight == 0)
         again = await queue.result(await queue.submit("r1"))
         assert again.status_code == 200, "an older cancel must not reach a new request of the same id"
@@ -375,7 +375,7 @@ async def test_a_claim_that_was_taken_away_stops_its_request(
         await eventually(lambda: target.asked)
         [claim] = lanes.running["batch"].lane.claims
         assert await queue.queue.retry(claim, 20_000)
-        await eventually(lambda: target.asked[0].closed, within=20)
+        await eventually(lambda: target.asked[0].closed, within=90)
         await eventually(lambda: lanes.running["batch"].lane.in_flight == 0)
         assert (await queue.queue.totals()).delayed == 1
 

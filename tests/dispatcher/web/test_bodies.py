@@ -59,7 +59,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 
 async def refusal(reader: asyncio.StreamReader) -> tuple[int, str]:
     """The status and message of what a client is answered."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length: ")[2].split()[0])
         said = json.loads(await reader.readexactly(length))

@@ -20,7 +20,7 @@ async def test_pages_are_answered_and_the_log_is_short(tmp_path: Path) -> None:
     config.write_text(MEMORY)
     async with few_descriptors(log, "-m", "dispatcher", "--config", str(config), soft=128) as running:
         assert running.stdout is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             word, http, *_ = (await running.stdout.readline()).decode().split()
         assert word == "ready", log.read_text()
         assert soft_limit(running.pid) == 256

@@ -7,7 +7,7 @@ import pytest
 from epp.config import flags, go_flags
 from epp.config.settings import Settings, TransportKind
 from epp.config.tls_rules import TlsRules
-from epp.ext_proc.protocol import ProtocolVersion
+from epp.ext_proc.exchange_settings import ProtocolVersion
 from epp.scraping.engines import Series
 
 GO_FLAGS = [

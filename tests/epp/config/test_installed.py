@@ -16,7 +16,7 @@ from tests.installed_package import install, see
 MODULE = """\
 import numpy as np
 from pydantic import Field
-from epp.extension import PluginDeclaration, Role, Section
+from epp.extension import PluginDeclaration, Role, Scorer, Section
 
 
 class ZoneParameters(Section):
@@ -74,6 +74,11 @@ class TwoProfiles:
     def result(self, request, results): ...
 
 
+class Silent(Scorer):
+    def score(self, request, pool):
+        return pool.kv_usage
+
+
 class LastPicker:
     def pick(self, scores, k):
         return np.arange(len(scores))[::-1][:k]
@@ -100,6 +105,7 @@ LAST = PluginDeclaration(role=Role.PICKER, build=lambda given, context: LastPick
 TWO = PluginDeclaration(role=Role.HANDLER, build=lambda given, context: TwoProfiles())
 QUARRELSOME = PluginDeclaration(role=Role.SCORER, parameters=ZoneParameters, build=quarrelsome)
 BROKEN = PluginDeclaration(role=Role.SCORER, build=broken)
+SILENT = PluginDeclaration(role=Role.SCORER, build=lambda given, context: Silent())
 SCORELESS = PluginDeclaration(role=Role.SCORER, build=lambda given, context: Halves())
 DETECTOR = PluginDeclaration(role=Role.DETECTOR, build=lambda given, context: None)
 UNCHECKED = PluginDeclaration(role=Role.FILTER, parameters=dict, build=lambda given, context: Halves())
@@ -116,6 +122,7 @@ TYPES = {
     "acme-quarrelsome": "QUARRELSOME",
     "acme-broken": "BROKEN",
     "acme-scoreless": "SCORELESS",
+    "acme-silent": "SILENT",
     "acme-detector": "DETECTOR",
     "acme-unchecked": "UNCHECKED",
     "acme-class": "CLASS",
@@ -234,6 +241,14 @@ def test_a_profile_handler_says_which_profiles_it_needs(load: Load) -> None:
             ),
         ),
         (
+            "- {type: acme-silent}",
+            (
+                "line 4: plugins[0].type: the plugin type 'acme-silent' of the installed package acme 1.0 cannot be used: the scorer Silent has "
+                "no published_only; expected True where it reads only what workers publish, else False; mend, update or uninstall "
+                "that package"
+            ),
+        ),
+        (
             "- {type: acme-scoreless}",
             (
                 "line 4: plugins[0].type: the plugin type 'acme-scoreless' of the installed package acme 1.0 built a Halves "
@@ -301,7 +316,7 @@ def test_validate_tells_of_whose_a_plugin_is_and_what_else_there_is(
     load: Load, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "picker.yaml").write_text(_document("- {type: acme-halves}\n"))
-    assert validate([str(tmp_path / "picker.yaml")]) == 0
+    assert validate(tmp_path / "picker.yaml") == 0
     said = capsys.readouterr().out.splitlines()
     assert said[1] == "  filter acme-halves of acme 1.0"
     assert said[-1].startswith(
@@ -315,7 +330,7 @@ def test_validate_refuses_a_package_that_takes_the_name_of_a_built_in(
     """A picker would take its own without a look at what is installed: who wants another one is told here."""
     see(monkeypatch, install(tmp_path, "greedy", {"adsum.plugins": {"queue-scorer": "greedy:QUEUE"}}))
     (tmp_path / "picker.yaml").write_text(_document("- {type: queue-scorer}\n"))
-    assert validate([str(tmp_path / "picker.yaml")]) == 1
+    assert validate(tmp_path / "picker.yaml") == 1
     assert capsys.readouterr().err == (
         "error: the installed package greedy 1.0 declares the plugin type 'queue-scorer', which adsum has itself; rename "
         "its entry point in the group adsum.plugins, or uninstall the package\n"

@@ -55,7 +55,7 @@ async def known(page: str, *arguments: str) -> dict[str, Any]:
         settings, _, _ = flags.parse([*LOCAL, "--endpoint", destination, *arguments])
         async with PickerServer(settings) as server, aiohttp.ClientSession() as session:
             where = dict(pair.split("=") for pair in server.ready_line.split()[1:])
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(90):
                 while True:
                     async with session.get(f"http://{where['metrics']}/debug/endpoints") as answer:
                         found: list[dict[str, Any]] = json.loads(await answer.text())["endpoints"]

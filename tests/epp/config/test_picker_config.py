@@ -348,6 +348,12 @@ def test_faults_name_the_place(sections: dict[str, Any], place: str, said: str) 
     assert said in text
 
 
+def test_two_profiles_of_one_name() -> None:
+    said = "'a' is already the name of another profile"
+    with pytest.raises(ConfigError, match=re.escape(f"schedulingProfiles[1].name: {said}")):
+        load_of(schedulingProfiles=[{"name": "a"}, {"name": "a"}])
+
+
 FIELDS = ["plugins", "type", "name", "parameters", "pluginRef", "weight", "schedulingProfiles", "path"]
 TREE = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from([*PLUGINS, *sorted(GO_ONLY)[:3]]),

@@ -41,7 +41,7 @@ async def start(*arguments: str) -> tuple[int | None, str]:
     assert running.stdout is not None
     assert running.stderr is not None
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             if await running.stdout.readline():
                 return None, "it is ready"
             return await running.wait(), (await running.stderr.read()).decode()

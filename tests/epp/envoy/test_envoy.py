@@ -23,7 +23,9 @@ from epp.config.picker_config import load_config
 from epp.config.settings import TransportKind
 from epp.endpoints.datastore import Datastore
 from epp.envoy import flags as envoy_flags
-from epp.envoy.config import Address, EnvoySettings, bootstrap, render
+from epp.envoy.config import bootstrap, render
+from epp.envoy.json_values import Address
+from epp.envoy.settings import EnvoySettings
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
@@ -265,7 +267,7 @@ async def test_a_body_that_ends_with_trailers(mesh: Mesh, picking: Any) -> None:
         head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n"
         chunk = b"%x\r\n%s\r\n" % (len(body), body) if body else b""
         writer.write(head + chunk + b"0\r\nx-checksum: 1\r\n\r\n")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             answer = await reader.read()
         writer.close()
         assert answer.startswith(b"HTTP/1.1 200"), answer
@@ -338,7 +340,7 @@ async def test_a_websocket_passes(mesh: Mesh, picking: Any, mode: str) -> None:
     chain["filters"][0]["typed_config"]["upgrade_configs"] = [{"upgrade_type": "websocket"}]
     envoy = await mesh.envoy(yaml.safe_dump(config))
     client = await mesh.client()
-    async with asyncio.timeout(20), client.ws_connect(envoy.url("/ws")) as socket:
+    async with asyncio.timeout(90), client.ws_connect(envoy.url("/ws")) as socket:
         for word in ("one", "x" * 100_000, "three"):
             await socket.send_str(word)
             assert await socket.receive_str() == word
@@ -375,7 +377,7 @@ async def test_a_picker_that_goes_away_cuts_no_answer(mesh: Mesh, picking: Any, 
     mesh.director.outcome = picking(worker.destination)
     envoy = await mesh.envoy(render(_settings(picker)))
     async with (await mesh.client()).get(envoy.url("/stream")) as answer:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             assert await answer.content.readline() == b"data: first\n"
         await picker.listener.drain(None)
         worker.go_on.set()
@@ -404,7 +406,7 @@ async def test_drain_in_exact_mode_cuts_no_answer(mesh: Mesh, picking: Any) -> N
     async with (await mesh.client()).get(envoy.url("/stream")) as answer:
         assert await answer.content.readline() == b"data: first\n"
         picker.transport.drain()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             await picker.listener.drain(30)
         worker.go_on.set()
         assert (await answer.read()).endswith(b"data: last\n\n")
@@ -440,7 +442,7 @@ async def test_a_drain_loses_nothing_of_answers_that_pass_through_the_picker(
 async def test_a_fault_of_the_picker_is_a_503_and_hangs_nothing(mesh: Mesh) -> None:
     mesh.director.outcome = ZeroDivisionError()
     envoy = await mesh.envoy(render(_settings(await mesh.picker())))
-    async with asyncio.timeout(20), (await mesh.client()).post(envoy.url(), data=b"x") as answer:
+    async with asyncio.timeout(90), (await mesh.client()).post(envoy.url(), data=b"x") as answer:
         assert answer.status == 503
 
 

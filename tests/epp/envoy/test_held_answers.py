@@ -12,7 +12,8 @@ from aiohttp import web
 from discovery import Instance, InstanceAddedEvent
 from epp.config.settings import TransportKind
 from epp.endpoints.datastore import Datastore
-from epp.envoy.config import Address, render
+from epp.envoy.config import render
+from epp.envoy.json_values import Address
 from tests.epp.envoy.test_envoy import LOCAL, Mesh
 from tests.epp.scheduling.test_director import director, load
 
@@ -65,7 +66,7 @@ async def test_while_an_answer_is_held_its_beginning_is_known_and_forgotten_if_i
         picker = await mesh.picker()
         envoy = await mesh.envoy(render(replace(LOCAL, pickers=(Address("127.0.0.1", picker.port),))))
         client = await mesh.client()
-        producer = it._scheduler.producers[0]
+        producer = it._producers[0]
 
         async def ask(end: str) -> int:
             body = {"model": "m", "prompt": BEGINNING + end}
@@ -73,7 +74,7 @@ async def test_while_an_answer_is_held_its_beginning_is_known_and_forgotten_if_i
                 return answer.status
 
         first = asyncio.create_task(ask("first"))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             await workers.arrived.wait()
             others = [asyncio.create_task(ask(str(number))) for number in range(5)]
             while workers.went.total() < 6:
@@ -83,7 +84,7 @@ async def test_while_an_answer_is_held_its_beginning_is_known_and_forgotten_if_i
         workers.status = 503
         workers.go_on.set()
         assert set(await asyncio.gather(first, *others)) == {503}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while len(producer.index):
                 await asyncio.sleep(0.01)
 
@@ -95,8 +96,8 @@ async def test_what_a_client_gave_up_is_forgotten(running_envoy: Any) -> None:
         mesh = Mesh(TransportKind.HTTP2, stack, running_envoy, it)
         picker = await mesh.picker()
         envoy = await mesh.envoy(render(replace(LOCAL, pickers=(Address("127.0.0.1", picker.port),))))
-        producer = it._scheduler.producers[0]
-        async with aiohttp.ClientSession() as client, asyncio.timeout(20):
+        producer = it._producers[0]
+        async with aiohttp.ClientSession() as client, asyncio.timeout(90):
             body = {"model": "m", "prompt": BEGINNING}
             asking = asyncio.create_task(client.post(envoy.url("/v1/completions"), json=body))
             await workers.arrived.wait()

@@ -11,8 +11,9 @@ import pytest
 from aiohttp import web
 
 from epp.config.settings import Settings, TransportKind
-from epp.envoy.config import EnvoySettings, render
+from epp.envoy.config import render
 from epp.envoy.json_values import Address
+from epp.envoy.settings import EnvoySettings
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.request.body import MemoryBudget
 from epp.server import PickerServer
@@ -83,7 +84,7 @@ async def open_picker(request: pytest.FixtureRequest, running_envoy: Any) -> Asy
 
 
 async def ask(client: aiohttp.ClientSession, envoy: Any) -> int:
-    async with asyncio.timeout(30), client.post(envoy.url("/v1/completions"), json=SMALL) as answer:
+    async with asyncio.timeout(90), client.post(envoy.url("/v1/completions"), json=SMALL) as answer:
         return answer.status
 
 
@@ -92,7 +93,7 @@ async def test_stalled_bodies_make_room_for_others(open_picker: Any, eventually:
     envoy = await open_picker(max_body_bytes=4 * MIB, max_buffered_bytes=8 * MIB)
     stalled = [Stalled(envoy.ports["inference"], 2 * MIB) for _ in range(8)]
     tasks = [asyncio.create_task(one.run()) for one in stalled]
-    await eventually(lambda: any(one.status == 503 for one in stalled), within=30)
+    await eventually(lambda: any(one.status == 503 for one in stalled), within=90)
     async with aiohttp.ClientSession() as client:
         assert [await ask(client, envoy) for _ in range(50)] == [200] * 50
     assert {one.status for one in stalled} <= {None, 503}
@@ -104,7 +105,7 @@ async def test_stalled_bodies_make_room_for_others(open_picker: Any, eventually:
 async def test_a_body_that_never_ends_is_refused_in_time(open_picker: Any) -> None:
     envoy = await open_picker(body_timeout=0.5)
     stalled = Stalled(envoy.ports["inference"], 200)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         await stalled.run()
     assert stalled.status == 408
 

@@ -11,7 +11,8 @@ import pytest
 from aiohttp import web
 
 from epp.config.settings import Settings, TransportKind
-from epp.envoy.config import Address, EnvoySettings, render
+from epp.envoy.config import EnvoySettings, render
+from epp.envoy.json_values import Address
 from epp.server import PickerServer
 from tests.epp.envoy.test_envoy import ANY
 from tests.epp.scheduling.fifo import Fifo

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.ext_proc import answers, protocol
-from epp.ext_proc.protocol import ProtocolVersion
+from epp.ext_proc.exchange_settings import ProtocolVersion
 from epp.request.body import LARGEST
 from epp.request.control_headers import UNSEEN
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.ext_proc import protocol
-from epp.ext_proc.protocol import ProtocolVersion
+from epp.ext_proc.exchange_settings import ProtocolVersion
 from epp.request.control_headers import DESTINATION, SUBSET
 from epp.request.rejection import Rejection
 from epp.wire.messages.ext_proc_pb2 import HeaderMap, HeaderValue, HeaderValueOption, Metadata

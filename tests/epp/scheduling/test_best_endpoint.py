@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from typing import ClassVar
 
 import hypothesis.strategies as st
 import numpy as np
@@ -23,6 +24,7 @@ LOAD = (Weighted(QueueScorer(), 2), Weighted(KvCacheUtilizationScorer(), 2))
 
 @dataclass(frozen=True)
 class SpeaksUpFor:
+    published_only: ClassVar[bool] = False
     values: dict[int, float]
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores:

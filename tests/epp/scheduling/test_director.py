@@ -4,7 +4,7 @@ import math
 import random
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -244,6 +244,8 @@ def test_passthrough_looks_into_no_body() -> None:
 
 class Broken:
     """A plugin with a fault."""
+
+    published_only: ClassVar[bool] = False
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Any:
         raise RuntimeError("a fault")

@@ -1,4 +1,4 @@
-"""What issue 5 asks of a pick, with ten times its figures as the bound (benchmarks/README.md)."""
+"""What a pick costs: at most ten times the figures in benchmarks/README.md."""
 
 import sys
 

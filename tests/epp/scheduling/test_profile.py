@@ -53,6 +53,7 @@ REQUEST = InferenceRequest(request_id="r", path="/v1/completions", model="m", he
 class Fixed:
     """A scorer, and a filter, that says what it was told to say."""
 
+    published_only: ClassVar[bool] = False
     values: list[float]
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:

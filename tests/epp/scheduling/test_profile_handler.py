@@ -3,7 +3,7 @@
 import json
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -184,7 +184,7 @@ class Wayward(PrefillHandler):
     """Asks for `asked`, again and again."""
 
     asked: Sequence[str] = ()
-    headers: Any = None
+    headers: Any = field(default_factory=dict)
 
     def pick(self, request: InferenceRequest, profiles: Collection[str], results: Results) -> Sequence[str]:
         return self.asked

@@ -186,7 +186,7 @@ async def test_what_nobody_asked_for_ends_the_connection() -> None:
             await reader.read()
         closed.set()
 
-    async with serving(serve) as port, asyncio.timeout(20):
+    async with serving(serve) as port, asyncio.timeout(90):
         page = client(port)
         assert await page.get() == b"ok"
         taken.set()
@@ -207,7 +207,7 @@ async def test_silence_ends_and_the_next_question_has_a_connection_of_its_own(fi
     async with serving(serve) as port:
         page = client(port, timeout=0.3)
         with pytest.raises(PageError, match="no whole answer within 0.3 s"):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(90):
                 await page.get()
         assert await page.get() == b"ok"
         page.close()

@@ -177,7 +177,7 @@ async def test_drain_ends_answered_streams_and_lets_the_others_finish(
     await under_way.write(messages.response_headers())
     assert (await under_way.read()).HasField("response_headers")
     assert await under_way.code() is grpc.StatusCode.OK
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         await stopping
     assert len(director.released) == 2
 

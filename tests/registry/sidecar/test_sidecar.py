@@ -71,7 +71,7 @@ async def test_explain_says_which_of_the_two_does_not_answer(
             return candidate.reason
 
     async def until(words: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while words not in (await why() or ""):
                 await asyncio.sleep(0.02)
 

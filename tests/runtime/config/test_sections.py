@@ -4,7 +4,8 @@ import pytest
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from runtime.config.problems import ConfigError
-from runtime.config.sections import ConfigSection, place_of, read_section
+from runtime.config.sections import ConfigSection, parsed_by, place_of, read_section
+from runtime.durations import parse_duration
 
 
 def _even(number: int, info: ValidationInfo) -> int:
@@ -71,3 +72,16 @@ def test_places() -> None:
     assert place_of(("b",), "a[0]") == "a[0].b"
     assert place_of((1,), "a") == "a[1]"
     assert place_of((), "a") == "a"
+
+
+def test_a_field_that_may_be_text() -> None:
+    class Timed(ConfigSection):
+        time: Annotated[float, parsed_by(parse_duration)]
+
+    assert read_section(Timed, {"time": "1m"}, "").time == read_section(Timed, {"time": 60.0}, "").time == 60
+    for given, said in (
+        ("soon", "time: 'soon' is not a duration"),
+        (None, "time: Input should be a valid number"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            read_section(Timed, {"time": given}, "")

@@ -51,7 +51,7 @@ class Pages:
 
 async def read(reader: asyncio.StreamReader) -> bytes:
     """What comes; nothing where the connection is closed or reset."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         try:
             return await reader.read(1000)
         except ConnectionError:

@@ -200,7 +200,7 @@ async def test_what_does_not_speak_http2_is_told_and_left(director: Any, greetin
     async with picking(director) as picker:
         client = await picker.connect()
         client.writer.write(greeting)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             said = await client.reader.read()
         assert b"not HTTP/2" in said
         await client.close()
@@ -235,7 +235,7 @@ async def test_a_stop_with_grace_ends_when_the_last_stream_does(director: Any, m
             await picker.connect()
         client.h2.reset_stream(stream)
         client.flush()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             while await client.reader.read(65_536):
                 pass
             await client.close()
@@ -251,7 +251,7 @@ async def test_a_stop_without_grace_says_so_on_every_stream(director: Any, messa
             await call.read()
         await calls[1].write(messages.response_headers().SerializeToString())
         await calls[1].read()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             await picker.listener.drain(None)
             assert await calls[0].code() is grpc.StatusCode.UNAVAILABLE
             assert await calls[1].code() is grpc.StatusCode.OK
@@ -427,7 +427,7 @@ async def test_tls_without_alpn_is_not_served(director: Any) -> None:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         reader, writer = await asyncio.open_connection("127.0.0.1", picker.listener.port, ssl=context)
         writer.write(PREFACE + settings({}))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             assert await reader.read() == b""
         writer.close()
 
@@ -456,9 +456,9 @@ async def test_a_stream_that_nobody_ends_does_not_hold_up_a_stop(director: Any, 
         client.send(client.open(), messages.headers())
         client.flush()
         await client.read()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             await picker.listener.drain(0.1)
         assert picker.transport.open_streams == 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             assert goaway(1, Http2ErrorCode.NO_ERROR) in await client.reader.read()
         await client.close()

@@ -1,0 +1,206 @@
+"""What `python -m discovery list|watch|explain|check` ask and print, for people and for scripts."""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from discovery.check import Verdict, check_contract
+from discovery.errors import AdsumError
+from discovery.events import InstanceEvent, InstanceRemovedEvent
+from discovery.explanation import Explanation
+from discovery.instance import Instance
+from discovery.metadata.serving_address import Located, locate, locate_all
+from discovery.opening import open, shown_url
+from discovery.same_address import sharing
+from discovery.service import ServiceDiscovery
+from runtime.command_line import SUCCEEDED, program
+from runtime.serving.descriptors import raise_limit
+from runtime.signals import cancel_on
+
+_SHOWN = 400
+"""Characters of a document in a line for people."""
+_COLUMNS = ("ID", "URL", "STATUS")
+
+
+def run(options: argparse.Namespace) -> int:
+    """The command's exit code."""
+    raise_limit()  # a watch holds a GET for each worker
+    commands = {"list": _list, "watch": _watch, "explain": _explain, "check": _check}
+    try:
+        return asyncio.run(commands[options.command](options))
+    except asyncio.CancelledError:  # SIGTERM
+        return SUCCEEDED
+
+
+async def _list(options: argparse.Namespace) -> int:
+    async with open(options.discovery, token=_token()) as service:
+        found = await service.list_instances(options.namespace, options.component, timeout=options.timeout)
+        if not found:
+            await _say_nobody(service, options)
+        located = await locate_all(found)
+    if options.json:
+        for one in located:
+            document = {"metadata": one.metadata} if options.metadata else {}
+            _print_json(_as_dict(one.instance) | document)
+    else:
+        shown = (_COLUMNS, *(_row(one.instance) for one in located))
+        documents = ("METADATA", *(_document(one.metadata) for one in located))
+        wide = zip(shown, documents, strict=True)
+        _print_table([(*row, document) if options.metadata else row for row, document in wide])
+    _say_unlocated(located, options)
+    _say_shared([one.instance for one in located])
+    return 0
+
+
+def _say_shared(instances: Sequence[Instance]) -> None:
+    """Who is one server to whoever asks."""
+    others = sharing(instances)
+    for instance in instances:
+        if instance.id in others and instance.id < min(others[instance.id]):
+            beside = ", ".join(others[instance.id])
+            said = f"{instance.id} serves the same address as {beside} ({instance.url}): one server, counted twice or more"
+            print(said, file=sys.stderr, flush=True)
+
+
+def _say_unlocated(located: Sequence[Located], options: argparse.Namespace) -> None:
+    """Whose URL is what was registered, because they could not be asked where they serve."""
+    unknown = [one for one in located if one.metadata is None]
+    if unknown:
+        others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        print(
+            f"{unknown[0].instance.id}{others}: the URL is the registered one, the metadata cannot be had "
+            f"({unknown[0].problem}); {program('discovery')} explain {options.namespace} {options.component} says more",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+async def _say_nobody(service: ServiceDiscovery, options: argparse.Namespace) -> None:
+    """That there is no ready instance, and what is there instead."""
+    where = shown_url(options.discovery)
+    said = f"no ready instance of {options.namespace}/{options.component} at {where}"
+    with suppress(AdsumError, TimeoutError):  # the list was told; what is there instead is a courtesy
+        async with asyncio.timeout(options.timeout):
+            explanation = await service.explain(options.namespace, options.component)
+        asked = f"{program('discovery')} explain {options.namespace} {options.component} says why"
+        waiting = f"{len(explanation.candidates)} not ready, {asked}"
+        said += f": {waiting if explanation.candidates else '; '.join(explanation.remarks())}"
+    print(said, file=sys.stderr, flush=True)
+
+
+async def _watch(options: argparse.Namespace) -> int:
+    cancel_on(signal.SIGTERM)
+    async with (
+        open(options.discovery, token=_token()) as service,
+        service.watch(options.namespace, options.component, metadata=options.metadata) as stream,
+    ):
+        last: dict[str, Located] = {}
+        async for event in stream:
+            located = await _of_event(event, last)
+            document = {"metadata": located.metadata} if options.metadata else {}
+            _print_event(event, located.instance, document, as_json=options.json)
+    return 0
+
+
+async def _of_event(event: InstanceEvent, last: dict[str, Located]) -> Located:
+    """Where it serves, or did before it was removed; what is not to be had is as it was `last`."""
+    instance = event.instance
+    before = last.pop(instance.id, Located(instance, None))
+    asked = not isinstance(event, InstanceRemovedEvent) and instance.reachable
+    located = await locate(instance) if asked else Located(instance, None)
+    if located.metadata is None:
+        located = Located(replace(instance, serving_port=before.instance.serving_port), None)
+    if not isinstance(event, InstanceRemovedEvent):
+        last[instance.id] = located
+    return located
+
+
+async def _explain(options: argparse.Namespace) -> int:
+    async with open(options.discovery, token=_token()) as service:
+        explanation = await service.explain(options.namespace, options.component)
+    if options.json:
+        for remark in explanation.remarks():
+            _print_json({"id": None, "is_instance": False, "reason": remark})
+        for candidate in explanation.candidates:
+            _print_json(
+                {"id": candidate.id, "is_instance": candidate.is_instance, "reason": candidate.reason}
+            )
+    else:
+        print(explanation)
+    return 0 if _is_well(explanation) else 1
+
+
+async def _check(options: argparse.Namespace) -> int:
+    verdicts: set[Verdict] = set()
+    async for finding in check_contract(options.url, token=_token()):
+        seen = f": {finding.seen}" if finding.seen else ""
+        print(f"{finding.verdict:7}{finding.requirement}{seen}", flush=True)
+        verdicts.add(finding.verdict)
+    if Verdict.BROKEN in verdicts:
+        print("\nbroken: discovery cannot use this worker's metadata")
+    elif verdicts == {Verdict.WEAK}:
+        print("\nnothing here keeps any of the contract: is this the URL of a worker?")
+    elif Verdict.WEAK in verdicts:
+        print("\nusable: what is weak is polled instead of pushed, or cannot be verified")
+    else:
+        print("\nit keeps the contract")
+    return int(Verdict.BROKEN in verdicts or verdicts == {Verdict.WEAK})
+
+
+def _token() -> str | None:
+    return os.environ.get("ADSUM_TOKEN") or None
+
+
+def _is_well(explanation: Explanation) -> bool:
+    return bool(explanation.candidates) and not any(candidate.reason for candidate in explanation.candidates)
+
+
+def _print_event(
+    event: InstanceEvent, instance: Instance, document: dict[str, Any], *, as_json: bool
+) -> None:
+    kind = type(event).__name__.removeprefix("Instance").removesuffix("Event").lower()
+    reason = {"reason": event.reason} if isinstance(event, InstanceRemovedEvent) else {}
+    if as_json:
+        _print_json({"event": kind, **reason, "instance": _as_dict(instance) | document})
+        return
+    detail = " ".join((*_row(instance), *(f"({value})" for value in reason.values())))
+    unreachable = "" if instance.reachable else " unreachable"
+    metadata = document.get("metadata")
+    shown = "" if metadata is None else f" {_document(metadata)}"
+    print(f"{kind:8}{detail}{unreachable}{shown}", flush=True)
+
+
+def _document(metadata: dict[str, Any] | None) -> str:
+    text = "-" if metadata is None else json.dumps(metadata)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... (--json has all of it)"
+
+
+def _as_dict(instance: Instance) -> dict[str, Any]:
+    names = ("id", "namespace", "component", "address", "port", "incarnation", "status", "zone", "node")
+    found = ("revision", "serving_port", "url", "reachable")
+    return {name: getattr(instance, name) for name in (*names, *found)} | {
+        "labels": dict(instance.labels),
+        "ports": dict(instance.ports),
+    }
+
+
+def _row(instance: Instance) -> tuple[str, ...]:
+    return instance.id, instance.url, instance.status
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document), flush=True)
+
+
+def _print_table(rows: Iterable[tuple[str, ...]]) -> None:
+    rows = list(rows)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,95 @@
+"""The numbers that workers publish, each declared once: everything that reads, keeps or shows one follows from here. Pure.
+
+A new number is one `WorkerMetric` more in `WORKER_METRICS`. It is then read off the pages of the model servers that it
+names, refused where it makes no sense, kept as a column, and found by a scorer as `pool.metric(IT)`; it has gauges and a
+flag if the declaration says so. The adapters and the size of the KV cache are no plain numbers: `epp.scraping.engines`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WorkerMetric:
+    """One number of each worker, from 0 to `most`: a page that says anything else makes no sense.
+
+    `series`: by model server, what its page calls the number: `name` or `name{label=value}`, alternatives separated by `|`.
+    `nearly`: above `most` and up to here it counts as `most`. `unknown`: what the column holds before the first page that
+    says it; endpoints that were never scraped rank last by their age, whatever it is.
+    `average`, `each`: name and help of the gauge over the pool and of that for each endpoint. `flag`: renames the series.
+    """
+
+    name: str
+    most: float
+    series: Mapping[str, str]
+    nearly: float = 0.0
+    unknown: float = 0.0
+    average: tuple[str, str] | None = None
+    each: tuple[str, str] | None = None
+    flag: str | None = None
+
+    def rounded(self, value: float | None) -> float | None:
+        """The value of a page, `most` where it is nearly that."""
+        return self.most if value is not None and self.most < value <= self.nearly else value
+
+
+_REQUESTS: Final = 100_000.0
+"""Requests that one worker can be believed to have waiting, or running."""
+
+WAITING: Final = WorkerMetric(
+    name="waiting",
+    most=_REQUESTS,
+    series={
+        "vllm": "vllm:num_requests_waiting",
+        "sglang": "sglang:num_queue_reqs",
+        "trtllm-serve": "trtllm_num_requests_waiting",
+        "triton-tensorrt-llm": "nv_trt_llm_request_metrics{request_type=waiting}",
+        "triton": "nv_inference_pending_request_count",
+        "llama.cpp": "llamacpp:requests_deferred",
+        "tgi": "tgi_queue_size",
+        "lmdeploy": "lmdeploy:num_requests_waiting",
+    },
+    average=("average_queue_size", "Requests waiting in a worker, on average."),
+    each=("queue_size", "Requests waiting in the worker."),
+    flag="total-queued-requests-metric",
+)
+RUNNING: Final = WorkerMetric(
+    name="running",
+    most=_REQUESTS,
+    series={
+        "vllm": "vllm:num_requests_running",
+        "sglang": "sglang:num_running_reqs",
+        "trtllm-serve": "trtllm_num_requests_running",
+        "triton-tensorrt-llm": "nv_trt_llm_request_metrics{request_type=scheduled}",
+        "triton": "nv_inference_exec_count",
+        "llama.cpp": "llamacpp:requests_processing",
+        "tgi": "tgi_batch_current_size",
+        "lmdeploy": "lmdeploy:num_requests_running",
+    },
+    average=("average_running_requests", "Requests running in a worker, on average."),
+    each=("running_requests", "Requests running in the worker."),
+    flag="total-running-requests-metric",
+)
+KV_USAGE: Final = WorkerMetric(
+    name="kv_usage",
+    most=1.0,
+    nearly=1.1,  # rounding, and blocks that are counted twice, give a little more than 1
+    series={
+        "vllm": "vllm:kv_cache_usage_perc|vllm:gpu_cache_usage_perc",
+        "sglang": "sglang:token_usage",
+        "trtllm-serve": "trtllm_kv_cache_utilization",
+        "triton-tensorrt-llm": "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=fraction}",
+        "llama.cpp": "llamacpp:kv_cache_usage_ratio",
+        "lmdeploy": "lmdeploy:gpu_cache_usage_perc",
+    },
+    average=("average_kv_cache_utilization", "KV cache use, 0 to 1, on average."),
+    each=("kv_cache_utilization", "KV cache use of the worker, 0 to 1."),
+    flag="kv-cache-usage-percentage-metric",
+)
+
+BUILT_IN: Final = (WAITING, RUNNING, KV_USAGE)
+"""Those with a name of their own in `Load`, `Engine` and `EndpointPool`."""
+
+WORKER_METRICS: Final[Sequence[WorkerMetric]] = (*BUILT_IN,)
+"""All of them; one that is not built in stands behind the others."""

@@ -1,0 +1,79 @@
+"""What a scorer says it reads is there, and is true."""
+
+import random
+from typing import Any
+
+import pytest
+
+from epp.config.catalogue import PLUGINS, Role
+from epp.endpoints.endpoint import EndpointPool, Floats
+from epp.extension import check_published_only
+from epp.request.inference_request import InferenceRequest
+from epp.scheduling.cached_scores import Weighted
+from epp.scheduling.pickers.score_pickers import MaxScorePicker
+from epp.scheduling.prefix.plugins import PrefixCacheProducer, PrefixCacheScorer
+from epp.scheduling.profile import SchedulerProfile
+from epp.scheduling.published_only import UnpublishedReadError, is_published_only
+
+BUILT_IN = {
+    name: kind.build(kind.parameters(), random.Random(1))
+    for name, kind in PLUGINS.items()
+    if Role.SCORER in kind.roles and name != "prefix-cache-scorer"
+} | {"prefix-cache-scorer": PrefixCacheScorer(PrefixCacheProducer())}
+PUBLISHED = {
+    "queue-scorer",
+    "running-requests-size-scorer",
+    "kv-cache-utilization-scorer",
+    "load-aware-scorer",
+}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_what_a_built_in_scorer_says_of_itself_is_true(name: str) -> None:
+    assert is_published_only(BUILT_IN[name]) is (name in PUBLISHED)
+    check_published_only(BUILT_IN[name])
+
+
+class Reads:
+    """Says that it reads only what workers publish, and reads what it was told to."""
+
+    published_only = True
+
+    def __init__(self, expression: str) -> None:
+        self._expression = expression
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
+        eval(self._expression, {"request": request, "pool": pool})
+        return pool.kv_usage
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        *(f"pool.{name}" for name in ("inflight", "sent", "now", "age", "pageless", "numbers", "state")),
+        *("request.model", "request.headers", "pool.fresh(2.0)", "pool.take(pool.kv_usage < 1).inflight"),
+    ],
+)
+def test_a_scorer_that_reads_more_than_it_says_is_found(read: str) -> None:
+    with pytest.raises(UnpublishedReadError, match=r"reads (request|pool)\.\w+, which changes from request"):
+        check_published_only(Reads(read))
+
+
+def test_a_scorer_that_reads_what_it_says_passes() -> None:
+    check_published_only(Reads("pool.take(pool.waiting < 10).endpoints[0].labels, pool.adapters, len(pool)"))
+
+
+class Silent:
+    """Says nothing of what it reads."""
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
+        return pool.kv_usage
+
+
+@pytest.mark.parametrize("said", [None, "yes", 1])
+def test_a_scorer_must_say_what_it_reads(said: Any) -> None:
+    scorer: Any = Silent()
+    if said is not None:
+        scorer.published_only = said
+    with pytest.raises(ValueError, match="the scorer Silent has no published_only; expected True where"):
+        SchedulerProfile(picker=MaxScorePicker(random.Random(1)), scorers=[Weighted(scorer)])
