@@ -6,19 +6,19 @@ All times in seconds. `remaining` is the time to the deadline in whole seconds, 
 import email.utils
 import random
 
-MOST = 60.0
+MAX_BACKOFF = 60.0
 """Seconds of one backoff, at most, whatever the attempt."""
-STEP = 2.0
+BASE_BACKOFF = 2.0
 """Seconds; doubled with every attempt."""
-_LAST_DOUBLING = 30
+_MAX_EXPONENT = 30
 """2^30 steps is past any deadline; more would only overflow."""
 
 
-def exponential(attempt: int, remaining: int, rng: random.Random) -> float:
+def exponential_backoff(attempt: int, remaining: int, rng: random.Random) -> float:
     """Uniform in [T/2, T), T = min(60, remaining, 2 * 2^attempt); 0 where nothing remains."""
     if remaining <= 0:
         return 0.0
-    longest = min(MOST, float(remaining), STEP * 2.0 ** min(attempt, _LAST_DOUBLING))
+    longest = min(MAX_BACKOFF, float(remaining), BASE_BACKOFF * 2.0 ** min(attempt, _MAX_EXPONENT))
     return longest / 2 + rng.random() * (longest / 2)
 
 
@@ -30,7 +30,7 @@ def retry_delay(attempt: int, remaining: int, retry_after: float | None, rng: ra
     """
     if remaining <= 0:
         return None
-    delay = exponential(attempt, remaining, rng)
+    delay = exponential_backoff(attempt, remaining, rng)
     if retry_after is not None and retry_after > delay:
         delay = max(delay, min(retry_after, remaining / 2) * (1 + rng.random() / 4))
     return delay

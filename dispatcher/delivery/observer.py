@@ -25,7 +25,7 @@ class DispatchObserver(Protocol):
     def settled(self, claim: Claim, verdict: Verdict, ours: bool) -> None:
         """The broker took the verdict; `ours` False: somebody else had answered, or it was cancelled."""
 
-    def landed(self) -> None:
+    def slot_released(self) -> None:
         """A claim's slot is free again, whatever became of it."""
 
     def sweeping(self) -> None:

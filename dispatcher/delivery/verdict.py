@@ -14,14 +14,14 @@ from dispatcher.gates.gate import Outcome
 
 
 @dataclass(frozen=True, slots=True)
-class Final:
+class Finish:
     """Publish this and nothing more."""
 
     result: Result
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class Retry:
     """Send it once more, after `delay_ms`."""
 
     delay_ms: int
@@ -33,7 +33,7 @@ class Release:
     """Hand it back as if it had never been claimed."""
 
 
-Verdict = Final | Again | Release
+Verdict = Finish | Retry | Release
 
 
 def outcome_of(answer: GatewayAnswer | NoAnswer) -> Outcome:
@@ -55,22 +55,22 @@ def judge(claim: Claim, answer: GatewayAnswer | NoAnswer, now_ms: int, rng: rand
             )
         reason, retry_after = answer.reason, None
     elif answer.status < 500 and answer.status != 429:
-        return Final(_result(claim, answer, now_ms))
+        return Finish(_result(claim, answer, now_ms))
     else:
-        reason, retry_after = _said(answer), answer.retry_after
+        reason, retry_after = _status_text(answer), answer.retry_after
     delay = retry_delay(claim.attempt + 1, remaining_ms // 1000, retry_after, rng)
     if delay is not None:
-        return Again(int(delay * 1000), reason)
+        return Retry(int(delay * 1000), reason)
     late = f"the deadline leaves no time for another attempt; the last one: {reason}"
     if isinstance(answer, GatewayAnswer):
-        return Final(_result(claim, answer, now_ms, ErrorCode.DEADLINE_EXCEEDED, late))
+        return Finish(_result(claim, answer, now_ms, ErrorCode.DEADLINE_EXCEEDED, late))
     return failure(claim, ErrorCode.DEADLINE_EXCEEDED, late, now_ms, attempts=claim.attempt + 1)
 
 
-def failure(claim: Claim, code: ErrorCode, message: str, now_ms: int, *, attempts: int) -> Final:
+def failure(claim: Claim, code: ErrorCode, message: str, now_ms: int, *, attempts: int) -> Finish:
     """A result without an HTTP response; its payload says what `message` does, as JSON."""
     request = claim.request
-    return Final(
+    return Finish(
         Result(request.id, request.token, 0, error_payload(message), code, message, attempts, now_ms)
     )
 
@@ -83,6 +83,6 @@ def _result(
     return Result(request.id, request.token, answer.status, answer.body, code, message, attempts, now_ms)
 
 
-def _said(answer: GatewayAnswer) -> str:
+def _status_text(answer: GatewayAnswer) -> str:
     why = f", {answer.dropped_reason}" if answer.dropped_reason else ""
     return f"HTTP {answer.status}{why}"

@@ -9,9 +9,9 @@ class Slots:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._taken = 0
+        self._in_use = 0
         self._promised = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
 
     @property
     def limit(self) -> int:
@@ -21,46 +21,46 @@ class Slots:
     @limit.setter
     def limit(self, value: int) -> None:
         self._limit = value
-        self._wake()
+        self._wake_waiters()
 
     @property
-    def taken(self) -> int:
+    def in_use(self) -> int:
         """How many are in use."""
-        return self._taken
+        return self._in_use
 
-    async def take(self, most: int) -> int:
-        """At least one, at most `most`, as soon as there is one; no more than a fair share while others wait."""
-        if self._waiting or not self._free():
-            await self._turn()
-        share = self._free() // (1 + len(self._waiting))
-        count = max(1, min(most, share))
-        self._taken += count
-        self._wake()
+    async def acquire(self, max_count: int) -> int:
+        """At least one, at most `max_count`, as soon as there is one; no more than a fair share while others wait."""
+        if self._waiters or not self._free():
+            await self._wait_for_turn()
+        share = self._free() // (1 + len(self._waiters))
+        count = max(1, min(max_count, share))
+        self._in_use += count
+        self._wake_waiters()
         return count
 
     def release(self, count: int) -> None:
         """They are free again."""
-        self._taken -= count
-        self._wake()
+        self._in_use -= count
+        self._wake_waiters()
 
     def _free(self) -> int:
-        return self._limit - self._taken - self._promised
+        return self._limit - self._in_use - self._promised
 
-    async def _turn(self) -> None:
+    async def _wait_for_turn(self) -> None:
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        self._waiters.append(turn)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # promised to a task that was cancelled meanwhile
                 self._promised -= 1
             else:
-                self._waiting.remove(turn)
-            self._wake()
+                self._waiters.remove(turn)
+            self._wake_waiters()
             raise
         self._promised -= 1
 
-    def _wake(self) -> None:
-        while self._waiting and self._free() > 0:
+    def _wake_waiters(self) -> None:
+        while self._waiters and self._free() > 0:
             self._promised += 1
-            self._waiting.popleft().set_result(None)
+            self._waiters.popleft().set_result(None)

@@ -9,7 +9,7 @@ from typing import Self
 
 import aiohttp
 
-from dispatcher.gates.page import samples
+from dispatcher.gates.metrics_page import samples
 from examples.demo.processes import DemoError
 from examples.demo.stage import Stage
 from examples.demo_batch.dispatching import Dispatching

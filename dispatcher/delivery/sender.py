@@ -13,13 +13,13 @@ from dispatcher.broker.message import Claim, DispatchCandidate, ErrorCode
 from dispatcher.broker.queue import Queue, QueueError
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
 from dispatcher.delivery.observer import DispatchObserver
-from dispatcher.delivery.outage import Outage
-from dispatcher.delivery.outgoing import IllegalRequestError, Route
-from dispatcher.delivery.verdict import Final, Release, Verdict, failure, judge, outcome_of
+from dispatcher.delivery.outage_log import OutageLog
+from dispatcher.delivery.route import IllegalRequestError, Route
+from dispatcher.delivery.verdict import Finish, Release, Verdict, failure, judge, outcome_of
 from dispatcher.gates.gate import Outcome, Slot
 
-FIRST_PAUSE = 0.05
-LONGEST_PAUSE = 1.0
+INITIAL_PAUSE = 0.05
+MAX_PAUSE = 1.0
 """Seconds between two tries to tell the broker what it must know."""
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Admission:
             log.debug("a gate could not take its slot back, its lease will: %s", error)
 
 
-class FlightState(Enum):
+class DeliveryState(Enum):
     """Where a claim is on its way from the queue to its end."""
 
     CLAIMED = "claimed"
@@ -61,18 +61,20 @@ class FlightState(Enum):
     """It was cancelled, or another dispatcher holds it: nothing of it is told to the broker."""
 
 
-_MAY_BECOME: Mapping[FlightState, frozenset[FlightState]] = {
-    FlightState.CLAIMED: frozenset(FlightState) - {FlightState.CLAIMED, FlightState.ABORTED_SENT},
-    FlightState.SENDING: frozenset({FlightState.SETTLING, FlightState.ABORTED_SENT, FlightState.LOST}),
-    FlightState.SETTLING: frozenset(),
-    FlightState.ABORTED_UNSENT: frozenset({FlightState.LOST}),
-    FlightState.ABORTED_SENT: frozenset({FlightState.LOST}),
-    FlightState.LOST: frozenset(),
+_TRANSITIONS: Mapping[DeliveryState, frozenset[DeliveryState]] = {
+    DeliveryState.CLAIMED: frozenset(DeliveryState) - {DeliveryState.CLAIMED, DeliveryState.ABORTED_SENT},
+    DeliveryState.SENDING: frozenset(
+        {DeliveryState.SETTLING, DeliveryState.ABORTED_SENT, DeliveryState.LOST}
+    ),
+    DeliveryState.SETTLING: frozenset(),
+    DeliveryState.ABORTED_UNSENT: frozenset({DeliveryState.LOST}),
+    DeliveryState.ABORTED_SENT: frozenset({DeliveryState.LOST}),
+    DeliveryState.LOST: frozenset(),
 }
 
 
 @dataclass(slots=True)
-class Flight:
+class Delivery:
     """A claim on its way; what is no arrow changes nothing.
 
         CLAIMED ──send──► SENDING ──settle──► SETTLING ──► the broker knows its end
@@ -84,46 +86,46 @@ class Flight:
 
         lose: from every state but SETTLING to LOST ──► nothing is told
 
-    `until`: its lease ends no sooner, in seconds of this process's monotonic clock, which never goes back.
+    `lease_until`: its lease ends no sooner, in seconds of this process's monotonic clock, which never goes back.
     """
 
     claim: Claim
     admission: Admission
-    until: float
-    state: FlightState = FlightState.CLAIMED
+    lease_until: float
+    state: DeliveryState = DeliveryState.CLAIMED
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
     @property
     def aborted(self) -> bool:
         """Nothing more is sent, and no verdict is waited for."""
-        return self.state in (FlightState.ABORTED_UNSENT, FlightState.ABORTED_SENT, FlightState.LOST)
+        return self.state in (DeliveryState.ABORTED_UNSENT, DeliveryState.ABORTED_SENT, DeliveryState.LOST)
 
     def send(self) -> None:
         """Its request goes out now."""
-        self._become(FlightState.SENDING)
+        self._transition(DeliveryState.SENDING)
 
     def settle(self) -> None:
         """Its verdict is known, unless it was aborted before."""
-        self._become(FlightState.SETTLING)
+        self._transition(DeliveryState.SETTLING)
 
     def abort(self) -> None:
         """Close its connection, unless the answer is in already."""
-        sending = self.state is FlightState.SENDING
-        self._abort(FlightState.ABORTED_SENT if sending else FlightState.ABORTED_UNSENT)
+        sending = self.state is DeliveryState.SENDING
+        self._abort(DeliveryState.ABORTED_SENT if sending else DeliveryState.ABORTED_UNSENT)
 
     def lose(self) -> None:
         """It was cancelled, or another dispatcher holds it: stop sending, say nothing."""
-        self._abort(FlightState.LOST)
+        self._abort(DeliveryState.LOST)
 
-    def _abort(self, state: FlightState) -> None:
-        sending = self.state is FlightState.SENDING
+    def _abort(self, state: DeliveryState) -> None:
+        sending = self.state is DeliveryState.SENDING
         # A task that has not begun would never run its clean-up if it were cancelled: it looks at `aborted` instead.
-        if self._become(state) and sending and self.task is not None:
+        if self._transition(state) and sending and self.task is not None:
             self.task.cancel()
 
-    def _become(self, state: FlightState) -> bool:
+    def _transition(self, state: DeliveryState) -> bool:
         """The one place where the state changes; False where there is no such arrow."""
-        if state not in _MAY_BECOME[self.state]:
+        if state not in _TRANSITIONS[self.state]:
             return False
         self.state = state
         return True
@@ -139,22 +141,24 @@ class Sender:
     request_timeout: float
     now_ms: Callable[[], int]
     observer: DispatchObserver
-    outage: Outage
+    outage: OutageLog
     rng: random.Random
 
-    async def deliver(self, flight: Flight) -> None:
+    async def deliver(self, delivery: Delivery) -> None:
         """Returns when the broker knows the end of it, or when it is not ours any more."""
         try:
-            verdict = None if flight.aborted else await self._attempt(flight)
-            flight.settle()
+            verdict = None if delivery.aborted else await self._attempt(delivery)
+            delivery.settle()
         finally:
-            await flight.admission.release(Outcome.UNUSED)
-        if verdict is not None and flight.state is FlightState.SETTLING:
-            await self._settle(flight, verdict)
+            await delivery.admission.release(Outcome.UNUSED)
+        if verdict is not None and delivery.state is DeliveryState.SETTLING:
+            await self._settle(delivery, verdict)
 
-    async def _attempt(self, flight: Flight) -> Verdict:
-        claim, now_ms = flight.claim, self.now_ms()
-        if flight.until <= time.monotonic():  # this process stood still meanwhile: another may have it
+    async def _attempt(self, delivery: Delivery) -> Verdict:
+        claim, now_ms = delivery.claim, self.now_ms()
+        if (
+            delivery.lease_until <= time.monotonic()
+        ):  # this process stood still meanwhile: another may have it
             return Release()
         remaining = (claim.request.deadline_ms - now_ms) / 1000
         if remaining <= 0:
@@ -162,40 +166,40 @@ class Sender:
             return failure(claim, ErrorCode.DEADLINE_EXCEEDED, late, now_ms, attempts=claim.attempt)
         timeout = min(self.request_timeout, remaining)
         try:
-            path = self.route.target_path(claim.request.path)
-            headers = self.route.sent_headers(claim.request, claim.attempt, max(1, int(timeout * 1000)))
+            path = self.route.request_path(claim.request.path)
+            headers = self.route.request_headers(claim.request, claim.attempt, max(1, int(timeout * 1000)))
         except IllegalRequestError as error:
             return failure(claim, ErrorCode.INVALID_REQUEST, str(error), now_ms, attempts=claim.attempt)
-        flight.send()
+        delivery.send()
         self.observer.sent(claim)
         begun = time.perf_counter()
         answer = await self.gateway.post(path, headers, claim.request.payload, timeout)
-        flight.settle()
-        self._reached(answer)
+        delivery.settle()
+        self._report_reachability(answer)
         self.observer.answered(claim, answer, time.perf_counter() - begun)
-        await flight.admission.release(outcome_of(answer), _retry_after(answer))
+        await delivery.admission.release(outcome_of(answer), _retry_after(answer))
         return judge(claim, answer, self.now_ms(), self.rng)
 
-    def _reached(self, answer: GatewayAnswer | NoAnswer) -> None:
+    def _report_reachability(self, answer: GatewayAnswer | NoAnswer) -> None:
         if isinstance(answer, GatewayAnswer):
             self.outage.answered()
         elif not answer.reached:
-            self.outage.unreached(answer.reason)
+            self.outage.unreachable(answer.reason)
 
-    async def _settle(self, flight: Flight, verdict: Verdict) -> None:
-        pause = FIRST_PAUSE
+    async def _settle(self, delivery: Delivery, verdict: Verdict) -> None:
+        pause = INITIAL_PAUSE
         while True:
             try:
-                ours = await self._tell(flight.claim, verdict)
+                ours = await self._settle_once(delivery.claim, verdict)
                 break
             except QueueError as error:
                 log.debug("%s: an end is held back until the broker answers: %s", self.queue.name, error)
                 await asyncio.sleep(pause * (0.5 + self.rng.random() / 2))
-                pause = min(LONGEST_PAUSE, pause * 2)
-        self.observer.settled(flight.claim, verdict, ours)
+                pause = min(MAX_PAUSE, pause * 2)
+        self.observer.settled(delivery.claim, verdict, ours)
 
-    async def _tell(self, claim: Claim, verdict: Verdict) -> bool:
-        if isinstance(verdict, Final):
+    async def _settle_once(self, claim: Claim, verdict: Verdict) -> bool:
+        if isinstance(verdict, Finish):
             return await self.queue.finish(claim, verdict.result)
         if isinstance(verdict, Release):
             return await self.queue.release([claim]) == 1

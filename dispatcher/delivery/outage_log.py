@@ -4,37 +4,37 @@ import logging
 import time
 from collections.abc import Callable
 
-LASTING = 1.0
+LOG_AFTER = 1.0
 """Seconds without any answer until it is said; one replica that restarts behind a load balancer is none."""
 
 log = logging.getLogger(__name__)
 
 
-class Outage:
+class OutageLog:
     """Of one target, told by everybody who sends to it. `after`: seconds until it is said."""
 
     def __init__(
-        self, target: str, after: float = LASTING, clock: Callable[[], float] = time.monotonic
+        self, target: str, after: float = LOG_AFTER, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._target = target
         self._after = after
         self._clock = clock
         self._since: float | None = None
-        self._said = False
+        self._logged = False
 
-    def unreached(self, why: str) -> None:
+    def unreachable(self, why: str) -> None:
         """A request found nobody there."""
         now = self._clock()
         if self._since is None:
             self._since = now
-        elif not self._said and now - self._since >= self._after:
-            self._said = True
+        elif not self._logged and now - self._since >= self._after:
+            self._logged = True
             log.warning(
                 "target %s cannot be reached, its requests wait and are tried again: %s", self._target, why
             )
 
     def answered(self) -> None:
         """A request got an answer, whatever it says."""
-        if self._said and self._since is not None:
+        if self._logged and self._since is not None:
             log.warning("target %s answers again, after %.0f s", self._target, self._clock() - self._since)
-        self._since, self._said = None, False
+        self._since, self._logged = None, False
