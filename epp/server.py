@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import discovery
-from discovery.opening import shown_url
+from discovery.opening import display_url
 from discovery.static.endpoints_file import EndpointsFile
 from discovery.static.source import StaticSource
 from epp.config.metric_flags import with_metrics
@@ -228,7 +228,7 @@ class PickerServer:
         self._start(follow(events, self._datastore))
         members = await found.list_instances(settings.namespace, settings.component)
         if not members:
-            where = source.file.path if source.file is not None else shown_url(source.url)
+            where = source.file.path if source.file is not None else display_url(source.url)
             log.warning(
                 "no worker of %s/%s is ready at %s yet; what is there says: python -m discovery explain %s %s",
                 settings.namespace, settings.component, where, settings.namespace, settings.component,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from discovery.filesystem.flock import is_held, open_lock
-from discovery.filesystem.record import ASIDE_SUFFIX, LOCK_SUFFIX, RECORD_SUFFIX, Record, read_record
+from discovery.filesystem.record import LOCK_SUFFIX, RECORD_SUFFIX, TEMPORARY_SUFFIX, Record, read_record
 from discovery.instance import check_instance_id
 from registry.filesystem.locks import component_locked
 from registry.filesystem.record_file import aside_path
@@ -29,7 +29,7 @@ _PERIOD: Final = 10.0
 _PERIOD_OF_ONE: Final = 0.5
 """Seconds between two looks: at least, and for each record."""
 
-_ASIDE = re.compile(rf"\..+\.[0-9a-f]{{32}}{re.escape(ASIDE_SUFFIX)}", re.DOTALL)
+_ASIDE = re.compile(rf"\..+\.[0-9a-f]{{32}}{re.escape(TEMPORARY_SUFFIX)}", re.DOTALL)
 
 
 class _Life(NamedTuple):
