@@ -159,7 +159,7 @@ def _meter_gauge(make: Callable[[Any, aiohttp.ClientSession], MeterSource]) -> G
         )
 
         def meter() -> Meter:
-            return Meter(make(given, dependencies.meters.session), dependencies.ledger.look, rules)
+            return Meter(make(given, dependencies.meters.session), dependencies.ledger.state, rules)
 
         def gauge() -> AbstractAsyncContextManager[Gauge]:
             return dependencies.meters.shared((dependencies.target, spec.type, repr(given)), meter)

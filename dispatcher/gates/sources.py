@@ -6,7 +6,7 @@ from typing import Final
 
 import aiohttp
 
-from dispatcher.broker.budget import ONE, ZERO, closing_point, from_load, from_saturation, share
+from dispatcher.broker.budget import ONE, ZERO, closing_point, from_load, from_saturation, valid_share
 from dispatcher.gates.metrics_page import MetricsPage, MetricsPageReader
 from dispatcher.gates.parameters import (
     BudgetParameters,
@@ -26,7 +26,7 @@ LOAD: Final = MetricKind(from_load, closing_point, _MAX_LOAD)
 SATURATION: Final = MetricKind(
     lambda value, _: from_saturation(value), lambda _, baseline: ONE - baseline, _MAX_SATURATION
 )
-BUDGET: Final = MetricKind(lambda value, _: share(value) or ZERO, lambda _, baseline: baseline)
+BUDGET: Final = MetricKind(lambda value, _: valid_share(value) or ZERO, lambda _, baseline: baseline)
 
 
 def saturation_source(given: SaturationParameters, session: aiohttp.ClientSession) -> TargetSource:

@@ -62,6 +62,8 @@ class Director:
         self._policy = policy
         self._new_id: Callable[[], str] = lambda: f"{rng.getrandbits(128):032x}"
         self._admission: AdmissionController = admission or ShedWhenSaturated(detector, policy.retry_after)
+        # as an object: compiled, a bool of numpy would be no bool
+        self._admits: Callable[[InferenceRequest, EndpointPool, float], object] = self._admission.admit
         self.waiting = WaitingRequests(self, datastore, self._admission.withdraw)
         for producer in self._producers:
             datastore.on_reset.append(producer.forget)
@@ -81,7 +83,7 @@ class Director:
         """
         request = self._prepare(headers, body)
         candidates = self.candidates(request, subset, now)
-        if self._admission.admit(request, candidates, now):
+        if self._admits(request, candidates, now):
             return self._pick(request, candidates)
         waiting = self.waiting.begin(request, subset, now)
         self._admission.enqueue(waiting, now)

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from discovery.filesystem.flock import is_held, open_lock
-from discovery.filesystem.record import ASIDE_SUFFIX, LOCK_SUFFIX, RECORD_SUFFIX, Record, read_record
+from discovery.filesystem.record import (
+    LOCK_SUFFIX,
+    RECORD_SUFFIX,
+    TEMPORARY_SUFFIX,
+    Record,
+    is_record_name,
+    read_record,
+)
 from discovery.instance import check_instance_id
 from registry.filesystem.locks import component_locked
 from registry.filesystem.record_file import aside_path
@@ -29,7 +36,7 @@ _PERIOD: Final = 10.0
 _PERIOD_OF_ONE: Final = 0.5
 """Seconds between two looks: at least, and for each record."""
 
-_ASIDE = re.compile(rf"\..+\.[0-9a-f]{{32}}{re.escape(ASIDE_SUFFIX)}", re.DOTALL)
+_ASIDE = re.compile(rf"\..+\.[0-9a-f]{{32}}{re.escape(TEMPORARY_SUFFIX)}", re.DOTALL)
 
 
 class _Life(NamedTuple):
@@ -55,7 +62,7 @@ class Cleanup:
         Somebody who registers now, or a disk that refuses, is no reason to wait: the next look comes soon.
         """
         names = os.listdir(self._directory)
-        ids = [name.removesuffix(RECORD_SUFFIX) for name in names if _is_record(name)]
+        ids = [name.removesuffix(RECORD_SUFFIX) for name in names if is_record_name(name)]
         self._silent = {i: since for i, since in self._silent.items() if i in ids}
         dead = islice(self._dead(ids, now), _MOST)
         removed = sum(_reap(self._directory, instance_id, life) for instance_id, life in dead)
@@ -166,10 +173,6 @@ def _remove_unless_held(lock: Path) -> None:
                 lock.unlink()
         finally:
             os.close(descriptor)
-
-
-def _is_record(name: str) -> bool:
-    return name.endswith(RECORD_SUFFIX) and not name.startswith(".")
 
 
 def _file_system_now(directory: Path) -> float:

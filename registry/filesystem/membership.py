@@ -15,10 +15,10 @@ import anyio
 from discovery import AdsumError, RegistrationError
 from discovery.filesystem.directory import SILENT_AFTER, ComponentDirectory
 from discovery.filesystem.flock import is_held, open_lock
-from discovery.filesystem.record import HEARTBEAT, LOCK_SUFFIX, RECORD_SUFFIX, Record, read_record, this_host
-from discovery.filesystem.root import Level
+from discovery.filesystem.record import HEARTBEAT, LOCK_SUFFIX, RECORD_SUFFIX, Record, boot_id, read_record
+from discovery.filesystem.root import CheckedDirectory
 from discovery.instance import Instance, InstanceStatus
-from discovery.same_address import sharing
+from discovery.same_address import find_same_address
 from discovery.source import ComponentKey
 from registry.filesystem.cleanup import Cleanup
 from registry.filesystem.directories import file_mode, make_component
@@ -38,11 +38,11 @@ class FilesystemMembership:
 
     def __init__(self, root: Path | None = None, *, host: str | None = None) -> None:
         self._root = root
-        self._host = host or this_host()
+        self._host = host or boot_id()
         self._thread = anyio.CapacityLimiter(1)
         self._writing = threading.Lock()
         self._left = threading.Event()
-        self._level = Level(Path(), 0, 0, 0o700)
+        self._level = CheckedDirectory(Path(), 0, 0, 0o700)
         self._cleanup: Cleanup | None = None
         self._cleanup_at = 0.0
         self._record: Record | None = None
@@ -260,7 +260,7 @@ class FilesystemMembership:
 def warn_of_neighbours(instance: Instance, others: Iterable[Instance]) -> None:
     """Say it, if any of `others`, who live, is at the instance's address and not on its way out."""
     living = [one for one in others if one.id != instance.id and one.status is not InstanceStatus.DRAINING]
-    found = sharing([instance, *living]).get(instance.id)
+    found = find_same_address([instance, *living]).get(instance.id)
     if not found:
         return
     named = ", ".join(found[:_NAMED]) + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")

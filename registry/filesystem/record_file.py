@@ -5,7 +5,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from discovery.filesystem.record import ASIDE_SUFFIX, RECORD_LIMIT, RECORD_SUFFIX, Record
+from discovery.filesystem.record import RECORD_LIMIT, RECORD_SUFFIX, TEMPORARY_SUFFIX, Record
 
 
 def encode_record(record: Record) -> bytes:
@@ -37,4 +37,4 @@ def write_record(directory: Path, record: Record, *, mode: int = 0o600) -> None:
 
 def aside_path(directory: Path, name: str) -> Path:
     """A new name for what is put in place, or removed, in a moment."""
-    return directory / f".{name}.{uuid.uuid4().hex}{ASIDE_SUFFIX}"
+    return directory / f".{name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
-from discovery.kubernetes.opening import find_cluster, read_options
+from discovery.kubernetes.opening import find_cluster, parse_options
 from discovery.kubernetes.selection import SERVICE_TEMPLATE, LabelSelection, Selection, ServiceSelection
 from discovery.kubernetes.transport import ApiTransport, ClusterTransport
 from registry.kubernetes.membership import KubernetesMembership, ServiceCheck
@@ -23,7 +23,7 @@ def open_pod(url: str, told: Announcement, environment: Mapping[str, str] = os.e
     interface. ValueError for a URL that is none of ours.
     """
     parts = urlsplit(url)
-    options = read_options(parts, url)
+    options = parse_options(parts, url)
     check = _service_check(options, url)
     address = environment.get("POD_IP") or told.address
     announced = replace(told, address=address, port=told.port or DEFAULT_PORT)
