@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from dispatcher.broker.clock import BrokerClock
 from dispatcher.broker.message import MAX_PAYLOAD
-from dispatcher.broker.opening import open_broker, what_may_be_lost
+from dispatcher.broker.opening import eviction_warning, open_broker
 from dispatcher.broker.queue import Broker, QueueError
 from dispatcher.config.config_file import Config
 from dispatcher.delivery.observer import DispatchObserver
@@ -107,7 +107,7 @@ class DispatcherServer:
 
     async def _open(self) -> None:
         broker = await self._stack.enter_async_context(open_broker(self._config.broker))
-        if risk := await what_may_be_lost(broker):
+        if risk := await eviction_warning(broker):
             log.warning("%s", risk)
         self._clock = BrokerClock(broker.now_ms)
         await self._clock.sample()

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import discovery
-from discovery.opening import shown_url
+from discovery.opening import display_url
 from discovery.static.endpoints_file import EndpointsFile
 from discovery.static.source import StaticSource
 from epp.config.metric_flags import with_metrics
@@ -31,6 +31,7 @@ from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
 from epp.request.body import MemoryBudget
+from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
 from epp.scraping.schedule import Rhythm
 from epp.scraping.scraper import Scraper, ScrapeRules
@@ -51,6 +52,8 @@ INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
 FAILURES = (discovery.AdsumError, OSError)
 """What the world around can put right."""
 
+ADMISSION_PAUSE = 0.001
+"""Seconds between two turns of the admission, at least, where it names a time that has passed."""
 LATELY = 5.0
 """Seconds in which a data plane that uses this picker has sent a stream, or a health check."""
 EXPIRE_EVERY = 1.0
@@ -62,15 +65,24 @@ log = logging.getLogger(__name__)
 
 
 class PickerServer:
-    """Entered: the workers are known, the ports are open and health says SERVING. Raises INPUT_ERRORS and FAILURES."""
+    """Entered: the workers are known, the ports are open and health says SERVING. Raises INPUT_ERRORS and FAILURES.
 
-    def __init__(self, settings: Settings, clock: Callable[[], float] = time.monotonic) -> None:
+    `admission`: when requests go; without one, at once, or never while the pool is saturated.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
+        admission: AdmissionController | None = None,
+    ) -> None:
         self._settings = settings
         self._clock = clock
         self._stack = contextlib.AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._health = Health(clock)
-        self._telemetry = Telemetry()
+        self._telemetry = Telemetry(pool_name=settings.pool_name or settings.component)
+        self._admission = admission
 
     async def __aenter__(self) -> Self:
         try:
@@ -99,7 +111,7 @@ class PickerServer:
                 task.result()
 
     async def drain(self) -> None:
-        """Say NOT_SERVING, serve on until that is heard, end what is answered, give the rest time to end.
+        """Say NOT_SERVING, serve on until that is heard, end what is answered, refuse what waits for admission, give the rest time to end.
 
         All of it within the drain timeout. Where nobody has come lately, nobody is waited for.
         """
@@ -113,6 +125,7 @@ class PickerServer:
         )
         await asyncio.sleep(lame_duck)
         self._transport.drain()
+        self._director.waiting.drain(self._clock())
         self._health.close()
         await self._listener.drain(self._settings.drain_timeout - lame_duck)
 
@@ -131,7 +144,9 @@ class PickerServer:
             objectives=settings.objectives, models=settings.models, passthrough=config.passthrough
         )
         scheduler = config.scheduler.telling_scores() if settings.emit_endpoint_scores else config.scheduler
-        self._director = Director(self._datastore, scheduler, config.detector, policy, rng)
+        self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
+        self._director.waiting.observer = self._telemetry
+        self._start(self._dispatch_waiting())
         await self._open_status()
         self._transport = self._open_transport()
         health = ListenAddress(settings.host, settings.grpc_health_port)
@@ -155,6 +170,18 @@ class PickerServer:
         if settings.body_timeout:
             self._start(self._expire(budget))
         return open_transport(settings.transport, exchange, self._health, budget, self._clock)
+
+    async def _dispatch_waiting(self) -> None:
+        """The one timer of admission: its turn comes when something changed, and at the time that it named."""
+        changed = asyncio.Event()
+        self._director.waiting.wake = changed.set
+        while True:
+            changed.clear()
+            due = self._director.dispatch(self._clock())
+            pause = None if due is None else max(due - self._clock(), ADMISSION_PAUSE)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await changed.wait()
 
     async def _expire(self, budget: MemoryBudget) -> None:
         allowed = self._settings.body_timeout
@@ -228,7 +255,7 @@ class PickerServer:
         self._start(follow(events, self._datastore))
         members = await found.list_instances(settings.namespace, settings.component)
         if not members:
-            where = source.file.path if source.file is not None else shown_url(source.url)
+            where = source.file.path if source.file is not None else display_url(source.url)
             log.warning(
                 "no worker of %s/%s is ready at %s yet; what is there says: python -m discovery explain %s %s",
                 settings.namespace, settings.component, where, settings.namespace, settings.component,

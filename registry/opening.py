@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn
 from urllib.parse import urlsplit
 
-from discovery.extension import listed
+from discovery.extension import installed_schemes
 from discovery.opening import default_url, file_path
 from registry.contract import Contract
 from registry.extension import REGISTRIES, open_installed
@@ -65,10 +65,10 @@ def _membership(url: str) -> Callable[[], Membership]:
             root = file_path(parts, url)
             return lambda: FilesystemMembership(root)
         case "memory":
-            from discovery.memory import named
+            from discovery.memory import named_store
             from registry.memory import MemoryMembership
 
-            store = named(parts.netloc + parts.path)
+            store = named_store(parts.netloc + parts.path)
             return lambda: MemoryMembership(store)
         case "static":
             raise ValueError(
@@ -78,4 +78,6 @@ def _membership(url: str) -> Callable[[], Membership]:
 
 
 def _unknown(url: str) -> NoReturn:
-    raise ValueError(f"{url!r} is not a registry URL; expected one of {_EXPECTED}{listed(REGISTRIES)}")
+    raise ValueError(
+        f"{url!r} is not a registry URL; expected one of {_EXPECTED}{installed_schemes(REGISTRIES)}"
+    )

@@ -91,6 +91,7 @@ class Run:
     def _arrive(self, now: float, key: int, turn: Turn) -> None:
         body = json.dumps({"model": "m", "prompt": turn.prompt, "stream": self._workload.streamed}).encode()
         pick = self._director.direct(_HEADERS, body, None, now)
+        assert isinstance(pick, Pick)  # nothing waits here
         worker = int(pick.endpoints[0].id[1:])
         tokens = tokenize(turn.prompt)
         answer = echo(turn.prompt, turn.output_tokens)

@@ -158,7 +158,9 @@ class LedgerGate:
         try:
             if slot.outcome is Outcome.OVERLOADED:
                 least = 0 if self.gauge.states else UNREAD_PAUSE_MS
-                await self._ledger.overloaded(min(max(least, slot.retry_after_ms), LONGEST_RETRY_AFTER_MS))
+                await self._ledger.report_overload(
+                    min(max(least, slot.retry_after_ms), LONGEST_RETRY_AFTER_MS)
+                )
         finally:  # the release follows the rejection, so that nobody slips in between
             await self._ledger.release(reservation, accepted=slot.outcome is Outcome.ACCEPTED)
 

@@ -62,7 +62,7 @@ class TenantQuotaGate:
 
     async def _take(self, tenant: str) -> Grant:
         try:
-            answer = await self._quotas.take(f"{self._prefix}{tenant}", self._quota)
+            answer = await self._quotas.acquire(f"{self._prefix}{tenant}", self._quota)
         except QueueError as error:
             raise RefusedError(str(error), Scope.QUEUE, lambda: asyncio.sleep(OUTAGE)) from error
         if isinstance(answer, Refusal):

@@ -1,5 +1,7 @@
 """Folds what discovery tells into endpoints, and keeps the numbers that belong to each of them."""
 
+import logging
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,6 +26,8 @@ from epp.endpoints.endpoint_document import EndpointDefaults, read_endpoint
 from epp.endpoints.load import Load
 from epp.endpoints.worker_metrics import WORKER_METRICS, WorkerMetric
 
+logger = logging.getLogger(__name__)
+
 Key = tuple[str, str]
 _INFLIGHT: Final = int(Column.INFLIGHT)  # numpy takes an int faster than an enumeration's member
 _SCRAPED_AT: Final = int(Column.SCRAPED_AT)
@@ -31,7 +35,13 @@ _UNSEEN: Final = int(Column.UNSEEN)
 
 
 class Datastore:
-    """All endpoints of one picker. Everything happens on one event loop: readers never see half a change."""
+    """All endpoints of one picker. Everything happens on one event loop: readers never see half a change.
+
+    The `on_` lists are hooks: whoever wants to be told appends a callable, and removes it in the end. They are called
+    at once, after everything that the change means is written down, in the order in which they were appended; of one
+    event `on_reset` comes first, then `on_change`, then `on_load_change`. A hook must not change the datastore. A fault
+    in `on_release` or `on_load_change` is logged and stops nothing; without listeners they cost nothing.
+    """
 
     def __init__(
         self, defaults: EndpointDefaults | None = None, metrics: Sequence[WorkerMetric] = WORKER_METRICS
@@ -42,6 +52,11 @@ class Datastore:
         """Called with an endpoint whose process is gone or another one: what was known of its cache is void."""
         self.on_cache_size: list[Callable[[Endpoint, int], None]] = []
         """Called with an endpoint and how many tokens its cache has room for, once that is known."""
+        self.on_release: list[Callable[[Endpoint], None]] = []
+        """Called with an endpoint, which may be gone by now, when a request there is over: it is no longer in flight."""
+        self.on_load_change: list[Callable[[Endpoint], None]] = []
+        """Called with an endpoint that came, changed or went, and with one whose metrics page told other numbers, or no
+        good ones any more. Requests that begin are not told: who sends them knows."""
         self.on_use: dict[Key, Callable[[], None]] = {}
         """Called, and forgotten, when a request is next sent to that endpoint."""
         self._defaults = defaults or EndpointDefaults()
@@ -94,13 +109,15 @@ class Datastore:
     def apply(self, event: InstanceEvent, document: Mapping[str, Any] | None = None) -> None:
         """Fold one event; `document` is the instance's metadata, None when it is not known (any more)."""
         if isinstance(event, InstanceRemovedEvent):
-            self._remove(event)
+            endpoint = self._remove(event)
         else:
-            self._put(event.instance, document)
+            endpoint = self._put(event.instance, document)
         self._roster = self._shown_adapters = None
         self._state = object()
         for changed in self.on_change:
             changed()
+        if endpoint is not None:
+            self._tell(self.on_load_change, endpoint)
 
     def observe(self, endpoint: Endpoint, load: Load, now: float, period: float = 0.0) -> None:
         """Write down one look at a worker's metrics; what its page does not say stays as it was.
@@ -112,7 +129,7 @@ class Datastore:
         if row is None:
             return
         if load.senseless:
-            self._doubt(row)
+            self._doubt(endpoint, row)
             return
         numbers = self._numbers
         numbers[Column.PAGELESS, row] = 0.0
@@ -134,23 +151,39 @@ class Datastore:
             changed = True
         numbers[Column.SCRAPED_AT, row] = now
         numbers[Column.PERIOD, row] = period
+        seen = bool(self.on_load_change) and numbers.item(_UNSEEN, row) > 0.0
         numbers[_UNSEEN, row] = 0.0
         if changed:
             self._state = object()
+        if changed or seen:
+            self._tell(self.on_load_change, endpoint)
 
     def miss_page(self, endpoint: Endpoint, *, has_one: bool) -> None:
         """A look gave nothing: because there is no page, or (`has_one`) for another reason."""
         row = self._rows.get(endpoint.key)
         if row is None:
             return
+        changed = bool(self._numbers[Column.PAGELESS, row]) is has_one
         self._numbers[Column.PAGELESS, row] = not has_one
         if not has_one:
-            self._doubt(row)
+            self._doubt(endpoint, row)
+        elif changed:
+            self._tell(self.on_load_change, endpoint)
 
-    def _doubt(self, row: int) -> None:
+    def _doubt(self, endpoint: Endpoint, row: int) -> None:
         if self._numbers[Column.SCRAPED_AT, row] != NEVER:
             self._numbers[Column.SCRAPED_AT, row] = NEVER
             self._state = object()
+            self._tell(self.on_load_change, endpoint)
+
+    def _tell(self, hooks: list[Callable[[Endpoint], None]], endpoint: Endpoint) -> None:
+        for hook in hooks.copy():
+            try:
+                hook(endpoint)
+            except Exception as error:  # noqa: BLE001  # what a listener does wrong must not stop who tells it
+                # without the fault's own words: those may quote a request
+                where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+                logger.error("a hook of the datastore failed: %s\n%s", type(error).__name__, where)
 
     def cache_tokens(self, endpoint: Endpoint) -> int | None:
         """What its cache has room for; None: not known, or not known any more."""
@@ -175,7 +208,10 @@ class Datastore:
             used()
 
     def release(self, endpoint: Endpoint) -> None:
+        """One request fewer in flight there."""
         self._count(endpoint, -1)
+        if self.on_release:
+            self._tell(self.on_release, endpoint)
 
     def inflight(self, endpoint: Endpoint) -> int:
         """Requests that were sent there and have not ended."""
@@ -192,7 +228,7 @@ class Datastore:
         else:
             self._inflight.pop(key, None)
 
-    def _put(self, instance: Instance, document: Mapping[str, Any] | None) -> None:
+    def _put(self, instance: Instance, document: Mapping[str, Any] | None) -> Endpoint:
         key = (instance.id, instance.incarnation)
         if document is not None:
             self._documents[key] = document
@@ -205,6 +241,7 @@ class Datastore:
         self._endpoints[key] = endpoint
         self._numbers[Column.REACHABLE, self._rows[key]] = endpoint.reachable
         self._note_epoch(endpoint, instance.revision)
+        return endpoint
 
     def _note_epoch(self, endpoint: Endpoint, revision: str | None) -> None:
         parts = (revision or "").rsplit(".", 2)
@@ -222,11 +259,11 @@ class Datastore:
             self._cache_tokens.pop(endpoint.key, None)
             self._reset(endpoint)
 
-    def _remove(self, event: InstanceRemovedEvent) -> None:
+    def _remove(self, event: InstanceRemovedEvent) -> Endpoint | None:
         key = (event.instance.id, event.instance.incarnation)
         endpoint = self._endpoints.pop(key, None)
         if endpoint is None:
-            return
+            return None
         row = self._rows[key]
         self._numbers = np.delete(self._numbers, row, axis=1)
         del self._adapters[row]
@@ -236,6 +273,7 @@ class Datastore:
         self._cache_tokens.pop(key, None)
         if event.reason in ("deleted", "replaced"):
             self._reset(endpoint)
+        return endpoint
 
     def _reset(self, endpoint: Endpoint) -> None:
         for hook in self.on_reset:

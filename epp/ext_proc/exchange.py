@@ -28,6 +28,13 @@ _DUPLEX: Final = (ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.GRPC)
 _UNSTATED: Final[int] = -1
 """A response mode nobody stated: no body is expected, and one that comes goes back piece by piece as in FULL_DUPLEX_STREAMED."""
 
+# What every request passes is named once: to name a member of an enumeration is slow in Python 3.11.
+_COLLECTING: Final = ExchangeState.COLLECTING
+_WAITING_BODY: Final = ExchangeState.WAITING_BODY
+_PASSING: Final = ExchangeState.PASSING
+_BOTH_PASS: Final = ExchangeState.BOTH_PASS
+_OVER: Final = ExchangeState.OVER
+
 
 class ExchangeError(Exception):
     """The conversation cannot go on: a fault of the picker or messages out of order; gRPC status 13 (INTERNAL)."""
@@ -91,7 +98,7 @@ class Exchange:
 
     def feed(self, message: ProcessingRequest, now: float) -> list[Answer]:
         """The answers to one message, serialised, in the order they must be sent; raises ExchangeError, UnreadableError."""
-        if self.state is ExchangeState.OVER or message.observability_mode:
+        if self.state is _OVER or message.observability_mode:
             return []
         kind = message.WhichOneof("request")
         if kind in _REQUEST:
@@ -110,7 +117,7 @@ class Exchange:
     def feed_body(self, body: Buffer, end_of_stream: bool, now: float) -> list[Answer]:
         """As `feed` answers a message that is a piece of the request body and nothing else."""
         try:
-            return [] if self.state is ExchangeState.OVER else self._request_body(body, end_of_stream, now)
+            return [] if self.state is _OVER else self._request_body(body, end_of_stream, now)
         except Rejection as rejection:
             return [self._reject(rejection, now)]
 
@@ -128,7 +135,7 @@ class Exchange:
 
     def sent(self) -> None:
         """Everything that was answered is written: a body that went back to the data plane is held no more."""
-        if self.state >= ExchangeState.PASSING:
+        if self.state >= _PASSING:
             self._body.drop()
 
     def close(self, cause: str, now: float) -> None:
@@ -136,8 +143,8 @@ class Exchange:
         if self.closed_by is not None:
             return
         self.closed_by = cause
-        self._abandon()
-        self.state = ExchangeState.OVER
+        self._abandon(now)
+        self.state = _OVER
         self._body.drop()
         if self._pick is not None:
             self._director.release(self._pick, now)
@@ -172,21 +179,21 @@ class Exchange:
             return self._direct(b"", ExchangeState.WAITING_HEADERS, now)
         if self._mode in _HEADERS_ONLY or protocol.is_upgrade(self._headers):
             return self._direct(None, ExchangeState.WAITING_OPEN, now)
-        self.state = ExchangeState.COLLECTING
+        self.state = _COLLECTING
         self._body.expect(self._headers.get("content-length"))
         self._body.begin(now, self._expelled)
         return [] if self._mode in _DUPLEX else [answers.unchanged("request_headers")]
 
     def _request_body(self, body: Buffer, end_of_stream: bool, now: float) -> list[Answer]:
-        if self.state is not ExchangeState.COLLECTING:
+        if self.state is not _COLLECTING:
             return self._passing_body(body, end_of_stream)
         self._body.add(body)
         if self._mode == _BUFFERED_PARTIAL and not end_of_stream:
             # most likely a part of the body: it means nothing
-            return self._direct(None, ExchangeState.WAITING_BODY, now)
+            return self._direct(None, _WAITING_BODY, now)
         if end_of_stream or self._mode not in _DUPLEX:
             # a buffered body comes whole: its one message says end_of_stream = false when trailers follow
-            return self._direct(self._body.whole(), ExchangeState.WAITING_BODY, now)
+            return self._direct(self._body.whole(), _WAITING_BODY, now)
         return []
 
     def _passing_body(self, body: Buffer, end_of_stream: bool) -> list[Answer]:
@@ -200,7 +207,7 @@ class Exchange:
             return [answers.unchanged("request_body")]
         if state.waits:  # what follows the headers must not be answered before them
             self._body.add(body)
-            self.state = ExchangeState.WAITING_BODY if end_of_stream else ExchangeState.WAITING_PIECES
+            self.state = _WAITING_BODY if end_of_stream else ExchangeState.WAITING_PIECES
             return []
         if end_of_stream:
             self.state = state.after_request()
@@ -208,7 +215,7 @@ class Exchange:
 
     def _request_trailers(self, now: float) -> list[Answer]:
         state, duplex = self.state, self._mode in _DUPLEX
-        if state is ExchangeState.COLLECTING:
+        if state is _COLLECTING:
             if not duplex:
                 raise Rejection(400, "invalid_request_error", "the request has trailers but no body")
             return self._direct(self._body.whole(), ExchangeState.WAITING_TRAILERS, now)
@@ -230,6 +237,7 @@ class Exchange:
         if isinstance(outcome, Pick):
             return self._picked(outcome, now)
         if self._answer is None:
+            outcome.abandon(now)
             raise ExchangeError("the pick was deferred, but nothing listens with on_answer")
         self._deferral = outcome
         if body:
@@ -242,12 +250,16 @@ class Exchange:
         if not self.state.waits or self._answer is None or self._fail is None:
             if isinstance(outcome, Pick):
                 self._director.release(outcome, now)
-        elif isinstance(outcome, Pick):
-            self._answer(self._picked(outcome, now))
-        elif isinstance(outcome, Rejection):
-            self._answer([self._reject(outcome, now)])
-        else:
-            self._fail(_failed(outcome))
+            return
+        try:
+            if isinstance(outcome, Pick):
+                self._answer(self._picked(outcome, now))
+            elif isinstance(outcome, Rejection):
+                self._answer([self._reject(outcome, now)])
+            else:
+                self._fail(_failed(outcome))
+        except Exception as error:  # noqa: BLE001  # nobody calls who could be told: it ends this stream, as in feed
+            self._fail(_failed(error))
 
     def _picked(self, pick: Pick, now: float) -> list[Answer]:
         waited = self.state
@@ -255,7 +267,7 @@ class Exchange:
         self.state = waited.after_pick()
         if self._observer is not None:
             self._observer.picked(pick, now)
-        whole = waited is ExchangeState.WAITING_BODY
+        whole = waited is _WAITING_BODY
         if whole and self._mode not in _DUPLEX:
             return [answers.picked(pick, self._rules.version, self._controls, "request_body")]
         answer = answers.picked(pick, self._rules.version, self._controls, "request_headers")
@@ -275,19 +287,19 @@ class Exchange:
             self._answer([answer])
 
     def _reject(self, rejection: Rejection, now: float) -> bytes:
-        self.state = ExchangeState.OVER
+        self.state = _OVER
         self._body.drop()
         if self._observer is not None:
             self._observer.rejected(rejection, now)
         return answers.immediate(rejection)
 
     def _response_headers(self, message: ProcessingRequest, now: float) -> list[Answer]:
-        self._abandon()
+        self._abandon(now)
         if message.HasField("protocol_config"):
             self._response_mode = message.protocol_config.response_body_mode
         if self._pick is None:
             self._body.drop()
-        elif self.state < ExchangeState.BOTH_PASS:
+        elif self.state < _BOTH_PASS:
             self._report(self._pick, message, now)
         passes = self._response_mode in _DUPLEX and not message.response_headers.end_of_stream
         self.state = self.state.after_response_headers(body_passes=passes)
@@ -311,10 +323,10 @@ class Exchange:
         if self._observer is not None:
             self._observer.responded(pick, status, now)
 
-    def _abandon(self) -> None:
-        if self._deferral is not None:
-            self._deferral.abandon()
-            self._deferral = None
+    def _abandon(self, now: float) -> None:
+        deferral, self._deferral = self._deferral, None
+        if deferral is not None:
+            deferral.abandon(now)
 
 
 def _failed(cause: Exception) -> ExchangeError:

@@ -14,7 +14,7 @@ class Deferral(Protocol):
     def subscribe(self, settle: Callable[[Pick | Exception, float], None]) -> None:
         """Call `settle` once, with the pick or with why there is none, and the time."""
 
-    def abandon(self) -> None:
+    def abandon(self, now: float) -> None:
         """Nobody waits any more; `settle` is not called after this."""
 
 

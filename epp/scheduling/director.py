@@ -14,13 +14,14 @@ from epp.request.inference_request import InferenceRequest, parse_request, passt
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling import reservations
+from epp.scheduling.admission import AdmissionController, ShedWhenSaturated
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer
 from epp.scheduling.saturation import SaturationDetector
 from epp.scheduling.scheduler import Scheduler
+from epp.scheduling.waiting import WaitingRequest, WaitingRequests
 
 NO_ENDPOINTS: Final = "rejected-no-endpoints"
-SATURATED: Final = "rejected-saturated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,8 @@ class Policy:
 class Director:
     """Decides where requests go, and counts those that are on their way.
 
-    Pure but for the datastore: the same requests at the same times with the same `rng` go to the same endpoints.
+    Pure but for the datastore: the same requests at the same times with the same `rng` go to the same endpoints. `admission`
+    says when a request goes; without one, at once or never. `waiting`: those that it holds.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Director:
         detector: SaturationDetector,
         policy: Policy,
         rng: random.Random,
+        admission: AdmissionController | None = None,
     ) -> None:
         self._datastore = datastore
         self._schedule = scheduler.schedule
@@ -58,6 +61,10 @@ class Director:
         self._detector = detector
         self._policy = policy
         self._new_id: Callable[[], str] = lambda: f"{rng.getrandbits(128):032x}"
+        self._admission: AdmissionController = admission or ShedWhenSaturated(detector, policy.retry_after)
+        # as an object: compiled, a bool of numpy would be no bool
+        self._admits: Callable[[InferenceRequest, EndpointPool, float], object] = self._admission.admit
+        self.waiting = WaitingRequests(self, datastore, self._admission.withdraw)
         for producer in self._producers:
             datastore.on_reset.append(producer.forget)
             datastore.on_cache_size.append(producer.sized)
@@ -69,16 +76,44 @@ class Director:
         body: bytes | bytearray | memoryview | None,
         subset: Subset | None,
         now: float,
-    ) -> Pick:
-        """Pick endpoints and count the request as in flight at the choice and its helpers; `headers` with lower-case names.
+    ) -> Pick | WaitingRequest:
+        """Pick endpoints and count the request as in flight at the choice and its helpers, or let it wait; `headers` with lower-case names.
 
         `body` None: there may be one, but it is not shown. Raises `Rejection`; anything else that is raised is a fault of a plugin, and nothing is reserved then.
         """
+        request = self._prepare(headers, body)
+        candidates = self.candidates(request, subset, now)
+        if self._admits(request, candidates, now):
+            return self._pick(request, candidates)
+        waiting = self.waiting.begin(request, subset, now)
+        self._admission.enqueue(waiting, now)
+        self.waiting.add(waiting, now)
+        return waiting
+
+    def dispatch(self, now: float) -> float | None:
+        """Give the admission its turn, and say when the next one is due at the latest; None: when `waiting.wake` is called.
+
+        Where the admission fails, all that wait are told so, as if it had failed for each of them: else they would hang.
+        """
+        try:
+            return self._admission.dispatch(now)
+        except Exception as error:  # noqa: BLE001  # a fault of a plugin, told to those whom it concerns
+            self.waiting.refuse_all(error, now)
+            return None
+
+    def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
+        """Pick for a request that waited, among those who may serve it now."""
+        return self._pick(request, self.candidates(request, subset, now))
+
+    def _prepare(
+        self, headers: Mapping[str, str], body: bytes | bytearray | memoryview | None
+    ) -> InferenceRequest:
         read = passthrough_request if self._policy.passthrough else parse_request
         request = read(headers, body, self._new_id)
         request.priority = self._policy.objectives.get(request.objective or "", 0)
-        candidates = self._candidates(request, subset, self._datastore.pool(now))
-        self._admit(request, candidates)
+        return request
+
+    def _pick(self, request: InferenceRequest, candidates: EndpointPool) -> Pick:
         pick = self._schedule(request, candidates)
         request.prompt = None
         for producer in self._producers:
@@ -130,10 +165,9 @@ class Director:
         """The load of all endpoints, 1.0 = full."""
         return self._detector.saturation(self._datastore.pool(now))
 
-    def _candidates(
-        self, request: InferenceRequest, subset: Subset | None, pool: EndpointPool
-    ) -> EndpointPool:
+    def candidates(self, request: InferenceRequest, subset: Subset | None, now: float) -> EndpointPool:
         """Who serves the model, among them those of the subset, among them the reachable ones if there are any."""
+        pool = self._datastore.pool(now)
         model = request.model
         if model and self._policy.models and model not in self._policy.models:
             raise _unknown(model)
@@ -148,12 +182,6 @@ class Director:
             return pool
         reachable = pool.reachable
         return pool.take(reachable) if reachable.any() else pool
-
-    def _admit(self, request: InferenceRequest, candidates: EndpointPool) -> None:
-        if request.priority >= 0 or self._detector.saturation(candidates) < 1.0:
-            return
-        message = f"the endpoints are saturated, and a request of priority {request.priority} has to wait"
-        raise Rejection(429, "saturated", message, reason=SATURATED, retry_after=self._policy.retry_after)
 
 
 def _narrowed(pool: EndpointPool, serving: Mask | None, subset: Subset | None) -> EndpointPool:

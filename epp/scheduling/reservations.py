@@ -15,9 +15,9 @@ def move(pick: Pick, server: Endpoint, datastore: Datastore) -> None:
     """Another endpoint answers; the helpers stay."""
     before, *helpers = pick.at_work
     if server.key != before.key:
-        datastore.release(before)
-        datastore.reserve(server)
+        datastore.reserve(server)  # first: who hears of the release must see no room that is not there
         pick.at_work = (server, *helpers)
+        datastore.release(before)
 
 
 def release(pick: Pick, datastore: Datastore) -> None:

@@ -9,9 +9,11 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
 from epp.ext_proc.request_director import Deferral, RequestDirector
+from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick
+from epp.scheduling.waiting import Dequeued
 from runtime.histogram import Histogram
 
 PREFIX = "llm_d_epp_"
@@ -59,6 +61,15 @@ _DURATIONS = (
 )
 _REQUEST_BUCKETS = (*_DURATIONS, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)
 _SCHEDULER_BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
+_QUEUE_BUCKETS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_QUEUE_LABELS = (*REQUEST_LABELS, "inference_pool")
+_OUTCOMES = {
+    Dequeued.DISPATCHED: "Dispatched",
+    Dequeued.ABANDONED: "EvictedContextCancelled",
+    Dequeued.REFUSED: "EvictedOther",
+    Dequeued.EXPIRED: "EvictedTTL",
+}
+"""The Go picker's words for it: Evicted is what was in a queue."""
 _ERROR_CODES = {
     400: "BadRequest",
     401: "Unauthorized",
@@ -76,9 +87,22 @@ Labels = tuple[str, str, str, str]
 
 
 class _Tally:
-    """What happened to the requests of one set of labels; `used_at`: when the last one came, in seconds."""
+    """What happened to the requests of one set of labels; `used_at`: when the last one came, in seconds.
 
-    __slots__ = ("durations", "errors", "labels", "requests", "running", "used_at")
+    `queued`: how many wait for admission, and their bytes. `waits`: how long others did, by how that ended.
+    """
+
+    __slots__ = (
+        "durations",
+        "errors",
+        "labels",
+        "queued",
+        "queued_bytes",
+        "requests",
+        "running",
+        "used_at",
+        "waits",
+    )
 
     def __init__(self, labels: Labels) -> None:
         self.labels = labels
@@ -87,6 +111,9 @@ class _Tally:
         self.running = 0
         self.errors: dict[str, int] = {}
         self.durations: Histogram | None = None
+        self.queued = 0
+        self.queued_bytes = 0
+        self.waits: dict[Dequeued, Histogram] = {}
 
     def fail(self, code: str) -> None:
         self.errors[code] = self.errors.get(code, 0) + 1
@@ -95,12 +122,17 @@ class _Tally:
 class Telemetry:
     """An `epp.ext_proc.request_director.Observer` that counts in plain numbers, which become metrics when somebody reads them.
 
-    `registry` is what a metrics page shows; it may be read in any thread.
+    Also an `epp.scheduling.waiting.QueueObserver`: what waited is shown once something has. `registry` is what a metrics
+    page shows; it may be read in any thread. `pool_name`: of the InferencePool.
     """
 
-    def __init__(self, label_sets: int = LABEL_SETS) -> None:
+    def __init__(self, label_sets: int = LABEL_SETS, pool_name: str = "") -> None:
         self.registry = CollectorRegistry()
         self._limit = label_sets
+        self._pool_name = pool_name
+        self._queued: dict[InferenceRequest, _Tally] = {}
+        """Requests that wait, under the labels that they came with."""
+        self._anything_queued = False
         self._tallies: dict[Labels, _Tally] = {}
         self._found: dict[tuple[str, str, int], _Tally] = {}
         """By model, fairness id and priority: a shorter way to those whose labels are just these."""
@@ -136,6 +168,24 @@ class Telemetry:
             tally.durations = Histogram(_REQUEST_BUCKETS)
         tally.durations.observe(max(0.0, now - started))
 
+    def queued(self, request: InferenceRequest, now: float) -> None:
+        """It waits."""
+        self._anything_queued = True
+        tally = self._queued[request] = self._tally_of(request)
+        tally.used_at = now
+        tally.queued += 1
+        tally.queued_bytes += request.body_size
+
+    def dequeued(self, request: InferenceRequest, how: Dequeued, waited: float, now: float) -> None:
+        """It waits no more."""
+        tally = self._queued.pop(request)
+        tally.queued -= 1
+        tally.queued_bytes -= request.body_size
+        durations = tally.waits.get(how)
+        if durations is None:
+            durations = tally.waits[how] = Histogram(_QUEUE_BUCKETS)
+        durations.observe(waited)
+
     def scheduled(self, seconds: float) -> None:
         """How long one pick took."""
         self._scheduler.observe(seconds)
@@ -169,16 +219,42 @@ class Telemetry:
         )
         scheduler.add_metric((), self._scheduler.buckets(), self._scheduler.total)
         yield from (requests, errors, running, durations, scheduler)
+        if self._anything_queued:
+            yield from self._collect_queues()
+
+    def _collect_queues(self) -> Iterator[Metric]:
+        size = GaugeMetricFamily(
+            PREFIX + "flow_control_queue_size", "Requests that wait for admission.", labels=_QUEUE_LABELS
+        )
+        held = GaugeMetricFamily(
+            PREFIX + "flow_control_queue_bytes", "Bytes of their bodies.", labels=_QUEUE_LABELS
+        )
+        durations = HistogramMetricFamily(
+            PREFIX + "flow_control_request_queue_duration_seconds",
+            "From the complete request to the end of its wait, by how it ended.",
+            labels=(*_QUEUE_LABELS, "outcome"),
+        )
+        for tally in self._tallies.copy().values():
+            waits = tally.waits.copy()
+            if not waits and not tally.queued:
+                continue
+            labels = (*tally.labels, self._pool_name)
+            size.add_metric(labels, tally.queued)
+            held.add_metric(labels, tally.queued_bytes)
+            for how, waited in waits.items():
+                durations.add_metric((*labels, _OUTCOMES[how]), waited.buckets(), waited.total)
+        yield from (size, held, durations)
 
     def _tally(self, pick: Pick) -> _Tally:
         """The one that it was counted under at first, also when there is room for one of its own by now."""
         tally = pick.observed
         if not isinstance(tally, _Tally):
-            request = pick.request
-            model, fairness_id, priority = request.model, request.fairness_id, request.priority
-            found = self._found.get((model, fairness_id, priority))
-            pick.observed = tally = found or self._admit(model, fairness_id, priority)
+            pick.observed = tally = self._tally_of(pick.request)
         return tally
+
+    def _tally_of(self, request: InferenceRequest) -> _Tally:
+        model, fairness_id, priority = request.model, request.fairness_id, request.priority
+        return self._found.get((model, fairness_id, priority)) or self._admit(model, fairness_id, priority)
 
     def _admit(self, model: str, fairness_id: str, priority: int) -> _Tally:
         """Beyond the limit only the priority is told apart: clients do not choose that."""
@@ -198,7 +274,11 @@ class Telemetry:
         kept = {
             labels: tally
             for labels, tally in self._tallies.items()
-            if tally.running > 0 or tally.used_at > unused or labels[1] == OTHER or labels == _NOBODY
+            if tally.running > 0
+            or tally.queued > 0
+            or tally.used_at > unused
+            or labels[1] == OTHER
+            or labels == _NOBODY
         }
         if len(kept) < len(self._tallies):
             self._tallies = kept
@@ -210,7 +290,7 @@ _NOBODY: Final = ("", "", "", "")
 
 @dataclass(frozen=True, slots=True)
 class TimedDirector:
-    """A director whose picks are timed; a rejection is no pick. `clock` gives seconds."""
+    """A director whose picks are timed; a rejection is no pick, nor is one that comes later. `clock` gives seconds."""
 
     director: RequestDirector
     scheduled: Callable[[float], None]
@@ -226,7 +306,8 @@ class TimedDirector:
         """As the director does; its exceptions pass."""
         started = self.clock()
         outcome = self.director.direct(headers, body, subset, now)
-        self.scheduled(self.clock() - started)
+        if isinstance(outcome, Pick):
+            self.scheduled(self.clock() - started)
         return outcome
 
     def served(self, pick: Pick, destination: str, now: float) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from discovery.filesystem.flock import is_held, open_lock
-from discovery.filesystem.record import ASIDE_SUFFIX, LOCK_SUFFIX, RECORD_SUFFIX, Record, read_record
+from discovery.filesystem.record import LOCK_SUFFIX, RECORD_SUFFIX, TEMPORARY_SUFFIX, Record, read_record
 from discovery.instance import check_instance_id
 from registry.filesystem.locks import component_lock
 from registry.filesystem.record_file import temporary_path
@@ -30,7 +30,7 @@ _INTERVAL_PER_RECORD: Final = 0.5
 """Seconds between two runs, the larger of both. Every worker runs the cleanup, so with a fixed interval n workers
 would read n records n times; an interval that grows with n keeps the directory's load constant."""
 
-_TEMPORARY = re.compile(rf"\..+\.[0-9a-f]{{32}}{re.escape(ASIDE_SUFFIX)}", re.DOTALL)
+_TEMPORARY = re.compile(rf"\..+\.[0-9a-f]{{32}}{re.escape(TEMPORARY_SUFFIX)}", re.DOTALL)
 
 
 class _Heartbeat(NamedTuple):

@@ -15,10 +15,10 @@ import anyio
 from discovery import AdsumError, RegistrationError
 from discovery.filesystem.directory import SILENT_AFTER, ComponentDirectory
 from discovery.filesystem.flock import is_held, open_lock
-from discovery.filesystem.record import HEARTBEAT, LOCK_SUFFIX, RECORD_SUFFIX, Record, read_record, this_host
-from discovery.filesystem.root import Level
+from discovery.filesystem.record import HEARTBEAT, LOCK_SUFFIX, RECORD_SUFFIX, Record, boot_id, read_record
+from discovery.filesystem.root import CheckedDirectory
 from discovery.instance import Instance, InstanceStatus
-from discovery.same_address import sharing
+from discovery.same_address import find_same_address
 from discovery.source import ComponentKey
 from registry.filesystem.cleanup import Cleanup
 from registry.filesystem.directories import create_component_directory, file_mode
@@ -38,11 +38,11 @@ class FilesystemMembership:
 
     def __init__(self, root: Path | None = None, *, host: str | None = None) -> None:
         self._root = root
-        self._host = host or this_host()
+        self._host = host or boot_id()
         self._thread = anyio.CapacityLimiter(1)
         self._writing = threading.Lock()
         self._leaving = threading.Event()
-        self._level = Level(Path(), 0, 0, 0o700)
+        self._component = CheckedDirectory(Path(), 0, 0, 0o700)
         self._cleanup: Cleanup | None = None
         self._cleanup_at = 0.0
         self._record: Record | None = None
@@ -120,7 +120,7 @@ class FilesystemMembership:
     def _prepare(self, instance: Instance) -> None:
         encode_record(self._record_of(instance, 0))
         key = ComponentKey(instance.namespace, instance.component)
-        self._level = create_component_directory(self._root, key)
+        self._component = create_component_directory(self._root, key)
 
     def _write_record_locked(self, instance: Instance) -> None:
         with self._locked(), self._writing:
@@ -151,7 +151,7 @@ class FilesystemMembership:
             temporary_path(self._directory, record.instance_id),
             self._lock_path(record.instance_id),
         )
-        lock = HeldLock(temporary, mode=file_mode(self._level))
+        lock = HeldLock(temporary, mode=file_mode(self._component))
         try:
             # a dead owner's record goes first, or our lock would make it look alive
             self._record_path(record.instance_id).unlink(missing_ok=True)
@@ -212,7 +212,7 @@ class FilesystemMembership:
                 self._write(self._record)
                 return
             key = ComponentKey(self._record.namespace, self._record.component)
-            self._level = create_component_directory(self._root, key)
+            self._component = create_component_directory(self._root, key)
             with self._locked(timeout=0):
                 self._refuse_if_held(self._record.instance_id)
                 self._claim(self._record)
@@ -233,15 +233,15 @@ class FilesystemMembership:
         self._cleanup_at = time.monotonic() + random.uniform(0.5, 1.5) * pause
 
     def _locked(self, *, timeout: float = LOCK_TIMEOUT) -> AbstractContextManager[None]:
-        mode = file_mode(self._level, for_all_writers=True)
+        mode = file_mode(self._component, for_all_writers=True)
         return component_lock(self._directory, mode=mode, timeout=timeout, is_cancelled=self._leaving.is_set)
 
     def _write(self, record: Record) -> None:
-        write_record(self._directory, record, mode=file_mode(self._level))
+        write_record(self._directory, record, mode=file_mode(self._component))
 
     @property
     def _directory(self) -> Path:
-        return self._level.path
+        return self._component.path
 
     def _record_of(self, instance: Instance, counter: int) -> Record:
         return Record(
@@ -267,7 +267,7 @@ class FilesystemMembership:
 def warn_of_shared_address(instance: Instance, others: Iterable[Instance]) -> None:
     """Log a warning if another instance that lives and does not drain has the same address."""
     living = [one for one in others if one.id != instance.id and one.status is not InstanceStatus.DRAINING]
-    found = sharing([instance, *living]).get(instance.id)
+    found = find_same_address([instance, *living]).get(instance.id)
     if not found:
         return
     named = ", ".join(found[:_MAX_NAMED]) + (

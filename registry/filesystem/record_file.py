@@ -5,7 +5,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from discovery.filesystem.record import ASIDE_SUFFIX, RECORD_LIMIT, RECORD_SUFFIX, Record
+from discovery.filesystem.record import RECORD_LIMIT, RECORD_SUFFIX, TEMPORARY_SUFFIX, Record
 
 
 def encode_record(record: Record) -> bytes:
@@ -42,4 +42,4 @@ def write_record(directory: Path, record: Record, *, mode: int = 0o600) -> None:
 
 def temporary_path(directory: Path, name: str) -> Path:
     """An unused hidden name, which readers skip and the cleanup removes if its writer dies."""
-    return directory / f".{name}.{uuid.uuid4().hex}{ASIDE_SUFFIX}"
+    return directory / f".{name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"

@@ -131,7 +131,7 @@ SPLITS: Mapping[str, str] = {
 
 COLLECTIONS: Mapping[str, str] = {
     "registry/filesystem/locks.py _held": "weak: the locks that this process holds",
-    "discovery/memory.py _named": "weak: the stores that somebody uses",
+    "discovery/memory.py _named_stores": "weak: the stores that somebody uses",
     "epp/ext_proc/protocol.py _known": "_REMEMBERED headers of at most _REMEMBERED_SIZE bytes",
 }
 """What bounds each."""

@@ -45,25 +45,33 @@ class PrefixCacheProducer:
     seed: int = 0
     index: PrefixIndex = field(default_factory=PrefixIndex, repr=False)
     _cuts: BlockEnds = field(init=False, repr=False)
+    _size: int = field(init=False, repr=False)
+    """Bytes of the shortest block."""
+    _most_bytes: int | None = field(init=False, repr=False)
+    """Of a prompt, from its beginning on; None: all."""
     _sizes: dict[Key, int] = field(init=False, repr=False, default_factory=dict)
     """Blocks by endpoint, of those that said so."""
 
     def __post_init__(self) -> None:
+        size = self.block_tokens * _TOKEN_BYTES
+        most = max(self.max_tokens // self.block_tokens, 1) if self.max_tokens else self.max_blocks
         object.__setattr__(self, "_cuts", BlockEnds(self.grain))
+        object.__setattr__(self, "_size", size)
+        object.__setattr__(self, "_most_bytes", most * size if most else None)
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         """Name the blocks of its prompt, the last one may be short; prompts of different models share none."""
         if request.prompt is None:
             return
-        size = self.block_tokens * _TOKEN_BYTES
-        most = max(self.max_tokens // self.block_tokens, 1) if self.max_tokens else self.max_blocks
-        text = request.prompt.head(most * size if most else None)
+        size = self._size
+        text = request.prompt.head(self._most_bytes)
         units = (len(text) + size - 1) // size
         cuts = self._cuts
         count = cuts.count(units)
-        block, start, blocks = xxh3_64_intdigest(request.prompt.context(), self.seed), 0, []
+        digest = xxh3_64_intdigest
+        block, start, blocks = digest(request.prompt.context(), self.seed), 0, []
         for end in cuts.ends[:count]:
-            block = xxh3_64_intdigest(text[start : end * size], block)
+            block = digest(text[start : end * size], block)
             blocks.append(block)
             start = end * size
         request.prefixes[self] = PrefixChain(blocks, self.block_tokens, units, cuts.ends, cuts.lengths)

@@ -24,7 +24,7 @@ class Later:
     def subscribe(self, settle: Callable[[Pick | Exception, float], None]) -> None:
         self.settle = settle
 
-    def abandon(self) -> None:
+    def abandon(self, now: float) -> None:
         self.abandoned = True
 
 
@@ -150,4 +150,25 @@ def test_what_the_data_plane_answers_itself_is_picked_for_no_more(
     chosen = picking("10.0.0.5:8000")
     deferred.later.settle(chosen, 6)  # a director that settles all the same
     assert deferred.answers == []
+    assert director.released == [chosen]
+
+
+def test_an_answer_that_fails_ends_its_own_stream_only(director: Any, messages: Any, picking: Any) -> None:
+    """Who settles answers many: a fault must not reach it."""
+
+    class Failing:
+        def picked(self, pick: Pick, now: float) -> None:
+            raise ZeroDivisionError
+
+        def released(self, pick: Pick, started: float, now: float) -> None: ...
+
+    director.outcome = later = Later()
+    errors: list[ExchangeError] = []
+    exchange = ReadExchange(director, ExchangeSettings(), Failing())
+    exchange.on_answer(lambda answers: None, errors.append)
+    exchange.ask(messages.headers(end_of_stream=True), 0)
+    chosen = picking("10.0.0.5:8000")
+    later.settle(chosen, 5)
+    assert [type(error.__cause__) for error in errors] == [ZeroDivisionError]
+    exchange.close("fault", 6)
     assert director.released == [chosen]

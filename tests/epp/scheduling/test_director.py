@@ -16,6 +16,7 @@ from epp.endpoints.load import Load
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
+from epp.scheduling.admission import AdmissionController
 from epp.scheduling.cached_scores import Weighted
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.pick import Pick
@@ -42,12 +43,18 @@ def load(store: Datastore, i: int, waiting: float = 0, kv_usage: float = 0, now:
     store.observe(store.endpoints[i], Load(waiting=waiting, running=0, kv_usage=kv_usage), now)
 
 
-def director(store: Datastore, max_endpoints: int = 1, **policy: Any) -> Director:
+def director(
+    store: Datastore,
+    max_endpoints: int = 1,
+    admission: AdmissionController | None = None,
+    filters: tuple[Any, ...] = (),
+    **policy: Any,
+) -> Director:
     config = load_config(None, rng=random.Random(1))
-    profile = replace(config.scheduler.profiles["default"], max_endpoints=max_endpoints)
-    return Director(
-        store, Scheduler({"default": profile}), config.detector, Policy(**policy), random.Random(2)
-    )
+    profile = config.scheduler.profiles["default"]
+    profile = replace(profile, max_endpoints=max_endpoints, filters=filters)
+    scheduler = Scheduler({"default": profile})
+    return Director(store, scheduler, config.detector, Policy(**policy), random.Random(2), admission)
 
 
 def direct(it: Director, model: str = "m", subset: Subset | None = None, **headers: str) -> Pick:

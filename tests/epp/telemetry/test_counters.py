@@ -5,6 +5,7 @@ from prometheus_client import generate_latest
 
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
+from epp.scheduling.waiting import Dequeued
 from epp.telemetry.counters import UNUSED, UNUSED_OF_MANY, Telemetry, TimedDirector
 
 M = {"model_name": "m", "target_model_name": "m", "fairness_id": "default-flow", "priority": "0"}
@@ -219,3 +220,55 @@ def test_labels_that_nobody_uses_are_shown_no_longer(picking: Any) -> None:
         telemetry.picked(made, now)
         telemetry.released(made, now, now)
     assert counted(telemetry) == {"again": 3}
+
+
+def test_nothing_is_said_of_queues_where_nothing_waited(telemetry: Telemetry, picking: Any) -> None:
+    telemetry.picked(picking("10.0.0.1:8000"), 1)
+    assert b"flow_control_queue" not in generate_latest(telemetry.registry)
+
+
+@pytest.mark.parametrize(
+    ("how", "outcome"),
+    [
+        (Dequeued.DISPATCHED, "Dispatched"),
+        (Dequeued.ABANDONED, "EvictedContextCancelled"),
+        (Dequeued.REFUSED, "EvictedOther"),
+        (Dequeued.EXPIRED, "EvictedTTL"),
+    ],
+)
+def test_a_request_that_waits(picking: Any, how: Dequeued, outcome: str) -> None:
+    """Names and words of the Go picker's flow control."""
+    telemetry = Telemetry(pool_name="pool")
+    value = telemetry.registry.get_sample_value
+    queue = M | {"inference_pool": "pool"}
+    request, other = (picking("10.0.0.1:8000").request for _ in range(2))
+    request.body_size, other.body_size = 700, 50
+    telemetry.queued(request, 1)
+    telemetry.queued(other, 1)
+    assert value("llm_d_epp_flow_control_queue_size", queue) == 2
+    assert value("llm_d_epp_flow_control_queue_bytes", queue) == 750
+    telemetry.dequeued(request, how, 0.25, 1.25)
+    assert value("llm_d_epp_flow_control_queue_size", queue) == 1
+    assert value("llm_d_epp_flow_control_queue_bytes", queue) == 50
+    name, ended = "llm_d_epp_flow_control_request_queue_duration_seconds", queue | {"outcome": outcome}
+    assert value(f"{name}_sum", ended) == 0.25
+    found = [value(f"{name}_bucket", ended | {"le": le}) for le in ("0.1", "0.25", "60.0", "+Inf")]
+    assert found == [0, 1, 1, 1]
+
+
+def test_a_set_of_labels_is_kept_while_one_of_them_waits(picking: Any) -> None:
+    telemetry = Telemetry()
+    waiting, later = picking("10.0.0.1:8000"), picking("10.0.0.1:8000")
+    later.request.model = "other"
+    telemetry.queued(waiting.request, 1)
+    telemetry.picked(later, 2 * UNUSED)
+    queue = M | {"inference_pool": ""}
+    assert telemetry.registry.get_sample_value("llm_d_epp_flow_control_queue_size", queue) == 1
+    telemetry.dequeued(waiting.request, Dequeued.DISPATCHED, 2 * UNUSED, 2 * UNUSED)
+    assert telemetry.registry.get_sample_value("llm_d_epp_flow_control_queue_size", queue) == 0
+
+
+def test_a_pick_that_comes_later_is_not_timed(telemetry: Telemetry, director: Any) -> None:
+    director.outcome = object()
+    TimedDirector(director, telemetry.scheduled, iter([1.0, 1.25]).__next__).direct({}, b"", None, 0)
+    assert telemetry.registry.get_sample_value("llm_d_epp_scheduler_e2e_duration_seconds_count") == 0

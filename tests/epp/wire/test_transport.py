@@ -191,7 +191,7 @@ class Later:
     def subscribe(self, settle: Any) -> None:
         self.settle = settle
 
-    def abandon(self) -> None:
+    def abandon(self, now: float) -> None:
         self.abandoned = True
 
 

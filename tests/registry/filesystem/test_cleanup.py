@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from discovery.filesystem.record import this_host
+from discovery.filesystem.record import boot_id
 from registry.filesystem.cleanup import Cleanup
 from registry.filesystem.locks import HeldLock, component_lock
 from tests.held_records import hold, write
@@ -20,7 +20,7 @@ def component(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cleanup(component: Path) -> Cleanup:
-    return Cleanup(component, this_host(), lambda: False)
+    return Cleanup(component, boot_id(), lambda: False)
 
 
 def names(component: Path) -> set[str]:

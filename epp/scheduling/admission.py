@@ -1,0 +1,63 @@
+"""Whether a request goes to an endpoint now, later, or not at all. Pure."""
+
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from epp.endpoints.endpoint import EndpointPool
+from epp.request.inference_request import InferenceRequest
+from epp.request.rejection import Rejection
+from epp.scheduling.saturation import SaturationDetector
+from epp.scheduling.waiting import WaitingRequest
+
+SATURATED: Final = "rejected-saturated"
+
+
+class AdmissionController(Protocol):
+    """Decides when a request goes, and keeps the order of those that wait. It owns no timer and knows no clock.
+
+    All calls come from one event loop, one after the other. A request that `admit` lets wait is given to `enqueue` at
+    once, and is out of the queue when the admission dispatches, refuses or expires it (see `WaitingRequest`) or when
+    `withdraw` says that it left. What `admit` and `enqueue` raise goes to the client of that request, a `Rejection` as its
+    answer; what `dispatch` raises, to the clients of all that wait.
+    """
+
+    def admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
+        """True: it goes now, to one of the candidates. False: it waits. Raises `Rejection`: it is refused."""
+
+    def enqueue(self, waiting: WaitingRequest, now: float) -> None:
+        """It waits from now on. Others may be refused to make room for it; none is dispatched here."""
+
+    def withdraw(self, waiting: WaitingRequest, now: float) -> None:
+        """It waits no more: its client left, or the picker drains and has answered it."""
+
+    def dispatch(self, now: float) -> float | None:
+        """Dispatch whatever may go now, refuse or expire what must not wait on.
+
+        Called soon after a request came to wait, after a request was released or a load changed while one waits, and at
+        the time that was returned last: when it is to be called at the latest, in seconds of `now`; None: no need.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ShedWhenSaturated:
+    """Nothing waits: at saturation, requests of a priority below 0 are refused with 429 (the Go picker's admission
+    without flow control). `retry_after`: seconds.
+    """
+
+    detector: SaturationDetector
+    retry_after: float = 1.0
+
+    def admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
+        if request.priority >= 0 or self.detector.saturation(candidates) < 1.0:
+            return True
+        message = f"the endpoints are saturated, and a request of priority {request.priority} has to wait"
+        raise Rejection(429, "saturated", message, reason=SATURATED, retry_after=self.retry_after)
+
+    def enqueue(self, waiting: WaitingRequest, now: float) -> None:
+        """Never called: `admit` lets nothing wait."""
+
+    def withdraw(self, waiting: WaitingRequest, now: float) -> None:
+        """Never called."""
+
+    def dispatch(self, now: float) -> float | None:
+        return None

@@ -1,0 +1,191 @@
+"""Requests that wait for admission: who they are, and how each of them ends. Pure."""
+
+import logging
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final, Protocol
+
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import Endpoint, EndpointPool
+from epp.request.inference_request import InferenceRequest
+from epp.request.rejection import Rejection
+from epp.request.subset import Subset
+from epp.scheduling.pick import Pick
+
+log = logging.getLogger(__name__)
+
+SHUTTING_DOWN: Final = "rejected-shutting-down"
+_RETRY_AFTER: Final = 1.0
+
+
+class Dequeued(StrEnum):
+    """How a request ceased to wait: sent on, its client gone, refused, or refused because its time was up."""
+
+    DISPATCHED = "dispatched"
+    ABANDONED = "abandoned"
+    REFUSED = "refused"
+    EXPIRED = "expired"
+
+
+class QueueObserver(Protocol):
+    """Told of requests that wait, for metrics; `waited` in seconds."""
+
+    def queued(self, request: InferenceRequest, now: float) -> None: ...
+
+    def dequeued(self, request: InferenceRequest, how: Dequeued, waited: float, now: float) -> None: ...
+
+
+class RequestScheduler(Protocol):
+    """What a waiting request asks of the director."""
+
+    def candidates(self, request: InferenceRequest, subset: Subset | None, now: float) -> EndpointPool:
+        """Who may serve it now; raises `Rejection`."""
+
+    def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
+        """Pick among them and reserve; raises `Rejection`, anything else is a fault of a plugin."""
+
+
+class WaitingRequest:
+    """One request that waits, as its `AdmissionController` and its exchange (a `Deferral`) see it.
+
+    It ends once: by `dispatch`, `refuse` or `expire` of the admission, by `abandon` of its exchange, or by a drain.
+    What comes later does nothing.
+    """
+
+    __slots__ = ("_queue", "_settle", "_subset", "queued_at", "request")
+
+    def __init__(
+        self, queue: "WaitingRequests", request: InferenceRequest, subset: Subset | None, now: float
+    ) -> None:
+        self._queue = queue
+        self._subset = subset
+        self._settle: Callable[[Pick | Exception, float], None] | None = None
+        self.request = request
+        self.queued_at = now
+
+    @property
+    def waits(self) -> bool:
+        """Whether its client still waits for a pick."""
+        return self in self._queue
+
+    def candidates(self, now: float) -> EndpointPool:
+        """The endpoints that may serve it now, the pool read anew; raises `Rejection` where none is ready."""
+        return self._queue.scheduler.candidates(self.request, self._subset, now)
+
+    def dispatch(self, now: float) -> None:
+        """Pick an endpoint now. Where there is none any more, or a plugin fails, its client is told that."""
+        if not self.waits:
+            return
+        try:
+            outcome: Pick | Exception = self._queue.scheduler.schedule(self.request, self._subset, now)
+        except Exception as error:  # noqa: BLE001  # told to the one whose request it is
+            outcome = error
+        self._end(outcome, Dequeued.DISPATCHED if isinstance(outcome, Pick) else Dequeued.REFUSED, now)
+
+    def refuse(self, rejection: Exception, now: float) -> None:
+        """Its client is answered that; what is no `Rejection` is a fault and ends its stream."""
+        self._end(rejection, Dequeued.REFUSED, now)
+
+    def expire(self, rejection: Rejection, now: float) -> None:
+        """As `refuse`, because it waited as long as it may."""
+        self._end(rejection, Dequeued.EXPIRED, now)
+
+    def subscribe(self, settle: Callable[[Pick | Exception, float], None]) -> None:
+        """See `Deferral`."""
+        self._settle = settle
+
+    def abandon(self, now: float) -> None:
+        """See `Deferral`."""
+        if self.waits:
+            self._queue.remove(self, Dequeued.ABANDONED, now)
+            self._queue.withdraw(self, now)
+
+    def _end(self, outcome: Pick | Exception, how: Dequeued, now: float) -> None:
+        if self.waits:
+            self._queue.remove(self, how, now)
+            if self._settle is not None:
+                self._settle(outcome, now)
+
+
+class WaitingRequests:
+    """All requests that wait. The admission holds their order, this holds who is answered.
+
+    `wake` is called when the admission should have its turn soon (`Director.dispatch`): a request came to wait, or while
+    one waits a request was released or a load changed. It must not take that turn itself.
+    """
+
+    def __init__(
+        self,
+        scheduler: RequestScheduler,
+        datastore: Datastore,
+        withdrawn: Callable[[WaitingRequest, float], None],
+    ) -> None:
+        self.scheduler = scheduler
+        self.wake: Callable[[], None] = _nobody
+        self.observer: QueueObserver | None = None
+        self._datastore = datastore
+        self._withdrawn = withdrawn
+        self._hook: Callable[[Endpoint], None] = self._load_changed
+        self._waiting: dict[WaitingRequest, None] = {}
+        self._draining = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, waiting: object) -> bool:
+        return waiting in self._waiting
+
+    def begin(self, request: InferenceRequest, subset: Subset | None, now: float) -> WaitingRequest:
+        """A request that is to wait; raises `Rejection` 503 while the picker drains."""
+        if self._draining:
+            raise _shutting_down()
+        return WaitingRequest(self, request, subset, now)
+
+    def add(self, waiting: WaitingRequest, now: float) -> None:
+        """From now on it is answered by the admission, a drain, or nobody any more."""
+        if not self._waiting:  # without anybody who waits the hooks cost nothing
+            self._datastore.on_release.append(self._hook)
+            self._datastore.on_load_change.append(self._hook)
+        self._waiting[waiting] = None
+        if self.observer is not None:
+            self.observer.queued(waiting.request, now)
+        self.wake()
+
+    def remove(self, waiting: WaitingRequest, how: Dequeued, now: float) -> None:
+        """It waits no more."""
+        del self._waiting[waiting]
+        if not self._waiting:
+            self._datastore.on_release.remove(self._hook)
+            self._datastore.on_load_change.remove(self._hook)
+        if self.observer is not None:
+            self.observer.dequeued(waiting.request, how, max(0.0, now - waiting.queued_at), now)
+
+    def withdraw(self, waiting: WaitingRequest, now: float) -> None:
+        """Tell the admission that one left by itself; its fault must not keep a stream from ending."""
+        try:
+            self._withdrawn(waiting, now)
+        except Exception as error:  # noqa: BLE001  # as said
+            log.error("the admission failed to forget a request: %s", type(error).__name__)
+
+    def drain(self, now: float) -> None:
+        """Refuse all that wait, and from now on everything that would have to, with 503: another picker may have room."""
+        self._draining = True
+        self.refuse_all(_shutting_down(), now)
+
+    def refuse_all(self, why: Exception, now: float) -> None:
+        for waiting in list(self._waiting):
+            if waiting.waits:
+                waiting.refuse(why, now)
+                self.withdraw(waiting, now)
+
+    def _load_changed(self, _: Endpoint) -> None:
+        self.wake()
+
+
+def _nobody() -> None:
+    """Nothing gives the admission its turn."""
+
+
+def _shutting_down() -> Rejection:
+    message = "the picker shuts down, and the request has to wait for an endpoint; ask again"
+    return Rejection(503, "shutting_down", message, reason=SHUTTING_DOWN, retry_after=_RETRY_AFTER)
