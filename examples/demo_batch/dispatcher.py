@@ -2,15 +2,14 @@
 
 import json
 import os
-from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from examples.demo.cluster import MODEL, DemoCluster
 from examples.demo.processes import DemoError, DemoProcess, python
 from examples.demo_batch.pool import SEQUENCES
 from examples.redis_process import redis_process
+from runtime.resource_owner import ResourceOwner
 
 BASELINE = "0.25"
 """B of the gate: the share of the pool that is kept free for interactive requests."""
@@ -21,7 +20,7 @@ LAG = 1.5
 CONCURRENCY = 512
 
 
-class BatchDispatcher:
+class BatchDispatcher(ResourceOwner):
     """Entering starts Redis and the dispatcher; leaving terminates them. Raises DemoError if one does not start."""
 
     def __init__(self, cluster: DemoCluster, root: Path) -> None:
@@ -32,26 +31,17 @@ class BatchDispatcher:
         self._root = root
         self._redis = 0
         self._config = root / "dispatcher.yaml"
-        self._stack = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as opening:
-            try:
-                broker, self._redis = await opening.enter_async_context(redis_process())
-            except (FileNotFoundError, TimeoutError) as error:
-                raise DemoError(str(error) or "Redis does not submit") from error
-            self._config.write_text(json.dumps(self._document(broker), indent=1))
-            command = python("dispatcher", "--config", str(self._config))
-            self.process = await DemoProcess.start("dispatcher", command, self._root)
-            opening.push_async_callback(self.process.terminate)
-            self.url = f"http://{(await self.process.wait_ready())['http']}"
-            self._stack = opening.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
+    async def _open(self) -> None:
+        try:
+            broker, self._redis = await self._stack.enter_async_context(redis_process())
+        except (FileNotFoundError, TimeoutError) as error:
+            raise DemoError(str(error) or "Redis does not answer") from error
+        self._config.write_text(json.dumps(self._document(broker), indent=1))
+        command = python("dispatcher", "--config", str(self._config))
+        self.process = await DemoProcess.start("dispatcher", command, self._root)
+        self._stack.push_async_callback(self.process.terminate)
+        self.url = f"http://{(await self.process.wait_ready())['http']}"
 
     async def submit(self, requests: int) -> list[dict[str, Any]]:
         """Run `python -m dispatcher submit` with a batch of `requests`; the lines of its results file."""

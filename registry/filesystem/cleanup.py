@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from discovery.filesystem.flock import is_held, open_lock
-from discovery.filesystem.record import LOCK_SUFFIX, RECORD_SUFFIX, TEMPORARY_SUFFIX, Record, read_record
+from discovery.filesystem.record import (
+    LOCK_SUFFIX,
+    RECORD_SUFFIX,
+    TEMPORARY_SUFFIX,
+    Record,
+    is_record_name,
+    read_record,
+)
 from discovery.instance import check_instance_id
 from registry.filesystem.locks import component_lock
 from registry.filesystem.record_file import temporary_path
@@ -46,7 +53,7 @@ class Cleanup:
     def __init__(self, directory: Path, host: str, is_cancelled: Callable[[], bool]) -> None:
         self._directory = directory
         self._host = host
-        self._given_up = is_cancelled
+        self._is_cancelled = is_cancelled
         self._last_heartbeats: dict[str, tuple[_Heartbeat, float]] = {}
 
     def run(self, now: float) -> float:
@@ -55,7 +62,7 @@ class Cleanup:
         A held component lock or a failing disk skips files until then. Raises OSError if the directory is unreadable.
         """
         names = os.listdir(self._directory)
-        ids = [name.removesuffix(RECORD_SUFFIX) for name in names if _is_record(name)]
+        ids = [name.removesuffix(RECORD_SUFFIX) for name in names if is_record_name(name)]
         self._last_heartbeats = {i: since for i, since in self._last_heartbeats.items() if i in ids}
         dead = islice(self._dead(ids, now), _MAX_REMOVALS)
         removed = sum(
@@ -70,7 +77,7 @@ class Cleanup:
 
     def _dead(self, ids: Collection[str], now: float) -> Iterator[tuple[str, _Heartbeat]]:
         for instance_id in ids:
-            if self._given_up():
+            if self._is_cancelled():
                 return
             record = _read(self._directory, instance_id)
             if record is None:
@@ -172,10 +179,6 @@ def _remove_orphaned_lock(lock: Path) -> None:
                 lock.unlink()
         finally:
             os.close(descriptor)
-
-
-def _is_record(name: str) -> bool:
-    return name.endswith(RECORD_SUFFIX) and not name.startswith(".")
 
 
 def _file_system_now(directory: Path) -> float:

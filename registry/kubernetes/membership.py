@@ -13,7 +13,7 @@ import tenacity
 
 from discovery.errors import DiscoveryError, RegistrationError
 from discovery.instance import Instance, check_instance_id
-from discovery.kubernetes.refusal import ApiRefusal, explain_refusal, read_refusal
+from discovery.kubernetes.refusal import ApiRefusal, explain_refusal, parse_refusal
 from discovery.kubernetes.selection import Selection
 from discovery.kubernetes.transport import ApiTransport, Response, TransportError
 from discovery.kubernetes.wire import decode_status
@@ -154,7 +154,7 @@ async def _list_services(transport: ApiTransport, namespace: str) -> list[PodSer
     except TimeoutError as error:
         raise _UnavailableError(f"{path} was not answered within {_RESPONSE_TIMEOUT:g} s") from error
     if response.status != 200:
-        refusal = read_refusal(response.status, decode_status(body), response.headers)
+        refusal = parse_refusal(response.status, decode_status(body), response.headers)
         raise _refusal_error(refusal, path, namespace)
     try:
         return msgspec.json.decode(body, type=PodServiceList).items or []
@@ -178,7 +178,7 @@ async def _read_body(response: Response) -> bytes:
 
 def _refusal_error(refusal: ApiRefusal, path: str, namespace: str) -> RegistrationError:
     if refusal.code == 429 or refusal.code >= 500:
-        return _UnavailableError(f"{path}: {refusal.text}", refusal.wait or 0.0)
+        return _UnavailableError(f"{path}: {refusal.text}", refusal.retry_after or 0.0)
     reason = explain_refusal(refusal.code, refusal.text, LIST_SERVICES, namespace)
     return RegistrationError(
         f"{path} does not tell whether a Service selects this pod: {reason}\n"

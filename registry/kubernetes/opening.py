@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
-from discovery.kubernetes.opening import find_cluster, read_options
+from discovery.kubernetes.opening import find_cluster, parse_options
 from discovery.kubernetes.selection import SERVICE_TEMPLATE, LabelSelection, Selection, ServiceSelection
 from discovery.kubernetes.transport import ApiTransport, ClusterTransport
 from registry.kubernetes.membership import KubernetesMembership, ServiceCheck
@@ -24,7 +24,7 @@ def open_pod(
     The address defaults to `POD_IP`, the port to 8080 on every interface.
     """
     parts = urlsplit(url)
-    options = read_options(parts, url)
+    options = parse_options(parts, url)
     check = _service_check(options, url)
     address = environment.get("POD_IP") or announcement.address
     with_defaults = replace(announcement, address=address, port=announcement.port or DEFAULT_PORT)

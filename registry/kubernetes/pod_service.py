@@ -7,11 +7,11 @@ from typing import Final
 import msgspec
 
 from discovery.errors import RegistrationError
-from discovery.kubernetes.refusal import Right
+from discovery.kubernetes.refusal import PolicyRule
 from discovery.source import ComponentKey
 from registry.kubernetes.pod import OwnPod, labels_of
 
-LIST_SERVICES: Final = Right("", "services", ("list",))
+LIST_SERVICES: Final = PolicyRule("", "services", ("list",))
 
 
 class PodServicePort(msgspec.Struct, frozen=True):
