@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from discovery.filesystem.flock import is_held, is_same_file, open_lock
-from discovery.filesystem.record import LOCK_SUFFIX, RECORD_SUFFIX, Record, read_record
+from discovery.filesystem.record import LOCK_SUFFIX, RECORD_SUFFIX, Record, is_record_name, read_record
 from discovery.filesystem.root import CheckedDirectory, user_name
 from discovery.source import Candidate, Snapshot
 
@@ -92,7 +92,7 @@ class ComponentDirectory:
         """
         self._check_same_directory()
         found = set(os.listdir(self.path)) if changed is None else set(changed)
-        names = {name for name in found if _is_record(name)}
+        names = {name for name in found if is_record_name(name)}
         if changed is None:
             for gone in self._entries.keys() - {_id_of(name) for name in names}:
                 self._forget(gone)
@@ -224,10 +224,6 @@ def _signature(found: os.stat_result) -> tuple[int, int, int]:
 def _printable(name: str) -> str:
     """The file name, with control characters escaped: it is shown in terminals and logs."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
-
-
-def _is_record(name: str) -> bool:
-    return name.endswith(RECORD_SUFFIX) and not name.startswith(".")
 
 
 def _id_of(name: str) -> str:

@@ -57,6 +57,11 @@ class Record(BaseModel):
         )
 
 
+def is_record_name(name: str) -> bool:
+    """Whether a file of that name holds a record; a hidden file is one that is still being written."""
+    return name.endswith(RECORD_SUFFIX) and not name.startswith(".")
+
+
 def read_record(path: Path) -> Record:
     """The record at `path`. Raises ValueError if it is not valid or does not belong to its path; OSError."""
     raw = _read_regular(path, RECORD_LIMIT + 1)

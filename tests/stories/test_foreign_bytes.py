@@ -37,7 +37,7 @@ PATTERNS: Mapping[str, Read] = {
     "discovery/instance.py _LABEL": Read(),
     "discovery/instance.py _SUBDOMAIN": Read(longest=200),
     "discovery/kubernetes/selection.py _SERVICE_NAME": Read(),
-    "registry/filesystem/cleanup.py _ASIDE": Read((".a.",), longest=255),
+    "registry/filesystem/cleanup.py _TEMPORARY": Read((".a.",), longest=255),
     "dispatcher/broker/validation.py _CONTROL": Read(),
     "dispatcher/broker/validation.py _NAME": Read(),
     "dispatcher/broker/budget.py _DECIMAL": Read(("1.", "+")),

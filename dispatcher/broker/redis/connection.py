@@ -123,6 +123,13 @@ def as_queue_errors(place: str) -> Iterator[None]:
         raise QueueError(f"the broker at {place} refuses, nothing was changed: {error}") from error
 
 
+async def server_time_ms(client: Redis, place: str) -> int:
+    """The clock of the Redis server, in milliseconds since the epoch; raises QueueError."""
+    with as_queue_errors(place):
+        seconds, micros = await client.time()
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
 class Script:
     """A script, known to the broker by its digest, sent again where the broker has forgotten it."""
 

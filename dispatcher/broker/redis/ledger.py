@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from importlib.resources import files
 from itertools import count
 from math import floor
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from redis.asyncio import Redis
 
@@ -18,13 +17,14 @@ from dispatcher.broker.queue import QueueError
 from dispatcher.broker.redis.batching import Arguments, CommandBatcher, Reply
 from dispatcher.broker.redis.connection import Script
 from dispatcher.broker.redis.subscriptions import Subscriptions
+from runtime.resource_owner import ResourceOwner
 
 SCRIPT: Final = files("dispatcher.broker.redis").joinpath("scripts/ledger.lua")
 WHOLE: Final = 2**53
 """The largest number that the script counts exactly."""
 
 
-class RedisLedger:
+class RedisLedger(ResourceOwner):
     """One target's; an async context manager, entered: the broker answered.
 
     All that is asked for in one turn of the loop is one script call; a release never overtakes its heartbeat. `place`:
@@ -43,20 +43,11 @@ class RedisLedger:
         self._began: dict[str, int] = {}
         self._life = b""
         self._batcher = CommandBatcher(self._send)
-        self._opened = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
+    async def _open(self) -> None:
         await self._call([])
-        async with AsyncExitStack() as opening:
-            await opening.enter_async_context(self._subscriptions)
-            await opening.enter_async_context(self._batcher)
-            self._opened = opening.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._opened.aclose()
+        await self._stack.enter_async_context(self._subscriptions)
+        await self._stack.enter_async_context(self._batcher)
 
     @property
     def lease_ms(self) -> int:

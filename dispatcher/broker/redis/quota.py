@@ -2,10 +2,8 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
-from contextlib import AsyncExitStack
 from importlib.resources import files
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from redis.asyncio import Redis
 
@@ -13,14 +11,15 @@ from dispatcher.broker.ledger import Refusal
 from dispatcher.broker.message import new_token
 from dispatcher.broker.quota import Grant, Quota, QuotaMode
 from dispatcher.broker.redis.batching import Arguments, CommandBatcher, Reply
-from dispatcher.broker.redis.connection import ANSWER_TIMEOUT, as_queue_errors
+from dispatcher.broker.redis.connection import ANSWER_TIMEOUT, as_queue_errors, server_time_ms
 from dispatcher.broker.redis.subscriptions import Subscriptions
+from runtime.resource_owner import ResourceOwner
 
 SCRIPT: Final = files("dispatcher.broker.redis").joinpath("scripts/quota.lua").read_text()
 CHANNEL: Final = "adsum:quotas:changed"
 
 
-class RedisQuotas:
+class RedisQuotas(ResourceOwner):
     """All keys of all quotas; an async context manager. `place`: the broker's, for errors."""
 
     def __init__(self, client: Redis, *, place: str = "") -> None:
@@ -30,25 +29,14 @@ class RedisQuotas:
         self._changes = self._subscriptions.changes(CHANNEL)
         self._held: set[str] = set()
         self._batcher = CommandBatcher(self._send)
-        self._opened = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as opening:
-            await opening.enter_async_context(self._subscriptions)
-            await opening.enter_async_context(self._batcher)
-            self._opened = opening.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._opened.aclose()
+    async def _open(self) -> None:
+        await self._stack.enter_async_context(self._subscriptions)
+        await self._stack.enter_async_context(self._batcher)
 
     async def now_ms(self) -> int:
         """The broker's clock."""
-        with as_queue_errors(self._place):
-            seconds, micros = await self._client.time()
-        return int(seconds) * 1000 + int(micros) // 1000
+        return await server_time_ms(self._client, self._place)
 
     async def acquire(self, key: str, quota: Quota) -> Grant | Refusal:
         grant, seen = Grant(key, new_token(), quota), self._changes.count
