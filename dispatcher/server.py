@@ -6,16 +6,15 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
 from prometheus_client.registry import Collector
 
 from dispatcher.broker.clock import BrokerClock
 from dispatcher.broker.message import MAX_PAYLOAD
-from dispatcher.broker.opening import open_broker, what_may_be_lost
+from dispatcher.broker.opening import eviction_warning, open_broker
 from dispatcher.broker.queue import Broker, QueueError
 from dispatcher.config.config_file import Config
 from dispatcher.delivery.observer import DispatchObserver
@@ -28,6 +27,7 @@ from dispatcher.web import status_pages as status
 from dispatcher.web.frontdoor import Door, FrontDoor
 from runtime.addresses import authority
 from runtime.os_reason import os_reason
+from runtime.resource_owner import ResourceOwner
 from runtime.serving.pages import Bounds, PageServer
 from runtime.serving.sockets import ListenError, listening_sockets
 from runtime.tasks import cancel_and_wait
@@ -53,7 +53,7 @@ def _unwatched(observer: DispatchObserver, _: str) -> DispatchObserver:
     return observer
 
 
-class DispatcherServer:
+class DispatcherServer(ResourceOwner):
     """Entered: the broker answered and every queue is open. Raises ConfigError, QueueError, ListenError.
 
     Left: what was on its way is released to its queue, and every answer that came is stored.
@@ -62,24 +62,15 @@ class DispatcherServer:
     def __init__(self, config: Config, *, watched: Watched = _unwatched) -> None:
         self._config = config
         self._watched = watched
-        self._stack = AsyncExitStack()
         self._telemetry = DispatcherTelemetry()
         self._not_ready = "starting"
         self._broker_away = ""
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self._open()
-        except BaseException:
-            await self._stack.aclose()
-            raise
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._not_ready = "stopping"
-        await self._stack.aclose()
+        await super().__aexit__(kind, error, trace)
 
     @property
     def ready_line(self) -> str:
@@ -107,7 +98,7 @@ class DispatcherServer:
 
     async def _open(self) -> None:
         broker = await self._stack.enter_async_context(open_broker(self._config.broker))
-        if risk := await what_may_be_lost(broker):
+        if risk := await eviction_warning(broker):
             log.warning("%s", risk)
         self._clock = BrokerClock(broker.now_ms)
         await self._clock.sample()

@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import discovery
-from discovery.opening import shown_url
+from discovery.opening import display_url
 from discovery.static.endpoints_file import EndpointsFile
 from discovery.static.source import StaticSource
 from epp.config.metric_flags import with_metrics
@@ -44,6 +43,7 @@ from epp.wire.certificate import Certificate, CertificateError, KeyPair
 from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
 from runtime.config.problems import ConfigError
+from runtime.resource_owner import ResourceOwner
 from runtime.serving.sockets import ListenError
 from runtime.tasks import cancel_and_wait
 
@@ -64,7 +64,7 @@ CATCH_UP = 1.0
 log = logging.getLogger(__name__)
 
 
-class PickerServer:
+class PickerServer(ResourceOwner):
     """Entered: the workers are known, the ports are open and health says SERVING. Raises INPUT_ERRORS and FAILURES.
 
     `admission`: when requests go; without one, at once, or never while the pool is saturated.
@@ -78,24 +78,10 @@ class PickerServer:
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._stack = contextlib.AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._health = Health(clock)
         self._telemetry = Telemetry(pool_name=settings.pool_name or settings.component)
         self._admission = admission
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self._open()
-        except BaseException:
-            await self._stack.aclose()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
 
     @property
     def ready_line(self) -> str:
@@ -257,7 +243,7 @@ class PickerServer:
         self._start(follow_discovery(events, self._datastore))
         members = await found.list_instances(settings.namespace, settings.component)
         if not members:
-            where = source.file.path if source.file is not None else shown_url(source.url)
+            where = source.file.path if source.file is not None else display_url(source.url)
             log.warning(
                 "no worker of %s/%s is ready at %s yet; what is there says: python -m discovery explain %s %s",
                 settings.namespace, settings.component, where, settings.namespace, settings.component,

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, mod
 
 from dispatcher.broker.queue import QueueRules
 from dispatcher.broker.result_lists import ResultLists
-from dispatcher.broker.validation import LEAST_WEIGHT, LONGEST_KEPT_MS, LONGEST_LEASE_MS, names_a_tenant
+from dispatcher.broker.validation import LEAST_WEIGHT, LONGEST_KEPT_MS, LONGEST_LEASE_MS, is_valid_tenant
 from dispatcher.config.urls import broker_url, http_url
 from dispatcher.delivery.outgoing import DEFAULT_PATHS, TIMEOUT, IllegalRequestError, Route, operator_headers
 from dispatcher.gates.catalogue import GateSpec, parse_gate
@@ -144,7 +144,7 @@ class FrontDoorConfig(ConfigSection):
     def _tells_tenants_apart(self) -> "FrontDoorConfig":
         tenants: dict[str, str] = {}
         for tenant, token in self.tokens.items():
-            if not names_a_tenant(tenant):
+            if not is_valid_tenant(tenant):
                 raise ValueError(f"tenant {tenant[:80]!r} cannot be named in a header")
             if (
                 not token.strip()

@@ -159,7 +159,7 @@ def _metered(make: Callable[[Any, aiohttp.ClientSession], MeterSource]) -> Build
         )
 
         def meter() -> Meter:
-            return Meter(make(given, around.meters.session), around.ledger.look, rules)
+            return Meter(make(given, around.meters.session), around.ledger.state, rules)
 
         def gauge() -> AbstractAsyncContextManager[Gauge]:
             return around.meters.shared((around.target, spec.type, repr(given)), meter)

@@ -5,13 +5,13 @@ from contextlib import asynccontextmanager
 from fractions import Fraction
 from typing import Final
 
-from dispatcher.broker.account import ENDLESS_MS
+from dispatcher.broker.account import ALWAYS_NEWER_MS
 from dispatcher.broker.budget import ONE
 from dispatcher.broker.ledger import Reading
 from dispatcher.broker.wake_up import Changes
 from dispatcher.gates.meter import MeterState
 
-ENDLESS: Final = Reading(headroom=Fraction(2**52), at_ms=ENDLESS_MS)
+ENDLESS: Final = Reading(headroom=Fraction(2**52), at_ms=ALWAYS_NEWER_MS)
 """More than there ever is, newer than every rejection."""
 
 

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from fractions import Fraction
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 from dispatcher.broker.account import LONGEST_RETRY_AFTER_MS
 from dispatcher.broker.ledger import Ledger, Reading, Refusal, Reservation
@@ -14,6 +14,7 @@ from dispatcher.broker.queue import QueueError
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
 from dispatcher.gates.heartbeat import beating
 from dispatcher.gates.meter import MeterState
+from runtime.resource_owner import ResourceOwner
 from runtime.tasks import first_of
 
 NET: Final = 1.0
@@ -73,7 +74,7 @@ class _Admission(AbstractAsyncContextManager[Slot]):
         await self._gate.release(self._reservation, self._slot)
 
 
-class LedgerGate:
+class LedgerGate(ResourceOwner):
     """Admits while the ledger has room for the candidate's units under the gauge's reading."""
 
     def __init__(
@@ -87,19 +88,15 @@ class LedgerGate:
         self._units = units
         self._held: dict[str, Reservation] = {}
         self._gauge: Gauge | None = None
-        self._opened = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as opening:
-            self._gauge = await opening.enter_async_context(self._open_gauge())
-            await opening.enter_async_context(beating(self._beat, self._ledger.lease_ms))
-            self._opened = opening.pop_all()
-        return self
+    async def _open(self) -> None:
+        self._gauge = await self._stack.enter_async_context(self._open_gauge())
+        await self._stack.enter_async_context(beating(self._beat, self._ledger.lease_ms))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._opened.aclose()
+        await super().__aexit__(kind, error, trace)
         self._gauge = None
 
     @property
@@ -158,7 +155,9 @@ class LedgerGate:
         try:
             if slot.outcome is Outcome.OVERLOADED:
                 least = 0 if self.gauge.states else UNREAD_PAUSE_MS
-                await self._ledger.overloaded(min(max(least, slot.retry_after_ms), LONGEST_RETRY_AFTER_MS))
+                await self._ledger.report_overload(
+                    min(max(least, slot.retry_after_ms), LONGEST_RETRY_AFTER_MS)
+                )
         finally:  # the release follows the rejection, so that nobody slips in between
             await self._ledger.release(reservation, accepted=slot.outcome is Outcome.ACCEPTED)
 

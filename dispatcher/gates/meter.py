@@ -12,10 +12,10 @@ from typing import Protocol, Self
 
 import aiohttp
 
+from dispatcher.broker.allotment import AllotmentEstimator
 from dispatcher.broker.budget import ZERO
 from dispatcher.broker.ledger import LedgerState, Reading
 from dispatcher.broker.queue import QueueError
-from dispatcher.broker.room import Room
 from dispatcher.broker.wake_up import Changes
 from dispatcher.gates.access import GateSourceError
 from runtime.tasks import BackgroundTasks
@@ -101,7 +101,7 @@ class Meter:
         self._ask_ledger = look
         self._rules = rules
         self._monotonic = monotonic
-        self._room = Room(round(rules.lag * 1000), round(rules.interval * 1000))
+        self._allotment = AllotmentEstimator(round(rules.lag * 1000), round(rules.interval * 1000))
         self._held: _Held | None = None
         self._capacity: Fraction | None = None
         self._why = "not read yet"
@@ -190,7 +190,7 @@ class Meter:
         except TimeoutError as error:
             raise GateSourceError(f"no answer within {self._rules.timeout:g} s") from error
         headroom, age_ms = found.capacity * found.spare, round(found.age * 1000)
-        left = self._room.looked(round(started * 1000), headroom, ledger.in_flight, age_ms=age_ms)
+        left = self._allotment.update(round(started * 1000), headroom, ledger.in_flight, age_ms=age_ms)
         at_ms = ledger.now_ms - age_ms - round(self._rules.lag * 1000)
         # more than all of the room is never ours, however late what we sent shows
         reading = Reading(headroom, max(0, at_ms), min(left, found.line))

@@ -8,7 +8,7 @@ from typing import Final
 
 import aiohttp
 
-from dispatcher.broker.budget import exact
+from dispatcher.broker.budget import parse_decimal
 from dispatcher.gates.access import Access, GateSourceError
 from dispatcher.gates.reader import age_of, fetch
 from dispatcher.gates.target_source import Sample
@@ -84,7 +84,7 @@ def samples(text: str, metric: str, labels: Mapping[str, str]) -> Iterator[tuple
             raise GateSourceError(f"a line of {metric} is no sample, behind the name it has {said[:40]!r}")
         if not _has(found["labels"] or "", labels):
             continue
-        value = exact(found["value"])
+        value = parse_decimal(found["value"])
         if value is None or value < 0:
             raise GateSourceError(f"{metric} is {found['value'][:40]}, expected a finite number from 0 on")
         yield value, int(found["time"]) if found["time"] else None

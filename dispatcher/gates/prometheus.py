@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from dispatcher.broker.budget import exact
+from dispatcher.broker.budget import parse_decimal
 from dispatcher.gates.access import Access, GateSourceError
 from dispatcher.gates.reader import age_of, fetch
 from dispatcher.gates.target_source import Sample
@@ -58,7 +58,7 @@ def _only_sample(body: bytes) -> tuple[Fraction, float] | None:
         at, text = float(time_and_text[0]), time_and_text[1]
     except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
         raise GateSourceError(f"no answer of Prometheus: {type(error).__name__}") from error
-    value = exact(text) if isinstance(text, str) else None
+    value = parse_decimal(text) if isinstance(text, str) else None
     if value is None:
         raise GateSourceError(f"the sample is {text!s:.40}, expected a finite number")
     return value.limit_denominator(DENOMINATOR), at

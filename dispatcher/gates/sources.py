@@ -6,7 +6,7 @@ from typing import Final
 
 import aiohttp
 
-from dispatcher.broker.budget import ONE, ZERO, closing_point, from_load, from_saturation, share
+from dispatcher.broker.budget import ONE, ZERO, closing_point, from_load, from_saturation, valid_share
 from dispatcher.gates.page import Page, PageReader
 from dispatcher.gates.parameters import (
     BudgetParameters,
@@ -26,7 +26,7 @@ BY_LOAD: Final = Meaning(from_load, closing_point, _MOST_LOAD)
 BY_SATURATION: Final = Meaning(
     lambda value, _: from_saturation(value), lambda _, baseline: ONE - baseline, _MOST_SATURATION
 )
-BY_ITSELF: Final = Meaning(lambda value, _: share(value) or ZERO, lambda _, baseline: baseline)
+BY_ITSELF: Final = Meaning(lambda value, _: valid_share(value) or ZERO, lambda _, baseline: baseline)
 
 
 def saturation_source(given: SaturationParameters, session: aiohttp.ClientSession) -> TargetSource:

@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from types import TracebackType
-from typing import Final, Self
+from contextlib import asynccontextmanager, suppress
+from typing import Final
 
 from dispatcher.broker.ledger import Refusal
 from dispatcher.broker.message import DispatchCandidate
@@ -12,6 +11,7 @@ from dispatcher.broker.queue import QueueError
 from dispatcher.broker.quota import Grant, Quota, QuotaMode, Quotas
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
 from dispatcher.gates.heartbeat import beating
+from runtime.resource_owner import ResourceOwner
 
 NET: Final = 1.0
 """Seconds after which a refused tenant asks again unasked: a lease of a killed replica ends without a word."""
@@ -19,7 +19,7 @@ OUTAGE: Final = 0.5
 """Seconds until the broker is asked again while it is away."""
 
 
-class TenantQuotaGate:
+class TenantQuotaGate(ResourceOwner):
     """One quota of each tenant, kept under `prefix` + tenant: gates with the same prefix share it.
 
     `budget()` is 1: that one tenant has used up its quota closes nothing for the others.
@@ -30,18 +30,9 @@ class TenantQuotaGate:
         self._quota = quota
         self._prefix = prefix
         self._held: dict[str, Grant] = {}
-        self._opened = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as opening:
-            await opening.enter_async_context(beating(self._beat, self._quota.lease_ms))
-            self._opened = opening.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._opened.aclose()
+    async def _open(self) -> None:
+        await self._stack.enter_async_context(beating(self._beat, self._quota.lease_ms))
 
     def budget(self) -> float:
         return 1.0
@@ -62,7 +53,7 @@ class TenantQuotaGate:
 
     async def _take(self, tenant: str) -> Grant:
         try:
-            answer = await self._quotas.take(f"{self._prefix}{tenant}", self._quota)
+            answer = await self._quotas.acquire(f"{self._prefix}{tenant}", self._quota)
         except QueueError as error:
             raise RefusedError(str(error), Scope.QUEUE, lambda: asyncio.sleep(OUTAGE)) from error
         if isinstance(answer, Refusal):

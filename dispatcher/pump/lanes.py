@@ -140,7 +140,7 @@ class Lanes:
     def why_not(self) -> str:
         """Why nothing comes in to one of the queues; empty where something does."""
         intakes = (running.taking_in for running in self._running.values())
-        return next((intake.why_not for intake in intakes if intake is not None and intake.why_not), "")
+        return next((intake.problem for intake in intakes if intake is not None and intake.problem), "")
 
     async def drain(self, timeout: float) -> None:
         """Claim nothing more, and give what is on its way `timeout` seconds to end."""

@@ -10,7 +10,7 @@ import pytest
 import discovery
 import registry
 from discovery import MetadataClient, SourceDiscovery
-from discovery.metadata.silence import Silence
+from discovery.metadata.silence import SilenceTimings
 from registry import ServiceRegistry
 
 OpenRegistry: TypeAlias = Callable[..., ServiceRegistry]
@@ -41,7 +41,7 @@ def worker_host() -> str:
 
 @pytest.fixture
 async def service(url: str) -> AsyncIterator[SourceDiscovery]:
-    client = MetadataClient(timeout=1.0, silence=Silence(wait=1.0))
+    client = MetadataClient(timeout=1.0, silence=SilenceTimings(wait=1.0))
     async with SourceDiscovery(discovery.opening.open_source(url), client=client) as opened:
         yield opened
 

@@ -178,7 +178,7 @@ async def test_31_a_registered_worker_is_no_instance_until_it_says_so(
     assert await service.list_instances("prod", "decode") == []
     [candidate] = (await service.explain("prod", "decode")).candidates
     assert (candidate.id, candidate.is_instance) == (handle.instance_id(), False)
-    assert candidate.reason == 'its status is not_ready; it has not said set_ready("ready")'
+    assert candidate.reason == 'its status is not_ready; it has not called set_ready("ready")'
 
 
 @pytest.mark.parametrize(

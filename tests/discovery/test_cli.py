@@ -173,7 +173,7 @@ async def test_list_and_watch_show_where_requests_go(tmp_path: Path) -> None:
     assert added == f"added   {name} http://127.0.0.1:8000 ready\n"
     assert denied.stdout.splitlines()[1].split() == [name, handle.instance.url, "ready"]
     assert denied.stderr.startswith(
-        f"{name}: the URL is the registered one, the metadata cannot be had (HTTP 401"
+        f"{name}: the URL is the registered one, because its metadata is unavailable (HTTP 401"
     )
     assert denied.stderr.count("\n") == 1
 

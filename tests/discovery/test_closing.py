@@ -77,7 +77,7 @@ async def test_metadata_after_the_discovery_closed_is_unavailable_and_opens_noth
     asked = len(worker.requests)
     await discovering.aclose()
     for told in (instance, followed):
-        with pytest.raises(MetadataUnavailableError, match="its discovery is closed"):
+        with pytest.raises(MetadataUnavailableError, match="this discovery is closed"):
             await told.metadata()
     assert len(worker.requests) == asked
 
@@ -85,5 +85,5 @@ async def test_metadata_after_the_discovery_closed_is_unavailable_and_opens_noth
 async def test_a_client_that_was_never_used_closes_for_good(worker: FakeWorker) -> None:
     client = MetadataClient()
     await client.aclose()
-    with pytest.raises(MetadataUnavailableError, match="its discovery is closed"):
+    with pytest.raises(MetadataUnavailableError, match="this discovery is closed"):
         await client.fetch(worker.instance())

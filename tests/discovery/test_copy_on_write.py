@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discovery.copy_on_write import CopyOnWriteDict, FrozenDict, unshared
+from discovery.copy_on_write import CopyOnWriteDict, FrozenDict, differing_parts
 from discovery.events import changed_ids
 from tests.discovery.test_events import instances
 
@@ -70,9 +70,9 @@ def test_one_write_unshares_one_part() -> None:
         filled[f"worker-{number}"] = number
     old = filled.frozen()
     assert filled.frozen() is old
-    assert not list(unshared(old, old))
+    assert not list(differing_parts(old, old))
     filled["worker-7"] = -7
-    [(before, after)] = unshared(old, filled.frozen())
+    [(before, after)] = differing_parts(old, filled.frozen())
     assert before.keys() == after.keys()
     assert len(before) < 1_000
 
@@ -94,8 +94,8 @@ def test_an_overlay_shares_the_parts_that_it_leaves_alone() -> None:
     for number in range(1000):
         written[str(number)] = number
     frozen = written.frozen()
-    overlaid = frozen.overlaid({"7": -7})
-    assert (frozen["7"], overlaid["7"], len(overlaid)) == (7, -7, 1000)
-    pairs = list(unshared(frozen, overlaid))
+    updated = frozen.updated({"7": -7})
+    assert (frozen["7"], updated["7"], len(updated)) == (7, -7, 1000)
+    pairs = list(differing_parts(frozen, updated))
     assert len(pairs) == 1
-    assert frozen.overlaid({}).parts == frozen.parts
+    assert frozen.updated({}).parts == frozen.parts

@@ -15,7 +15,7 @@ from discovery import (
     WatchState,
 )
 from discovery.memory import MemorySource, MemoryStore
-from discovery.metadata.silence import Silence
+from discovery.metadata.silence import SilenceTimings
 from tests.fake_worker import FakeWorker, hang, serving
 
 DEEP = b'{"a":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
@@ -36,8 +36,8 @@ async def reason_like(words: str, instance_id: str, discovering: SourceDiscovery
     ("address", "body", "words"),
     [
         ("127.0.0.1", DEEP, "nested too deeply"),
-        ("\u2100.com", b"{}", "its address cannot be asked"),
-        ("a..b", b"{}", "its address cannot be asked"),
+        ("\u2100.com", b"{}", "its address is not a valid host"),
+        ("a..b", b"{}", "its address is not a valid host"),
         ("127.0.0.1", b'{"a": "\xff"}', "not a JSON object"),
     ],
 )
@@ -69,7 +69,7 @@ async def test_a_fault_that_nobody_foresaw_is_one_workers_problem_and_said_once(
     gone = FakeWorker()
     async with (
         SourceDiscovery(
-            Faulty(store), client=MetadataClient(timeout=1.0, silence=Silence(wait=1.0))
+            Faulty(store), client=MetadataClient(timeout=1.0, silence=SilenceTimings(wait=1.0))
         ) as service,
         service.watch("prod", "decode", metadata=True) as stream,
     ):
@@ -81,7 +81,9 @@ async def test_a_fault_that_nobody_foresaw_is_one_workers_problem_and_said_once(
             while not caplog.records:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.3)  # several tries
-    assert [record.getMessage() for record in caplog.records] == ["following the metadata of bad failed"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "cannot follow the metadata of bad: unexpected error"
+    ]
 
 
 def reset_on_prefer(worker: FakeWorker) -> web.StreamResponse:

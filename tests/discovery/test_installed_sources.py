@@ -17,11 +17,11 @@ from registry.memory import MemoryMembership
 
 
 def open_source(url):
-    return MemorySource(named(_name(url)))
+    return MemorySource(named_store(_name(url)))
 
 
 def open_membership(url):
-    store = named(_name(url))
+    store = named_store(_name(url))
     return lambda: MemoryMembership(store)
 
 

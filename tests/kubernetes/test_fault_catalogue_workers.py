@@ -15,7 +15,7 @@ from discovery import (
     MetadataUnavailableError,
 )
 from discovery.kubernetes import Cluster, ClusterTransport
-from discovery.metadata.silence import Silence
+from discovery.metadata.silence import SilenceTimings
 from tests.fake_worker import FakeWorker, Handler, hang, serving
 from tests.kubernetes.fake.api_server import FakeApiServer
 from tests.kubernetes.fake.objects import endpoint, endpoint_slice
@@ -50,7 +50,7 @@ class Workers:
     @asynccontextmanager
     async def watching(self, timeout: float = 0.5) -> AsyncIterator[Witness]:
         """`timeout`: seconds that one answer may take."""
-        client = MetadataClient(timeout=timeout, silence=Silence(wait=0.5))
+        client = MetadataClient(timeout=timeout, silence=SilenceTimings(wait=0.5))
         transport = ClusterTransport(Cluster(self._server.url))
         async with (
             self.world.discovering(transport, grace=0.05, client=client) as discovery,

@@ -37,7 +37,7 @@ PATTERNS: Mapping[str, Read] = {
     "discovery/instance.py _LABEL": Read(),
     "discovery/instance.py _SUBDOMAIN": Read(longest=200),
     "discovery/kubernetes/selection.py _SERVICE_NAME": Read(),
-    "registry/filesystem/cleanup.py _ASIDE": Read((".a.",), longest=255),
+    "registry/filesystem/cleanup.py _TEMPORARY": Read((".a.",), longest=255),
     "dispatcher/broker/validation.py _CONTROL": Read(),
     "dispatcher/broker/validation.py _NAME": Read(),
     "dispatcher/broker/budget.py _DECIMAL": Read(("1.", "+")),
@@ -131,7 +131,7 @@ SPLITS: Mapping[str, str] = {
 
 COLLECTIONS: Mapping[str, str] = {
     "registry/filesystem/locks.py _held": "weak: the locks that this process holds",
-    "discovery/memory.py _named": "weak: the stores that somebody uses",
+    "discovery/memory.py _named_stores": "weak: the stores that somebody uses",
     "epp/ext_proc/protocol.py _header_cache": "_MAX_CACHED headers of at most _MAX_CACHED_BYTES bytes",
 }
 """What bounds each."""

@@ -12,7 +12,7 @@ from discovery import (
     ServiceDiscovery,
     SourceDiscovery,
 )
-from discovery.metadata.silence import Silence
+from discovery.metadata.silence import SilenceTimings
 from discovery.source import Candidate, ComponentKey, Report, Source
 from registry import ServiceRegistry
 from tests.contract.test_sources import *  # this is the suite
@@ -59,7 +59,7 @@ def worker_host() -> str:
 
 @pytest.fixture
 async def service(cluster: Cluster, kubelet: Kubelet) -> AsyncIterator[SourceDiscovery]:
-    client = MetadataClient(timeout=1.0, silence=Silence(wait=1.0))
+    client = MetadataClient(timeout=1.0, silence=SilenceTimings(wait=1.0))
     source = SettlingSource(await cluster.source(), kubelet)
     async with SourceDiscovery(source, client=client) as opened:
         yield opened

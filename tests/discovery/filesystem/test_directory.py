@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from discovery.filesystem.directory import ComponentDirectory
-from discovery.filesystem.record import this_host
+from discovery.filesystem.record import boot_id
 from registry.filesystem.locks import HeldLock
 from tests.held_records import descriptors_left, hold, open_descriptors, write
 
@@ -23,7 +23,7 @@ def component(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def directory(component: Path) -> Iterator[ComponentDirectory]:
-    with closing(ComponentDirectory(component, this_host())) as opened:
+    with closing(ComponentDirectory(component, boot_id())) as opened:
         yield opened
 
 
@@ -98,7 +98,7 @@ def test_a_record_with_an_address_that_is_none_is_a_rejected_candidate(
     path.write_text(path.read_text().replace('"127.0.0.1"', f'"{address}"'.replace("\0", "\\u0000")))
     [candidate] = directory.scan(0.0).candidates
     assert candidate.instance is None
-    assert "not a whole record: address: Value error" in (candidate.reason or "")
+    assert "not a valid record: address: Value error" in (candidate.reason or "")
 
 
 def test_file_names_cannot_write_to_a_terminal(component: Path, directory: ComponentDirectory) -> None:

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from discovery.filesystem.root import Level, RootError, check_level, check_root, find_component, find_root
+from discovery.filesystem.root import (
+    CheckedDirectory,
+    RootError,
+    check_directory,
+    check_root,
+    find_component,
+    find_root,
+)
 from discovery.source import ComponentKey
 
 KEY = ComponentKey("prod", "decode")
@@ -20,7 +27,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(root: Path) -> Level | None:
+def found(root: Path) -> CheckedDirectory | None:
     return find_component(check_root(root), KEY)
 
 
@@ -48,7 +55,7 @@ def test_a_group_of_the_owner_alone_is_the_owner(root: Path) -> None:
         level.chmod(0o775)
     level = found(root)
     assert level is not None
-    assert not level.is_shared
+    assert not level.is_group_writable
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o2777, 0o702])
@@ -120,10 +127,10 @@ def test_what_nobody_has_made_is_missing_and_stays_so(
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "prod").touch()
     with pytest.raises(RootError, match=f"{tmp_path / 'prod'} is not a directory"):
-        check_level(tmp_path / "prod", check_root(tmp_path))
+        check_directory(tmp_path / "prod", check_root(tmp_path))
 
 
 def test_whose_files_may_be_in_a_directory() -> None:
-    own, shared = Level(Path(), 1000, 1000, 0o755), Level(Path(), 1000, 1000, 0o2775)
-    assert [own.may_hold(uid) for uid in (1000, 0, 1001)] == [True, True, False]
-    assert shared.may_hold(1001)
+    own, shared = CheckedDirectory(Path(), 1000, 1000, 0o755), CheckedDirectory(Path(), 1000, 1000, 0o2775)
+    assert [own.allows_owner(uid) for uid in (1000, 0, 1001)] == [True, True, False]
+    assert shared.allows_owner(1001)

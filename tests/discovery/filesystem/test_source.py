@@ -19,7 +19,7 @@ from discovery import (
     WatchState,
 )
 from discovery.filesystem.directory import ComponentDirectory
-from discovery.filesystem.record import this_host
+from discovery.filesystem.record import boot_id
 from discovery.filesystem.root import RootError, check_root
 from discovery.filesystem.source import FilesystemSource, is_network_filesystem
 from registry.filesystem.membership import FilesystemMembership
@@ -128,10 +128,10 @@ async def test_removed_files_come_back_while_the_owner_lives(
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b'{"version": 1, "instance_id": "b', "not a whole record"),
-        (b"", "not a whole record"),
-        (b'{"version": 2}', "not a whole record"),
-        (b"\xff\x00", "not a whole record"),
+        (b'{"version": 1, "instance_id": "b', "not a valid record"),
+        (b"", "not a valid record"),
+        (b'{"version": 2}', "not a valid record"),
+        (b"\xff\x00", "not a valid record"),
         (b"x" * 100_000, "larger than 65536 bytes"),
     ],
 )
@@ -208,8 +208,8 @@ def test_unknown_keys_are_tolerated_and_a_foreign_path_is_not(component: Path) -
 
 
 def test_an_unlocked_record_of_this_host_is_dead(component: Path) -> None:
-    directory = ComponentDirectory(component, this_host())
-    (component / "a.json").write_text(a_record(this_host()))
+    directory = ComponentDirectory(component, boot_id())
+    (component / "a.json").write_text(a_record(boot_id()))
     (component / "a.lock").touch()
     [dead] = directory.scan(0.0).candidates
     assert dead.instance is None

@@ -5,7 +5,7 @@ import socket
 
 from discovery import Instance, MetadataClient, SourceDiscovery
 from discovery.memory import MemorySource, MemoryStore
-from discovery.metadata.concurrency import Turns
+from discovery.metadata.concurrency import FetchLimiter
 from tests.fake_worker import FakeWorker, serving
 
 
@@ -29,11 +29,11 @@ async def test_hundreds_that_hang_keep_nobody_waiting(store: MemoryStore) -> Non
 
 
 async def test_what_is_answered_soon_takes_turns() -> None:
-    turns, most, now = Turns(4), 0, 0
+    limiter, most, now = FetchLimiter(4), 0, 0
 
     async def ask() -> None:
         nonlocal most, now
-        async with turns.turn():
+        async with limiter.slot():
             now += 1
             most = max(most, now)
             await asyncio.sleep(0)
@@ -44,12 +44,12 @@ async def test_what_is_answered_soon_takes_turns() -> None:
 
 
 async def test_who_waits_long_gives_way_and_a_place_given_back_twice_is_one_place() -> None:
-    turns = Turns(1)
+    limiter = FetchLimiter(1)
     order: list[str] = []
     answer = asyncio.Event()
 
     async def ask(name: str, *, slow: bool) -> None:
-        async with turns.turn():
+        async with limiter.slot():
             order.append(f"{name} begins")
             if slow:
                 await answer.wait()
@@ -62,19 +62,19 @@ async def test_who_waits_long_gives_way_and_a_place_given_back_twice_is_one_plac
         answer.set()
         await slow
     assert order == ["slow begins", "quick begins", "quick ends", "slow ends"]
-    await one_at_a_time(turns)
+    await one_at_a_time(limiter)
 
 
 async def test_who_gives_up_waiting_leaves_the_place_to_others() -> None:
-    await one_at_a_time(Turns(1))
+    await one_at_a_time(FetchLimiter(1))
 
 
-async def one_at_a_time(turns: Turns) -> None:
-    async with turns.turn():
-        waiting = asyncio.create_task(turns.turn().__aenter__())
+async def one_at_a_time(limiter: FetchLimiter) -> None:
+    async with limiter.slot():
+        waiting = asyncio.create_task(limiter.slot().__aenter__())
         await asyncio.sleep(0)
         assert not waiting.done()
         waiting.cancel()
         await asyncio.wait([waiting])
-    async with asyncio.timeout(90), turns.turn(retry=True):
+    async with asyncio.timeout(90), limiter.slot(retry=True):
         pass

@@ -22,7 +22,7 @@ from discovery import (
     SourceDiscovery,
 )
 from discovery.memory import MemorySource, MemoryStore
-from discovery.metadata.silence import VARIABLE, Silence, given
+from discovery.metadata.silence import VARIABLE, SilenceTimings, silence_timings
 
 WORKER = """
 import asyncio, sys, registry
@@ -171,33 +171,33 @@ def connections(pid: int) -> int:
 
 @pytest.mark.parametrize("seconds", [1.0, 1.5, 4.0, 60.0])
 def test_the_longest_time_between_two_signs_of_life_is_within_what_was_asked_for(seconds: float) -> None:
-    silence = Silence.told_within(seconds)
+    silence = SilenceTimings.detected_within(seconds)
     assert silence.wait + silence.margin < seconds
     assert 1.1 * silence.poll + silence.margin < seconds
     assert silence.in_every_watch
 
 
 def test_zero_looks_in_no_watch_without_metadata() -> None:
-    assert not Silence.told_within(0).in_every_watch
+    assert not SilenceTimings.detected_within(0).in_every_watch
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "0.5", "inf", "1e9"])
 def test_what_makes_no_sense_is_refused_with_its_name(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(ValueError, match=rf"\${VARIABLE} is '{text}'; expected seconds from 1 to 3600, or 0"):
-        given(None)
+        silence_timings(None)
     if text != "soon":
         with pytest.raises(ValueError, match="silent_after is"):
             discovery.open("memory://x", silent_after=float(text))
 
 
 def test_the_environment_says_it_where_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert given(None) == Silence.told_within(4)
+    assert silence_timings(None) == SilenceTimings.detected_within(4)
     monkeypatch.setenv(VARIABLE, "8")
-    assert given(None) == Silence.told_within(8)
-    assert given(2) == Silence.told_within(2)
+    assert silence_timings(None) == SilenceTimings.detected_within(8)
+    assert silence_timings(2) == SilenceTimings.detected_within(2)
 
 
 def test_a_client_of_ones_own_heeds_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "8")
-    assert MetadataClient().silence == Silence.told_within(8)
+    assert MetadataClient().silence == SilenceTimings.detected_within(8)

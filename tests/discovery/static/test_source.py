@@ -146,7 +146,7 @@ async def test_the_go_pickers_file(tmp_path: Path) -> None:
         (
             "endpoints: [{name: a, namespace: x, address: h, port: 1}, {name: a, address: h, port: 1}, "
             + "{name: a.x, address: h, port: 1}]",
-            "two endpoints would be the instance 'a.x'",
+            "two endpoints would have the instance id 'a.x'",
         ),
         ("{", "neither YAML nor JSON"),
         ("- 1", "the document"),
@@ -299,7 +299,7 @@ async def test_a_file_that_goes_bad_is_said_once_and_its_recovery_too(
         assert warning.levelno == logging.WARNING
         assert warning.getMessage().startswith(str(path))
         assert said in warning.getMessage()
-        assert warning.getMessage().endswith("; the endpoints stay as they were")
+        assert warning.getMessage().endswith("; the last valid list of endpoints stays in use")
         assert "\n" not in warning.getMessage()
         _put(path, "endpoints: [x]")
         await eventually(lambda: len(caplog.records) == 2)
@@ -307,7 +307,7 @@ async def test_a_file_that_goes_bad_is_said_once_and_its_recovery_too(
         _put(path, GOOD)
         await eventually(lambda: len(caplog.records) == 3)
         assert caplog.records[2].levelno == logging.INFO
-        assert "is good again" in caplog.records[2].getMessage()
+        assert "is valid again" in caplog.records[2].getMessage()
         await eventually(lambda: stream.health.state is WatchState.SYNCED)
 
 
@@ -342,7 +342,7 @@ async def test_a_list_that_changed_is_said_once_with_what_changed(
         before = looks
         await eventually(lambda: looks >= before + 2)
         said = [(record.levelno, record.getMessage()) for record in caplog.records]
-        assert said == [(logging.INFO, "the list of endpoints was read again: added b; changed a")]
+        assert said == [(logging.INFO, "the list of endpoints changed: added b; changed a")]
 
 
 def test_a_change_of_thousands_is_one_short_line() -> None:

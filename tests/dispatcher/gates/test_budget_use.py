@@ -106,7 +106,7 @@ async def dispatch(pool: Pool, rules: MeterRules, ledger: MemoryLedger, starts: 
     loop = asyncio.get_running_loop()
     source = TargetSource("load", pool, Fixed(Fraction(1)), Fraction(CAPACITY), BASELINE, BY_LOAD)
     await asyncio.sleep(starts)
-    async with LedgerGate(lambda: Meter(source, ledger.look, rules, monotonic=loop.time), ledger) as gate:
+    async with LedgerGate(lambda: Meter(source, ledger.state, rules, monotonic=loop.time), ledger) as gate:
         await send_all_day(gate, pool)
 
 

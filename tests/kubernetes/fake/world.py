@@ -9,7 +9,7 @@ from typing import Any
 
 from discovery import MetadataClient, SourceDiscovery
 from discovery.kubernetes import ApiTransport, KubernetesSource, ServiceSelection, Timings
-from discovery.metadata.silence import Silence
+from discovery.metadata.silence import SilenceTimings
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.memory_transport import MemoryTransport
 from tests.kubernetes.fake.objects import SERVICE, pod, service
@@ -106,7 +106,7 @@ class World:
             timings=replace(virtual_timings(), **timings),
         )
         async with SourceDiscovery(
-            source, client=client or MetadataClient(silence=Silence.told_within(0))
+            source, client=client or MetadataClient(silence=SilenceTimings.detected_within(0))
         ) as discovery:
             yield discovery
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dispatcher.broker.memory.order import FairOrder, QueuePosition, Timeline
-from dispatcher.broker.memory.results import ResultShelf
+from dispatcher.broker.memory.results import ResultStore
 from dispatcher.broker.message import (
     Claim,
     DeadLetter,
@@ -27,14 +27,14 @@ from dispatcher.broker.validation import (
     LONGEST_LEASE_MS,
     POISON,
     RAW_KEPT,
-    check,
+    check_request,
     counted_as,
+    deadline_error,
     error_payload,
-    past,
 )
 
 
-class EntryListener(Protocol):
+class RequestTableListener(Protocol):
     """Who is told what happened in a book."""
 
     def claimable(self) -> None:
@@ -63,8 +63,8 @@ class Entry:
     until_ms: int = 0
 
 
-class QueueBook:
-    def __init__(self, listener: EntryListener) -> None:
+class RequestTable:
+    def __init__(self, listener: RequestTableListener) -> None:
         self._listener = listener
         self._rules = QueueRules()
         self._order = FairOrder()
@@ -74,7 +74,7 @@ class QueueBook:
         self._counts: Counter[str] = Counter()
         self._dead: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_KEPT)
         self._last = 0
-        self.results = ResultShelf(self._forget)
+        self.results = ResultStore(self._forget)
 
     def set_rules(self, rules: QueueRules) -> None:
         """They hold from now on; a tier stays what it was when the request came."""
@@ -83,11 +83,11 @@ class QueueBook:
 
     def submit(self, now: int, request: Request) -> Request:
         """As `dispatcher.broker.queue.Queue.submit`, but for the idempotency key."""
-        check(request, self._rules)
+        check_request(request, self._rules)
         if earlier := self._known(request):
             return earlier
         if request.deadline_ms <= now:
-            raise past(request, now)
+            raise deadline_error(request, now)
         self._last += 1
         tier = request.tier if self._rules.strict_tiers else 0
         accepted = replace(request, created_ms=request.created_ms or now)

@@ -18,15 +18,15 @@ KEPT: Final = 4096
 CLOSING: Final = 2.0
 """Seconds for what is still to be said when it is closed."""
 
-Words = tuple[str | bytes | int, ...]
-Answer = Any
-Send = Callable[[Sequence[Words]], Awaitable[Sequence[Answer]]]
-Undo = Callable[[Answer], Words | None]
+Arguments = tuple[str | bytes | int, ...]
+Reply = Any
+Send = Callable[[Sequence[Arguments]], Awaitable[Sequence[Reply]]]
+Undo = Callable[[Reply], Arguments | None]
 
 log = logging.getLogger(__name__)
 
 
-class RoundTrips:
+class CommandBatcher:
     """Sends operations in the order in which they were asked for; an async context manager.
 
     `send` answers each operation, or raises QueueError for all: nothing is known of them then.
@@ -56,7 +56,7 @@ class RoundTrips:
         for one in done:
             one.result()
 
-    async def ask(self, words: Words, *, lasting: bool = False, undo: Undo | None = None) -> Answer:
+    async def call(self, words: Arguments, *, resend: bool = False, undo: Undo | None = None) -> Reply:
         """The answer; QueueError when there is none, ValueError for a word that no broker takes.
 
         It is on its way even if the caller is cancelled at once. `lasting`: it is still worth telling when the broker
@@ -67,7 +67,7 @@ class RoundTrips:
         for word in words:
             if isinstance(word, str) and not word.isascii():
                 word.encode()  # a lone surrogate is the asker's fault, not that of whoever asks in the same trip
-        operation = _Operation(words, lasting, undo, asyncio.get_running_loop().create_future())
+        operation = _Operation(words, resend, undo, asyncio.get_running_loop().create_future())
         self._asked.append(operation)
         self._work.set()
         try:
@@ -82,7 +82,7 @@ class RoundTrips:
         if answer.done() and not answer.cancelled() and answer.exception() is None:
             self._take_back(operation, answer.result())
 
-    def _take_back(self, operation: "_Operation", answer: Answer) -> None:
+    def _take_back(self, operation: "_Operation", answer: Reply) -> None:
         words = operation.undo(answer) if operation.undo is not None else None
         if words is not None:
             nobody = asyncio.get_running_loop().create_future()
@@ -128,7 +128,7 @@ class RoundTrips:
         for operation in batch:
             operation.fail("a fault of ours, see the log")
 
-    def _answered(self, operation: "_Operation", answer: Answer) -> None:
+    def _answered(self, operation: "_Operation", answer: Reply) -> None:
         if operation.answer.done():
             self._take_back(operation, answer)
         else:
@@ -136,8 +136,8 @@ class RoundTrips:
 
     def _lost(self, batch: Sequence["_Operation"], why: str) -> None:
         """Nobody who asked meanwhile waits longer than the others: no backlog is tried one batch at a time."""
-        self._kept.extendleft(operation for operation in reversed(batch) if operation.lasting)
-        self._kept.extend(operation for operation in self._asked if operation.lasting)
+        self._kept.extendleft(operation for operation in reversed(batch) if operation.resend)
+        self._kept.extend(operation for operation in self._asked if operation.resend)
         for operation in (*batch, *self._asked):
             operation.fail(why)
         self._asked.clear()
@@ -145,10 +145,10 @@ class RoundTrips:
 
 @dataclass(slots=True)
 class _Operation:
-    words: Words
-    lasting: bool
+    words: Arguments
+    resend: bool
     undo: Undo | None
-    answer: asyncio.Future[Answer]
+    answer: asyncio.Future[Reply]
 
     def fail(self, why: str) -> None:
         if not self.answer.done():

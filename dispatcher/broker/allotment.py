@@ -14,7 +14,7 @@ from dispatcher.broker.budget import ZERO
 Number = TypeVar("Number", int, Fraction)
 
 
-class Room:
+class AllotmentEstimator:
     """Times in ms, of one clock. `lag_ms`: until what began or ended shows; `interval_ms`: between two looks."""
 
     def __init__(self, lag_ms: int, interval_ms: int) -> None:
@@ -24,7 +24,7 @@ class Room:
         self._in_flight: deque[tuple[int, int]] = deque()
         self._left: deque[tuple[int, Fraction]] = deque()
 
-    def looked(self, at_ms: int, headroom: Fraction, in_flight: int, *, age_ms: int = 0) -> Fraction:
+    def update(self, at_ms: int, headroom: Fraction, in_flight: int, *, age_ms: int = 0) -> Fraction:
         """At `at_ms`, with `in_flight` of ours, a sample of that age left room for `headroom` more: what we may have in all.
 
         The stretch is longer than a wave of ours can stay unseen, so that a look from before it is among them. Nothing is
