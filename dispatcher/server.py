@@ -125,9 +125,9 @@ class DispatcherServer(ResourceOwner):
         try:
             listening = listening_sockets(listen.host, listen.port)
         except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
-            why = os_reason(error) if isinstance(error, OSError) else "no name of a host"
+            reason = os_reason(error) if isinstance(error, OSError) else "no name of a host"
             raise ListenError(
-                f"cannot listen on {listen.host} port {listen.port}: {why}; {_LISTEN}"
+                f"cannot listen on {listen.host} port {listen.port}: {reason}; {_LISTEN}"
             ) from error
         pages = PageServer(app, listening, "the front door", Bounds(MAX_CONNECTIONS))
         self._stack.push_async_callback(pages.aclose)
@@ -142,10 +142,10 @@ class DispatcherServer(ResourceOwner):
             try:
                 async with asyncio.timeout(PING_TIMEOUT):
                     answered = await broker.ping()
-                why = "" if answered else "the broker does not answer"
+                reason = "" if answered else "the broker does not answer"
             except (QueueError, TimeoutError) as error:
-                why = f"the broker does not answer: {error}"
-            self._set_broker_outage(why)
+                reason = f"the broker does not answer: {error}"
+            self._set_broker_outage(reason)
             await asyncio.sleep(PING_INTERVAL)
 
     def _set_broker_outage(self, away: str) -> None:

@@ -91,7 +91,7 @@ def unanswered(
             left.append(line)
         elif kept not in ("", line.sha256):
             raise BatchFileError(
-                f"{line.place}: {results} has an answer to custom_id {line.custom_id!r}, but to another path or body; "
+                f"{line.location}: {results} has an answer to custom_id {line.custom_id!r}, but to another path or body; "
                 f"{settings.remedy()}"
             )
     return left
@@ -111,10 +111,10 @@ async def submit_all(
         except ConflictError as error:
             message = f"{error}: batch {settings.name!r} was submitted before with another path or body here"
             raise BatchFileError(
-                f"{line.place}: custom_id {line.custom_id!r}: {message}; {settings.remedy()}"
+                f"{line.location}: custom_id {line.custom_id!r}: {message}; {settings.remedy()}"
             ) from error
         except ValueError as error:
-            raise BatchFileError(f"{line.place}: custom_id {line.custom_id!r}: {error}") from error
+            raise BatchFileError(f"{line.location}: custom_id {line.custom_id!r}: {error}") from error
         done += 1
         progress.update("submitted", done, len(lines))
         return SubmittedRequest(line, accepted.id, accepted.token, accepted.token == request.token)

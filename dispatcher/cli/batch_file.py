@@ -37,7 +37,7 @@ class BatchLine:
     custom_id: str
     url: str
     body: bytes
-    place: str
+    location: str
     """FILE:LINE, for errors."""
 
     @property
@@ -62,18 +62,18 @@ def read_lines(path: Path) -> Iterator[BatchLine]:
             yield line
 
 
-def _read_line(text: bytes, place: str) -> BatchLine:
+def _read_line(text: bytes, location: str) -> BatchLine:
     try:
         line = msgspec.json.decode(text, type=_RequestLine)
         body = bytes(line.body)
         msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BatchFileError(f"{place}: {error}; {EXPECTED}") from error
+        raise BatchFileError(f"{location}: {error}; {EXPECTED}") from error
     if line.method != "POST":
-        raise BatchFileError(f"{place}: the method is {line.method[:40]!r}; expected POST")
+        raise BatchFileError(f"{location}: the method is {line.method[:40]!r}; expected POST")
     if not line.custom_id:
-        raise BatchFileError(f"{place}: the custom_id is empty; {EXPECTED}")
-    return BatchLine(line.custom_id, line.url, body, place)
+        raise BatchFileError(f"{location}: the custom_id is empty; {EXPECTED}")
+    return BatchLine(line.custom_id, line.url, body, location)
 
 
 def result_line(custom_id: str, result: Result, request_sha256: str) -> bytes:
@@ -129,23 +129,25 @@ def read_answered(path: Path) -> dict[str, str]:
     with _writable(path):
         if not path.exists():
             return done
-        whole, cut_off = 0, b""
+        complete, truncated = 0, b""
         with path.open("rb+") as file:
             for number, text in enumerate(file, start=1):
                 if not text.endswith(b"\n"):
-                    cut_off = text
+                    truncated = text
                     break
                 try:
                     line = msgspec.json.decode(text, type=_AnsweredLine)
                     done[line.custom_id] = line.request_sha256
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
                     raise BatchFileError(f"{path}:{number}: no line of a results file: {error}") from error
-                whole += len(text)
-            if cut_off and not cut_off.startswith(_LINE_PREFIX[: len(cut_off)] if done else _LINE_PREFIX):
+                complete += len(text)
+            if truncated and not truncated.startswith(
+                _LINE_PREFIX[: len(truncated)] if done else _LINE_PREFIX
+            ):
                 raise BatchFileError(
                     f"{path}: its end is no line of a results file; expected another file or none"
                 )
-            file.truncate(whole)
+            file.truncate(complete)
     return done
 
 

@@ -13,10 +13,10 @@ from runtime.config.problems import ConfigError
 
 async def submit(flags: SubmitFlags) -> int:
     """Returns 0, or 3 if some answers are errors. Raises BatchFileError, ConfigError, QueueError and OSError."""
-    everything = list(
+    all_lines = list(
         batchfile.read_lines(flags.file)
     )  # the whole file is checked before its first line is sent
-    if not everything:
+    if not all_lines:
         raise batchfile.BatchFileError(f"{flags.file}: there is no request in it; {batchfile.EXPECTED}")
     done = batchfile.read_answered(flags.results) if flags.results is not None else {}
     async with open_queue(flags.locator) as (broker, queue, rules), AsyncExitStack() as stack:
@@ -30,13 +30,13 @@ async def submit(flags: SubmitFlags) -> int:
         now = await broker.now_ms()
         deadline_ms = now + int(flags.deadline * 1000)
         settings = batch.BatchSettings(flags.batch, flags.tenant, deadline_ms, now, flags.objective)
-        lines = everything
+        lines = all_lines
         if flags.results is not None:
-            lines = batch.unanswered(everything, done, flags.results, settings)
+            lines = batch.unanswered(all_lines, done, flags.results, settings)
         with progress.show_progress() as bar:
             submitted = await batch.submit_all(queue, lines, settings, bar)
             new = sum(one.new for one in submitted)
-            answered = len(everything) - len(lines)
+            answered = len(all_lines) - len(lines)
             bar.hint(
                 f"batch {flags.batch!r}, queue {queue.name!r}: {new} requests submitted, "
                 f"{len(submitted) - new} had been submitted before"
@@ -46,7 +46,7 @@ async def submit(flags: SubmitFlags) -> int:
                 return 0
             failures = await batch.collect(queue, submitted, out, bar)
     _print_summary(
-        f"{len(everything)} answers in {flags.results}, {answered} of them from before; of the others {failures}"
+        f"{len(all_lines)} answers in {flags.results}, {answered} of them from before; of the others {failures}"
     )
     return ANSWERS_ARE_ERRORS if failures.total else SUCCEEDED
 

@@ -36,12 +36,12 @@ def _expand_variables(value: object, info: ValidationInfo) -> object:
     """Replace ${NAME} by the environment variable, so that the file need not hold secrets."""
     environment: Mapping[str, str] = info.context or {}
 
-    def look_up(match: re.Match[str]) -> str:
+    def variable_value(match: re.Match[str]) -> str:
         if match[1] not in environment:
             raise ValueError(f"the environment has no variable {match[1]}")
         return environment[match[1]]
 
-    return _VARIABLE.sub(look_up, value) if isinstance(value, str) else value
+    return _VARIABLE.sub(variable_value, value) if isinstance(value, str) else value
 
 
 Duration = Annotated[float, parsed_by(parse_duration), Field(gt=0, allow_inf_nan=False)]

@@ -129,15 +129,15 @@ class LedgerGate(ResourceOwner):
 
     async def _try_reserve(self, candidate: DispatchCandidate) -> Reservation:
         gauge = self.gauge
-        reading, looks = gauge.reading(), gauge.reading_count
+        reading, seen = gauge.reading(), gauge.reading_count
         if reading.headroom <= 0:
-            raise RefusedError(self._closed_reason(), Scope.QUEUE, lambda: gauge.wait(60.0, looks))
+            raise RefusedError(self._closed_reason(), Scope.QUEUE, lambda: gauge.wait(60.0, seen))
         try:
             answer = await self._ledger.reserve(reading, self._units(candidate))
         except QueueError as error:
             raise RefusedError(str(error), Scope.QUEUE, lambda: asyncio.sleep(OUTAGE_PAUSE)) from error
         if isinstance(answer, Refusal):
-            raise RefusedError(answer.reason, Scope.QUEUE, lambda: self._until_changed(answer, looks))
+            raise RefusedError(answer.reason, Scope.QUEUE, lambda: self._until_changed(answer, seen))
         return answer
 
     def _closed_reason(self) -> str:
@@ -147,13 +147,13 @@ class LedgerGate(ResourceOwner):
                 return f"{state.name} cannot be read: {state.reason}"
         return f"the budget of {' and '.join(state.name for state in states)} is 0"
 
-    async def _until_changed(self, refusal: Refusal, looks: int) -> None:
+    async def _until_changed(self, refusal: Refusal, seen: int) -> None:
         if refusal.until_ms is not None:
             with suppress(QueueError):
                 await asyncio.sleep(max(0.0, (refusal.until_ms - await self._ledger.now_ms()) / 1000))
             return
         await first_of(
-            self.gauge.wait(RECHECK_INTERVAL, looks), self._ledger.wait(RECHECK_INTERVAL, seen=refusal.seen)
+            self.gauge.wait(RECHECK_INTERVAL, seen), self._ledger.wait(RECHECK_INTERVAL, seen=refusal.seen)
         )
 
     async def _report_outcome(self, reservation: Reservation, slot: Slot) -> None:

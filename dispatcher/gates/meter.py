@@ -90,18 +90,18 @@ class _LastReading:
 
 
 class Meter:
-    """An async context manager: entered, it polls. `look`: the state of the target's ledger."""
+    """An async context manager: entered, it polls. `ledger_state`: the state of the target's ledger."""
 
     def __init__(
         self,
         source: MeterSource,
-        look: Callable[[], Awaitable[LedgerState]],
+        ledger_state: Callable[[], Awaitable[LedgerState]],
         settings: MeterSettings,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
-        self._ask_ledger = look
+        self._ledger_state = ledger_state
         self._settings = settings
         self._monotonic = monotonic
         self._allotment = AllotmentEstimator(round(settings.lag * 1000), round(settings.interval * 1000))
@@ -189,7 +189,7 @@ class Meter:
         # Both clocks are read before the source. A reading that claims to be newer than its sample would hide requests that
         # were sent in between, and their room would be given twice.
         started = self._monotonic()
-        ledger = await self._ask_ledger()
+        ledger = await self._ledger_state()
         try:
             async with asyncio.timeout(self._settings.timeout):
                 found = await self._source.measure()

@@ -64,9 +64,9 @@ class QueueCounters(DispatchObserver):
         if outcome_of(answer) is Outcome.OVERLOADED:
             self.counters["shedded_requests"] += 1
 
-    def settled(self, claim: Claim, verdict: Verdict, ours: bool) -> None:
+    def settled(self, claim: Claim, verdict: Verdict, accepted: bool) -> None:
         """Counts only verdicts that the broker took: another process counts the others."""
-        if not ours:
+        if not accepted:
             return
         if isinstance(verdict, Retry):
             self.counters["request_retries"] += 1

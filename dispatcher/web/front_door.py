@@ -81,9 +81,9 @@ class FrontDoor:
         key = request.headers.get("Idempotency-Key") or None
         async with self._bodies.read(request, door.max_payload) as body:
             _check_json_object(body)
-            asked = self._parse_request(request, body, door, tenant)
-            accepted = await door.queue.submit(asked, idempotency_key=key)
-        del body, asked  # a client that waits must not keep a copy of the body in memory
+            queued = self._parse_request(request, body, door, tenant)
+            accepted = await door.queue.submit(queued, idempotency_key=key)
+        del body, queued  # a client that waits must not keep a copy of the body in memory
         if mode == "wait":
             remaining = max(0.0, (accepted.deadline_ms - self._now_ms()) / 1000 + DEADLINE_GRACE)
             result = await door.queue.wait_result(accepted.id, accepted.token, timeout=remaining)

@@ -22,8 +22,8 @@ def add_routes(
         return web.Response(text="ok\n")
 
     async def ready(_: web.Request) -> web.Response:
-        why = unready_reason()
-        return web.Response(status=503 if why else 200, text=f"{why or 'ready'}\n")
+        reason = unready_reason()
+        return web.Response(status=503 if reason else 200, text=f"{reason or 'ready'}\n")
 
     async def metrics(request: web.Request) -> web.Response:
         encode, content_type = _encoder(request.headers.get("Accept", ""))

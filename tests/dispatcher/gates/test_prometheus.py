@@ -130,7 +130,11 @@ MATRIX = '{"status":"success","data":{"resultType":"matrix","result":[{"metric":
         (200, "null", "not an answer of Prometheus"),
         (200, '{"status":"error","error":"too many samples"}', "too many samples"),
         (200, '{"status":"success","data":{"resultType":"vector","result":[]}}', "has no sample"),
-        (200, '{"status":"success","data":{"resultType":"vector","result":[{}]}}', "not an answer of Prometheus"),
+        (
+            200,
+            '{"status":"success","data":{"resultType":"vector","result":[{}]}}',
+            "not an answer of Prometheus",
+        ),
         (200, MATRIX, "expected an instant vector"),
         (200, GOOD.replace("0.5", "NaN") % time.time(), "expected a finite number"),
         (200, GOOD.replace("0.5", "+Inf") % time.time(), "expected a finite number"),
@@ -148,7 +152,11 @@ MATRIX = '{"status":"success","data":{"resultType":"matrix","result":[{"metric":
         (200, GOOD % (time.time() + 86400), "expected Unix seconds that are not in the future"),
         (200, "[" * 200_000, "not an answer of Prometheus"),
         (200, '{"status":"success","data":[]}', "not an answer of Prometheus"),
-        (200, '{"status":"success","data":{"resultType":"vector","result":5}}', "not an answer of Prometheus"),
+        (
+            200,
+            '{"status":"success","data":{"resultType":"vector","result":5}}',
+            "not an answer of Prometheus",
+        ),
     ],
 )
 async def test_13_what_cannot_be_read_closes_the_gate(
