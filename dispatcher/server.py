@@ -135,7 +135,7 @@ class DispatcherServer(ResourceOwner):
         self._address = authority(listen.host, pages.port)
 
     def _unready_reason(self) -> str:
-        return self._unready or self._broker_away or self._lanes.why_not()
+        return self._unready or self._broker_away or self._lanes.unready_reason()
 
     async def _ping(self, broker: Broker) -> None:
         while True:

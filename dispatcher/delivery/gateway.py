@@ -1,4 +1,4 @@
-"""One HTTP request to a target, and what came of it: an answer, or the reason why there is none.
+"""Sends one HTTP request to a target; returns the answer, or the reason why there is none.
 
 The connections are `runtime.http1`'s: aiohttp's session would take 1.2 to 4 times the processor time (benchmarks/README.md,
 "the dispatcher's HTTP client").
@@ -29,14 +29,14 @@ from runtime.os_reason import os_reason
 
 DROPPED_REASON_HEADER = "x-llm-d-request-dropped-reason"
 MAX_ANSWER = 64 * 1024 * 1024
-"""Bytes of one answer's body, at most."""
+"""Bytes of the body of one answer: it is held in memory until the broker has it."""
 MAX_CHUNKS: Final = 1024 * 1024
-"""Pieces of one answer's body, at most: a streamed answer has one for each token."""
+"""Chunks of the body of one answer: a streamed answer has one for each token."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayAnswer:
-    """A whole HTTP response; `retry_after` in seconds, `dropped_reason` empty where the target names none."""
+    """A complete HTTP response. `retry_after` in seconds; `dropped_reason` is empty unless the picker dropped the request."""
 
     status: int
     body: bytes
@@ -46,7 +46,7 @@ class GatewayAnswer:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """No whole response came; `final`: another attempt would end the same. `reached` False: nobody was there."""
+    """No complete response. `final`: every attempt would end so. `reached` False: no connection could be made."""
 
     reason: str
     final: bool = False
@@ -54,7 +54,7 @@ class NoAnswer:
 
 
 class Gateway:
-    """Sends to one base URL over kept connections; an async context manager. `tls` for https, where not the system's."""
+    """Sends to one base URL over kept connections; an async context manager. `tls`: None, the system's authorities."""
 
     def __init__(
         self,
@@ -85,11 +85,11 @@ class Gateway:
     async def post(
         self, path: str, headers: Mapping[str, str], body: bytes, timeout: float
     ) -> GatewayAnswer | NoAnswer:
-        """POST `body` as it is; at most `timeout` seconds. Cancelled: the connection is closed.
+        """POST `body` unchanged, within `timeout` seconds. Cancelling it closes the connection.
 
         `path` and `headers` (names in lower case) must be legal already, as `dispatcher.delivery.route` makes them.
-        A kept connection that the other side closed meanwhile is not its answer: the request is sent once more, on a
-        new one.
+        If a kept connection turns out to be closed, the request is sent again on a new one. A server may close an idle
+        connection at any time, also while a request is on its way (RFC 9112, 9.5).
         """
         try:
             with self._timeouts.timeout(timeout):
@@ -107,7 +107,7 @@ class Gateway:
         return self._to_answer(answer)
 
     def _head(self, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
-        """All of it but the blank line."""
+        """The head without its last, empty line."""
         host = headers.get("host", self._origin.host_port_subcomponent)
         given = "".join([f"{name}: {value}\r\n" for name, value in headers.items() if name != "host"])
         return (
@@ -141,5 +141,5 @@ def _reason(error: OSError | AnswerError) -> str:
 
 
 def _valid_text(text: str) -> str:
-    """Without what is no text: undecodable bytes are read as surrogates."""
+    """The text without surrogates, which stand for bytes that are not UTF-8: no log or broker can encode them."""
     return text.encode("utf-8", "replace").decode()

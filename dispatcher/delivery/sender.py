@@ -1,4 +1,4 @@
-"""One claim, from its slot to its end: sent, judged, and answered, parked or released, whatever the broker does."""
+"""Delivers one claim: sends its request and settles it in the broker as finished, retried or released."""
 
 import asyncio
 import contextlib
@@ -20,13 +20,13 @@ from dispatcher.gates.gate import Outcome, Slot
 
 INITIAL_PAUSE = 0.05
 MAX_PAUSE = 1.0
-"""Seconds between two tries to tell the broker what it must know."""
+"""Seconds between two tries to settle a claim while the broker is away."""
 
 log = logging.getLogger(__name__)
 
 
 class Admission:
-    """A gate's slot, held for one candidate; released exactly once."""
+    """The slot of a gate, held for one candidate; released exactly once."""
 
     def __init__(
         self, candidate: DispatchCandidate, manager: contextlib.AbstractAsyncContextManager[Slot], slot: Slot
@@ -36,7 +36,7 @@ class Admission:
         self._slot = slot
 
     async def release(self, outcome: Outcome, retry_after: float | None = None) -> None:
-        """Release the slot and say what the target said; `retry_after` in seconds. The second time: nothing."""
+        """Release the slot with the target's outcome; `retry_after` in seconds. A second call does nothing."""
         manager, self._manager = self._manager, None
         if manager is None:
             return
@@ -45,20 +45,20 @@ class Admission:
         try:
             await manager.__aexit__(None, None, None)
         except QueueError as error:
-            log.debug("a gate could not take its slot back, its lease will: %s", error)
+            log.debug("cannot release the slot of a gate, it lapses with its lease: %s", error)
 
 
 class DeliveryState(Enum):
-    """Where a claim is on its way from the queue to its end."""
+    """The states of a delivery."""
 
     CLAIMED = "claimed"
     SENDING = "sending"
     SETTLING = "settling"
-    """Its verdict is known and must reach the broker: nothing aborts it any more."""
+    """The verdict is known and must reach the broker: nothing can abort it."""
     ABORTED_UNSENT = "aborted before it was sent"
     ABORTED_SENT = "aborted while it was sent"
     LOST = "lost"
-    """It was cancelled, or another dispatcher holds it: nothing of it is told to the broker."""
+    """The request was cancelled, or another dispatcher holds it: nothing is settled."""
 
 
 _TRANSITIONS: Mapping[DeliveryState, frozenset[DeliveryState]] = {
@@ -75,18 +75,18 @@ _TRANSITIONS: Mapping[DeliveryState, frozenset[DeliveryState]] = {
 
 @dataclass(slots=True)
 class Delivery:
-    """A claim on its way; what is no arrow changes nothing.
+    """A claim that this process delivers. Events without an arrow change nothing.
 
-        CLAIMED ──send──► SENDING ──settle──► SETTLING ──► the broker knows its end
+        CLAIMED ──send──► SENDING ──settle──► SETTLING ──► settled in the broker
          │ │                 │                  ▲
          │ └─────────────────┼──────settle──────┘
        abort               abort
          ▼                   ▼
         ABORTED_UNSENT    ABORTED_SENT ──► released to its queue
 
-        lose: from every state but SETTLING to LOST ──► nothing is told
+        lose: from every state but SETTLING to LOST ──► nothing is settled
 
-    `lease_until`: its lease ends no sooner, in seconds of this process's monotonic clock, which never goes back.
+    `lease_until`: the lease lasts at least so long, in seconds of the monotonic clock.
     """
 
     claim: Claim
@@ -97,34 +97,34 @@ class Delivery:
 
     @property
     def aborted(self) -> bool:
-        """Nothing more is sent, and no verdict is waited for."""
+        """The delivery sends nothing more and has no verdict."""
         return self.state in (DeliveryState.ABORTED_UNSENT, DeliveryState.ABORTED_SENT, DeliveryState.LOST)
 
     def send(self) -> None:
-        """Its request goes out now."""
+        """The request is about to be sent."""
         self._transition(DeliveryState.SENDING)
 
     def settle(self) -> None:
-        """Its verdict is known, unless it was aborted before."""
+        """The verdict is known; ignored after an abort."""
         self._transition(DeliveryState.SETTLING)
 
     def abort(self) -> None:
-        """Close its connection, unless the answer is in already."""
+        """Stop sending and close the connection, unless the answer is complete."""
         sending = self.state is DeliveryState.SENDING
         self._abort(DeliveryState.ABORTED_SENT if sending else DeliveryState.ABORTED_UNSENT)
 
     def lose(self) -> None:
-        """It was cancelled, or another dispatcher holds it: stop sending, say nothing."""
+        """The claim is not ours any more: stop sending, settle nothing."""
         self._abort(DeliveryState.LOST)
 
     def _abort(self, state: DeliveryState) -> None:
         sending = self.state is DeliveryState.SENDING
-        # A task that has not begun would never run its clean-up if it were cancelled: it looks at `aborted` instead.
+        # A task that is cancelled before it starts never runs its `finally`: one that is not sending checks `aborted`.
         if self._transition(state) and sending and self.task is not None:
             self.task.cancel()
 
     def _transition(self, state: DeliveryState) -> bool:
-        """The one place where the state changes; False where there is no such arrow."""
+        """Change the state; False if there is no such arrow."""
         if state not in _TRANSITIONS[self.state]:
             return False
         self.state = state
@@ -133,7 +133,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Everything that the flights of one queue need. `request_timeout` in seconds, for one attempt."""
+    """Delivers the claims of one queue. `request_timeout`: seconds for one attempt."""
 
     queue: Queue
     gateway: Gateway
@@ -145,7 +145,7 @@ class Sender:
     rng: random.Random
 
     async def deliver(self, delivery: Delivery) -> None:
-        """Returns when the broker knows the end of it, or when it is not ours any more."""
+        """Returns when the claim is settled, aborted or lost."""
         try:
             verdict = None if delivery.aborted else await self._attempt(delivery)
             delivery.settle()
@@ -156,13 +156,11 @@ class Sender:
 
     async def _attempt(self, delivery: Delivery) -> Verdict:
         claim, now_ms = delivery.claim, self.now_ms()
-        if (
-            delivery.lease_until <= time.monotonic()
-        ):  # this process stood still meanwhile: another may have it
+        if delivery.lease_until <= time.monotonic():  # the process was frozen: another may hold the claim
             return Release()
         remaining = (claim.request.deadline_ms - now_ms) / 1000
         if remaining <= 0:
-            late = "the deadline passed before it could be sent"
+            late = "the deadline passed before the request could be sent"
             return failure(claim, ErrorCode.DEADLINE_EXCEEDED, late, now_ms, attempts=claim.attempt)
         timeout = min(self.request_timeout, remaining)
         try:
@@ -193,7 +191,7 @@ class Sender:
                 ours = await self._settle_once(delivery.claim, verdict)
                 break
             except QueueError as error:
-                log.debug("%s: an end is held back until the broker answers: %s", self.queue.name, error)
+                log.debug("queue %s: cannot store a result, trying again: %s", self.queue.name, error)
                 await asyncio.sleep(pause * (0.5 + self.rng.random() / 2))
                 pause = min(MAX_PAUSE, pause * 2)
         self.observer.settled(delivery.claim, verdict, ours)

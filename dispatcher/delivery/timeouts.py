@@ -1,4 +1,7 @@
-"""Timeouts of many requests over few timers: a timer for each would be a twentieth of what a request costs."""
+"""Coarse timeouts: many requests share few event loop timers, as in a timer wheel.
+
+A timer for each request would be a twentieth of the processor time that a request takes.
+"""
 
 import asyncio
 import math
@@ -6,13 +9,13 @@ from types import TracebackType
 from typing import Any, Final
 
 RESOLUTION: Final = 0.1
-"""Seconds that one ends too late, at most; those that end within that of each other share a timer."""
+"""Seconds that a timeout may end late; timeouts that end within that of each other share a timer."""
 MIN_COARSE: Final = 1.0
-"""Seconds; a shorter one has a timer of its own."""
+"""Seconds; the resolution of shorter timeouts is a hundred times finer."""
 
 
 class CoarseTimeout:
-    """`with` it in a task: raises TimeoutError as `asyncio.timeout` does, never too early."""
+    """A context manager that raises TimeoutError, never early. It replaces `asyncio.timeout`."""
 
     __slots__ = ("_cancelling", "_expired", "_seconds", "_task", "_tick", "_timeouts")
 
@@ -24,7 +27,7 @@ class CoarseTimeout:
     def __enter__(self) -> None:
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("a timeout needs a task that it can end")
+            raise RuntimeError("a timeout must be used inside a task")
         self._task: asyncio.Task[Any] = task
         self._cancelling = task.cancelling()
         self._tick = self._timeouts.add(self, self._seconds)
@@ -33,28 +36,28 @@ class CoarseTimeout:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._timeouts.remove(self, self._tick)
+        # As in asyncio.timeout: somebody else may have cancelled the task too, and that cancellation must go on.
         if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
     def expire(self) -> None:
-        """The time is over."""
+        """Interrupt the task."""
         self._expired = True
         self._task.cancel()
 
 
 class CoarseTimeouts:
-    """Of one event loop."""
+    """The timeouts of one event loop."""
 
     def __init__(self) -> None:
         self._due: dict[int, set[CoarseTimeout]] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
     def timeout(self, seconds: float) -> CoarseTimeout:
-        """For one `with`."""
         return CoarseTimeout(self, seconds)
 
     def add(self, one: CoarseTimeout, seconds: float) -> int:
-        """The tick that ends it, with all that it has the timer together with."""
+        """Schedule its end; returns the tick that it shares with others."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + seconds
         grain = RESOLUTION if seconds >= MIN_COARSE else RESOLUTION / 100
@@ -67,7 +70,7 @@ class CoarseTimeouts:
         return tick
 
     def remove(self, one: CoarseTimeout, tick: int) -> None:
-        """It is done; with the last one goes the timer."""
+        """Unschedule it; the last one of a tick cancels the timer."""
         together = self._due.get(tick)
         if together is None:
             return

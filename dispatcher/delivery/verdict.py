@@ -1,6 +1,6 @@
-"""What follows from what a target answered (pure): the one result, or another attempt after a wait.
+"""Decides what an answer of a target means (pure): the result of the request, or a retry after a delay.
 
-The rules of the Go processor's worker, with connect errors and timeouts retried too.
+The rules are those of the worker of llm-d's Go processor, which does not retry connection errors and timeouts; we do.
 """
 
 import random
@@ -15,14 +15,14 @@ from dispatcher.gates.gate import Outcome
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Publish this and nothing more."""
+    """Store this result: the request is done. `Queue.finish`."""
 
     result: Result
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Send it once more, after `delay_ms`."""
+    """Send the request again after `delay_ms`. `Queue.retry`."""
 
     delay_ms: int
     reason: str
@@ -30,23 +30,32 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Hand it back as if it had never been claimed."""
+    """Put the claim back at its place in the queue; no attempt is counted. `Queue.release`."""
 
 
 Verdict = Finish | Retry | Release
 
 
 def outcome_of(answer: GatewayAnswer | NoAnswer) -> Outcome:
-    """What a gate may learn: taken, refused for want of room (429, or 503 with a reason), or nothing."""
+    """What the answer tells a gate about the target's load."""
     if isinstance(answer, NoAnswer):
         return Outcome.OTHER
+    # 429 (RFC 6585, 4) is what the picker answers when the pool is full. A bare 503 can come from any proxy on the way
+    # and says nothing about load; the picker names a reason when it sheds a request with 503.
     if answer.status == 429 or (answer.status == 503 and answer.dropped_reason):
         return Outcome.OVERLOADED
     return Outcome.ACCEPTED if answer.status < 400 else Outcome.OTHER
 
 
 def judge(claim: Claim, answer: GatewayAnswer | NoAnswer, now_ms: int, rng: random.Random) -> Verdict:
-    """`now_ms` is the broker's clock. An answer below 500 but for 429 is final, as is whatever has no time left."""
+    """`now_ms` is the broker's clock.
+
+    Final: an answer below 500 except 429, a failure that every attempt would repeat, and any answer when the deadline
+    leaves no time for another attempt.
+
+    RFC 9110, 9.2.2 allows a client to repeat a POST only if it knows that the request is idempotent. Inference is: an
+    answer that nobody read changed nothing. All attempts carry the same idempotency-key for targets that keep answers.
+    """
     remaining_ms = claim.request.deadline_ms - now_ms
     if isinstance(answer, NoAnswer):
         if answer.final:
@@ -54,6 +63,8 @@ def judge(claim: Claim, answer: GatewayAnswer | NoAnswer, now_ms: int, rng: rand
                 claim, ErrorCode.INFERENCE_ERROR, answer.reason, now_ms, attempts=claim.attempt + 1
             )
         reason, retry_after = answer.reason, None
+    # 5xx: the server failed (RFC 9110, 15.6). 429: too many requests now (RFC 6585, 4). Any other 4xx blames the request
+    # itself (RFC 9110, 15.5): a retry would get the same answer.
     elif answer.status < 500 and answer.status != 429:
         return Finish(_result(claim, answer, now_ms))
     else:
@@ -68,7 +79,7 @@ def judge(claim: Claim, answer: GatewayAnswer | NoAnswer, now_ms: int, rng: rand
 
 
 def failure(claim: Claim, code: ErrorCode, message: str, now_ms: int, *, attempts: int) -> Finish:
-    """A result without an HTTP response; its payload says what `message` does, as JSON."""
+    """A result without an HTTP response. Its status is 0 and its payload is `message` as an OpenAI error object."""
     request = claim.request
     return Finish(
         Result(request.id, request.token, 0, error_payload(message), code, message, attempts, now_ms)

@@ -1,17 +1,17 @@
-"""A gate that stays closed is said in the log: once when it has been closed for a while, once when it is over."""
+"""Logs a gate that stays closed while requests wait: one line after 10 s, one when it ends."""
 
 import asyncio
 import logging
 import time
 
 LOG_AFTER = 10.0
-"""Seconds for which a gate is closed before it is said; shorter is how a gate works."""
+"""Seconds for which a gate is closed before it is logged; a working gate closes for shorter times."""
 
 log = logging.getLogger(__name__)
 
 
 class ClosedGateLog:
-    """Of one queue; told by its pump. `after`: seconds until it is said."""
+    """Written by the pump of one queue. `after`: seconds until a closed gate is logged."""
 
     def __init__(self, queue: str, after: float = LOG_AFTER) -> None:
         self.after = after
@@ -22,24 +22,24 @@ class ClosedGateLog:
         self._logged = False
 
     def closed(self, reason: str) -> None:
-        """The gate refused the whole queue, for the first time or again."""
+        """The gate refused the whole queue, now or once more."""
         self._reason = reason
         if self._timer is None:
             self._since = time.monotonic()
             self._timer = asyncio.get_running_loop().call_later(self.after, self._log)
 
-    def over(self, how: str) -> None:
-        """Something goes, or nothing is there that could go; `how` is what the log says."""
+    def opened(self, event: str) -> None:
+        """A request is sent, or none waits any more: `event`, for the log."""
         if self._timer is None:
             return
         self._timer.cancel()
         self._timer = None
         if self._logged:
             self._logged = False
-            log.warning("queue %s: %s, after %.0f s", self._queue, how, time.monotonic() - self._since)
+            log.warning("queue %s: %s, after %.0f s", self._queue, event, time.monotonic() - self._since)
 
     def close(self) -> None:
-        """Say nothing more of this time."""
+        """Cancel the line that is due."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
@@ -47,4 +47,4 @@ class ClosedGateLog:
 
     def _log(self) -> None:
         self._logged = True
-        log.warning("queue %s: nothing goes: %s", self._queue, self._reason)
+        log.warning("queue %s: nothing is sent: %s", self._queue, self._reason)

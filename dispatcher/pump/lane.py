@@ -1,4 +1,4 @@
-"""Everything that runs for one queue: its pump, its requests on their way, their heartbeat, the sweep."""
+"""Runs one queue: its pump, its deliveries, the heartbeat of their leases, the sweep of lapsed claims."""
 
 import asyncio
 import logging
@@ -18,18 +18,19 @@ from runtime.tasks import BackgroundTasks, cancel_and_wait
 SWEEP_INTERVAL = 1.0
 """Seconds."""
 HEARTBEATS_PER_LEASE = 3
+"""One may be lost or late without the lease ending."""
 MAX_REVOKED = 256
-"""Cancellations that are remembered for claims which are still on their way from the broker."""
+"""Cancellations kept for claims whose answer from the broker has not arrived yet."""
 STORE_TIMEOUT = 10.0
-"""Seconds that a leaving process tries to store the answers that it has."""
+"""Seconds for which a process that ends tries to store the answers that it has."""
 
 log = logging.getLogger(__name__)
 
 
 class Lane:
-    """Entered: it pumps. `stop_claiming`: nothing new is claimed. `release_claims`: what is on its way is aborted.
+    """An async context manager: entered, it pumps; left, its claims are released and its tasks have ended.
 
-    Left: all tasks are gone; what was still on its way is released first. `lease` in seconds.
+    Draining is `stop_claiming`, then `drained`, then leaving. `lease` in seconds.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Lane:
 
     @property
     def in_flight(self) -> int:
-        """Requests that this process has claimed and whose end the broker does not know yet."""
+        """Claims of this process that are not settled yet."""
         return len(self._deliveries)
 
     @property
@@ -59,7 +60,7 @@ class Lane:
 
     @property
     def blocked_by(self) -> str:
-        """Why nothing goes; empty when something does, or nothing is there."""
+        """Why nothing is sent; empty when something is, or when the queue is empty."""
         return self._pump.blocked_by
 
     async def __aenter__(self) -> Self:
@@ -81,13 +82,13 @@ class Lane:
         await self._pumping.aclose()
 
     async def drained(self) -> None:
-        """Until nothing is on its way any more."""
+        """Returns when no claim is in flight."""
         while self._deliveries:
             self._delivered.clear()
             await self._delivered.wait()
 
     async def release_claims(self) -> None:
-        """Abort what is being sent and release it to the queue, at its place; ends that are known are told first."""
+        """Abort what is being sent and release it to its place in the queue; store the answers that are complete."""
         deliveries = list(self._deliveries.values())
         for delivery in deliveries:
             delivery.abort()
@@ -98,10 +99,17 @@ class Lane:
                 claims = [delivery.claim for delivery in aborted if delivery.state is state]
                 await self.queue.release(claims, sent=state is DeliveryState.ABORTED_SENT)
         except QueueError as error:
-            log.warning("%s: %d claims end with their leases: %s", self.queue.name, len(aborted), error)
-        if unheard := await _wait_or_cancel(deliveries, within=STORE_TIMEOUT):
+            log.warning(
+                "queue %s: cannot release %d claims, they lapse with their leases: %s",
+                self.queue.name,
+                len(aborted),
+                error,
+            )
+        if unsaved := await _wait_or_cancel(deliveries, timeout=STORE_TIMEOUT):
             log.error(
-                "%s: %d answers could not be stored, they will be asked for again", self.queue.name, unheard
+                "queue %s: %d answers could not be stored, their requests will be sent again",
+                self.queue.name,
+                unsaved,
             )
 
     def _launch(self, claim: Claim, admission: Admission, claim_started: float) -> None:
@@ -115,8 +123,10 @@ class Lane:
     async def _deliver(self, delivery: Delivery) -> None:
         try:
             await self._sender.deliver(delivery)
-        except Exception:  # its claim ends with its lease: another delivery, or a dead letter
-            log.exception("%s: a fault while sending %r", self.queue.name, delivery.claim.request.id)
+        except Exception:  # the claim lapses with its lease: it is delivered again, or becomes a dead letter
+            log.exception(
+                "queue %s: unexpected error while sending %r", self.queue.name, delivery.claim.request.id
+            )
         finally:
             del self._deliveries[delivery.claim.fence]
             self._slots.release(1)
@@ -146,23 +156,23 @@ class Lane:
         await self.queue.sweep()
 
     async def _repeat(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-        """`work`, again and again, `seconds` apart; while the broker is away once a second."""
+        """Run `work` every `seconds`; once a second while the broker is away."""
         while True:
             try:
                 await work()
                 await asyncio.sleep(seconds)
             except QueueError:
                 await asyncio.sleep(1.0)
-            except Exception:  # without its heartbeat the queue's claims would lapse one after the other
-                log.exception("%s: a fault; it goes on in a second", self.queue.name)
+            except Exception:  # a heartbeat that stops would let all claims of the queue lapse
+                log.exception("queue %s: unexpected error, trying again in 1 s", self.queue.name)
                 await asyncio.sleep(1.0)
 
 
-async def _wait_or_cancel(deliveries: list[Delivery], within: float | None = None) -> int:
-    """Wait for them, at most `within` seconds; then cancel. How many did not end by themselves."""
+async def _wait_or_cancel(deliveries: list[Delivery], timeout: float | None = None) -> int:
+    """Wait for them, at most `timeout` seconds, then cancel them; returns how many were cancelled."""
     tasks = [delivery.task for delivery in deliveries if delivery.task is not None]
     if not tasks:
         return 0
-    _, late = await asyncio.wait(tasks, timeout=within)
+    _, late = await asyncio.wait(tasks, timeout=timeout)
     await cancel_and_wait(*late)
     return len(late)

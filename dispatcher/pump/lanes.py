@@ -1,4 +1,4 @@
-"""The queues of one process: opened, replaced and drained as the configuration says, without dropping a request."""
+"""Runs the queues of one process: opens, replaces and drains them when the configuration changes."""
 
 import asyncio
 import logging
@@ -33,17 +33,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LaneSpec:
-    """What a lane was made from: two that are equal need no replacement."""
+    """What a lane is built from. A reload replaces the lanes whose spec changed."""
 
     queue: QueueConfig
     target: TargetConfig
     intake_keys: frozenset[str] = frozenset()
-    """Of all queues, where this one has an intake: no message may have its result put there."""
+    """Of all queues, if this one has an intake: no message may name one of them for its result."""
 
 
 @dataclass(slots=True)
 class RunningLane:
-    """A lane and everything that was opened for it, in order."""
+    """A lane and the resources that were opened for it."""
 
     spec: LaneSpec
     lane: Lane
@@ -52,7 +52,7 @@ class RunningLane:
     intake_state: Intake | None = None
 
     async def start(self, broker: Broker) -> None:
-        """Begin to take in and to pump; raises QueueError."""
+        """Start the intake and the pump; raises QueueError."""
         config = self.spec.queue
         if config.intake is not None:
             key, attribute = config.intake.key, config.intake.tenant_attribute
@@ -64,31 +64,30 @@ class RunningLane:
         await self.opened.enter_async_context(self.lane)
 
     async def stop_claiming(self) -> None:
-        """Take in and claim nothing more."""
+        """Close the intake and claim nothing more."""
         await self.intake.aclose()
         await self.lane.stop_claiming()
 
     async def aclose(self) -> None:
-        """Nothing of it is left."""
         await self.intake.aclose()
         await self.opened.aclose()
 
 
 @dataclass(frozen=True, slots=True)
 class LaneContext:
-    """What all lanes of a process have in common. `owner` names this process in its claims."""
+    """What all lanes of a process share. `owner` names this process in its claims."""
 
     broker: Broker
     quotas: Quotas
     meters: Meters
     observer: Callable[[str, str], DispatchObserver]
-    """Of a queue, by its name and its target's."""
+    """Makes the observer of a queue from its name and its target's."""
     now_ms: Callable[[], int]
     owner: str
 
 
 class Lanes:
-    """Left: nothing runs any more; what was on its way is released to its queue."""
+    """An async context manager; left, all lanes are closed and their claims released."""
 
     def __init__(self, shared: LaneContext) -> None:
         self._shared = shared
@@ -110,11 +109,14 @@ class Lanes:
 
     @property
     def running(self) -> Mapping[str, RunningLane]:
-        """By the queue's name; those that drain are not among them."""
+        """By queue name, without lanes that drain."""
         return self._running
 
     async def apply(self, config: Config) -> None:
-        """Make it so; raises ConfigError, before anything that runs is touched, and QueueError."""
+        """Open, replace and drain lanes as `config` says; raises ConfigError and QueueError.
+
+        New lanes are opened before a running one is touched: a configuration that cannot be opened changes nothing.
+        """
         spec = {queue.name: _spec_of(queue, config) for queue in config.queues}
         changed = [want for name, want in spec.items() if not self._runs(name, want)]
         fresh: list[RunningLane] = []
@@ -137,8 +139,8 @@ class Lanes:
             running = fresh.pop(0)
             self._running[running.spec.queue.name] = running
 
-    def why_not(self) -> str:
-        """Why nothing comes in to one of the queues; empty where something does."""
+    def unready_reason(self) -> str:
+        """Why an intake moves nothing into its queue; empty if all work."""
         intakes = (running.intake_state for running in self._running.values())
         return next((intake.problem for intake in intakes if intake is not None and intake.problem), "")
 
@@ -206,7 +208,7 @@ def _gate(queue: QueueConfig, dependencies: GateDependencies) -> DispatchGate:
 
 
 def target_tls(target: TargetConfig) -> ssl.SSLContext | None:
-    """Whose certificates a target may show; None: whom the system trusts. Raises ConfigError."""
+    """TLS with the target's own certificate authorities; None: the system's. Raises ConfigError."""
     if target.ca_file is None:
         return None
     try:

@@ -1,4 +1,8 @@
-"""From the head of one queue through its gate: look, ask, claim, send. Nothing is held while the answer is no."""
+"""Takes requests from the head of one queue through its gate: peek, admit, claim, launch.
+
+Candidates are only peeked at before the gate admits them: a closed gate holds no claim and no slot, so other replicas and
+queues can use them.
+"""
 
 import asyncio
 import logging
@@ -17,13 +21,13 @@ from dispatcher.pump.slots import Slots
 from runtime.tasks import BackgroundTasks, first_of
 
 MAX_BATCH = 128
-"""Requests looked at, and claimed, in one round."""
+"""Requests peeked at, and claimed, in one round."""
 POLL_INTERVAL = 1.0
-"""Seconds after which an empty queue is looked at without a wake-up: a net under it, no poll."""
+"""Seconds after which an empty queue is peeked at without a wake-up, in case one was lost."""
 OUTAGE_PAUSE = 0.5
 """Seconds between two tries while the broker is away."""
 FAULT_PAUSE = 5.0
-"""Seconds after a fault of ours or of a gate."""
+"""Seconds between two rounds after an unexpected error, ours or of a gate."""
 
 Pause = Callable[[], Awaitable[object]]
 Refused = tuple[DispatchCandidate, RefusedError]
@@ -33,7 +37,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class MatchedClaims:
-    """Claims with an admission that covers them, and what is left over on either side."""
+    """Pairs of a claim and the admission that covers it, and what is left over on both sides."""
 
     pairs: Sequence[tuple[Claim, Admission]]
     claims: Sequence[Claim]
@@ -41,9 +45,9 @@ class MatchedClaims:
 
 
 def match_claims(claims: Sequence[Claim], admissions: Sequence[Admission]) -> MatchedClaims:
-    """Each claim with the admission that was granted for it, else with one of the same tenant that is as large.
+    """Pair each claim with its own admission, else with one of the same tenant for a request at least as large.
 
-    Other replicas take from the same queue, so a claim can give what was not looked at.
+    Other replicas claim from the same queue, so a claim can return requests that this pump did not peek at.
     """
     left = {admission.candidate.token: admission for admission in admissions}
     pairs: list[tuple[Claim, Admission]] = []
@@ -65,20 +69,21 @@ def match_claims(claims: Sequence[Claim], admissions: Sequence[Admission]) -> Ma
 
 @dataclass(slots=True)
 class GateAnswers:
-    """What a gate answered to several candidates. `back`: granted, but it would overtake one that was refused.
+    """The answers of a gate to several candidates, in the order of the queue.
 
-    `batches`: what may be claimed, in order, each with the tenants to skip: those refused before it.
+    `batches`: admissions to claim, each batch with the tenants to skip, which were refused before it. `overtaking`: admitted
+    although an earlier candidate of the queue or of the same tenant was refused; they are released.
     """
 
     batches: list[tuple[list[Admission], frozenset[str]]] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
-    back: list[Admission] = field(default_factory=list)
+    overtaking: list[Admission] = field(default_factory=list)
 
 
 def sort_answers(
     candidates: Sequence[DispatchCandidate], answers: Sequence[Admission | RefusedError]
 ) -> GateAnswers:
-    """Those before the first refusal that holds up everybody, but for those behind a refusal of their own tenant."""
+    """Admissions up to the first refusal of the whole queue, without those behind a refusal of their own tenant."""
     found = GateAnswers()
     blocked: frozenset[str] = frozenset()
     closed = False
@@ -90,7 +95,7 @@ def sort_answers(
                 closed = answer.scope is Scope.QUEUE
                 blocked |= {candidate.tenant}
         elif behind:
-            found.back.append(answer)
+            found.overtaking.append(answer)
         elif found.batches and found.batches[-1][1] == blocked:
             found.batches[-1][0].append(answer)
         else:
@@ -103,9 +108,10 @@ def _covers(candidate: DispatchCandidate, claim: Claim) -> bool:
 
 
 class Pump:
-    """Claims what the gate admits and hands it to `launch`, which owns one slot for each from then on.
+    """Claims what the gate admits and passes it to `launch`, which then owns one slot for each claim.
 
-    The third that `launch` gets: this process's monotonic clock, in seconds, before the claim was asked for.
+    The third argument of `launch`: the monotonic clock before the claim was requested, in seconds. The lease began no
+    earlier.
     """
 
     def __init__(
@@ -128,11 +134,11 @@ class Pump:
         self._tenant_unblocked = asyncio.Event()
         self._unused = 0
         self.blocked_by = ""
-        """Why nothing goes at this moment; empty while it does, or while the queue is empty."""
+        """Why nothing is sent now; empty while something is, or while the queue is empty."""
         self.closed_gate_log = ClosedGateLog(queue.name)
 
     async def run(self) -> None:
-        """Until cancelled; a claim that is being made then is made first, so that its owner knows of it."""
+        """Run until cancelled. A claim that is being made is completed first: its lease must have an owner."""
         try:
             while True:
                 await self._run_round()
@@ -148,13 +154,13 @@ class Pump:
         except QueueError as error:
             self.blocked_by = f"the broker is away: {error}"
             await asyncio.sleep(OUTAGE_PAUSE)
-        except Exception as fault:  # one of a gate must not silence its queue for good
-            log.exception("%s: a fault; the queue goes on in %g s", self._queue.name, FAULT_PAUSE)
-            self.blocked_by = f"a fault, see the log: {type(fault).__name__}"
+        except Exception as error:  # a gate of an installed package may raise anything; its queue must go on
+            log.exception("queue %s: unexpected error, trying again in %g s", self._queue.name, FAULT_PAUSE)
+            self.blocked_by = f"unexpected error, see the log: {type(error).__name__}"
             await asyncio.sleep(FAULT_PAUSE)
 
     async def _round_with_slots(self) -> Pause | None:
-        """One round with as many slots as are free; what it does not use is released before anybody waits."""
+        """One round with the slots that are free; it releases those it did not use before it waits."""
         self._unused = await self._slots.acquire(MAX_BATCH)
         try:
             self._tenant_unblocked.clear()
@@ -168,9 +174,9 @@ class Pump:
         candidates = await self._queue.peek(limit, skip_tenants=skipped)
         if not candidates:
             self.blocked_by = ""
-            self.closed_gate_log.over("nothing waits for its gate")
+            self.closed_gate_log.opened("nothing waits for its gate any more")
             return self._wait_for_work
-        if self.blocked_by:  # a gate that was closed is asked for one before it is asked for many
+        if self.blocked_by:  # one question is enough to learn that the gate is still closed
             candidates = candidates[:1]
         taking = asyncio.create_task(self._admit_and_claim(candidates, skipped))
         try:
@@ -206,7 +212,7 @@ class Pump:
                 raise fault
         sound = [answer for answer in answers if isinstance(answer, Admission | RefusedError)]
         answered = sort_answers(candidates, sound)
-        await _release(answered.back)
+        await _release(answered.overtaking)
         return answered
 
     async def _admit(self, candidate: DispatchCandidate) -> Admission | RefusedError:
@@ -235,7 +241,7 @@ class Pump:
                 await self._queue.release(unmatched)
 
     async def _readmit(self, unmatched: list[Claim], claim_started: float) -> None:
-        """What was claimed without having been looked at is asked for again; what is refused stays in the list."""
+        """Ask the gate for claims that nobody asked for; those that it refuses stay in the list."""
         for claim in list(unmatched):
             request = claim.request
             size = len(request.payload)
@@ -247,7 +253,7 @@ class Pump:
 
     def _launch_claim(self, claim: Claim, admission: Admission, claim_started: float) -> None:
         self._unused -= 1
-        self.closed_gate_log.over("it goes on")
+        self.closed_gate_log.opened("sends again")
         self._launch(claim, admission, claim_started)
 
     def _refused(self, candidate: DispatchCandidate, refusal: RefusedError) -> Pause | None:
@@ -271,7 +277,7 @@ class Pump:
             self._tenant_unblocked.set()
 
     async def _wait_for_work(self) -> None:
-        """Until the queue has something, or a tenant that was held up may go."""
+        """Wait until the queue has a request, or a blocked tenant is unblocked."""
         if not self._blocked_tenants:
             await self._queue.wait(POLL_INTERVAL)
             return

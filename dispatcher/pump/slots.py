@@ -1,11 +1,11 @@
-"""How many requests of one process may be on their way to one target, shared by its queues in turn."""
+"""Limits the requests of one process that are in flight to one target; its queues share the slots."""
 
 import asyncio
 from collections import deque
 
 
 class Slots:
-    """First come, first served: a queue that takes all of them waits behind the others for the next."""
+    """A semaphore of many slots at once, first come, first served: a queue that took all waits behind the others."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -15,7 +15,7 @@ class Slots:
 
     @property
     def limit(self) -> int:
-        """At most; may be changed, what is taken then stays taken."""
+        """May be lowered below what is in use: then nothing is acquired until enough is released."""
         return self._limit
 
     @limit.setter
@@ -25,11 +25,10 @@ class Slots:
 
     @property
     def in_use(self) -> int:
-        """How many are in use."""
         return self._in_use
 
     async def acquire(self, max_count: int) -> int:
-        """At least one, at most `max_count`, as soon as there is one; no more than a fair share while others wait."""
+        """Wait for a slot, then take up to `max_count`: at least one, at most a fair share while others wait."""
         if self._waiters or not self._free():
             await self._wait_for_turn()
         share = self._free() // (1 + len(self._waiters))
@@ -39,7 +38,6 @@ class Slots:
         return count
 
     def release(self, count: int) -> None:
-        """They are free again."""
         self._in_use -= count
         self._wake_waiters()
 

@@ -1,4 +1,4 @@
-"""A flight's states: what an abort, a loss and a verdict make of each other, in whatever order they come."""
+"""The states of a delivery: abort, loss and verdict in every order."""
 
 import asyncio
 import contextlib
