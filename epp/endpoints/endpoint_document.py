@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from discovery import Instance
-from discovery.metadata.served_at import may_name, read_port
+from discovery.metadata.serving_port import may_name, read_port
 from epp.endpoints.endpoint import Endpoint
 
 logger = logging.getLogger(__name__)

@@ -126,6 +126,13 @@ def as_queue_errors(address: str) -> Iterator[None]:
         raise QueueError(f"the broker at {address} refuses, nothing was changed: {error}") from error
 
 
+async def server_time_ms(client: Redis, address: str) -> int:
+    """The clock of the Redis server, Unix milliseconds. Raises QueueError."""
+    with as_queue_errors(address):
+        seconds, micros = await client.time()
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
 class Script:
     """A Lua script, called by its digest; sent as text if the server does not know it.
 

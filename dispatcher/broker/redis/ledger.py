@@ -7,12 +7,11 @@ same free place. The keys of one target have one hash tag, so that a cluster kee
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from importlib.resources import files
 from itertools import count
 from math import floor
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from redis.asyncio import Redis
 
@@ -23,13 +22,14 @@ from dispatcher.broker.queue import QueueError
 from dispatcher.broker.redis.batching import Arguments, CommandBatcher, Reply
 from dispatcher.broker.redis.connection import Script
 from dispatcher.broker.redis.subscriptions import Subscriptions
+from runtime.resource_owner import ResourceOwner
 
 SCRIPT: Final = files("dispatcher.broker.redis").joinpath("scripts/ledger.lua")
 MAX_EXACT: Final = 2**53
 """The largest integer that a Lua number (a double) holds exactly."""
 
 
-class RedisLedger:
+class RedisLedger(ResourceOwner):
     """Implements `dispatcher.broker.ledger.Ledger`; an async context manager. Entering it has reached the broker.
 
     Operations that are requested in one turn of the event loop are one call of the script, in their order: a release
@@ -48,20 +48,11 @@ class RedisLedger:
         self._began: dict[str, int] = {}
         self._life = b""
         self._batcher = CommandBatcher(self._send)
-        self._opened = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
+    async def _open(self) -> None:
         await self._call([])
-        async with AsyncExitStack() as opening:
-            await opening.enter_async_context(self._subscriptions)
-            await opening.enter_async_context(self._batcher)
-            self._opened = opening.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._opened.aclose()
+        await self._stack.enter_async_context(self._subscriptions)
+        await self._stack.enter_async_context(self._batcher)
 
     @property
     def lease_ms(self) -> int:

@@ -8,10 +8,8 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Collection, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from redis.asyncio import Redis
 
@@ -41,6 +39,7 @@ from dispatcher.broker.validation import (
     error_payload,
 )
 from dispatcher.broker.wake_up import Changes
+from runtime.resource_owner import ResourceOwner
 
 INLINE_BYTES: Final = 64 * 1024
 """A body up to this size comes with its claim. A larger one is fetched by itself: an answer of many large bodies would
@@ -53,7 +52,7 @@ LEASED_BYTES: Final = 32 * 1024 * 1024
 log = logging.getLogger(__name__)
 
 
-class RedisQueue:
+class RedisQueue(ResourceOwner):
     """Implements `dispatcher.broker.queue.Queue`; an async context manager."""
 
     def __init__(self, client: Redis, address: str, name: str, rules: QueueRules) -> None:
@@ -73,20 +72,11 @@ class RedisQueue:
         self._owners: set[bytes] = set()
         self._cancelled: set[str] = set()
         self._own_cancelled = Changes()
-        self._opened = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as opening:
-            await opening.enter_async_context(self._channels)
-            for batch in self._batches.values():
-                await opening.enter_async_context(batch)
-            self._opened = opening.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._opened.aclose()
+    async def _open(self) -> None:
+        await self._stack.enter_async_context(self._channels)
+        for batch in self._batches.values():
+            await self._stack.enter_async_context(batch)
 
     @property
     def name(self) -> str:

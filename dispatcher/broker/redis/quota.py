@@ -2,10 +2,8 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
-from contextlib import AsyncExitStack
 from importlib.resources import files
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from redis.asyncio import Redis
 
@@ -13,8 +11,9 @@ from dispatcher.broker.ledger import Refusal
 from dispatcher.broker.message import new_token
 from dispatcher.broker.quota import Grant, Quota, QuotaMode
 from dispatcher.broker.redis.batching import Arguments, CommandBatcher, Reply
-from dispatcher.broker.redis.connection import ANSWER_TIMEOUT, as_queue_errors
+from dispatcher.broker.redis.connection import ANSWER_TIMEOUT, as_queue_errors, server_time_ms
 from dispatcher.broker.redis.subscriptions import Subscriptions
+from runtime.resource_owner import ResourceOwner
 
 _TEXT: Final = files("dispatcher.broker.redis").joinpath("scripts/quota.lua").read_text()
 SCRIPT: Final = "".join(line for line in _TEXT.splitlines(True) if not line.startswith("--"))
@@ -23,7 +22,7 @@ SCRIPT: Final = "".join(line for line in _TEXT.splitlines(True) if not line.star
 CHANNEL: Final = "adsum:quotas:changed"
 
 
-class RedisQuotas:
+class RedisQuotas(ResourceOwner):
     """Implements `dispatcher.broker.quota.Quotas`; an async context manager. `address`: the broker's, for errors.
 
     Each key is one operation of a pipeline, not one script over all: keys of different tenants lie in different slots.
@@ -36,24 +35,13 @@ class RedisQuotas:
         self._changes = self._subscriptions.changes(CHANNEL)
         self._held: set[str] = set()
         self._batcher = CommandBatcher(self._send)
-        self._opened = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as opening:
-            await opening.enter_async_context(self._subscriptions)
-            await opening.enter_async_context(self._batcher)
-            self._opened = opening.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._opened.aclose()
+    async def _open(self) -> None:
+        await self._stack.enter_async_context(self._subscriptions)
+        await self._stack.enter_async_context(self._batcher)
 
     async def now_ms(self) -> int:
-        with as_queue_errors(self._address):
-            seconds, micros = await self._client.time()
-        return int(seconds) * 1000 + int(micros) // 1000
+        return await server_time_ms(self._client, self._address)
 
     async def acquire(self, key: str, quota: Quota) -> Grant | Refusal:
         grant, seen = Grant(key, new_token(), quota), self._changes.count
