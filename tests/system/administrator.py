@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 import aiohttp
 
 from tests.connections import connected
+from tests.eventually import eventually
 from tests.system.api_process import ApiProcess
 
 _MERGE: Final = "application/merge-patch+json"
@@ -134,9 +135,7 @@ class Administrator:
         """
         assert self._session is not None
         await self._session.close()
-        async with asyncio.timeout(40):
-            while connected(self.server.port):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not connected(self.server.port))
 
 
 def path(resource: str, namespace: str, name: str = "") -> str:

@@ -103,13 +103,18 @@ async def test_refused_cut_and_silent_are_told_apart() -> None:
 
 
 async def test_closing_ends_what_is_under_way_and_leaves_no_connection_behind() -> None:
+    arrived = asyncio.Event()
+
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        arrived.set()
         await reader.read()
 
     connections = WorkerConnections(ssl_context=None, token=None)
     async with serving(silent) as worker:
         under_way = asyncio.create_task(connections.get(worker, "/metadata", {}, 20))
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(90):
+            await arrived.wait()
         await connections.aclose()
         async with asyncio.timeout(90):
             with pytest.raises(WorkerUnreachableError):
