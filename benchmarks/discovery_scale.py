@@ -7,7 +7,7 @@ import tempfile
 import time
 
 import discovery
-from benchmarks.processor import percentile, processor_seconds, resident_megabytes
+from benchmarks.process_usage import percentile, processor_seconds, resident_megabytes
 from discovery import InstanceEventStream, InstanceUpdatedEvent, ServiceDiscovery
 
 _WORKERS = 1000

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from benchmarks import go_processor
-from benchmarks.processor import percentile, processor_seconds, resident_megabytes
+from benchmarks.process_usage import percentile, processor_seconds, resident_megabytes
 from dispatcher.broker.message import Request
 from dispatcher.broker.opening import open_broker
 from dispatcher.broker.queue import Queue, QueueRules

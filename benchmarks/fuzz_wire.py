@@ -15,7 +15,7 @@ from typing import Any, cast
 from hpack import Encoder
 
 from benchmarks.fuzz_frames import METHODS, BrokenClient, good, headers
-from benchmarks.processor import resident_megabytes
+from benchmarks.process_usage import resident_megabytes
 from epp.endpoints.endpoint import Endpoint
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings

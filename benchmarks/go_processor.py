@@ -17,7 +17,7 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
-from benchmarks.processor import processor_seconds, resident_megabytes
+from benchmarks.process_usage import processor_seconds, resident_megabytes
 
 AS_SHIPPED = {"poll_interval_ms": 1000, "batch_size": 10}
 AT_ITS_BEST = {"poll_interval_ms": 10, "batch_size": 1000}

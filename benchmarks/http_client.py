@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import aiohttp
 
-from benchmarks.processor import percentile
+from benchmarks.process_usage import percentile
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer
 from epp.wire.certificate import KeyPair, self_signed
 

@@ -15,7 +15,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.processor import percentile
+from benchmarks.process_usage import percentile
 from benchmarks.recorded_api import ENDPOINTS, NAMESPACE, SLICES
 from benchmarks.stalls import Stalls
 from discovery import InstanceEventStream, MetadataClient, SourceDiscovery
@@ -172,7 +172,7 @@ async def _stalls_of_theirs(slices: Any) -> dict[str, float]:
 async def held(server: Recorded, who: str) -> float:
     """MB by which 10,000 pods make a process of their own larger."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.kubernetes_held", who, server.url),
+        *(sys.executable, "-m", "benchmarks.kubernetes_memory", who, server.url),
         stdout=asyncio.subprocess.PIPE,
     )
     printed, _ = await process.communicate()

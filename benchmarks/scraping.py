@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 
 from benchmarks.metrics_pages import page
-from benchmarks.processor import percentile, processor_seconds
+from benchmarks.process_usage import percentile, processor_seconds
 from discovery import Instance, InstanceAddedEvent
 from epp.endpoints.datastore import Datastore
 from epp.scraping.engines import ENGINES

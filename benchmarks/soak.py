@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.processor import resident_megabytes
+from benchmarks.process_usage import resident_megabytes
 from examples.demo.load import Load
 from examples.demo.stage import MODEL, Stage
 

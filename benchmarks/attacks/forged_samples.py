@@ -1,6 +1,6 @@
 """A client's fairness id has Unicode's ends of lines in it, and behind them samples that the dispatcher looks for."""
 
-from benchmarks.attacks.stage.asking import ask, channel
+from benchmarks.attacks.stage.ext_proc_client import ask, channel
 from benchmarks.attacks.stage.figures import Figures
 from benchmarks.attacks.stage.victim import Victim, picker
 from benchmarks.attacks.stage.worker import HONEST, answer, worker

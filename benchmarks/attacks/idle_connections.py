@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from benchmarks.attacks.stage.figures import Figures
-from benchmarks.attacks.stage.pulse import feel
+from benchmarks.attacks.stage.probe import feel
 from benchmarks.attacks.stage.victim import Victim
 
 DESCRIPTORS, CLIENTS = 1024, 1_400

@@ -4,9 +4,9 @@ import contextlib
 
 import grpc.aio
 
-from benchmarks.attacks.stage.asking import ask, channel
+from benchmarks.attacks.stage.ext_proc_client import ask, channel
 from benchmarks.attacks.stage.figures import Figures
-from benchmarks.attacks.stage.pulse import feel, pulse
+from benchmarks.attacks.stage.probe import feel, pulse
 from benchmarks.attacks.stage.victim import picker
 from benchmarks.attacks.stage.worker import HONEST, answer, worker
 from epp.ext_proc.protocol import SUBSET_NAMESPACE

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections import Counter
 
-from benchmarks.attacks.stage.asking import ask, channel
+from benchmarks.attacks.stage.ext_proc_client import ask, channel
 from benchmarks.attacks.stage.figures import Figures
 from benchmarks.attacks.stage.victim import picker
 from benchmarks.attacks.stage.worker import HONEST, answer, worker

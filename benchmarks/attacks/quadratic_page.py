@@ -3,7 +3,7 @@
 import asyncio
 
 from benchmarks.attacks.stage.figures import Figures
-from benchmarks.attacks.stage.pulse import feel
+from benchmarks.attacks.stage.probe import feel
 from benchmarks.attacks.stage.victim import picker
 from benchmarks.attacks.stage.worker import HONEST, answer, worker
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from benchmarks.attacks.stage.asking import ask, channel
+from benchmarks.attacks.stage.ext_proc_client import ask, channel
 from benchmarks.attacks.stage.figures import Figures
 from benchmarks.attacks.stage.victim import Victim, picker
 from benchmarks.attacks.stage.worker import answer, worker

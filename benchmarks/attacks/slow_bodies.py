@@ -4,7 +4,7 @@ import asyncio
 
 from benchmarks.attacks.stage.figures import Figures
 from benchmarks.attacks.stage.mesh import mesh
-from benchmarks.attacks.stage.stalling import stalling
+from benchmarks.attacks.stage.stalled_clients import stalling
 
 SECONDS = 5.0
 MIB = 1024 * 1024

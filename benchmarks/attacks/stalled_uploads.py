@@ -5,8 +5,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.attacks.stage.figures import Figures
-from benchmarks.attacks.stage.pulse import feel
-from benchmarks.attacks.stage.stalling import stalling
+from benchmarks.attacks.stage.probe import feel
+from benchmarks.attacks.stage.stalled_clients import stalling
 from benchmarks.attacks.stage.victim import started
 
 SECONDS = 5.0

@@ -1,8 +1,8 @@
 """A client sends 60 MiB of chat messages of eleven bytes each: five million of them."""
 
-from benchmarks.attacks.stage.asking import ask, channel
+from benchmarks.attacks.stage.ext_proc_client import ask, channel
 from benchmarks.attacks.stage.figures import Figures
-from benchmarks.attacks.stage.pulse import feel, pulse
+from benchmarks.attacks.stage.probe import feel, pulse
 from benchmarks.attacks.stage.victim import picker
 from benchmarks.attacks.stage.worker import HONEST, answer, worker
 

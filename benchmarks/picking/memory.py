@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from benchmarks.picking import pickers
-from benchmarks.picking.load import Load
+from benchmarks.picking.load_generator import Load
 from benchmarks.picking.pickers import Kind
 from benchmarks.picking.rounds import generator
 

@@ -14,7 +14,7 @@ from typing import Final
 import aiohttp
 
 from benchmarks import compiled
-from benchmarks.processor import processor_seconds, resident_megabytes
+from benchmarks.process_usage import processor_seconds, resident_megabytes
 from benchmarks.profiles import GO_DEFAULT, over_endpoints_file
 
 _SELDOM: Final = ("--refresh-metrics-interval=10s", "--metrics-staleness-threshold=1h")
@@ -103,7 +103,7 @@ async def started(
 async def workers(count: int, *, alike: bool = False) -> AsyncIterator[list[int]]:
     """The ports of so many workers; they run where the load does. `alike`: all publish the same numbers."""
     options = (str(count), *["alike"] * alike)
-    program = (sys.executable, "-m", "benchmarks.picking.worker_ports", *options)
+    program = (sys.executable, "-m", "benchmarks.picking.many_workers", *options)
     async with started(program, cores()[0]) as process:
         assert process.stdout is not None
         yield [int(port) for port in (await process.stdout.readline()).split()]

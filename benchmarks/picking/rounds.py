@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from benchmarks.picking.load import Load
+from benchmarks.picking.load_generator import Load
 from benchmarks.picking.pickers import Picker, cores, started
 
 ROUNDS: Final = 7
@@ -96,7 +96,7 @@ class Generator:
 @asynccontextmanager
 async def generator(core: int | None = None) -> AsyncIterator[Generator]:
     """On the load's core unless another is named."""
-    program = (sys.executable, "-m", "benchmarks.picking.load")
+    program = (sys.executable, "-m", "benchmarks.picking.load_generator")
     async with started(program, cores()[0] if core is None else core) as process:
         yield Generator(process)
 

@@ -14,7 +14,7 @@ from typing import Self
 from benchmarks.picking import memory, pickers
 from benchmarks.picking.envoys import behind_envoy
 from benchmarks.picking.figures import KIBIBYTE, MEBIBYTE, Figure, Figures, Work, spread, table, targets
-from benchmarks.picking.load import Load
+from benchmarks.picking.load_generator import Load
 from benchmarks.picking.pickers import Kind, Picker
 from benchmarks.picking.rounds import Generator, compare, generator
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from benchmarks.processor import percentile
+from benchmarks.process_usage import percentile
 
 
 @dataclass(slots=True)

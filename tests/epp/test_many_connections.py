@@ -9,7 +9,7 @@ import pytest
 from grpc import aio
 
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from tests.crowd import LOG, few_descriptors, idle_clients, soft_limit
+from tests.few_descriptors import LOG, few_descriptors, idle_clients, soft_limit
 
 PICKER = (
     *("-m", "epp", "--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"),

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from benchmarks.picking.figures import Figures
-from benchmarks.picking.picture import picture
+from benchmarks.picking.plot import picture
 
 ROOT = Path(__file__).parents[2]
 

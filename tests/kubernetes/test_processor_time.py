@@ -1,7 +1,7 @@
 """Events, lists and memory: at most ten times the figures in benchmarks/README.md."""
 
 from benchmarks.kubernetes_events import burst, held, recorded_api, stalls_of_lists, watching
-from benchmarks.processor import percentile
+from benchmarks.process_usage import percentile
 
 
 async def test_an_event_of_a_slice_of_100_endpoints_costs_little() -> None:

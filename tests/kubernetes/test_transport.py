@@ -26,8 +26,8 @@ from discovery.kubernetes.credentials import (
     TokenFileCredentials,
 )
 from discovery.kubernetes.transport import keepalive_socket
-from tests.connections import connected
 from tests.kubernetes.answering import FAST, Guard, Serve, get, servers
+from tests.open_connections import connected
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import aiohttp
 
 import discovery
-from tests.crowd import LOG, few_descriptors, idle_clients, soft_limit
+from tests.few_descriptors import LOG, few_descriptors, idle_clients, soft_limit
 from tests.registry.model_server import model_server
 
 

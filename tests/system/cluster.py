@@ -19,7 +19,7 @@ from discovery.kubernetes import (
 )
 from tests.kubernetes.fake import objects
 from tests.kubernetes.fake.witness import Witness, witnessing
-from tests.system.administrator import Administrator
+from tests.system.api_client import Administrator
 from tests.system.charts import Object, render, rights
 
 SERVICE: Final = objects.SERVICE

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.administrator import Administrator
+from tests.system.api_client import Administrator
 from tests.system.api_process import ApiProcess
 from tests.system.building import tools
 from tests.system.cluster import Cluster, a_cluster

@@ -9,7 +9,7 @@ from typing import Final
 import aiohttp
 
 from registry import Contract
-from tests.system.administrator import ApiError
+from tests.system.api_client import ApiError
 from tests.system.cluster import Cluster, Pod
 
 _PERIOD: Final = 0.02

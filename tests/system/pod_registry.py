@@ -12,7 +12,7 @@ from registry import Contract, InstanceHandle
 from registry.kubernetes.opening import open_pod
 from registry.registration import Announcement, MembershipRegistry
 from registry.server import ContractServer
-from tests.system.administrator import ApiError
+from tests.system.api_client import ApiError
 from tests.system.cluster import Cluster, Pod
 from tests.system.kubelet import Kubelet, LeavingContract
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.picking.conversation import Conversation, conversation
-from benchmarks.processor import resident_megabytes
+from benchmarks.picking.ext_proc_messages import Conversation, conversation
+from benchmarks.process_usage import resident_megabytes
 from epp.ext_proc.protocol import EXT_PROC
 from epp.wire.http2 import frames
 from epp.wire.http2.frames import ACK, DATA, END_HEADERS, HEADERS, PING, Http2ErrorCode, frame

@@ -10,10 +10,10 @@ import pytest
 from discovery import DiscoveryTimeoutError, SourceDiscovery, WatchState
 from discovery.kubernetes import ClusterTransport, KubernetesSource, ServiceSelection
 from tests.kubernetes.fake.witness import witnessing
-from tests.system.administrator import Administrator
+from tests.system.api_client import Administrator
 from tests.system.api_process import ApiProcess
 from tests.system.cluster import a_cluster
-from tests.system.listening import Listening
+from tests.system.recording_transport import Listening
 from tests.system.second_network import SecondNetwork
 
 

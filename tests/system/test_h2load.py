@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.picking.conversation import conversation
+from benchmarks.picking.ext_proc_messages import conversation
 from epp.ext_proc.protocol import EXT_PROC
 from tests.system.picker_process import picking
 

@@ -12,10 +12,10 @@ import pytest
 from discovery import SourceDiscovery, WatchState
 from discovery.kubernetes import ClusterTransport, KubernetesSource, ServiceSelection, Timings
 from tests.kubernetes.fake.witness import Witness, witnessing
-from tests.system.administrator import Administrator
+from tests.system.api_client import Administrator
 from tests.system.api_process import ApiProcess
 from tests.system.cluster import Cluster, a_cluster
-from tests.system.listening import Listening
+from tests.system.recording_transport import Listening
 
 Eventually: TypeAlias = Callable[..., Awaitable[float]]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from benchmarks.processor import processor_seconds, resident_megabytes
+from benchmarks.process_usage import processor_seconds, resident_megabytes
 
 _DEADLINE = 30.0
 

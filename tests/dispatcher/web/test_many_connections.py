@@ -5,7 +5,7 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.crowd import LOG, few_descriptors, idle_clients, soft_limit
+from tests.few_descriptors import LOG, few_descriptors, idle_clients, soft_limit
 
 MEMORY = """
 broker: memory://

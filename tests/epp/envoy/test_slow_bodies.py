@@ -17,7 +17,7 @@ from epp.envoy.settings import EnvoySettings
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.request.body import MemoryBudget
 from epp.server import PickerServer
-from tests.data_plane import ReadExchange
+from tests.decoded_exchange import ReadExchange
 
 ANY = Address("127.0.0.1", 0)
 SMALL = {"model": "m", "prompt": "x" * 10_000}

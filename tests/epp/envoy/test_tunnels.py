@@ -7,7 +7,7 @@ import pytest
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.request.control_headers import DESTINATION
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
-from tests.data_plane import ReadExchange
+from tests.decoded_exchange import ReadExchange
 
 
 def destination(answer: ProcessingResponse) -> str:

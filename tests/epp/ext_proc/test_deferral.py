@@ -10,7 +10,7 @@ from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
-from tests.data_plane import ReadExchange, read
+from tests.decoded_exchange import ReadExchange, read
 
 NONE_READY = Rejection(503, "no_endpoints", "no endpoint is ready", reason="rejected-no-endpoints")
 

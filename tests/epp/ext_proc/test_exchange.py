@@ -13,7 +13,7 @@ from epp.request.rejection import Rejection
 from epp.request.unreadable import UnreadableError
 from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest, ProcessingResponse
-from tests.data_plane import ReadExchange, read
+from tests.decoded_exchange import ReadExchange, read
 
 NONE_READY = Rejection(503, "no_endpoints", "no endpoint is ready", reason="rejected-no-endpoints")
 

@@ -11,7 +11,7 @@ from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.ext_proc.exchange_state import ExchangeState as State
 from epp.request.rejection import Rejection
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest
-from tests.data_plane import ReadExchange
+from tests.decoded_exchange import ReadExchange
 from tests.epp.ext_proc.test_deferral import Later
 
 ARROWS = {

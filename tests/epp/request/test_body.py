@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.request.body import Body, MemoryBudget
 from epp.request.rejection import Rejection
-from tests.data_plane import ReadExchange, read
+from tests.decoded_exchange import ReadExchange, read
 
 
 def test_a_body_beyond_its_own_limit_holds_nothing() -> None:

@@ -19,7 +19,7 @@ from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director
 from epp.scheduling.waiting import Dequeued, WaitingRequest
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
-from tests.data_plane import ReadExchange, read
+from tests.decoded_exchange import ReadExchange, read
 from tests.epp.endpoints.test_datastore import instance
 from tests.epp.scheduling.fifo import Fifo
 from tests.epp.scheduling.test_director import NOW, load, store_of

@@ -23,7 +23,7 @@ from epp.scheduling.prefix.match import PrefixMatch, prefix_match
 from epp.scheduling.profile_result import Results
 from epp.scheduling.scheduler import Scheduler
 from epp.wire.messages.ext_proc_pb2 import HeaderMutation
-from tests.data_plane import ReadExchange
+from tests.decoded_exchange import ReadExchange
 from tests.epp.prefill_handler import PREFILLER, PrefillHandler, add_worker
 
 NOW = 100.0

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.picking.picture FIGURES PICTURE`: the comparison as an SVG, from what `--figures` wrote."""
+"""`python -m benchmarks.picking.plot FIGURES PICTURE`: the comparison as an SVG, from what `--figures` wrote."""
 
 import sys
 from collections.abc import Iterator

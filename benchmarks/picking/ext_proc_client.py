@@ -10,7 +10,7 @@ from typing import Final
 
 from hpack import Encoder
 
-from benchmarks.picking.conversation import Conversation
+from benchmarks.picking.ext_proc_messages import Conversation
 from benchmarks.picking.tally import Tally
 from epp.ext_proc.protocol import EXT_PROC
 from epp.wire.http2 import frames

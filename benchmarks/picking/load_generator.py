@@ -1,4 +1,4 @@
-"""`python -m benchmarks.picking.load`: one load for each line of JSON on standard input, its summary on standard output.
+"""`python -m benchmarks.picking.load_generator`: one load for each line of JSON on standard input, its summary on standard output.
 
 A line has the fields of `Load`. A process of its own, so that it has a core of its own.
 """
@@ -11,9 +11,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from benchmarks.picking.conversation import conversation
-from benchmarks.picking.posts import PostingClient
-from benchmarks.picking.streams import ProcessingClient
+from benchmarks.picking.ext_proc_client import ProcessingClient
+from benchmarks.picking.ext_proc_messages import conversation
+from benchmarks.picking.http_client import PostingClient
 from benchmarks.picking.tally import Client, Tally
 
 _GRACE = 20.0

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.picking.worker_ports COUNT [alike]`: COUNT workers in one process; prints their ports.
+"""`python -m benchmarks.picking.many_workers COUNT [alike]`: COUNT workers in one process; prints their ports.
 
 They have a metrics page, no metadata, and answer each POST at once. Their KV caches are filled differently, unless
 all are to be alike, as in a pool where nothing runs.

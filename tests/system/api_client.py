@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 
 import aiohttp
 
-from tests.connections import connected
 from tests.eventually import eventually
+from tests.open_connections import connected
 from tests.system.api_process import ApiProcess
 
 _MERGE: Final = "application/merge-patch+json"

@@ -2,7 +2,7 @@
 
 import time
 
-from benchmarks.picking.conversation import PATH, chat, numbered
+from benchmarks.picking.ext_proc_messages import PATH, chat, numbered
 from benchmarks.picking.tally import Tally
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from benchmarks.processor import percentile
+from benchmarks.process_usage import percentile
 
 _PAUSE = 0.02
 PATIENCE = 5.0
