@@ -192,6 +192,7 @@ class InstanceEventStream:
         return self._truth
 
     def _next(self, truth: Truth) -> InstanceEvent | None:
+        # `diff` is lazy and compares with the present set: after a change it begins again, with all ids still dirty
         if self._pending_generation != truth.generation:
             self._pending = diff(
                 self._delivered, truth.instances, truth.known, tuple(self._subscription.dirty)

@@ -78,6 +78,7 @@ def read_document(instance: Instance, headers: Mapping[str, str], body: bytes) -
     """
     verified = verify_identity(instance, headers)
     content_type = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    # `+json`: any type that is encoded as JSON (RFC 6839)
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise _unavailable(instance, f"content type {content_type or '(none)'!r}, expected application/json")
     if len(body) > METADATA_LIMIT:

@@ -48,6 +48,7 @@ class StaticSource:
         self._names = ResolvedNames()
 
     async def run(self, key: ComponentKey, report: Report) -> None:
+        # one thread at most, which cancellation abandons: the file may be on a disk that hangs
         read = partial(
             anyio.to_thread.run_sync, self._read, limiter=anyio.CapacityLimiter(1), abandon_on_cancel=True
         )

@@ -61,7 +61,7 @@ class Column(IntEnum):
     REACHABLE = 6
     PERIOD = 7
     PAGELESS = 8
-    UNSEEN = 9
+    UNREPORTED = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def unknown_numbers(rows: Mapping[WorkerMetric, int]) -> Floats:
     return np.vstack((NO_NUMBERS, further)) if further else NO_NUMBERS
 
 
-LOOKS: Final = 3.0
+STALE_AFTER_SCRAPES: Final = 3.0
 """Looks that may be missed before numbers are stale."""
 
 
@@ -161,12 +161,14 @@ class EndpointPool:
         return self._column(Column.INFLIGHT)
 
     @property
-    def sent(self) -> Floats:
+    def unreported(self) -> Floats:
         """Requests that this picker sent and that no page shows yet: those since the last scrape, though response headers
         may have come; those in flight, beyond what the page says is waiting and running.
         """
-        sent: Floats = np.fmax(self.inflight - self.waiting - self.running, self._column(Column.UNSEEN))
-        return sent
+        unreported: Floats = np.fmax(
+            self.inflight - self.waiting - self.running, self._column(Column.UNREPORTED)
+        )
+        return unreported
 
     @property
     def max_lora(self) -> Floats:
@@ -193,18 +195,18 @@ class EndpointPool:
 
         Without the second half an endpoint would be stale for no other reason than that nobody looked.
         """
-        return self.age <= self._patience(within)
+        return self.age <= self._max_age(within)
 
     def fresh_until(self, within: float, fresh: Mask) -> float:
         """When the first of those that are `fresh(within)` is not any more; inf where none is."""
-        ends = self._column(Column.SCRAPED_AT) + self._patience(within)
+        ends = self._column(Column.SCRAPED_AT) + self._max_age(within)
         return float(ends.min(initial=np.inf, where=fresh))
 
-    def _patience(self, within: float) -> Floats:
-        patience: Floats = np.maximum(within, LOOKS * self._column(Column.PERIOD))
-        return patience
+    def _max_age(self, within: float) -> Floats:
+        max_age: Floats = np.maximum(within, STALE_AFTER_SCRAPES * self._column(Column.PERIOD))
+        return max_age
 
-    def take(self, mask: Mask) -> "EndpointPool":
+    def select(self, mask: Mask) -> "EndpointPool":
         """The pool of those endpoints only; the pool itself when that is all of them."""
         kept = np.flatnonzero(mask)
         if len(kept) == len(self.endpoints):

@@ -25,12 +25,12 @@ class Load:
         return self != _NOTHING
 
     @property
-    def senseless(self) -> str:
+    def problem(self) -> str:
         """What the page says that cannot be so, and what was expected; empty where there is no such thing."""
         built_in = ((WAITING, self.waiting), (RUNNING, self.running), (KV_USAGE, self.kv_usage))
         for metric, value in (*built_in, *self.others.items()):
-            if value is not None and not 0.0 <= value <= metric.most:
-                return f"{metric.name} is {value:g}, expected a number from 0 to {metric.most:.0f}"
+            if value is not None and not 0.0 <= value <= metric.maximum:
+                return f"{metric.name} is {value:g}, expected a number from 0 to {metric.maximum:.0f}"
         return ""
 
 

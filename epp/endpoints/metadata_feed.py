@@ -16,10 +16,10 @@ from epp.endpoints.datastore import Datastore
 logger = logging.getLogger(__name__)
 
 
-async def follow(events: AsyncIterable[InstanceEvent], datastore: Datastore) -> None:
+async def follow_discovery(events: AsyncIterable[InstanceEvent], datastore: Datastore) -> None:
     """Fold events until the stream ends; raises what the stream raises."""
     async for event in events:
-        logger.info("%s", _told(event))
+        logger.info("%s", _describe(event))
         document: Mapping[str, Any] | None = None
         if not isinstance(event, InstanceRemovedEvent):
             try:
@@ -29,7 +29,7 @@ async def follow(events: AsyncIterable[InstanceEvent], datastore: Datastore) -> 
         datastore.apply(event, document)
 
 
-def _told(event: InstanceEvent) -> str:
+def _describe(event: InstanceEvent) -> str:
     """One line for the log."""
     who = f"{event.instance.id} (metadata at {event.instance.authority})"
     match event:

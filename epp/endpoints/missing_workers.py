@@ -10,9 +10,9 @@ from typing import Final
 
 logger = logging.getLogger(__name__)
 
-_LOOK: Final = 1.0
+_CHECK_INTERVAL: Final = 1.0
 """Seconds between two looks, and what somebody new is given to answer."""
-_NAMED: Final = 10
+_MAX_NAMED: Final = 10
 """Warnings of one look; a pool that is cut off must not fill the log."""
 
 
@@ -39,23 +39,23 @@ class MissingWorkers:
     ) -> None:
         self._missing = missing
         self._one, self._others = consequence.value
-        self._waited_for: set[str] = set()
-        self._told: dict[str, str] = {}
+        self._missing_before: set[str] = set()
+        self._warned: dict[str, str] = {}
 
-    async def run(self, pause: float = _LOOK) -> None:
+    async def run(self, interval: float = _CHECK_INTERVAL) -> None:
         """Look again and again, until cancelled. Who is missing at first has been waited for already."""
-        self._waited_for = set(self._missing())
+        self._missing_before = set(self._missing())
         while True:
-            self.look()
-            await asyncio.sleep(pause)
+            self.check()
+            await asyncio.sleep(interval)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Warn of those who were missing at the last look too."""
         missing = self._missing()
-        late = {i: reason for i, reason in missing.items() if i in self._waited_for}
-        new = [i for i in sorted(late) if self._told.get(i) != late[i]]
-        for instance_id in new[:_NAMED]:
+        late = {i: reason for i, reason in missing.items() if i in self._missing_before}
+        new = [i for i in sorted(late) if self._warned.get(i) != late[i]]
+        for instance_id in new[:_MAX_NAMED]:
             logger.warning(self._one, instance_id, late[instance_id])
-        if len(new) > _NAMED:
-            logger.warning(self._others, len(new) - _NAMED)
-        self._told, self._waited_for = late, set(missing)
+        if len(new) > _MAX_NAMED:
+            logger.warning(self._others, len(new) - _MAX_NAMED)
+        self._warned, self._missing_before = late, set(missing)

@@ -15,17 +15,17 @@ OBJECTIVE: Final = ("x-llm-d-inference-objective", "x-gateway-inference-objectiv
 FAIRNESS_ID: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
 """The name in use and its older alias, which counts where the first is absent."""
 
-UNSEEN: Final = (FALLBACK, SERVED, SUBSET)
+DATA_PLANE_ONLY: Final = (FALLBACK, SERVED, SUBSET)
 """What only the data plane and the picker say to each other: of a client not even the picker sees it."""
 _PREFIXES: Final = ("x-llm-d-", "x-gateway-")
 _OTHERS: Final = frozenset(
     {"x-slo-ttft-ms", "x-slo-tpot-ms", "x-prefiller-host-port", "x-encoder-hosts-ports"}
     | {"x-data-parallel-host-port", "x-kv-cache-source-host-port"}
 )
-USUAL: Final = frozenset({*OBJECTIVE, *FAIRNESS_ID})
+CLIENT_HEADERS: Final = frozenset({*OBJECTIVE, *FAIRNESS_ID})
 """Those that clients have a reason to send."""
 
 
-def is_control(name: str) -> bool:
+def is_control_header(name: str) -> bool:
     """Whether a request header of that name, in lower case, is taken off; the destination is overwritten instead."""
     return (name.startswith(_PREFIXES) and name != DESTINATION) or name in _OTHERS

@@ -9,66 +9,66 @@ import msgspec
 from msgspec import Raw, Struct
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-_SHORT: Final = 1024
+_MAX_BLANK: Final = 1024
 """Bytes: a list that is longer is not looked at for being blank."""
 
 
 class Prompt(Protocol):
     """What a request asks, as bytes of its JSON."""
 
-    def head(self, limit: int | None) -> bytes:
+    def prefix(self, limit: int | None) -> bytes:
         """The first `limit` bytes of it, None: all; a chat that goes on begins with the bytes it had before."""
 
-    def context(self) -> bytes:
+    def extra_key(self) -> bytes:
         """What else has to be equal before two equal beginnings can share a cache: model, cache salt, tools."""
 
 
-class Message(Struct):
+class ChatMessage(Struct):
     role: str
     content: Raw = Raw(b"null")
     tool_calls: Raw = Raw(b"")
 
 
-class Content(Struct):
+class ModelBody(Struct):
     """What all APIs share."""
 
     model: str | None = None
     stream: bool | None = None
     cache_salt: Raw = Raw(b"")
 
-    def size(self) -> int:
+    def prompt_size(self) -> int:
         """Bytes of what is asked, as JSON; 0 where it is absent, null or empty."""
         return 0
 
-    def head(self, limit: int | None) -> bytes:
+    def prefix(self, limit: int | None) -> bytes:
         return b""
 
-    def context(self) -> bytes:
-        return b"\0".join((self.name(), self.cache_salt))
+    def extra_key(self) -> bytes:
+        return b"\0".join((self.model_name(), self.cache_salt))
 
-    def name(self) -> bytes:
+    def model_name(self) -> bytes:
         return (self.model or "").encode()
 
 
-class Completion(Content):
+class CompletionBody(ModelBody):
     prompt: Raw = Raw(b"null")
 
-    def size(self) -> int:
-        return _text_or_list(self.prompt, "$.prompt")
+    def prompt_size(self) -> int:
+        return _text_or_list_size(self.prompt, "$.prompt")
 
-    def head(self, limit: int | None) -> bytes:
-        return _text_head(self.prompt, limit)
+    def prefix(self, limit: int | None) -> bytes:
+        return _text_prefix(self.prompt, limit)
 
 
-class Chat(Content):
-    messages: list[Message] | None = None
+class ChatBody(ModelBody):
+    messages: list[ChatMessage] | None = None
     tools: Raw = Raw(b"")
 
-    def size(self) -> int:
+    def prompt_size(self) -> int:
         _check_tools(self.tools)
         return sum([memoryview(message.content).nbytes for message in self.messages or ()])
 
-    def head(self, limit: int | None) -> bytes:
+    def prefix(self, limit: int | None) -> bytes:
         pieces: list[Buffer] = []
         left = sys.maxsize if limit is None else limit
         for message in self.messages or ():
@@ -80,109 +80,109 @@ class Chat(Content):
             pieces += (message.role.encode(), content, message.tool_calls)
         return b"".join(pieces)[:limit]
 
-    def context(self) -> bytes:
+    def extra_key(self) -> bytes:
         # every chat template shows the tools to the model before the messages
-        return b"\0".join((self.name(), self.cache_salt, self.tools))
+        return b"\0".join((self.model_name(), self.cache_salt, self.tools))
 
 
-class LongChat(Content):
+class RawChatBody(ModelBody):
     """A chat of so many messages that to take them apart would hold up all others: the worker reads them."""
 
     messages: Raw = Raw(b"null")
     tools: Raw = Raw(b"")
 
-    def size(self) -> int:
-        return _list(self.messages, "$.messages")
+    def prompt_size(self) -> int:
+        return _list_size(self.messages, "$.messages")
 
-    def head(self, limit: int | None) -> bytes:
+    def prefix(self, limit: int | None) -> bytes:
         view = memoryview(self.messages)[1:-1]  # its closing bracket is where a longer one goes on
         return bytes(view[:limit])
 
-    def context(self) -> bytes:
-        return b"\0".join((self.name(), self.cache_salt, self.tools))
+    def extra_key(self) -> bytes:
+        return b"\0".join((self.model_name(), self.cache_salt, self.tools))
 
 
-class Input(Content):
+class InputBody(ModelBody):
     input: Raw = Raw(b"null")
 
-    def size(self) -> int:
-        return _text_or_list(self.input, "$.input")
+    def prompt_size(self) -> int:
+        return _text_or_list_size(self.input, "$.input")
 
-    def head(self, limit: int | None) -> bytes:
-        return _text_head(self.input, limit)
+    def prefix(self, limit: int | None) -> bytes:
+        return _text_prefix(self.input, limit)
 
 
-class LongResponses(Input):
+class RawResponsesBody(InputBody):
     """A body with so many objects that its tools, too, are left to the worker."""
 
     tools: Raw = Raw(b"")
 
-    def context(self) -> bytes:
-        return b"\0".join((self.name(), self.cache_salt, self.tools))
+    def extra_key(self) -> bytes:
+        return b"\0".join((self.model_name(), self.cache_salt, self.tools))
 
 
-class Responses(LongResponses):
-    def size(self) -> int:
+class ResponsesBody(RawResponsesBody):
+    def prompt_size(self) -> int:
         _check_tools(self.tools)
-        return _text_or_list(self.input, "$.input")
+        return _text_or_list_size(self.input, "$.input")
 
 
 APIS: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
-    "chat/completions": (msgspec.json.Decoder(Chat), "messages"),
-    "chat/completions/render": (msgspec.json.Decoder(Chat), "messages"),
-    "completions": (msgspec.json.Decoder(Completion), "prompt"),
-    "completions/render": (msgspec.json.Decoder(Completion), "prompt"),
-    "embeddings": (msgspec.json.Decoder(Input), "input"),
-    "responses": (msgspec.json.Decoder(Responses), "input"),
+    "chat/completions": (msgspec.json.Decoder(ChatBody), "messages"),
+    "chat/completions/render": (msgspec.json.Decoder(ChatBody), "messages"),
+    "completions": (msgspec.json.Decoder(CompletionBody), "prompt"),
+    "completions/render": (msgspec.json.Decoder(CompletionBody), "prompt"),
+    "embeddings": (msgspec.json.Decoder(InputBody), "input"),
+    "responses": (msgspec.json.Decoder(ResponsesBody), "input"),
 }
 """By the end of the path: how the body is decoded, and the field that must say what is asked."""
-LONG: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
+APIS_WITHOUT_OBJECTS: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
     **APIS,
-    "chat/completions": (msgspec.json.Decoder(LongChat), "messages"),
-    "chat/completions/render": (msgspec.json.Decoder(LongChat), "messages"),
-    "responses": (msgspec.json.Decoder(LongResponses), "input"),
+    "chat/completions": (msgspec.json.Decoder(RawChatBody), "messages"),
+    "chat/completions/render": (msgspec.json.Decoder(RawChatBody), "messages"),
+    "responses": (msgspec.json.Decoder(RawResponsesBody), "input"),
 }
-"""The same for a body that `is_long`."""
-_LONG: Final = 2 * 1024 * 1024
-_MANY: Final = 100_000
+"""The same for a body that `has_many_objects`."""
+_LARGE_BODY: Final = 2 * 1024 * 1024
+_MANY_OBJECTS: Final = 100_000
 """JSON objects: half a microsecond and 60 bytes each."""
 
 
-def is_long(body: Buffer) -> bool:
+def has_many_objects(body: Buffer) -> bool:
     """Whether it may have more than _MANY messages; a body that is smaller than _LONG has few enough."""
-    if len(body) < _LONG:
+    if len(body) < _LARGE_BODY:
         return False
-    return (bytes(body) if isinstance(body, memoryview) else body).count(b"{") > _MANY
+    return (bytes(body) if isinstance(body, memoryview) else body).count(b"{") > _MANY_OBJECTS
 
 
-ONLY_MODEL: Final = frozenset(
+MODEL_ONLY_PATHS: Final = frozenset(
     {"messages", "messages/count_tokens", "images/generations", "conversations", "audio/speech"}
     | {"rerank", "score", "classify", "pooling", "tokenize", "detokenize"}
 )
 """Ends of paths whose bodies name a model, but whose other fields are not ours to judge."""
-CONTENT: Final = msgspec.json.Decoder(Content)
+MODEL_ONLY: Final = msgspec.json.Decoder(ModelBody)
 
 
 def api_of(path: str) -> str | None:
     """The longest end of a path at its slashes that is an API of ours, else that names a model, else None."""
-    return _known_end(path[-_TAIL:])
+    return _known_suffix(path[-_MAX_SUFFIX:])
 
 
-_TAIL: Final = 64
+_MAX_SUFFIX: Final = 64
 """Characters: more than the longest end that is known, so that nobody fills the cache with long paths."""
 
 
 @lru_cache(maxsize=256)
-def _known_end(path: str) -> str | None:
+def _known_suffix(path: str) -> str | None:
     segments = path.split("/")[-3:]
-    ends = ["/".join(segments[i:]) for i in range(len(segments))]
-    for known in (APIS, ONLY_MODEL):
-        if found := next((end for end in ends if end in known), None):
+    suffixes = ["/".join(segments[i:]) for i in range(len(segments))]
+    for known in (APIS, MODEL_ONLY_PATHS):
+        if found := next((suffix for suffix in suffixes if suffix in known), None):
             return found
     return None
 
 
-def _text_or_list(raw: Raw, place: str) -> int:
+def _text_or_list_size(raw: Raw, json_path: str) -> int:
     view = memoryview(raw)
     match bytes(view[:1]):
         case b'"':
@@ -192,21 +192,21 @@ def _text_or_list(raw: Raw, place: str) -> int:
         case b"n":
             return 0
         case _:
-            raise msgspec.ValidationError(f"Expected `str | array` - at `{place}`")
+            raise msgspec.ValidationError(f"Expected `str | array` - at `{json_path}`")
 
 
-def _list(raw: Raw, place: str) -> int:
+def _list_size(raw: Raw, json_path: str) -> int:
     view = memoryview(raw)
     if bytes(view[:1]) == b"n":
         return 0
     if bytes(view[:1]) != b"[":
-        raise msgspec.ValidationError(f"Expected `array | null` - at `{place}`")
+        raise msgspec.ValidationError(f"Expected `array | null` - at `{json_path}`")
     return 0 if _is_blank(view) else view.nbytes
 
 
 def _is_blank(view: memoryview) -> bool:
     """Whether a list has nothing in it."""
-    return view.nbytes < _SHORT and not bytes(view[1:-1]).strip()
+    return view.nbytes < _MAX_BLANK and not bytes(view[1:-1]).strip()
 
 
 class _Tool(Struct):
@@ -222,11 +222,11 @@ def _check_tools(raw: Raw) -> None:
         try:
             _TOOLS.decode(raw)
         except msgspec.ValidationError as error:
-            said, at, place = str(error).partition(" - at `$")
-            raise msgspec.ValidationError(f"{said} - at `$.tools{place if at else '`'}") from None
+            cause, at, json_path = str(error).partition(" - at `$")
+            raise msgspec.ValidationError(f"{cause} - at `$.tools{json_path if at else '`'}") from None
 
 
-def _text_head(raw: Raw, limit: int | None) -> bytes:
+def _text_prefix(raw: Raw, limit: int | None) -> bytes:
     view = memoryview(raw)
     text = view[1:-1] if bytes(view[:1]) == b'"' else view  # its closing quote is where a longer one goes on
     return bytes(text[:limit])

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-LARGEST: Final = 8 * 1024 * 1024
+MAX_BYTES: Final = 8 * 1024 * 1024
 """Bytes of a body that is searched; each takes about ten times as many while it is."""
 
 
-def replaced(body: Buffer) -> bytes | None:
+def replace_lone_surrogates(body: Buffer) -> bytes | None:
     """The body with U+FFFD for each half, as long as before; None where there is none, or it is too large to be searched."""
-    if len(body) > LARGEST:
+    if len(body) > MAX_BYTES:
         return None
     data = bytes(body)
     if b"\\ud" not in data and b"\\uD" not in data:
@@ -25,8 +25,8 @@ def replaced(body: Buffer) -> bytes | None:
     units = np.frombuffer(data.replace(b"\\\\", b"\0\0") + bytes(6), np.uint8)
     at = np.flatnonzero(units[:-6] == ord("\\"))
     at = at[(units[at + 1] == ord("u")) & (units[at + 2] | 0x20 == ord("d"))]
-    third = _digit(units[at + 3])
-    whole = (third >= 8) & (_digit(units[at + 4]) >= 0) & (_digit(units[at + 5]) >= 0)
+    third = _hex_values(units[at + 3])
+    whole = (third >= 8) & (_hex_values(units[at + 4]) >= 0) & (_hex_values(units[at + 5]) >= 0)
     at, low = at[whole], third[whole] >= 12
     # a high half that is followed by a low one at once is a pair
     pairs = np.flatnonzero(~low[:-1] & low[1:] & (at[1:] - at[:-1] == 6))
@@ -35,18 +35,18 @@ def replaced(body: Buffer) -> bytes | None:
     at = at[lone]
     if not len(at):
         return None
-    mended = np.frombuffer(bytearray(data), np.uint8)
+    repaired = np.frombuffer(bytearray(data), np.uint8)
     for offset, letter in enumerate(b"fffd", 2):
-        mended[at + offset] = letter
-    return mended.tobytes()
+        repaired[at + offset] = letter
+    return repaired.tobytes()
 
 
-def _digit(letters: NDArray[np.uint8]) -> NDArray[np.int8]:
+def _hex_values(letters: NDArray[np.uint8]) -> NDArray[np.int8]:
     """The values of hexadecimal digits, -1 of anything else."""
-    values: NDArray[np.int8] = _DIGITS[letters]
+    values: NDArray[np.int8] = _HEX_VALUES[letters]
     return values
 
 
-_DIGITS: Final = np.full(256, -1, np.int8)
+_HEX_VALUES: Final = np.full(256, -1, np.int8)
 for _value, _letter in enumerate(b"0123456789abcdef"):
-    _DIGITS[[_letter, *bytes((_letter,)).upper()]] = _value
+    _HEX_VALUES[[_letter, *bytes((_letter,)).upper()]] = _value

@@ -23,7 +23,7 @@ class Subset:
     def of(cls, destinations: Iterable[str]) -> "Subset":
         """Read `ip`, `ip:port`, `[ip6]:port`; one item may hold several, separated by commas. Raises UnreadableError."""
         members: set[tuple[str, int | None]] = set()
-        left = MOST_DESTINATIONS
+        left = MAX_DESTINATIONS
         for item in destinations:
             left -= item.count(",") + 1
             if left < 0:
@@ -33,7 +33,7 @@ class Subset:
                     members.add((found[1], int(found[2]) if found[2] else None))
                 elif word := word.strip():
                     members.add(
-                        _destination(word, _canonical if len(members) < _READ_AS_ADDRESSES else _literal)
+                        _destination(word, _canonical if len(members) < _MAX_CANONICAL else _as_written)
                     )
         return cls(frozenset(members))
 
@@ -43,12 +43,12 @@ class Subset:
         return (host, port) in self.members or (host, None) in self.members
 
 
-MOST_DESTINATIONS: Final = 16_384
-_READ_AS_ADDRESSES: Final = 2048
+MAX_DESTINATIONS: Final = 16_384
+_MAX_CANONICAL: Final = 2048
 """Of more destinations those that are no plain IPv4 count as they are written: to read an IPv6 address takes 20 µs."""
-_LONGEST_HOST: Final = 255
+_MAX_HOST: Final = 255
 """Characters of a host's name (RFC 1035 2.3.4); nothing is there where one is longer."""
-_LONGEST_ADDRESS: Final = 64
+_MAX_ADDRESS: Final = 64
 """Characters of what can be an IP address, however it is written."""
 _OCTET: Final = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4: Final = re.compile(rf"({_OCTET}(?:\.{_OCTET}){{3}})(?::([0-9]{{1,5}}))?")
@@ -56,7 +56,7 @@ _IPV4: Final = re.compile(rf"({_OCTET}(?:\.{_OCTET}){{3}})(?::([0-9]{{1,5}}))?")
 
 
 def too_many_destinations() -> UnreadableError:
-    return UnreadableError(f"a list of more than {MOST_DESTINATIONS} destinations")
+    return UnreadableError(f"a list of more than {MAX_DESTINATIONS} destinations")
 
 
 def _destination(text: str, host_of: Callable[[str], str]) -> tuple[str, int | None]:
@@ -77,17 +77,17 @@ def _port(rest: str) -> int:
 
 
 def _canonical(address: str) -> str:
-    if len(address) <= _LONGEST_ADDRESS:
-        return _remembered(address)
-    return _literal(address)
+    if len(address) <= _MAX_ADDRESS:
+        return _canonical_cached(address)
+    return _as_written(address)
 
 
-def _literal(host: str) -> str:
-    return host.lower() if len(host) <= _LONGEST_HOST else ""
+def _as_written(host: str) -> str:
+    return host.lower() if len(host) <= _MAX_HOST else ""
 
 
 @lru_cache(maxsize=8192)
-def _remembered(address: str) -> str:
+def _canonical_cached(address: str) -> str:
     """Short ones only: what strangers write is kept."""
     if ":" not in address:
         bare = address.strip("[]")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from epp.endpoints.worker_metrics import BUILT_IN, WORKER_METRICS, WorkerMetric
 
-_LONGEST: Final = 1000
+_MAX_LENGTH: Final = 1000
 """Characters of one series: more than anybody writes."""
 _PREFIX: Final = re.compile(r"\s*+([A-Za-z_:][A-Za-z0-9_:]*+)\s*+(?:\{(.*)\}\s*+)?", re.DOTALL)
 _PAIR: Final = re.compile(r'\s*+([A-Za-z_][A-Za-z0-9_]*+)\s*+=\s*+(?:"([^"]*+)"|([^",{}\s]++))\s*+')
@@ -37,8 +37,8 @@ class Series:
     @classmethod
     def parse(cls, text: str) -> "Series":
         """`name` or `name{label=value,label="value"}`; ValueError when it is neither."""
-        if len(text) > _LONGEST:
-            raise ValueError(f"{text[:40]!r}... is longer than {_LONGEST} characters: not a metric")
+        if len(text) > _MAX_LENGTH:
+            raise ValueError(f"{text[:40]!r}... is longer than {_MAX_LENGTH} characters: not a metric")
         found = _PREFIX.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} is not a metric: expected name or name{{label=value,...}}")
@@ -86,10 +86,10 @@ def _alternatives(text: str) -> tuple[Series, ...]:
 
 def engines_of(metrics: Sequence[WorkerMetric]) -> tuple[Engine, ...]:
     """The model servers that are known, with the series of these metrics."""
-    return tuple([_with(engine, metrics) for engine in _MODEL_SERVERS])
+    return tuple([_with_metrics(engine, metrics) for engine in _MODEL_SERVERS])
 
 
-def _with(engine: Engine, metrics: Sequence[WorkerMetric]) -> Engine:
+def _with_metrics(engine: Engine, metrics: Sequence[WorkerMetric]) -> Engine:
     found = {one: _alternatives(one.series[engine.name]) for one in metrics if engine.name in one.series}
     named: dict[str, Any] = {one.name: found.pop(one) for one in BUILT_IN if one in found}
     return replace(engine, **named, others=found)

@@ -17,11 +17,11 @@ _SAMPLE: Final = re.compile(
     rb'[ \t]*+(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\[^\n])*+")*+)\}[ \t]*+)?'
     rb"([^\s#]++)(?:[ \t]++(-?[0-9]{1,19}+)(?![0-9]))?"
 )
-_SAMPLES: Final = 256
+_MAX_SAMPLES: Final = 256
 """Samples of one series that are looked at: what comes later on a page costs time that picks need."""
-_LINES: Final = 4096
+_MAX_LINES: Final = 4096
 """Lines that begin with a series' name, those of longer names too."""
-_LINE: Final = 64 * 1024
+_MAX_LINE_BYTES: Final = 64 * 1024
 """Bytes of a line behind the name: a longer one says nothing that can be believed."""
 
 
@@ -31,11 +31,11 @@ Page: TypeAlias = bytes | bytearray
 def read_load(page: Page, engine: Engine) -> Load:
     """What the page says in the words of that engine."""
     max_lora, adapters = _lora(page, engine.lora)
-    others = {one: one.rounded(_latest(page, series)) for one, series in engine.others.items()}
+    others = {one: one.clamp(_latest(page, series)) for one, series in engine.others.items()}
     return Load(
-        waiting=WAITING.rounded(_latest(page, engine.waiting)),
-        running=RUNNING.rounded(_latest(page, engine.running)),
-        kv_usage=KV_USAGE.rounded(_latest(page, engine.kv_usage)),
+        waiting=WAITING.clamp(_latest(page, engine.waiting)),
+        running=RUNNING.clamp(_latest(page, engine.running)),
+        kv_usage=KV_USAGE.clamp(_latest(page, engine.kv_usage)),
         max_lora=max_lora,
         adapters=adapters,
         others={one: value for one, value in others.items() if value is not None},
@@ -50,22 +50,22 @@ def read_cache_tokens(page: Page, engine: Engine) -> int | None:
     for series in engine.cache_info:
         for sample in _samples(page, series):
             labels = read_labels(sample.labels)
-            size_said, number_said = (labels.get(name, "") for name in engine.cache_labels)
-            if _COUNT.fullmatch(size_said) and _COUNT.fullmatch(number_said):
-                return _tokens(float(size_said), float(number_said))
+            size_label, number_label = (labels.get(name, "") for name in engine.cache_labels)
+            if _COUNT.fullmatch(size_label) and _COUNT.fullmatch(number_label):
+                return _tokens(float(size_label), float(number_label))
     return None
 
 
 def _tokens(size: float, number: float) -> int | None:
     tokens = size * number
-    return int(tokens) if size >= 1 and 1 <= tokens <= _MOST_TOKENS else None
+    return int(tokens) if size >= 1 and 1 <= tokens <= _MAX_TOKENS else None
 
 
 _COUNT: Final = re.compile("[0-9]{1,12}+")
-_MOST_TOKENS: Final = 1e12
+_MAX_TOKENS: Final = 1e12
 
 
-def detect(page: Page, engines: Sequence[Engine]) -> Engine | None:
+def detect_engine(page: Page, engines: Sequence[Engine]) -> Engine | None:
     """The first engine whose words the page speaks."""
     return next((engine for engine in engines if read_load(page, engine).known), None)
 
@@ -116,40 +116,40 @@ def _samples(page: Page, series: Series) -> list[_Sample]:
     All lines of a metric whose type is declared stand together (text format 0.0.4): what comes after is not read.
     """
     samples: list[_Sample] = []
-    declared: bytes | None = None
-    for looked_at, end in enumerate(_ends(page, series), 1):
-        if looked_at == 1 and (declared := _declared(page, series, end)) in _NO_GAUGE:
+    declared_type: bytes | None = None
+    for index, end in enumerate(_name_ends(page, series), 1):
+        if index == 1 and (declared_type := _declared_type(page, series, end)) in _IGNORED_TYPES:
             break
         stop = page.find(b"\n", end)
-        read = _read(page, end, len(page) if stop < 0 else stop, series.labels)
+        read = _parse_sample(page, end, len(page) if stop < 0 else stop, series.labels)
         if read is not None:
             samples.append(read)
-        if declared is not None and not page.startswith(series.key, stop):
+        if declared_type is not None and not page.startswith(series.key, stop):
             break
-        if looked_at == _SAMPLES:
+        if index == _MAX_SAMPLES:
             break
     return samples
 
 
-def _ends(page: Page, series: Series) -> Iterator[int]:
+def _name_ends(page: Page, series: Series) -> Iterator[int]:
     """Where the name ends on the lines that begin with it and not with a longer one."""
     key = series.key
     at = -1 if page.startswith(series.name_bytes) else page.find(key)
     if at < 0 and not page.startswith(series.name_bytes):
         return
-    for _ in range(_LINES):
+    for _ in range(_MAX_LINES):
         end = at + len(key)
-        if page[end : end + 1] in _ENDS:
+        if page[end : end + 1] in _AFTER_NAME:
             yield end
         at = page.find(key, end)
         if at < 0:
             return
 
 
-_ENDS: Final = (b"{", b" ", b"\t")
+_AFTER_NAME: Final = (b"{", b" ", b"\t")
 
 
-def _declared(page: Page, series: Series, end: int) -> bytes | None:
+def _declared_type(page: Page, series: Series, end: int) -> bytes | None:
     """The type that the page declares for the series whose first sample's name ends there."""
     at = page.rfind(series.declaration, 0, end)
     if at < 0:
@@ -158,15 +158,15 @@ def _declared(page: Page, series: Series, end: int) -> bytes | None:
     return found[0] if found is not None else b""
 
 
-_NO_GAUGE: Final = (b"histogram", b"summary")
+_IGNORED_TYPES: Final = (b"histogram", b"summary")
 _WORD: Final = re.compile(rb"[a-z]*")
 
 
-def _read(page: Page, start: int, stop: int, wanted: Mapping[str, str]) -> _Sample | None:
+def _parse_sample(page: Page, start: int, stop: int, wanted: Mapping[str, str]) -> _Sample | None:
     """What stands behind a name up to the line's end; None where it has other labels than those that are wanted."""
-    found = _SAMPLE.match(page, start, stop) if stop - start <= _LINE else None
+    found = _SAMPLE.match(page, start, stop) if stop - start <= _MAX_LINE_BYTES else None
     if found is None:
-        return None if wanted else _SENSELESS
+        return None if wanted else _INVALID
     inside, number, timestamp = found.groups(b"")
     if wanted:
         labels = read_labels(inside)
@@ -179,4 +179,4 @@ def _read(page: Page, start: int, stop: int, wanted: Mapping[str, str]) -> _Samp
     return _Sample(int(timestamp or 0), value, inside)
 
 
-_SENSELESS: Final = _Sample(0, math.nan, b"")
+_INVALID: Final = _Sample(0, math.nan, b"")

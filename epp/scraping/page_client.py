@@ -38,7 +38,7 @@ class PageClient:
         self, url: URL, buffer: bytearray, *, tls: ssl.SSLContext | None, timeout: float, limit: int
     ) -> None:
         tls_or_default: ssl.SSLContext | bool | None = (tls or True) if url.scheme == "https" else None
-        self._kept = KeptConnection((url.host or "", url.port or 0), buffer, tls=tls_or_default)
+        self._connection = KeptConnection((url.host or "", url.port or 0), buffer, tls=tls_or_default)
         self._timeout = timeout
         self._reader = partial(AnswerReader, limit)
         self._request = _REQUEST.format(url.raw_path_qs, url.host_port_subcomponent).encode("ascii")
@@ -46,12 +46,12 @@ class PageClient:
     async def get(self) -> bytearray:
         """The page; raises PageError when there is none, or not in time."""
         try:
-            until = asyncio.get_running_loop().time() + self._timeout
-            answer = await self._kept.ask(self._request, self._reader, until)
+            deadline = asyncio.get_running_loop().time() + self._timeout
+            answer = await self._connection.ask(self._request, self._reader, deadline)
         except TimeoutError as error:
             raise PageError(f"no whole answer within {self._timeout:g} s") from error
         except (OSError, AnswerError) as error:
-            raise PageError(_in_words(error)) from error
+            raise PageError(_describe(error)) from error
         if answer.status in _NO_PAGE:
             raise NoPageError(f"status {answer.status}")
         if answer.status != 200:
@@ -60,10 +60,10 @@ class PageClient:
 
     def close(self) -> None:
         """Drop the connection; a later `get` makes another one."""
-        self._kept.close()
+        self._connection.close()
 
 
-def _in_words(error: OSError | AnswerError) -> str:
+def _describe(error: OSError | AnswerError) -> str:
     """What the system says of a connection that failed, without its number; TLS and resolvers number otherwise."""
     if isinstance(error, ssl.SSLError | socket.gaierror | AnswerError) or not error.errno:
         return str(error) or type(error).__name__

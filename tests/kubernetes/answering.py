@@ -9,7 +9,7 @@ from aiohttp import web
 
 from discovery.kubernetes import ClusterTransport, Timings
 
-FAST = Timings(header_deadline=0.3, connect=0.3, credentials_deadline=1.0)
+FAST = Timings(header_deadline=0.3, connect_timeout=0.3, credentials_deadline=1.0)
 
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]

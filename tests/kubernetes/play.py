@@ -4,7 +4,7 @@ import json
 import random
 from typing import Any
 
-from discovery.kubernetes.reflector import Get, News, Reflector, Wait
+from discovery.kubernetes.reflector import Get, Reflector, ReflectorEvent, Wait
 from discovery.kubernetes.timings import Timings
 
 JSON = {"Content-Type": "application/json"}
@@ -40,47 +40,47 @@ class Play:
     def __init__(self, **timings: Any) -> None:
         self.now = 0.0
         self.waits: list[float] = []
-        self.heard: list[News] = []
-        self.machine = Reflector("a=b", Timings(uniform=random.Random(7).uniform, **timings))
+        self.heard: list[ReflectorEvent] = []
+        self.reflector = Reflector("a=b", Timings(uniform=random.Random(7).uniform, **timings))
 
     def asked(self) -> dict[str, str]:
         """What it asks next, after all its waiting; the selector goes without saying."""
-        step, started = self.machine.next(self.now), self.now
+        step, started = self.reflector.next_step(self.now), self.now
         while isinstance(step, Wait):
             assert step.until > self.now
             self.now = step.until
-            step = self.machine.next(self.now)
+            step = self.reflector.next_step(self.now)
         self.waits.append(self.now - started)
         assert isinstance(step, Get)
         assert step.params["labelSelector"] == "a=b"
         return {name: value for name, value in step.params.items() if name != "labelSelector"}
 
     def head(self, code: int = 200, headers: dict[str, str] | None = None) -> None:
-        self.machine.opened(code, JSON | (headers or {}), self.now)
+        self.reflector.headers_received(code, JSON | (headers or {}), self.now)
 
-    def answers(self, body: dict[str, Any] | bytes, code: int = 200, **headers: str) -> list[News]:
+    def answers(self, body: dict[str, Any] | bytes, code: int = 200, **headers: str) -> list[ReflectorEvent]:
         self.head(code, {name.replace("_", "-"): value for name, value in headers.items()})
         return self.says(body if isinstance(body, bytes) else json.dumps(body).encode()) + self.ends()
 
-    def says(self, chunk: bytes, after: float = 0.0) -> list[News]:
+    def says(self, chunk: bytes, after: float = 0.0) -> list[ReflectorEvent]:
         self.now += after
-        news = self.machine.received(chunk, self.now)
+        news = self.reflector.data_received(chunk, self.now)
         self.heard += news
         return news
 
-    def ends(self, after: float = 0.0) -> list[News]:
+    def ends(self, after: float = 0.0) -> list[ReflectorEvent]:
         self.now += after
-        news = [] if self.machine.finished else self.machine.ended(self.now)
+        news = [] if self.reflector.finished else self.reflector.eof_received(self.now)
         self.heard += news
         return news
 
-    def breaks(self, after: float = 0.0) -> list[News]:
+    def breaks(self, after: float = 0.0) -> list[ReflectorEvent]:
         self.now += after
-        return self.machine.broke("connection reset", self.now)
+        return self.reflector.request_failed("connection reset", self.now)
 
-    def fails_to_connect(self, after: float = 0.0) -> list[News]:
+    def fails_to_connect(self, after: float = 0.0) -> list[ReflectorEvent]:
         self.now += after
-        return self.machine.broke("connection refused", self.now, unreachable=True)
+        return self.reflector.request_failed("connection refused", self.now, connect_failed=True)
 
     def watching(self, version: int = 5) -> "Play":
         """Listed, and the watch's head is in."""

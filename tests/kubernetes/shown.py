@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from discovery import Candidate, Instance, InstanceStatus, Snapshot
-from discovery.kubernetes.endpointslice import SliceReading
+from discovery.kubernetes.endpointslice import AddressSelection
 from discovery.kubernetes.merge import MergedSet
 from discovery.kubernetes.wire import EndpointSlice, decode_slice
 from discovery.source import component_key
@@ -37,8 +37,10 @@ def a_slice(
     return decode_slice(json.dumps(document | changes).encode())
 
 
-def merged(*slices: EndpointSlice, grace: float = 0.5, reading: SliceReading | None = None) -> MergedSet:
-    found = MergedSet(KEY, reading or SliceReading(), grace)
+def merged(
+    *slices: EndpointSlice, grace: float = 0.5, address_selection: AddressSelection | None = None
+) -> MergedSet:
+    found = MergedSet(KEY, address_selection or AddressSelection(), grace)
     fill(found, slices)
     return found
 

@@ -40,7 +40,7 @@ async def test_row_27_the_token_rotates(
     server: FakeApiServer, cluster: World, token: Path, reread: float
 ) -> None:
     server.api.tokens = {"one"}
-    who = with_token(server, token, replace(LONG_WATCHES, token_reread=reread))
+    who = with_token(server, token, replace(LONG_WATCHES, token_refresh=reread))
     async with watching(cluster, who) as witness:
         _replace(token, "two\n")
         await asyncio.sleep(0.1)

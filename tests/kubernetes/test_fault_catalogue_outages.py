@@ -183,7 +183,7 @@ async def test_row_09_bookmarks_that_dry_up(world: World) -> None:
     world.pods("a", "b")
     frozen: list[bool] = []
     world.api.faults.add(mapped(lambda line: None if frozen else line), on="watch")
-    async with world.witness(watch=(600.0, 600.0)) as witness:
+    async with world.witness(watch_timeout=(600.0, 600.0)) as witness:
         for i in range(5):
             world.log.put("pods", {"metadata": {"name": f"x{i}", "namespace": "elsewhere"}})
             await asyncio.sleep(40)

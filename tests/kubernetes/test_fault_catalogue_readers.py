@@ -64,7 +64,10 @@ async def test_row_40_stopped_for_ten_minutes_costs_one_relist(world: World) -> 
     world.pods("a", "b")
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
-    async with world.discovering(relist=(7200.0, 7200.0)) as discovery, witnessing(discovery) as witness:
+    async with (
+        world.discovering(relist_interval=(7200.0, 7200.0)) as discovery,
+        witnessing(discovery) as witness,
+    ):
         await asyncio.sleep(1)
         world.delete("a")
         world.lose_watches()

@@ -5,15 +5,15 @@ from collections.abc import Callable
 
 import pytest
 
-from discovery.kubernetes.recovery import Lost
-from discovery.kubernetes.reflector import Listed, Put, Wait
+from discovery.kubernetes.recovery import SyncLost
+from discovery.kubernetes.reflector import SlicesListed, SliceUpdated, Wait
 from tests.kubernetes.play import TOO_LARGE, Play, a_list, a_slice, kind, line, status
 
 
 def test_a_broken_stream_is_resumed_after_a_short_pause() -> None:
     """Row 7."""
     play = Play().watching(5)
-    assert play.breaks(30.0) == [Lost("connection reset")]
+    assert play.breaks(30.0) == [SyncLost("connection reset")]
     assert kind(play.asked()) == "watch 5"
     assert 0.4 <= play.waits[-1] <= 0.8
 
@@ -22,7 +22,7 @@ def test_410_in_the_stream_lists_from_the_cache_and_then_consistently() -> None:
     """Row 1, and what `client-go` does when even that is refused."""
     play = Play().watching(5)
     assert play.says(line("ERROR", status(410, "Expired"))) == []
-    assert play.machine.finished
+    assert play.reflector.finished
     assert kind(play.asked()) == "list since 5"
     assert play.waits[-1] == 0
     assert play.answers(status(410, "Expired"), 410) == []
@@ -67,7 +67,7 @@ def test_429_waits_as_long_as_it_is_told() -> None:
     play = Play().watching(5)
     play.ends(60.0)
     play.asked()
-    assert isinstance(play.answers(status(429), 429, Retry_After="5")[0], Lost)
+    assert isinstance(play.answers(status(429), 429, Retry_After="5")[0], SyncLost)
     assert kind(play.asked()) == "watch 5"
     assert 4.99 <= play.waits[-1] <= 6
     play.head()
@@ -94,7 +94,7 @@ def test_what_time_does_not_heal_is_asked_rarely(code: int) -> None:
     play.asked()
     for _ in range(4):
         [lost] = play.answers(status(code, "Forbidden"), code)
-        assert lost == Lost(f"HTTP {code} Forbidden: said {code}", code)
+        assert lost == SyncLost(f"HTTP {code} Forbidden: said {code}", code)
         play.asked()
     assert play.waits[1] <= 0.8
     assert play.waits[2] <= 1.6
@@ -107,11 +107,11 @@ def test_a_server_that_can_be_reached_again_is_asked_at_once_and_may_take_a_mome
         play.fails_to_connect()
         play.asked()
     play.fails_to_connect()
-    step = play.machine.next(play.now)
+    step = play.reflector.next_step(play.now)
     assert isinstance(step, Wait)
-    assert step.knock
+    assert step.probe_connection
     assert step.until - play.now > 10
-    play.machine.reached(play.now)
+    play.reflector.connection_possible(play.now)
     assert kind(play.asked()) == "watch 5"
     assert play.waits[-1] == 0
     for _ in range(3):
@@ -126,19 +126,19 @@ def test_who_knocked_in_vain_waits_until_something_is_answered() -> None:
     """What listens there is no API server, or a proxy is what cannot be reached."""
     play = Play().watching(5)
     play.fails_to_connect()
-    assert isinstance(step := play.machine.next(play.now), Wait)
-    assert step.knock
-    play.machine.reached(play.now)
+    assert isinstance(step := play.reflector.next_step(play.now), Wait)
+    assert step.probe_connection
+    play.reflector.connection_possible(play.now)
     play.asked()
     play.fails_to_connect()
-    assert isinstance(step := play.machine.next(play.now), Wait)
-    assert not step.knock
+    assert isinstance(step := play.reflector.next_step(play.now), Wait)
+    assert not step.probe_connection
     play.asked()
     play.answers(status(503), 503)
     play.asked()
     play.fails_to_connect()
-    assert isinstance(step := play.machine.next(play.now), Wait)
-    assert step.knock
+    assert isinstance(step := play.reflector.next_step(play.now), Wait)
+    assert step.probe_connection
 
 
 def test_after_a_short_absence_the_backoff_goes_on() -> None:
@@ -148,7 +148,7 @@ def test_after_a_short_absence_the_backoff_goes_on() -> None:
         play.breaks()
         play.asked()
     play.fails_to_connect()
-    play.machine.reached(play.now)
+    play.reflector.connection_possible(play.now)
     play.asked()
     play.breaks()
     play.asked()
@@ -158,8 +158,8 @@ def test_after_a_short_absence_the_backoff_goes_on() -> None:
 def test_a_connection_that_breaks_is_no_reason_to_knock() -> None:
     play = Play().watching(5)
     play.breaks()
-    assert isinstance(step := play.machine.next(play.now), Wait)
-    assert not step.knock
+    assert isinstance(step := play.reflector.next_step(play.now), Wait)
+    assert not step.probe_connection
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_a_line_that_cannot_be_read_means_list_again(bad: bytes) -> None:
     """Rows 14 and 16; what came before it counts."""
     play = Play().watching(5)
     put, lost = play.says(line("ADDED", a_slice("x", 6))) + play.says(bad)
-    assert isinstance(put, Put)
-    assert isinstance(lost, Lost)
-    assert play.machine.finished
+    assert isinstance(put, SliceUpdated)
+    assert isinstance(lost, SyncLost)
+    assert play.reflector.finished
     assert kind(play.asked()) == "list since 6"
     assert play.waits[-1] >= 0.4
 
@@ -192,7 +192,7 @@ def test_a_list_that_cannot_be_read_is_no_empty_list(body: bytes) -> None:
     play = Play()
     play.asked()
     [lost] = play.answers(body)
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, SyncLost)
     assert kind(play.asked()) == "list"
 
 
@@ -201,20 +201,20 @@ def test_html_with_status_200_says_what_it_is() -> None:
     play = Play()
     play.asked()
     [lost] = play.answers(b"<html>Sign in</html>", 200, Content_Type="text/html; charset=utf-8")
-    assert isinstance(lost, Lost)
-    assert "text/html where JSON was expected" in lost.reason
+    assert isinstance(lost, SyncLost)
+    assert "text/html, expected JSON" in lost.reason
 
 
 def test_a_refusal_that_never_ends_is_not_waited_for() -> None:
     play = Play().watching(5)
     play.ends(60.0)
     play.asked()
-    assert play.machine.deadline > play.now + 300
+    assert play.reflector.deadline > play.now + 300
     play.head(503)
-    assert play.machine.deadline == play.now + 15
+    assert play.reflector.deadline == play.now + 15
     assert play.says(b"x" * 10_000_000) == []
-    [lost] = play.machine.broke("silence", play.now)
-    assert lost == Lost("HTTP 503", 503)
+    [lost] = play.reflector.request_failed("silence", play.now)
+    assert lost == SyncLost("HTTP 503", 503)
 
 
 def test_ends_at_once_again_and_again() -> None:
@@ -267,12 +267,12 @@ def test_an_older_list_is_not_believed_at_once() -> None:
     play = Play().watching(50)
     play.says(line("ERROR", status(410)))
     assert kind(play.asked()) == "list since 50"
-    assert isinstance(play.answers(a_list(40, "ghost"))[0], Lost)
+    assert isinstance(play.answers(a_list(40, "ghost"))[0], SyncLost)
     assert kind(play.asked()) == "list"
-    assert isinstance(play.answers(a_list(40, "ghost"))[0], Lost)
+    assert isinstance(play.answers(a_list(40, "ghost"))[0], SyncLost)
     assert kind(play.asked()) == "list"
     [listed] = play.answers(a_list(40, "ghost"))
-    assert isinstance(listed, Listed)
+    assert isinstance(listed, SlicesListed)
     assert kind(play.asked()) == "watch 40"
 
 
@@ -284,7 +284,7 @@ def test_a_fresh_list_after_a_stale_one() -> None:
     play.answers(a_list(40))
     play.asked()
     [listed] = play.answers(a_list(51))
-    assert isinstance(listed, Listed)
+    assert isinstance(listed, SlicesListed)
     assert kind(play.asked()) == "watch 51"
 
 
@@ -292,7 +292,7 @@ def test_an_event_from_the_past_is_not_applied() -> None:
     """Row 20: such as a server that replays what is there, and a stream opened in another history."""
     play = Play().watching(50)
     assert play.says(line("ADDED", a_slice("x", 7))) == []
-    assert play.machine.finished
+    assert play.reflector.finished
     assert kind(play.asked()) == "list"
 
 
@@ -308,5 +308,5 @@ def test_a_page_that_fails_starts_the_list_anew(fail: Callable[[Play], object]) 
     fail(play)
     assert kind(play.asked()) == "list"
     [listed] = play.answers(a_list(9, "b"))
-    assert isinstance(listed, Listed)
+    assert isinstance(listed, SlicesListed)
     assert [s.metadata.name for s in listed.slices] == ["b"]

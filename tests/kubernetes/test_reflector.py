@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discovery.kubernetes.reflector import Contact, Deleted, Listed, Put
+from discovery.kubernetes.reflector import SliceDeleted, SlicesListed, SliceUpdated, SyncRestored
 from tests.kubernetes.play import TOO_LARGE, Play, a_list, a_slice, bookmark, kind, line, status
 
 
@@ -14,13 +14,13 @@ def test_list_then_watch() -> None:
     play = Play()
     assert play.asked() == {}
     [listed] = play.answers(a_list(7, "x", "y"))
-    assert isinstance(listed, Listed)
+    assert isinstance(listed, SlicesListed)
     assert [s.metadata.name for s in listed.slices] == ["x", "y"]
     watch = play.asked()
     seconds = int(watch.pop("timeoutSeconds"))
     assert watch == {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": "7"}
     assert 300 <= seconds <= 601
-    assert play.machine.deadline == play.now + seconds + 15
+    assert play.reflector.deadline == play.now + seconds + 15
 
 
 def test_events_are_told_and_advance_the_version() -> None:
@@ -28,9 +28,9 @@ def test_events_are_told_and_advance_the_version() -> None:
     put, changed, gone = play.says(
         line("ADDED", a_slice("x", 6)) + line("MODIFIED", a_slice("x", 7)) + line("DELETED", a_slice("x", 8))
     )
-    assert isinstance(put, Put)
-    assert isinstance(changed, Put)
-    assert gone == Deleted("x")
+    assert isinstance(put, SliceUpdated)
+    assert isinstance(changed, SliceUpdated)
+    assert gone == SliceDeleted("x")
     assert play.says(bookmark(30)) == []
     assert play.ends(60.0) == []
     assert kind(play.asked()) == "watch 30"
@@ -45,7 +45,7 @@ def test_events_do_not_care_how_bytes_are_cut(cuts: list[int]) -> None:
     for cut in [*cuts, len(text)]:
         play.says(text[start : start + cut])
         start += cut
-    assert [type(news) for news in play.heard] == [Listed, Put]
+    assert [type(news) for news in play.heard] == [SlicesListed, SliceUpdated]
     play.ends(60.0)
     assert kind(play.asked()) == "watch 9"
 
@@ -63,7 +63,7 @@ def test_everything_is_listed_again_now_and_then() -> None:
     play = Play().watching(5)
     listed_at = [play.now]
     while len(listed_at) < 10:
-        play.ends(play.machine.deadline - 15 - play.now)
+        play.ends(play.reflector.deadline - 15 - play.now)
         asked = play.asked()
         if "watch" in asked:
             play.head()
@@ -85,7 +85,7 @@ def test_pages_are_followed_when_the_server_makes_them() -> None:
     assert play.answers(a_list(9, "b", rest="t2")) == []
     assert kind(play.asked()) == "page t2"
     [listed] = play.answers(a_list(9, "c"))
-    assert isinstance(listed, Listed)
+    assert isinstance(listed, SlicesListed)
     assert [s.metadata.name for s in listed.slices] == ["a", "b", "c"]
 
 
@@ -94,12 +94,12 @@ def test_contact_is_back_when_a_quiet_stream_lives_on() -> None:
     play.breaks(30.0)
     play.asked()
     play.head()
-    due = play.machine.tick_at
+    due = play.reflector.timer_at
     assert due == play.now + 1.0
-    assert play.machine.tick(play.now + 0.9) == []
-    assert play.machine.tick(due) == [Contact()]
-    assert play.machine.tick_at is None
-    assert play.machine.tick(due + 5) == []
+    assert play.reflector.timer_expired(play.now + 0.9) == []
+    assert play.reflector.timer_expired(due) == [SyncRestored()]
+    assert play.reflector.timer_at is None
+    assert play.reflector.timer_expired(due + 5) == []
 
 
 def test_contact_is_back_with_the_first_bookmark() -> None:
@@ -107,27 +107,27 @@ def test_contact_is_back_with_the_first_bookmark() -> None:
     play.breaks(30.0)
     play.asked()
     play.head()
-    assert play.says(bookmark(6)) == [Contact()]
+    assert play.says(bookmark(6)) == [SyncRestored()]
     assert play.says(bookmark(7)) == []
 
 
 def test_bookmarks_that_stop_coming_are_a_sign() -> None:
-    play = Play(watch=(3600.0, 3600.0), relist=(9000.0, 9000.0)).watching(5)
-    hard = play.machine.deadline
+    play = Play(watch_timeout=(3600.0, 3600.0), relist_interval=(9000.0, 9000.0)).watching(5)
+    hard = play.reflector.deadline
     play.says(bookmark(6), after=60.0)
-    assert play.machine.deadline == hard
+    assert play.reflector.deadline == hard
     play.says(bookmark(7), after=60.0)
-    assert play.machine.deadline == play.now + 150
+    assert play.reflector.deadline == play.now + 150
     play.says(line("ADDED", a_slice("x", 8)), after=100.0)
-    assert play.machine.deadline == play.now + 150
+    assert play.reflector.deadline == play.now + 150
 
 
 def test_two_bookmarks_at_the_end_are_no_interval() -> None:
     """The server sends one or two just before its timeout."""
-    play = Play(watch=(3600.0, 3600.0), relist=(9000.0, 9000.0)).watching(5)
+    play = Play(watch_timeout=(3600.0, 3600.0), relist_interval=(9000.0, 9000.0)).watching(5)
     play.says(bookmark(6), after=60.0)
     play.says(bookmark(7), after=0.001)
-    assert play.machine.deadline == play.now + 75
+    assert play.reflector.deadline == play.now + 75
 
 
 server = st.sampled_from(
@@ -186,7 +186,7 @@ def test_whatever_happens_it_asks_on_and_never_hotly(history: Iterable[str]) -> 
         count += 1
         if "watch" in params:
             assert params["resourceVersion"].isdigit()
-            assert any(isinstance(news, Listed) for news in play.heard)
+            assert any(isinstance(news, SlicesListed) for news in play.heard)
         react(play, what, params, version)
     assert count <= 12 + 4 * play.now
     for _ in range(4):

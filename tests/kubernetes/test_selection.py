@@ -66,16 +66,16 @@ def test_what_a_url_may_say(url: str) -> None:
     [
         ("kubernetes://Prod", "DNS-1123"),
         ("kubernetes://prod/decode", "has a path"),
-        ("kubernetes://prod?services=x", "services means nothing here"),
-        ("kubernetes://?port=a&port=b", "stands twice"),
-        ("kubernetes://?service=x&labels=true", "not by both"),
-        ("kubernetes://?service={pod}", "{pod} means nothing"),
+        ("kubernetes://prod?services=x", "unknown parameter services"),
+        ("kubernetes://?port=a&port=b", "appears twice"),
+        ("kubernetes://?service=x&labels=true", "exclude each other"),
+        ("kubernetes://?service={pod}", "{pod} is unknown"),
         ("kubernetes://?labels=yes", "expected true or false"),
         ("kubernetes://?grace=soon", "expected seconds from 0 to 60"),
         ("kubernetes://?grace=-1", "expected seconds from 0 to 60"),
         ("kubernetes://?grace=nan", "expected seconds from 0 to 60"),
-        ("kubernetes://?server=127.0.0.1:8001", "no URL"),
-        ("kubernetes://?server=http://a:1&context=b", "takes no credentials"),
+        ("kubernetes://?server=127.0.0.1:8001", "is not a URL"),
+        ("kubernetes://?server=http://a:1&context=b", "uses no credentials"),
     ],
 )
 def test_what_a_url_may_not_say(url: str, reason: str) -> None:

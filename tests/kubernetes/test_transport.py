@@ -59,12 +59,12 @@ async def test_whether_a_connection_can_be_made(serve: Serve) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         nobody = f"http://127.0.0.1:{probe.getsockname()[1]}"
     there, absent = ClusterTransport(Cluster(served)), ClusterTransport(Cluster(nobody))
-    assert await there.reachable()
-    assert not await absent.reachable()
-    assert not await ClusterTransport(Cluster(served, proxy=nobody)).reachable()
+    assert await there.can_connect()
+    assert not await absent.can_connect()
+    assert not await ClusterTransport(Cluster(served, proxy=nobody)).can_connect()
     with pytest.raises(TransportError) as refused:
         await get(absent)
-    assert refused.value.unreachable
+    assert refused.value.connect_failed
     await absent.aclose()
 
 
@@ -77,7 +77,7 @@ async def test_a_server_that_hangs_up_was_reached(serve: Serve) -> None:
     transport = ClusterTransport(Cluster(await serve(hang_up)))
     with pytest.raises(TransportError) as broken:
         await get(transport)
-    assert not broken.value.unreachable
+    assert not broken.value.connect_failed
     await transport.aclose()
 
 
@@ -120,7 +120,9 @@ async def test_more_watches_than_a_pool_would_hold(serve: Serve) -> None:
             await release.wait()
         return web.Response()
 
-    transport = ClusterTransport(Cluster(await serve(hold)), Timings(connect=30.0, header_deadline=60.0))
+    transport = ClusterTransport(
+        Cluster(await serve(hold)), Timings(connect_timeout=30.0, header_deadline=60.0)
+    )
     watches = [asyncio.create_task(get(transport, watch="true")) for _ in range(120)]
     async with asyncio.timeout(90):
         assert (await get(transport))[0] == 200

@@ -12,7 +12,7 @@ from tests.kubernetes.fake.witness import Witness
 from tests.system.charts import render, rights
 from tests.system.cluster import Cluster, write
 
-QUICK = Timings(backoff=(0.05, 0.5), watch=(1.0, 1.0), token_reread=0.2, short_watch=0.2)
+QUICK = Timings(backoff=(0.05, 0.5), watch_timeout=(1.0, 1.0), token_refresh=0.2, short_watch=0.2)
 """A new watch every second, which shows its token."""
 
 
@@ -55,7 +55,7 @@ async def test_a_token_that_rotates_in_time_is_no_gap(
         await eventually(lambda: witness.names == {"a", "b"}, within=10)
         await cluster.install(rights(render("frontend", {}, "second", cluster.namespace)))
         assert token.read_text() != first
-        await asyncio.sleep(2 * QUICK.token_reread + QUICK.watch[1])  # it is read by its age
+        await asyncio.sleep(2 * QUICK.token_refresh + QUICK.watch_timeout[1])  # it is read by its age
         await revoke(cluster, "frontend", first)
         await cluster.pod("c")
         await eventually(lambda: witness.names == {"a", "b", "c"}, within=10)

@@ -31,7 +31,9 @@ async def test_no_such_service(cluster: Cluster) -> None:
 
 async def test_a_service_without_a_selector(cluster: Cluster) -> None:
     await cluster.service(selector={})
-    assert (await reasons(cluster))[SERVICE] == "the Service has no selector: nobody fills its EndpointSlices"
+    assert (await reasons(cluster))[
+        SERVICE
+    ] == "the Service has no selector: the controller makes no EndpointSlices for it"
 
 
 async def test_a_service_that_selects_nothing(cluster: Cluster) -> None:

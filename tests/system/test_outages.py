@@ -93,7 +93,9 @@ async def test_a_version_that_was_compacted_while_we_were_away(
     tmp_path: Path, eventually: Eventually
 ) -> None:
     """Without its cache the server knows no more than etcd, which forgets within six seconds here."""
-    timings = Timings(watch=(2.0, 2.0), rewatch=12.0, short_watch=0.5, uniform=lambda low, high: high)
+    timings = Timings(
+        watch_timeout=(2.0, 2.0), rewatch_delay=12.0, short_watch=0.5, uniform=lambda low, high: high
+    )
     arguments = ("--watch-cache=false", "--etcd-compaction-interval=2s")
     async with a_server(tmp_path, *arguments) as cluster:
         transport = Listening(ClusterTransport(await cluster.connect(timings), timings))

@@ -22,7 +22,7 @@ from discovery.kubernetes import (
     ServiceSelection,
     Timings,
 )
-from discovery.kubernetes.refusal import GET_SERVICES, LIST_PODS, LIST_SLICES, Right
+from discovery.kubernetes.refusal import GET_SERVICES, LIST_PODS, LIST_SLICES, PolicyRule
 from registry import Contract, InstanceHandle
 from registry.kubernetes.membership import KubernetesMembership, ServiceCheck
 from registry.kubernetes.pod_service import LIST_SERVICES
@@ -57,8 +57,8 @@ async def explained(cluster: Cluster, selection: Selection | None = None) -> Exp
         return await discovery.explain("dynamo", "decode")
 
 
-def rule_in(text: str, right: Right, cluster: Cluster) -> bool:
-    return right.rule() in text and f"in a Role of the namespace {cluster.namespace}" in text
+def rule_in(text: str, right: PolicyRule, cluster: Cluster) -> bool:
+    return right.manifest() in text and f"in a Role of the namespace {cluster.namespace}" in text
 
 
 async def test_the_frontends_role_is_enough_to_watch_and_no_more(cluster: Cluster) -> None:
@@ -112,7 +112,7 @@ async def test_without_the_right_to_watch_the_set_stands_and_the_health_says_why
     ],
 )
 async def test_explain_says_which_rule_it_lacks(
-    cluster: Cluster, missing: str, candidate: str, right: Right, selection: Selection
+    cluster: Cluster, missing: str, candidate: str, right: PolicyRule, selection: Selection
 ) -> None:
     await install(cluster, "frontend", {"explain": True}, missing)
     await cluster.service(labels=LABELS)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final
 
-_MANY: Final = 8
+_MERGE_FROM: Final = 8
 """Runs in one prompt from which on they are joined."""
 
 
@@ -35,7 +35,7 @@ class _Run:
         self.lengths = lengths
         self.length = sum(lengths[start : start + len(blocks)])
 
-    def shared(self, chain: Sequence[int]) -> int:
+    def common_blocks(self, chain: Sequence[int]) -> int:
         """How many of its blocks are the chain's too, which the first is; where two are equal, so is all before them."""
         blocks, start = self.blocks, self.start
         size = min(len(blocks), len(chain) - start)
@@ -50,47 +50,47 @@ class _Run:
                 high = middle
         return low
 
-    def surplus(self, count: int, length: float) -> int:
+    def count_surplus(self, count: int, length: float) -> int:
         """How many from its end on are at least so many and so long; all of them where it has no more."""
         blocks = len(self.blocks)
         if length >= self.length:
             return blocks
-        count, place = min(max(count, 0), blocks), self.start + blocks
-        length -= sum(self.lengths[place - count : place])
+        count, end = min(max(count, 0), blocks), self.start + blocks
+        length -= sum(self.lengths[end - count : end])
         while length > 0:
             count += 1
-            length -= self.lengths[place - count]
+            length -= self.lengths[end - count]
         return count
 
-    def drop(self, count: int) -> tuple[list[int], int]:
+    def truncate(self, count: int) -> tuple[list[int], int]:
         """Its last blocks, and how long they were."""
-        stays, place = len(self.blocks) - count, self.start + len(self.blocks)
-        went, length = self.blocks[stays:], sum(self.lengths[place - count : place])
+        stays, end = len(self.blocks) - count, self.start + len(self.blocks)
+        removed, length = self.blocks[stays:], sum(self.lengths[end - count : end])
         del self.blocks[stays:]
         self.length -= length
-        return went, length
+        return removed, length
 
 
 class Holdings:
     """The blocks of one endpoint: `count` of them, `length` is that of all; `bit` stands for the endpoint in masks.
 
-    `born`: a claim with a smaller number is one on what was forgotten.
+    `created_at`: a claim with a smaller number is one on what was forgotten.
     """
 
-    __slots__ = ("_order", "_runs", "bit", "born", "count", "length", "slot")
+    __slots__ = ("_lru", "_runs", "bit", "count", "created_at", "length", "slot")
 
-    def __init__(self, slot: int, born: int = 0) -> None:
+    def __init__(self, slot: int, created_at: int = 0) -> None:
         self.slot = slot
-        self.born = born
+        self.created_at = created_at
         self.bit = 1 << slot
         self.count = 0
         self.length = 0
         self._runs: dict[int, _Run] = {}
         """By their first block."""
-        self._order: OrderedDict[_Run, None] = OrderedDict()
+        self._lru: OrderedDict[_Run, None] = OrderedDict()
         """The one that goes next first."""
 
-    def use(self, chain: Sequence[int], lengths: Sequence[int], claim: int | None = None) -> Sequence[int]:
+    def add(self, chain: Sequence[int], lengths: Sequence[int], claim: int | None = None) -> Sequence[int]:
         """It holds this chain from now on, whose blocks become the youngest; returns those that are new.
 
         `claim`: a number for the request, until `withdraw` takes it back or a use without one makes it good.
@@ -98,9 +98,9 @@ class Holdings:
         used: list[_Run] = []
         known, size = 0, len(chain)
         while known < size and (run := self._runs.get(chain[known])) is not None:
-            shared = run.shared(chain)
+            shared = run.common_blocks(chain)
             if shared < len(run.blocks):
-                run = self._cut(run, shared)
+                run = self._split(run, shared)
             used.append(run)
             if run.claims is not None:
                 if claim is None:
@@ -111,16 +111,16 @@ class Holdings:
         new = list(chain[known:])
         if new:
             run = self._runs[new[0]] = _Run(new, known, lengths, None if claim is None else {claim})
-            self._order[run] = None
+            self._lru[run] = None
             self.count += size - known
             self.length += run.length
-        if len(used) > _MANY and used[-1].claims is None:  # those before it are held for good too
-            used = [self._joined(used)]
+        if len(used) > _MERGE_FROM and used[-1].claims is None:  # those before it are held for good too
+            used = [self._merge(used)]
         for run in reversed(used):
-            self._order.move_to_end(run)
+            self._lru.move_to_end(run)
         return new
 
-    def keep(self, chain: Sequence[int], claim: int) -> bool:
+    def confirm(self, chain: Sequence[int], claim: int) -> bool:
         """The request that claimed this chain was served; False: part of it has gone since, and is to be used again."""
         known, size, last = 0, len(chain), 0
         while known < size and (run := self._runs.get(chain[known])) is not None:
@@ -134,7 +134,7 @@ class Holdings:
 
     def withdraw(self, chain: Sequence[int], claim: int) -> Sequence[int]:
         """The request that claimed this chain failed; returns the blocks that went, because nobody else uses them."""
-        gone: list[int] = []
+        removed_blocks: list[int] = []
         known, size = 0, len(chain)
         while known < size and (run := self._runs.get(chain[known])) is not None:
             known += len(run.blocks)
@@ -142,40 +142,40 @@ class Holdings:
                 continue
             run.claims.remove(claim)
             if not run.claims:
-                del self._order[run], self._runs[run.blocks[0]]
+                del self._lru[run], self._runs[run.blocks[0]]
                 self.count -= len(run.blocks)
                 self.length -= run.length
-                gone += run.blocks
-        return gone
+                removed_blocks += run.blocks
+        return removed_blocks
 
-    def shrink(self, count: int, length: float = inf) -> Sequence[int]:
+    def evict(self, count: int, length: float = inf) -> Sequence[int]:
         """Until there are no more than `count`, and they are no longer than `length`; returns those that went."""
-        gone: list[int] = []
+        removed_blocks: list[int] = []
         while self.count > count or self.length > length:
-            run = next(iter(self._order))
-            surplus = run.surplus(self.count - count, self.length - length)
+            run = next(iter(self._lru))
+            surplus = run.count_surplus(self.count - count, self.length - length)
             if surplus == len(run.blocks):
-                del self._order[run], self._runs[run.blocks[0]]
-                went, short = run.blocks, run.length
+                del self._lru[run], self._runs[run.blocks[0]]
+                removed, removed_length = run.blocks, run.length
             else:
-                went, short = run.drop(surplus)
-            self.count -= len(went)
-            self.length -= short
-            gone += went
-        return gone
+                removed, removed_length = run.truncate(surplus)
+            self.count -= len(removed)
+            self.length -= removed_length
+            removed_blocks += removed
+        return removed_blocks
 
-    def _joined(self, runs: Sequence[_Run]) -> _Run:
+    def _merge(self, runs: Sequence[_Run]) -> _Run:
         """One in place of those that follow each other and are used together now, so that the next use has fewer to go over."""
         blocks, lengths = list[int](), list[int]()
         for run in runs:
-            del self._order[run], self._runs[run.blocks[0]]
+            del self._lru[run], self._runs[run.blocks[0]]
             blocks += run.blocks
             lengths += run.lengths[run.start : run.start + len(run.blocks)]
-        joined = self._runs[blocks[0]] = _Run(blocks, 0, lengths, None)
-        self._order[joined] = None
-        return joined
+        merged = self._runs[blocks[0]] = _Run(blocks, 0, lengths, None)
+        self._lru[merged] = None
+        return merged
 
-    def _cut(self, run: _Run, size: int) -> _Run:
+    def _split(self, run: _Run, size: int) -> _Run:
         """Its first `size` blocks as a run of their own; the rest keeps its place in the order."""
         claims = None if run.claims is None else set(run.claims)
         head = _Run(run.blocks[:size], run.start, run.lengths, claims)
@@ -184,5 +184,5 @@ class Holdings:
         run.length -= head.length
         self._runs[head.blocks[0]] = head
         self._runs[run.blocks[0]] = run
-        self._order[head] = None
+        self._lru[head] = None
         return head

@@ -23,7 +23,8 @@ def prefix_match(request: InferenceRequest, endpoint: Endpoint) -> PrefixMatch |
     """
     matches = [
         PrefixMatch(
-            chain.held(producer.index.held(chain.blocks, endpoint.key)) * chain.unit, chain.units * chain.unit
+            chain.units_in(producer.index.held(chain.hashes, endpoint.key)) * chain.unit_tokens,
+            chain.units * chain.unit_tokens,
         )
         for producer, chain in request.prefixes.items()
         if isinstance(producer, PrefixCacheProducer)

@@ -18,7 +18,7 @@ from epp.scheduling.prefix.blocks import BlockEnds
 from epp.scheduling.prefix.index import Key, PrefixIndex
 
 PRODUCER: Final = "approx-prefix-cache-producer"
-LEAST_BLOCK: Final = 64
+MIN_BLOCK_TOKENS: Final = 64
 """Tokens in a block that a configuration can ask for: smaller ones cost more than they tell."""
 _TOKEN_BYTES: Final = 4
 
@@ -36,7 +36,7 @@ class PrefixCacheProducer:
     BlockEnds. `seed` makes the hashes those of this picker, so that nobody can prepare prompts that collide.
     """
 
-    block_tokens: int = LEAST_BLOCK
+    block_tokens: int = MIN_BLOCK_TOKENS
     max_tokens: int = 0
     max_blocks: int = 0
     capacity: int = 7812
@@ -44,37 +44,39 @@ class PrefixCacheProducer:
     grain: int = 16
     seed: int = 0
     index: PrefixIndex = field(default_factory=PrefixIndex, repr=False)
-    _cuts: BlockEnds = field(init=False, repr=False)
-    _size: int = field(init=False, repr=False)
+    _block_ends: BlockEnds = field(init=False, repr=False)
+    _block_bytes: int = field(init=False, repr=False)
     """Bytes of the shortest block."""
-    _most_bytes: int | None = field(init=False, repr=False)
+    _max_bytes: int | None = field(init=False, repr=False)
     """Of a prompt, from its beginning on; None: all."""
-    _sizes: dict[Key, int] = field(init=False, repr=False, default_factory=dict)
+    _capacities: dict[Key, int] = field(init=False, repr=False, default_factory=dict)
     """Blocks by endpoint, of those that said so."""
 
     def __post_init__(self) -> None:
         size = self.block_tokens * _TOKEN_BYTES
-        most = max(self.max_tokens // self.block_tokens, 1) if self.max_tokens else self.max_blocks
-        object.__setattr__(self, "_cuts", BlockEnds(self.grain))
-        object.__setattr__(self, "_size", size)
-        object.__setattr__(self, "_most_bytes", most * size if most else None)
+        max_blocks = max(self.max_tokens // self.block_tokens, 1) if self.max_tokens else self.max_blocks
+        object.__setattr__(self, "_block_ends", BlockEnds(self.grain))
+        object.__setattr__(self, "_block_bytes", size)
+        object.__setattr__(self, "_max_bytes", max_blocks * size if max_blocks else None)
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         """Name the blocks of its prompt, the last one may be short; prompts of different models share none."""
         if request.prompt is None:
             return
-        size = self._size
-        text = request.prompt.head(self._most_bytes)
+        size = self._block_bytes
+        text = request.prompt.prefix(self._max_bytes)
         units = (len(text) + size - 1) // size
-        cuts = self._cuts
-        count = cuts.count(units)
+        block_ends = self._block_ends
+        count = block_ends.count(units)
         digest = xxh3_64_intdigest
-        block, start, blocks = digest(request.prompt.context(), self.seed), 0, []
-        for end in cuts.ends[:count]:
+        block, start, blocks = digest(request.prompt.extra_key(), self.seed), 0, []
+        for end in block_ends.ends[:count]:
             block = digest(text[start : end * size], block)
             blocks.append(block)
             start = end * size
-        request.prefixes[self] = PrefixChain(blocks, self.block_tokens, units, cuts.ends, cuts.lengths)
+        request.prefixes[self] = PrefixChain(
+            blocks, self.block_tokens, units, block_ends.ends, block_ends.lengths
+        )
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """The workers will have the prompt in their caches, unless the request fails."""
@@ -85,8 +87,8 @@ class PrefixCacheProducer:
         for endpoint in endpoints:
             key = endpoint.key
             if key not in claims:
-                capacity = self._sizes.get(key, self.capacity)
-                claims[key] = self.index.claim(prefix.blocks, key, capacity, prefix.lengths)
+                capacity = self._capacities.get(key, self.capacity)
+                claims[key] = self.index.claim(prefix.hashes, key, capacity, prefix.lengths)
 
     def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """The workers have the prompt in their caches from now on."""
@@ -96,11 +98,11 @@ class PrefixCacheProducer:
         claims = prefix.claims
         for endpoint in endpoints:
             key = endpoint.key
-            capacity, claim = self._sizes.get(key, self.capacity), claims.pop(key, None)
+            capacity, claim = self._capacities.get(key, self.capacity), claims.pop(key, None)
             if claim is None:
-                self.index.record(prefix.blocks, key, capacity, prefix.lengths)
+                self.index.record(prefix.hashes, key, capacity, prefix.lengths)
             else:
-                self.index.confirm(prefix.blocks, key, claim, capacity, prefix.lengths)
+                self.index.confirm(prefix.hashes, key, claim, capacity, prefix.lengths)
         if claims:
             self.failed(request)
 
@@ -110,13 +112,13 @@ class PrefixCacheProducer:
         if prefix is None:
             return
         for key, claim in prefix.claims.items():
-            self.index.withdraw(prefix.blocks, key, claim)
+            self.index.withdraw(prefix.hashes, key, claim)
         prefix.claims.clear()
 
     def sized(self, endpoint: Endpoint, tokens: int) -> None:
         """Believe no more of it than it has room for."""
         if self.auto_tune:
-            self._sizes[endpoint.key] = tokens // self.block_tokens
+            self._capacities[endpoint.key] = tokens // self.block_tokens
 
     def forget(self, endpoint: Endpoint) -> None:
         """Its cache is gone."""
@@ -126,8 +128,8 @@ class PrefixCacheProducer:
         """These are there; of those that are not, only as much is kept as is worth it."""
         present = [endpoint.key for endpoint in endpoints]
         self.index.retain(present)
-        for key in self._sizes.keys() - present:
-            del self._sizes[key]
+        for key in self._capacities.keys() - present:
+            del self._capacities[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,18 +150,18 @@ class PrefixCacheScorer:
         prefix = request.prefixes.get(self.producer)
         if prefix is None:
             return {}
-        matched = self.producer.index.match(prefix.blocks, pool.endpoints)
+        matched = self.producer.index.match(prefix.hashes, pool.endpoints)
         if isinstance(matched, dict):
-            return {row: self._worth(prefix.held(count), prefix) for row, count in matched.items()}
-        units = np.array([0, *prefix.ends[: len(prefix.blocks)]])
+            return {row: self._score(prefix.units_in(count), prefix) for row, count in matched.items()}
+        units = np.array([0, *prefix.ends[: len(prefix.hashes)]])
         units[-1] = prefix.units
-        worth: Floats = self._worth(units, prefix)[matched]
-        return worth
+        scores: Floats = self._score(units, prefix)[matched]
+        return scores
 
-    def _worth(self, units: Any, prefix: PrefixChain) -> Any:
+    def _score(self, units: Any, prefix: PrefixChain) -> Any:
         """Of a number of units, or of a column of them."""
         share = units / prefix.units
         if not self.length_weight:
             return share
-        length = np.minimum(units * prefix.unit / self.length_scale, 1.0)
+        length = np.minimum(units * prefix.unit_tokens / self.length_scale, 1.0)
         return self.length_weight * length**2 + (1.0 - self.length_weight) * share

@@ -34,7 +34,7 @@ class MemoryTransport:
         now = asyncio.get_running_loop().time()
         self.attempts.append(now)
         if self.down is not None:
-            raise TransportError(self.down, unreachable=True)
+            raise TransportError(self.down, connect_failed=True)
         call = Call("GET", path, dict(params), {"Accept-Encoding": "identity"}, at=now)
         try:
             async with asyncio.timeout(self._deadline):
@@ -44,7 +44,7 @@ class MemoryTransport:
         async with aclosing(answer.body) as body:
             yield Response(answer.status, CIMultiDict(answer.headers), self._chunks(body))
 
-    async def reachable(self) -> bool:
+    async def can_connect(self) -> bool:
         return self.down is None
 
     async def aclose(self) -> None:

@@ -13,17 +13,17 @@ from tests.kubernetes.fake.world import World, within
 
 FAST: Final = Timings(
     backoff=(0.01, 0.2),
-    watch=(1.0, 1.0),
+    watch_timeout=(1.0, 1.0),
     watch_slack=0.3,
     list_deadline=5.0,
     short_watch=0.05,
-    rewatch=0.01,
-    connect=0.3,
+    rewatch_delay=0.01,
+    connect_timeout=0.3,
     header_deadline=0.4,
-    token_reread=0.05,
+    token_refresh=0.05,
     credentials_deadline=0.5,
 )
-LONG_WATCHES: Final = replace(FAST, watch=(300.0, 300.0))
+LONG_WATCHES: Final = replace(FAST, watch_timeout=(300.0, 300.0))
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from yarl import URL
 import discovery
 import registry
 from discovery.memory import named_store
-from registry.sidecar.model_server import DocumentFile
+from registry.sidecar.model_server import MetadataFile
 from registry.sidecar.sidecar import FollowedServer, Sidecar
 from tests.registry.model_server import VLLM, ModelServer, model_server
 
@@ -38,7 +38,7 @@ async def following(
         registry.open("memory://sidecar").register_instance("dynamo", "vllm") as handle,
         aiohttp.ClientSession() as session,
     ):
-        sidecar = Sidecar(followed, handle, session, DocumentFile(file) if file else None)
+        sidecar = Sidecar(followed, handle, session, MetadataFile(file) if file else None)
         task = asyncio.create_task(sidecar.follow())
         try:
             yield sidecar, handle.instance
@@ -108,7 +108,7 @@ async def test_a_file_that_changed_is_said_once_with_what_changed(
         (tmp_path / "new").replace(file)
         await eventually(lambda: seen.instances[instance.id].revision != first)
     said = [record.getMessage() for record in caplog.records if "metadata.json" in record.getMessage()]
-    assert said == [f"{file} was read again; it changed in mdc"]
+    assert said == [f"{file} was read again; changed fields: mdc"]
 
 
 async def test_follows_the_servers_health(

@@ -1,4 +1,4 @@
-"""What `explain` asks beyond slices: is there a Service, whom does it select, what ails the pods."""
+"""Answers `explain`: whether the Service exists, which pods it selects, and why a pod is no instance."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -6,14 +6,14 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from discovery.kubernetes.objects import Pod, PodList, Service, ServiceList, pod_trouble
+from discovery.kubernetes.objects import Pod, PodList, Service, ServiceList, pod_problem
 from discovery.kubernetes.refusal import (
     GET_SERVICES,
     LIST_PODS,
     LIST_SLICES,
-    Right,
+    PolicyRule,
     explain_refusal,
-    read_refusal,
+    parse_refusal,
 )
 from discovery.kubernetes.selection import LabelSelection, Selection
 from discovery.kubernetes.transport import ApiTransport, TransportError
@@ -21,7 +21,7 @@ from discovery.kubernetes.wire import EndpointSliceList, decode_status
 from discovery.source import Candidate, ComponentKey, component_key
 
 SLICES: Final = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
-_UNLISTED: Final = (
+_IN_NO_SLICE: Final = (
     "it is ready and in no EndpointSlice: does the EndpointSlice controller run, does its node exist?"
 )
 _DEADLINE: Final = 10.0
@@ -30,16 +30,16 @@ _BODY_LIMIT: Final = 64 * 1024 * 1024
 T = TypeVar("T")
 
 
-class AccessRefusedError(Exception):
-    """The API server does not show it; the text says why and which right is missing. `code`: the HTTP status."""
+class ApiReadError(Exception):
+    """The text says why, and which Role rule is missing. `code`: the HTTP status, None without an answer."""
 
     def __init__(self, code: int | None, text: str) -> None:
         super().__init__(text)
         self.code = code
 
 
-class Investigation:
-    """Asks the API server now; nothing is remembered."""
+class Diagnostics:
+    """Asks the API server anew at each call: these are rare, and must show the cluster as it is now."""
 
     def __init__(self, transport: ApiTransport, namespace: str, selection: Selection, port_name: str) -> None:
         self._transport = transport
@@ -48,24 +48,24 @@ class Investigation:
         self._port_name = port_name
 
     async def explain(self, key: ComponentKey) -> list[Candidate]:
-        """Each pod that is meant but is no instance, and what is wrong with the Service; one reason each."""
+        """Each pod that should be an instance and is none, and each Service that is wrong; one reason each."""
         try:
             services = await self._services(key)
-        except AccessRefusedError as error:
-            return [Candidate("services", reason=f"they cannot be looked at: {error}")]
+        except ApiReadError as error:
+            return [Candidate("services", reason=f"they cannot be read: {error}")]
         try:
             pods = await self._pods(services, key)
-        except AccessRefusedError as error:
-            hidden = Candidate("pods", reason=f"they cannot be looked at: {error}")
-            return [*self._judge_services(services, key, None), hidden]
-        listed = await self._listed(key)
-        return [*self._judge_services(services, key, pods), *_judge_pods(services, pods, listed)]
+        except ApiReadError as error:
+            unreadable = Candidate("pods", reason=f"they cannot be read: {error}")
+            return [*self._service_problems(services, key, None), unreadable]
+        in_slices = await self._pods_in_slices(key)
+        return [*self._service_problems(services, key, pods), *_pod_problems(services, pods, in_slices)]
 
     async def components(self) -> list[ComponentKey]:
-        """Where a slice carries Dynamo's two labels; empty when we may not look."""
+        """Those in the labels of slices; empty when we may not list slices."""
         try:
             found = await self._get(SLICES.format(self._namespace), {}, EndpointSliceList, LIST_SLICES)
-        except AccessRefusedError:
+        except ApiReadError:
             return []
         keys = set()
         for item in found.items or ():
@@ -74,12 +74,12 @@ class Investigation:
                 keys.add(component_key(labels.namespace, labels.component))
         return sorted(keys)
 
-    async def _listed(self, key: ComponentKey) -> set[str] | None:
-        """The pods that slices name; None when they cannot be looked at, which the watch itself says."""
+    async def _pods_in_slices(self, key: ComponentKey) -> set[str] | None:
+        """None when slices cannot be read; the watch reports that already."""
         params = {"labelSelector": self._selection.selector(key)}
         try:
             found = await self._get(SLICES.format(self._namespace), params, EndpointSliceList, LIST_SLICES)
-        except AccessRefusedError:
+        except ApiReadError:
             return None
         endpoints = (endpoint for item in found.items or () for endpoint in item.endpoints or ())
         return {endpoint.target_ref.name for endpoint in endpoints if endpoint.target_ref is not None}
@@ -92,14 +92,14 @@ class Investigation:
             return list((await self._get(path, params, ServiceList, GET_SERVICES)).items or ())
         try:
             return [await self._get(f"{path}/{name}", {}, Service, GET_SERVICES)]
-        except AccessRefusedError as error:
+        except ApiReadError as error:
             if error.code != 404:
                 raise
             return []
 
     async def _pods(self, services: list[Service], key: ComponentKey) -> dict[str, Pod]:
-        """Those that a Service selects, and those that carry Dynamo's labels, by name."""
-        selectors = [_text(selector) for service in services if (selector := service.spec.selector)]
+        """By name: the pods that a Service selects, and those with Dynamo's labels, which it should select."""
+        selectors = [_selector_text(selector) for service in services if (selector := service.spec.selector)]
         selectors.append(LabelSelection().selector(key))
         path = f"/api/v1/namespaces/{self._namespace}/pods"
         found = await asyncio.gather(
@@ -110,7 +110,7 @@ class Investigation:
         )
         return {pod.metadata.name: pod for page in found for pod in page.items or ()}
 
-    def _judge_services(
+    def _service_problems(
         self, services: list[Service], key: ComponentKey, pods: Mapping[str, Pod] | None
     ) -> Iterator[Candidate]:
         if not services:
@@ -120,49 +120,49 @@ class Investigation:
                 name or "services", reason=f"there is no Service {wanted} in the namespace {self._namespace}"
             )
         for service in services:
-            if reason := self._service_trouble(service, pods):
+            if reason := self._service_problem(service, pods):
                 yield Candidate(service.metadata.name, reason=reason)
 
-    def _service_trouble(self, service: Service, pods: Mapping[str, Pod] | None) -> str | None:
+    def _service_problem(self, service: Service, pods: Mapping[str, Pod] | None) -> str | None:
         selector = service.spec.selector
         if not selector:
-            return "the Service has no selector: nobody fills its EndpointSlices"
+            return "the Service has no selector: the controller makes no EndpointSlices for it"
         if pods is not None and not any(_selects(selector, pod) for pod in pods.values()):
-            return f"the Service selects nothing: no pod has the labels {_text(selector)}"
+            return f"the Service selects nothing: no pod has the labels {_selector_text(selector)}"
         names = [port.name or "" for port in service.spec.ports or ()]
         if self._port_name not in names:
-            there = ", ".join(map(repr, names)) or "none at all"
-            return f"the Service has no port named {self._port_name!r} (there is {there})"
+            found = ", ".join(map(repr, names)) or "none at all"
+            return f"the Service has no port named {self._port_name!r} (there is {found})"
         return None
 
-    async def _get(self, path: str, params: Mapping[str, str], kind: type[T], right: Right) -> T:
+    async def _get(self, path: str, params: Mapping[str, str], kind: type[T], rule: PolicyRule) -> T:
         body = bytearray()
         try:
             async with asyncio.timeout(_DEADLINE), self._transport.open(path, params) as response:
                 async for chunk in response.chunks:
                     body += chunk
                     if len(body) > _BODY_LIMIT:
-                        raise AccessRefusedError(None, f"the answer to {path} is too large")
+                        raise ApiReadError(None, f"{path}: the answer is longer than {_BODY_LIMIT} bytes")
                 status, headers = response.status, response.headers
             if status == 200:
                 return msgspec.json.decode(body, type=kind)
         except (TransportError, TimeoutError, msgspec.DecodeError) as error:
-            raise AccessRefusedError(None, f"{path}: {str(error) or 'no answer in time'}") from error
-        said = read_refusal(status, decode_status(body), headers).text
-        raise AccessRefusedError(status, explain_refusal(status, said, right, self._namespace))
+            raise ApiReadError(None, f"{path}: {str(error) or 'no answer in time'}") from error
+        text = parse_refusal(status, decode_status(body), headers).text
+        raise ApiReadError(status, explain_refusal(status, text, rule, self._namespace))
 
 
-def _judge_pods(
-    services: list[Service], pods: Mapping[str, Pod], listed: set[str] | None
+def _pod_problems(
+    services: list[Service], pods: Mapping[str, Pod], in_slices: set[str] | None
 ) -> Iterator[Candidate]:
     for name, pod in pods.items():
-        selecting = any(_selects(service.spec.selector or {}, pod) for service in services)
-        if services and not selecting:
+        is_selected = any(_selects(service.spec.selector or {}, pod) for service in services)
+        if services and not is_selected:
             yield Candidate(name, reason=_not_selected(services[0], pod))
-        elif reason := pod_trouble(pod):
+        elif reason := pod_problem(pod):
             yield Candidate(name, reason=reason)
-        elif services and listed is not None and name not in listed:
-            yield Candidate(name, reason=_UNLISTED)
+        elif services and in_slices is not None and name not in in_slices:
+            yield Candidate(name, reason=_IN_NO_SLICE)
 
 
 def _not_selected(service: Service, pod: Pod) -> str:
@@ -172,7 +172,7 @@ def _not_selected(service: Service, pod: Pod) -> str:
     has = ", ".join(
         f"{label}={value}" if value is not None else f"no {label}" for label, value in wrong.items()
     )
-    return f"the Service {service.metadata.name} selects {_text(selector) or 'nothing'}; the pod has {has or 'that'}"
+    return f"the Service {service.metadata.name} selects {_selector_text(selector) or 'nothing'}; the pod has {has or 'that'}"
 
 
 def _selects(selector: Mapping[str, str], pod: Pod) -> bool:
@@ -180,5 +180,5 @@ def _selects(selector: Mapping[str, str], pod: Pod) -> bool:
     return bool(selector) and all(labels.get(label) == value for label, value in selector.items())
 
 
-def _text(selector: Mapping[str, str]) -> str:
+def _selector_text(selector: Mapping[str, str]) -> str:
     return ",".join(f"{label}={value}" for label, value in selector.items())

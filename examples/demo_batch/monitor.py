@@ -1,4 +1,4 @@
-"""What a bystander sees, ten times a second: the true load of the workers, the users, the dispatcher's budget."""
+"""Samples the workers' true load, the users and the dispatcher's budget ten times a second."""
 
 import asyncio
 import time
@@ -10,23 +10,22 @@ from typing import Self
 import aiohttp
 
 from dispatcher.gates.page import samples
+from examples.demo.cluster import DemoCluster
 from examples.demo.processes import DemoError
-from examples.demo.stage import Stage
-from examples.demo_batch.dispatching import Dispatching
+from examples.demo_batch.dispatcher import BatchDispatcher
 
-_EVERY = 0.1
-_PATIENCE = 15.0
+_INTERVAL = 0.1
+_TIMEOUT = 15.0
 _RUNNING, _WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 _PREFIX = "llm_d_async_async_"
-_ENDS = ("succeeded", "failed", "expired", "cancelled", "dropped")
-_COUNTED = {"submitted": "_total", **dict.fromkeys(_ENDS, "_total"), "backlog": ""}
+_OUTCOMES = ("succeeded", "failed", "expired", "cancelled", "dropped")
+_COUNTED = {"submitted": "_total", **dict.fromkeys(_OUTCOMES, "_total"), "backlog": ""}
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One look. `at`: monotonic seconds; `load`: requests running and waiting in all workers, by their own pages.
-
-    `interactive`: requests whose users wait. `budget`: max(0, D - B). `sent`, `answered`: of the batch so far.
+    """`at`: monotonic seconds. `load`: requests running and waiting in all workers, by their own metrics pages.
+    `interactive`: requests whose users wait. `budget`: max(0, D - B). `sent`, `answered`: totals of the batch.
     """
 
     at: float
@@ -39,7 +38,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Numbers off one metrics page."""
+    """One metrics page."""
 
     text: str
 
@@ -48,19 +47,21 @@ class Page:
         return float(sum(value for value, _ in samples(self.text, metric, {})))
 
 
-class Watching:
-    """`samples` so far. `run` looks until it is cancelled; DemoError when a process of the stage is gone."""
+class PoolMonitor:
+    """Collects `samples` while `run` runs. Raises DemoError if a process of the cluster has exited."""
 
-    def __init__(self, stage: Stage, dispatching: Dispatching, interactive: Callable[[], int]) -> None:
+    def __init__(
+        self, cluster: DemoCluster, dispatcher: BatchDispatcher, interactive: Callable[[], int]
+    ) -> None:
         self.samples: list[Sample] = []
         self._last = Page("")
-        self._stage = stage
-        self._dispatching = dispatching
+        self._cluster = cluster
+        self._dispatcher = dispatcher
         self._interactive = interactive
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_PATIENCE))
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT))
         return self
 
     async def __aexit__(
@@ -70,40 +71,40 @@ class Watching:
             await self._session.close()
 
     async def run(self) -> None:
-        """Look again and again."""
+        """Take samples until cancelled."""
         while True:
             started = time.monotonic()
             self._check_alive()
-            await self.look()
-            await asyncio.sleep(max(0.0, started + _EVERY - time.monotonic()))
+            await self.sample()
+            await asyncio.sleep(max(0.0, started + _INTERVAL - time.monotonic()))
 
-    async def look(self) -> None:
-        """Take one more sample; DemoError when there is nothing to see."""
+    async def sample(self) -> None:
+        """Take one sample; raises DemoError if a metrics page cannot be read."""
         try:
-            await self._look()
+            await self._sample()
         except (aiohttp.ClientError, TimeoutError) as error:
-            await asyncio.sleep(_EVERY)  # processes are known to have ended a moment after their connections
+            await asyncio.sleep(_INTERVAL)  # a connection ends before asyncio reports that its process exited
             self._check_alive()
             raise DemoError(f"a metrics page cannot be read: {error or 'no answer'}") from error
 
     def _check_alive(self) -> None:
-        self._stage.check_alive()
-        self._dispatching.check_alive()
+        self._cluster.check_alive()
+        self._dispatcher.check_alive()
 
-    async def _look(self) -> None:
-        places = [f"http://{worker.ready['http']}" for worker in self._stage.workers.values()]
+    async def _sample(self) -> None:
+        urls = [f"http://{worker.ready['http']}" for worker in self._cluster.workers.values()]
         interactive = self._interactive()
-        ours, *workers = await asyncio.gather(*map(self._page, [self._dispatching.url, *places]))
+        own_page, *workers = await asyncio.gather(*map(self._page, [self._dispatcher.url, *urls]))
         sample = Sample(
             at=time.monotonic(),
             load=int(sum(page.total(_RUNNING) + page.total(_WAITING) for page in workers)),
             interactive=max(interactive, self._interactive()),
-            budget=ours.total(f"{_PREFIX}dispatch_budget"),
-            sent=int(ours.total(f"{_PREFIX}dispatched_requests_total")),
-            answered=int(ours.total(f"{_PREFIX}broker_succeeded_total")),
+            budget=own_page.total(f"{_PREFIX}dispatch_budget"),
+            sent=int(own_page.total(f"{_PREFIX}dispatched_requests_total")),
+            answered=int(own_page.total(f"{_PREFIX}broker_succeeded_total")),
         )
         self.samples.append(sample)
-        self._last = ours
+        self._last = own_page
 
     async def _page(self, url: str) -> Page:
         assert self._session is not None
@@ -111,5 +112,5 @@ class Watching:
             return Page(await answer.text())
 
     def counted(self) -> dict[str, int]:
-        """What the broker had counted at the last look, over all processes."""
+        """The broker's totals in the last sample, over all processes."""
         return {name: int(self._last.total(f"{_PREFIX}broker_{name}{end}")) for name, end in _COUNTED.items()}

@@ -1,4 +1,4 @@
-"""What a worker says of itself, and how many requests it is answering."""
+"""The status of a simulated worker, and its requests in flight, for the drain."""
 
 import asyncio
 import math
@@ -10,8 +10,8 @@ import anyio
 from discovery.instance import InstanceStatus
 
 
-class Duty:
-    """The status starts as NOT_READY and is set by whoever owns the worker's life."""
+class WorkerState:
+    """`status` is set by `worker.py`, which runs the worker's lifecycle."""
 
     def __init__(self) -> None:
         self.status = InstanceStatus.NOT_READY
@@ -20,12 +20,12 @@ class Duty:
 
     @property
     def requests(self) -> int:
-        """Being answered now."""
+        """Requests in flight."""
         return self._requests
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """One is answered inside the block."""
+        """Count a request that is served inside the block."""
         self._requests += 1
         self._changed.set()
         try:
@@ -34,8 +34,8 @@ class Duty:
             self._requests -= 1
             self._changed.set()
 
-    async def quiet(self, seconds: float) -> None:
-        """Return once no request has been here for so long: some are on their way when draining begins."""
+    async def wait_idle(self, seconds: float) -> None:
+        """Wait until no request was in flight for so long: routers still send some when a drain begins."""
         while True:
             self._changed.clear()
             with anyio.move_on_after(math.inf if self._requests else seconds) as scope:

@@ -143,7 +143,7 @@ async def test_without_a_right_it_says_which(
 
 async def test_a_server_that_makes_no_sense_is_a_reason_too(world: World) -> None:
     world.api.faults.add(html(200), resource="services")
-    assert "cannot be looked at" in ((await reasons(world))["services"] or "")
+    assert "cannot be read" in ((await reasons(world))["services"] or "")
     world.transport.down = "connection refused"
     assert "connection refused" in ((await reasons(world))["services"] or "")
 
@@ -203,5 +203,5 @@ async def test_losing_contact_is_one_warning_however_long(
         world.transport.down = None
         await asyncio.sleep(60)
         said = [r.getMessage() for r in caplog.records]
-        assert len([text for text in said if "contact to the Kubernetes API is lost" in text]) == 1
-        assert len([text for text in said if "heard again" in text]) == 1
+        assert len([text for text in said if "lost the Kubernetes API server" in text]) == 1
+        assert len([text for text in said if "answers again" in text]) == 1
