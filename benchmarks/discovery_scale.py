@@ -47,11 +47,11 @@ async def _measure(service: ServiceDiscovery, changes: asyncio.StreamWriter, wor
         f"+{resident_megabytes() - memory:.0f} MB"
     )
     await asyncio.sleep(2.0)  # until every GET is held
-    processor, theirs = processor_seconds(), processor_seconds(workers)
+    processor, workers_before = processor_seconds(), processor_seconds(workers)
     await asyncio.sleep(_IDLE)
     print(
         f"idle: watchers {(processor_seconds() - processor) / _IDLE:.3f} cores, "
-        f"all workers {(processor_seconds(workers) - theirs) / _IDLE:.3f} cores"
+        f"all workers {(processor_seconds(workers) - workers_before) / _IDLE:.3f} cores"
     )
     latencies: list[float] = []
     processor = processor_seconds()

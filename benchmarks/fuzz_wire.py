@@ -38,14 +38,14 @@ _SOMEWHERE = Endpoint(id="a", incarnation="1", address="10.0.0.1", port=8000, me
 
 
 class Fuzz:
-    """One run; `frames_fed` counts frames and the messages in them, `said` is a digest of all answers, write by write."""
+    """One run; `frames_fed` counts frames and the messages in them, `answers_digest` is a digest of all answers, write by write."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         self._now = 0.0
         self._memory = MemoryBudget(64 * 1024 * 1024)
         self.frames_fed = 0
-        self.said = hashlib.sha256()
+        self.answers_digest = hashlib.sha256()
         self.slowest = 0.0
         self._taken = 0
         self._given_back = 0
@@ -82,17 +82,17 @@ class Fuzz:
     def _feed(self, connection: Connection, piece: bytes) -> None:
         started = time.perf_counter()
         connection.receive(piece)
-        said = bytearray()
+        answers = bytearray()
         while written := connection.take():
-            said += written
+            answers += written
         self.slowest = max(self.slowest, time.perf_counter() - started)
-        self.said.update(b"%d " % len(said) + said)
+        self.answers_digest.update(b"%d " % len(answers) + answers)
         at = 0
-        while at < len(said):
-            high, low, kind, _, _ = frames.HEAD.unpack_from(said, at)
+        while at < len(answers):
+            high, low, kind, _, _ = frames.HEAD.unpack_from(answers, at)
             assert kind in range(10), "something was said that is no frame"
             at += frames.HEAD_SIZE + (high << 8 | low)
-        assert at == len(said), "the last frame that was said is not whole"
+        assert at == len(answers), "the last frame that was said is not whole"
         if self._rng.random() < 0.02:
             connection.block(self._rng.random() < 0.5)
 
@@ -156,7 +156,7 @@ def main() -> int:
     print(
         f"seed {seed}: {fuzz.frames_fed} frames and messages in {seconds:.0f} s, slowest read {fuzz.slowest:.3f} s"
     )
-    print(f"said {fuzz.said.hexdigest()}")
+    print(f"said {fuzz.answers_digest.hexdigest()}")
     print(f"resident memory {before:.1f} MB before, {resident_megabytes():.1f} MB after")
     return 0
 

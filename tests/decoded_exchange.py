@@ -13,7 +13,7 @@ def read(answers: Iterable[Answer]) -> list[ProcessingResponse]:
     return [ProcessingResponse.FromString(to_bytes(answer)) for answer in answers]
 
 
-class ReadExchange:
+class DecodedExchange:
     """An exchange whose answers are read."""
 
     def __init__(self, *of: Any, **named: Any) -> None:

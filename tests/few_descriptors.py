@@ -36,7 +36,7 @@ async def few_descriptors(
 
 
 @contextlib.contextmanager
-def idle_clients(address: str) -> Iterator[list[socket.socket]]:
+def idle_connections(address: str) -> Iterator[list[socket.socket]]:
     """MANY connections to `host:port` on which nothing is said."""
     host, _, port = address.rpartition(":")
     with contextlib.ExitStack() as stack:

@@ -10,7 +10,7 @@ from typing import Final
 
 from hpack import Encoder
 
-from benchmarks.picking.ext_proc_messages import Conversation
+from benchmarks.picking.ext_proc_messages import StreamTemplate
 from benchmarks.picking.tally import Tally
 from epp.ext_proc.protocol import EXT_PROC
 from epp.wire.http2 import frames
@@ -47,7 +47,7 @@ class _Stream:
         "window",
     )
 
-    def __init__(self, stream_id: int, window: int, said: Conversation, number: int) -> None:
+    def __init__(self, stream_id: int, window: int, said: StreamTemplate, number: int) -> None:
         self.stream_id = stream_id
         self.window = window
         self.unsent = said.numbered(number)
@@ -58,7 +58,7 @@ class _Stream:
         self.opened_at = time.perf_counter()
 
 
-def _response(said: Conversation) -> Iterator[bytes]:
+def _response(said: StreamTemplate) -> Iterator[bytes]:
     yield said.response_headers
     for _ in range(said.chunks - 1):
         yield said.chunk
@@ -69,7 +69,7 @@ def _response(said: Conversation) -> Iterator[bytes]:
 class ProcessingClient:
     """One connection with `many` streams at once."""
 
-    def __init__(self, said: Conversation, many: int, tally: Tally) -> None:
+    def __init__(self, said: StreamTemplate, many: int, tally: Tally) -> None:
         self.stopping = False
         self._said = said
         self._many = many
@@ -91,7 +91,7 @@ class ProcessingClient:
         """Streams."""
         return len(self._streams)
 
-    def take(self) -> bytes:
+    def next_bytes(self) -> bytes:
         """What is to be written; opens streams as soon as the server has said what it takes."""
         if self._blocked:
             for stream in list(self._blocked.values()):

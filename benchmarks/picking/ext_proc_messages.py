@@ -49,7 +49,7 @@ _TOKEN: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class StreamTemplate:
     """`opening`: the payloads of DATA frames; `holes`: in which of them, and where, the prompt's two numbers stand.
 
     `chunks`: how many of the response the picker is shown.
@@ -93,7 +93,7 @@ def chat(size: int) -> bytes:
     return json.dumps(request | {"messages": [first, {"role": "user", "content": text}]}).encode()
 
 
-def conversation(size: int, chunks: int = 0) -> Conversation:
+def stream_template(size: int, chunks: int = 0) -> StreamTemplate:
     """About a body of `size` bytes; the response's `chunks` are shown to the picker where there are any."""
     body = chat(size)
     opened = ProcessingRequest(request_headers=_headers(_REQUEST | {"content-length": str(len(body))}))
@@ -109,7 +109,7 @@ def conversation(size: int, chunks: int = 0) -> Conversation:
     for message in map(prefixed, said):
         frames += [message[at : at + LEAST_FRAME_SIZE] for at in range(0, len(message), LEAST_FRAME_SIZE)]
     holes = _place(frames, _BEGINNING), _place(frames, _MIDDLE)
-    return Conversation(
+    return StreamTemplate(
         tuple(frames),
         holes,
         len(body),

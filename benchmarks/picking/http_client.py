@@ -26,7 +26,7 @@ class PostingClient:
         """1 while there is no answer."""
         return int(self._started is not None)
 
-    def take(self) -> bytes:
+    def next_bytes(self) -> bytes:
         """The next request, if it is time for it."""
         if self._started is not None or self.stopping:
             return b""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from benchmarks.picking.ext_proc_client import ProcessingClient
-from benchmarks.picking.ext_proc_messages import conversation
+from benchmarks.picking.ext_proc_messages import stream_template
 from benchmarks.picking.http_client import PostingClient
 from benchmarks.picking.tally import Client, Tally
 
@@ -68,7 +68,7 @@ class _Socket:
 
     def flush(self) -> None:
         """Write what the socket takes, and listen for room for the rest."""
-        while self._unsent or (written := self.client.take()):
+        while self._unsent or (written := self.client.next_bytes()):
             try:
                 self._unsent = self._unsent or memoryview(written)
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]
@@ -88,7 +88,7 @@ class _Socket:
 def _clients(load: Load, tally: Tally) -> Sequence[Client]:
     if load.kind == "posts":
         return [PostingClient(load.body, tally) for _ in range(load.connections)]
-    said = conversation(load.body, load.chunks)
+    said = stream_template(load.body, load.chunks)
     return [ProcessingClient(said, load.many, tally) for _ in range(load.connections)]
 
 

@@ -13,7 +13,7 @@ _BODY = 4096
 _STEPS = 10
 
 
-async def growth(kind: Kind, picks: int, say: Callable[[str], None]) -> list[tuple[int, float]]:
+async def measure_growth(kind: Kind, picks: int, say: Callable[[str], None]) -> list[tuple[int, float]]:
     """(picks so far, MB) after the warm-up and at ten steps from there."""
     load_core, picker_core = pickers.cores()
     seen: list[tuple[int, float]] = []

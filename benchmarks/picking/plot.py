@@ -30,7 +30,7 @@ _LEFT, _WIDTH, _RIGHT = 250, 400, 110
 _BAR, _GAP, _TOP, _BOTTOM = 14, 16, 96, 30
 
 
-def picture(figures: Figures) -> str:
+def draw(figures: Figures) -> str:
     """Bars of processor time a request, each work on a scale of its own: what matters is the ratio."""
     shown = [(work, costs) for work in _WORKS if (costs := figures.of(work)) is not None]
     names = [name for name in _NAMES if any(name in costs for _, costs in shown)]
@@ -84,4 +84,4 @@ def _text(
 
 
 if __name__ == "__main__":
-    Path(sys.argv[2]).write_text(picture(Figures.read(Path(sys.argv[1]))))
+    Path(sys.argv[2]).write_text(draw(Figures.read(Path(sys.argv[1]))))

@@ -65,7 +65,7 @@ async def main(plan: Plan) -> None:
     for work in (Work(endpoints=3), Work(endpoints=1000), Work(alike=True)):
         await _with_others(work, kinds, plan, figures)
     if plan.picks:
-        figures.memory = await memory.growth(ours[-1], plan.picks, print)
+        figures.memory = await memory.measure_growth(ours[-1], plan.picks, print)
     print("", *table(figures), "", *targets(figures), sep="\n")
     if plan.figures is not None:
         figures.write(plan.figures)

@@ -53,5 +53,5 @@ class Client(Protocol):
     def receive(self, data: bytes) -> None:
         """What was read, cut anywhere."""
 
-    def take(self) -> bytes:
+    def next_bytes(self) -> bytes:
         """What is to be written now."""

@@ -15,6 +15,6 @@ async def main() -> None:
     print("| workload | picked by | TTFT, mean | e2e p50 | e2e p90 | cached | largest share |")
     print("|---|---|---|---|---|---|---|")
     for name, workload in WORKLOADS.items():
-        for way, arm in ARMS.items():
+        for arm_name, arm in ARMS.items():
             runs = [Figures.of(Run(arm, workload, seed).run()) for seed in range(SEEDS)]
-            print(f"| {name} | {way} | {median(runs).row()} |", flush=True)
+            print(f"| {name} | {arm_name} | {median(runs).row()} |", flush=True)

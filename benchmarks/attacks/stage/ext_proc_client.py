@@ -17,8 +17,8 @@ from epp.wire.messages.ext_proc_pb2 import (
 )
 
 _LIMIT = 128 * 1024 * 1024
-_PATIENCE = 30.0
-_PIECE = 1024 * 1024
+_TIMEOUT = 30.0
+_CHUNK = 1024 * 1024
 
 
 @contextlib.asynccontextmanager
@@ -29,7 +29,7 @@ async def channel(address: str) -> AsyncIterator[grpc.aio.Channel]:
         yield opened
 
 
-async def ask(
+async def send_request(
     opened: grpc.aio.Channel,
     body: bytes,
     headers: Mapping[str, str] | None = None,
@@ -47,12 +47,12 @@ async def ask(
         f"/{EXT_PROC}/Process",
         request_serializer=ProcessingRequest.SerializeToString,
         response_deserializer=ProcessingResponse.FromString,
-    )(timeout=_PATIENCE)
+    )(timeout=_TIMEOUT)
     await call.write(first)
-    for at in range(0, len(body) or 1, _PIECE):
+    for at in range(0, len(body) or 1, _CHUNK):
         piece = ProcessingRequest()
-        piece.request_body.body = body[at : at + _PIECE]
-        piece.request_body.end_of_stream = at + _PIECE >= len(body)
+        piece.request_body.body = body[at : at + _CHUNK]
+        piece.request_body.end_of_stream = at + _CHUNK >= len(body)
         await call.write(piece)
     answer = await call.read()
     call.cancel()

@@ -15,12 +15,12 @@ from aiohttp import web
 from benchmarks.attacks.stage.victim import Victim, picker
 from benchmarks.envoy_process import envoy
 
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 _PROMPT = {"model": "m", "prompt": "x" * 4_000}
 
 
 @dataclass(slots=True)
-class Answers:
+class ClientAnswers:
     """What honest clients were answered: how many of each status; the longest wait in seconds. 0: no answer in time."""
 
     statuses: Counter[int] = field(default_factory=Counter)
@@ -38,10 +38,10 @@ class Mesh:
     port: int
     pickers: Sequence[Victim]
 
-    async def ask(self, answers: Answers) -> None:
+    async def send(self, answers: ClientAnswers) -> None:
         """One honest request."""
         began, status = time.perf_counter(), 0
-        limit = aiohttp.ClientTimeout(total=_PATIENCE)
+        limit = aiohttp.ClientTimeout(total=_TIMEOUT)
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             async with aiohttp.ClientSession(timeout=limit) as client:
                 url = f"http://127.0.0.1:{self.port}/v1/completions"
@@ -51,13 +51,13 @@ class Mesh:
         answers.statuses[status] += 1
         answers.longest = max(answers.longest, time.perf_counter() - began)
 
-    async def ask_for(self, seconds: float, clients: int = 4) -> Answers:
+    async def send_for(self, seconds: float, clients: int = 4) -> ClientAnswers:
         """Several honest clients, one request after the other."""
-        answers, until = Answers(), time.perf_counter() + seconds
+        answers, until = ClientAnswers(), time.perf_counter() + seconds
 
         async def one() -> None:
             while time.perf_counter() < until:
-                await self.ask(answers)
+                await self.send(answers)
 
         await asyncio.gather(*(one() for _ in range(clients)))
         return answers

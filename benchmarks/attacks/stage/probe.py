@@ -11,12 +11,12 @@ import aiohttp
 from benchmarks.process_usage import percentile
 
 _PAUSE = 0.02
-PATIENCE = 5.0
+TIMEOUT = 5.0
 """Seconds after which an answer is not waited for any more."""
 
 
 @dataclass(slots=True)
-class Pulse:
+class Latencies:
     """`waits`: seconds until each answer; `failed`: those that never came, each of which is a wait of PATIENCE too."""
 
     waits: list[float] = field(default_factory=list)
@@ -31,35 +31,35 @@ class Pulse:
 
 
 @contextlib.asynccontextmanager
-async def pulse(url: str) -> AsyncIterator[Pulse]:
+async def probing(url: str) -> AsyncIterator[Latencies]:
     """Ask for that page while inside, one request at a time; what comes out last is counted."""
-    seen = Pulse()
-    task = asyncio.create_task(_ask(url, seen))
+    latencies = Latencies()
+    task = asyncio.create_task(_probe(url, latencies))
     try:
-        yield seen
+        yield latencies
     finally:
         task.cancel()
         await asyncio.wait([task])
 
 
-async def feel(url: str, seconds: float) -> Pulse:
+async def probe_for(url: str, seconds: float) -> Latencies:
     """The pulse of so many seconds."""
-    async with pulse(url) as seen:
+    async with probing(url) as latencies:
         await asyncio.sleep(seconds)
-    return seen
+    return latencies
 
 
-async def _ask(url: str, seen: Pulse) -> None:
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE)) as client:
+async def _probe(url: str, latencies: Latencies) -> None:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT)) as client:
         while True:
             started = time.perf_counter()
             try:
                 async with client.get(url) as answer:
                     await answer.read()
             except (aiohttp.ClientError, TimeoutError):
-                seen.failed += 1
+                latencies.failed += 1
             except asyncio.CancelledError:
-                seen.waits.append(time.perf_counter() - started)
+                latencies.waits.append(time.perf_counter() - started)
                 raise
-            seen.waits.append(time.perf_counter() - started)
+            latencies.waits.append(time.perf_counter() - started)
             await asyncio.sleep(_PAUSE)
