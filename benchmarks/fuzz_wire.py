@@ -1,6 +1,6 @@
-"""`python -m benchmarks.fuzz_wire [FRAMES]`: random and broken frames and messages against the picker's HTTP/2 server.
+"""`python -m benchmarks.fuzz_wire [FRAMES]`: feeds random and broken frames and messages to the picker's HTTP/2 server.
 
-No sockets. After every connection: nothing may be held, every reservation must be back, what was said must be frames,
+No sockets. After every connection no memory may be held, every reservation must be released, the answers must be frames,
 and a request on a fresh connection must be answered. A seed makes a run repeatable.
 """
 
@@ -38,7 +38,7 @@ _SOMEWHERE = Endpoint(id="a", incarnation="1", address="10.0.0.1", port=8000, me
 
 
 class Fuzz:
-    """One run; `frames_fed` counts frames and the messages in them, `answers_digest` is a digest of all answers, write by write."""
+    """One run; `frames_fed` counts frames and the messages in them, `answers_digest` covers all answers, write by write."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
@@ -55,7 +55,7 @@ class Fuzz:
         self._calls = Methods(methods, 4 * 1024 * 1024, self._memory, lambda *_: cast("Any", _Never()))
 
     def connection(self) -> None:
-        """One connection's life, from its preface to its end."""
+        """Runs one connection, from its preface to its end."""
         rng = self._rng
         client = BrokenClient(rng)
         connection = self._open()
@@ -113,7 +113,7 @@ class Fuzz:
         return Exchange(cast("Any", self), ExchangeSettings(max_body_bytes=1_000_000), budget=self._memory)
 
     def direct(self, headers: Mapping[str, str], body: object, subset: Subset | None, now: float) -> Pick:
-        """Mostly a pick, sometimes something else."""
+        """Mostly returns a pick, sometimes a rejection."""
         luck = self._rng.random()
         if luck < 0.1:
             raise Rejection(429, "saturated", "later")
@@ -121,24 +121,20 @@ class Fuzz:
         request = InferenceRequest(request_id="r", path="/v1/completions", headers=headers)
         return Pick(request, (_SOMEWHERE,))
 
-    def served(self, pick: Pick, destination: str, now: float) -> None:
-        """Is of no interest here."""
+    def served(self, pick: Pick, destination: str, now: float) -> None: ...
 
-    def responded(self, pick: Pick, status: int, now: float) -> None:
-        """Is of no interest here."""
+    def responded(self, pick: Pick, status: int, now: float) -> None: ...
 
     def release(self, pick: Pick, now: float) -> None:
-        """Counts."""
         self._given_back += 1
 
 
 class _Never:
-    def cancel(self) -> None:
-        """Nothing was going to happen."""
+    def cancel(self) -> None: ...
 
 
 def run(count: int, seed: int) -> Fuzz:
-    """Feed `count` frames and messages; raises AssertionError at what must not be."""
+    """Feeds `count` frames and messages; raises AssertionError when an invariant breaks."""
     fuzz = Fuzz(seed)
     while fuzz.frames_fed < count:
         fuzz.connection()

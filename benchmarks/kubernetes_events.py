@@ -1,4 +1,4 @@
-"""EndpointSlices: what an event costs, how long a list of 10,000 pods holds up the loop, what they weigh.
+"""Measures EndpointSlices: processor time of an event, how long listing 10,000 pods blocks the loop, and their memory.
 
 The bytes come from `benchmarks.recorded_api`, a process of its own. Ours is the whole way from the socket to the event
 that a reader gets: split, decode, merge, diff. Theirs is the `Watch` of kubernetes-asyncio and ends at its model of the
@@ -30,8 +30,6 @@ _RELISTS = 9
 
 @dataclass(frozen=True, slots=True)
 class RecordedServer:
-    """The server of recorded bytes."""
-
     url: str
     _orders: asyncio.StreamWriter
 
@@ -85,7 +83,6 @@ def _print(figure: str, measured: dict[str, list[float]], scale: float, unit: st
 
 @asynccontextmanager
 async def recorded_api() -> AsyncIterator[RecordedServer]:
-    """Starts the server, and ends it."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.recorded_api"),
         stdin=asyncio.subprocess.PIPE,
@@ -102,7 +99,7 @@ async def recorded_api() -> AsyncIterator[RecordedServer]:
 
 @asynccontextmanager
 async def watching(server: RecordedServer, component: str) -> AsyncIterator[InstanceEventStream]:
-    """A reader who was told all that is there."""
+    """A watch that has delivered the initial set."""
     async with open_discovery(server) as service, service.watch(NAMESPACE, component) as stream:
         await read(stream, SLICES[component] * ENDPOINTS)
         yield stream
@@ -123,7 +120,7 @@ async def read(stream: AsyncIterator[object], count: int) -> None:
 
 
 async def events(server: RecordedServer, stream: AsyncIterator[Any], watch: str) -> list[float]:
-    """Processor seconds of this process from an order to its event, for each of a round."""
+    """Returns the processor seconds from a change to its event, for each event of a round."""
     costs = []
     for _ in range(_EVENTS):
         server.order(watch, "changed")
@@ -134,7 +131,7 @@ async def events(server: RecordedServer, stream: AsyncIterator[Any], watch: str)
 
 
 async def burst(server: RecordedServer, stream: AsyncIterator[Any], watch: str) -> float:
-    """Processor seconds of this process for each of the events of a burst."""
+    """Returns the processor seconds for each event of a burst."""
     server.order(watch, "burst")
     started = time.process_time()
     await read(stream, ENDPOINTS)
@@ -142,7 +139,7 @@ async def burst(server: RecordedServer, stream: AsyncIterator[Any], watch: str) 
 
 
 async def stalls_of_our_lists(server: RecordedServer) -> dict[str, float]:
-    """Processor seconds of the longest turn of the loop while 10,000 pods are listed."""
+    """Returns the processor seconds of the longest loop iteration while 10,000 pods are listed."""
     found = {}
     pods = SLICES["many"] * ENDPOINTS
     async with open_discovery(server) as service:
@@ -172,7 +169,7 @@ async def _stall_of_their_list(slices: Any) -> dict[str, float]:
 
 
 async def resident_growth(server: RecordedServer, client: str) -> float:
-    """MB by which 10,000 pods make a process of their own larger."""
+    """Returns the MB that 10,000 pods add to the resident set of a separate process."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.kubernetes_memory", client, server.url),
         stdout=asyncio.subprocess.PIPE,

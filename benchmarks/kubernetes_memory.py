@@ -1,4 +1,4 @@
-"""`python -m benchmarks.kubernetes_memory ours|theirs URL`: what 10,000 listed pods weigh in a process of their own.
+"""`python -m benchmarks.kubernetes_memory ours|theirs URL`: measures the memory of 10,000 listed pods in a separate process.
 
 Prints the growth of the resident set from the first small Service, after which everything is imported, to `many`.
 """

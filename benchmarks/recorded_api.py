@@ -39,12 +39,12 @@ class _Watch:
 
     @property
     def is_read(self) -> bool:
-        """Whether its client is still there."""
+        """Whether its client is still connected."""
         return self.request.transport is not None and not self.request.transport.is_closing()
 
 
 class RecordedApi:
-    """Lists and watches of made-up slices; a controller's field order and sizes, without managedFields."""
+    """Lists and watches generated slices, with the field order and sizes of a real controller, without managedFields."""
 
     def __init__(self) -> None:
         self._version = 1000
@@ -103,7 +103,7 @@ class RecordedApi:
 
 @cache
 def _line(component: str, generation: int, unready: frozenset[int]) -> bytes:
-    """A line of a watch, made once: the next event must not wait for it."""
+    """A line of a watch, cached so that the next event does not wait for its encoding."""
     shown = a_slice(component, 0, generation, _VERSION.decode(), unready)
     return json.dumps({"type": "MODIFIED", "object": shown}, separators=(",", ":")).encode() + b"\n"
 
@@ -111,7 +111,7 @@ def _line(component: str, generation: int, unready: frozenset[int]) -> bytes:
 def a_slice(
     component: str, number: int, generation: int, version: str = "1000", unready: Collection[int] = ()
 ) -> dict[str, Any]:
-    """Slice `number` of the Service; `unready`: the places of endpoints that are not."""
+    """Slice `number` of the Service; `unready`: the indices of endpoints that are not ready."""
     service, name = f"dynamo-{component}-service", f"{component}-{number:03}"
     metadata = {
         "name": f"dynamo-{component}-service-{number:05}",

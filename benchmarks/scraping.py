@@ -1,7 +1,7 @@
-"""What it costs to look at 100 idle workers' metrics pages: every 50 ms, at the picker's own rate, and by aiohttp.
+"""Measures the cost of scraping 100 idle workers: every 50 ms, at the picker's adaptive interval, and with aiohttp.
 
-The pages come from `benchmarks.metrics_pages`, a process of its own on another core; the processor time is that of
-this process only, all its threads. aiohttp is there for comparison: the same looks through a general HTTP client.
+The pages come from `benchmarks.metrics_pages`, in its own process on another core; the processor time is that of
+this process only, all its threads. aiohttp is there for comparison: the same scrapes through a general HTTP client.
 """
 
 import asyncio
@@ -33,7 +33,6 @@ _ROUNDS = 3
 
 
 async def main() -> None:
-    """Prints the figures of benchmarks/README.md."""
     print(f"{_WORKERS} workers, a page of {len(page(1000)) / 1e3:.0f} KB each, nothing runs on them")
     async with _pages() as ports:
         costs_by_method: dict[str, list[_Cost]] = {

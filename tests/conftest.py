@@ -1,4 +1,4 @@
-"""What every test may use."""
+"""Fixtures and options for all tests."""
 
 from collections.abc import Awaitable, Callable
 
@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first: else one process tells stories when the others have ended."""
+    """Starts the longest files first: otherwise one pytest process still runs when the others are done."""
     places = {name: place for place, name in enumerate(_LONG)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
 

@@ -1,4 +1,4 @@
-"""An ext_proc client that costs little: ready-made messages in HTTP/2 frames, each stream as Envoy would hold it.
+"""A cheap ext_proc client: prepared messages in HTTP/2 frames, each stream as Envoy would hold it.
 
 A stream is opened with everything up to the end of the request in one write; when the picker has answered that, the
 response's headers follow, then its chunks one by one, and when all is answered the stream is reset, as Envoy does.
@@ -67,7 +67,7 @@ def _response(said: StreamTemplate) -> Iterator[bytes]:
 
 
 class ProcessingClient:
-    """One connection with `many` streams at once."""
+    """One connection with `many` concurrent streams."""
 
     def __init__(self, said: StreamTemplate, many: int, tally: Tally) -> None:
         self.stopping = False
@@ -88,11 +88,10 @@ class ProcessingClient:
 
     @property
     def under_way(self) -> int:
-        """Streams."""
         return len(self._streams)
 
     def next_bytes(self) -> bytes:
-        """What is to be written; opens streams as soon as the server has said what it takes."""
+        """Opens streams once the server's SETTINGS have arrived."""
         if self._blocked:
             for stream in list(self._blocked.values()):
                 self._send(stream)
@@ -129,7 +128,7 @@ class ProcessingClient:
         self._send(stream)
 
     def _send(self, stream: _Stream) -> None:
-        """As much as the windows let through."""
+        """Sends as much as the flow-control windows allow."""
         unsent = stream.unsent
         sent = 0
         for payload in unsent:

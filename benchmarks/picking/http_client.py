@@ -1,4 +1,4 @@
-"""An HTTP/1.1 client that costs little: the same POST again and again, each with another number in its prompt."""
+"""A cheap HTTP/1.1 client: sends the same POST again and again, each with another number in its prompt."""
 
 import time
 
@@ -27,7 +27,6 @@ class PostingClient:
         return int(self._started is not None)
 
     def next_bytes(self) -> bytes:
-        """The next request, if it is time for it."""
         if self._started is not None or self.stopping:
             return b""
         self._started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Whether a picker's memory grows: its resident set while a million requests, no two alike, go through it."""
+"""Measures the growth of a picker's resident set over a million distinct requests."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ _STEPS = 10
 
 
 async def measure_growth(kind: Kind, picks: int, say: Callable[[str], None]) -> list[tuple[int, float]]:
-    """(picks so far, MB) after the warm-up and at ten steps from there."""
+    """Returns (picks so far, MB) after the warm-up and at ten steps from there."""
     load_core, picker_core = pickers.cores()
     seen: list[tuple[int, float]] = []
     async with (

@@ -31,7 +31,7 @@ _BAR, _GAP, _TOP, _BOTTOM = 14, 16, 96, 30
 
 
 def draw(figures: Figures) -> str:
-    """Bars of processor time a request, each work on a scale of its own: what matters is the ratio."""
+    """Draws processor time per request as bars; each workload has its own scale, because the ratio matters."""
     shown = [(work, costs) for work in _WORKS if (costs := figures.of(work)) is not None]
     names = [name for name in _NAMES if any(name in costs for _, costs in shown)]
     group = len(names) * _BAR + _GAP

@@ -54,7 +54,7 @@ def add_flags(parser: argparse._ActionsContainer) -> None:
 
 
 async def main(plan: Plan) -> None:
-    """Measures, prints, writes; ten minutes on an idle machine."""
+    """Measures and prints all workloads; takes ten minutes on an idle machine."""
     figures = Figures(_about(plan))
     ours = [pickers.OURS, pickers.compiled_picker()] if plan.compiled else [pickers.OURS]
     kinds = [*ours, pickers.GRPC]
@@ -87,7 +87,7 @@ def _about(plan: Plan) -> dict[str, str]:
 
 
 async def _with_a_hundred(kinds: Sequence[Kind], plan: Plan, figures: Figures) -> None:
-    """All works with 100 endpoints that differ."""
+    """Measures the workloads with 100 endpoints whose load differs."""
     async with _started(Work(), kinds) as (started, ports, load), contextlib.AsyncExitStack() as stack:
         bench = _Bench(load, plan, figures)
         for body in _BODIES:
@@ -110,7 +110,7 @@ async def _with_others(work: Work, kinds: Sequence[Kind], plan: Plan, figures: F
 async def _started(
     work: Work, kinds: Sequence[Kind]
 ) -> AsyncIterator[tuple[Sequence[Picker], Sequence[int], Generator]]:
-    """The pickers, the workers' ports, and what makes the load."""
+    """Yields the pickers, the ports of the workers, and the load generator."""
     load_core, picker_core = pickers.cores()
     async with contextlib.AsyncExitStack() as stack:
         enter = stack.enter_async_context
@@ -126,7 +126,7 @@ class _Bench:
     figures: Figures
 
     async def measure(self, work: Work, started: Sequence[Picker]) -> None:
-        """One row."""
+        """Measures one row of the table."""
         connections = work.many if work.envoy else min(work.many, 2)
         load = Load(
             port=0,

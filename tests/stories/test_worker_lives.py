@@ -1,4 +1,4 @@
-"""What a worker may go through, and how soon its watchers and the picker know: real processes, real signals."""
+"""Killed, stopped and drained workers, and how soon watchers and the picker notice: real processes, real signals."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What kubelet does for the pods of workers in this process: it probes `/health`, and ends the pod of one that left."""
+"""Does kubelet's part for the pods of workers in this process: probes `/health`, and deletes the pod of a worker that left."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -18,7 +18,7 @@ _PERIOD: Final = 0.02
 
 @dataclass(slots=True)
 class ProbedPod:
-    """A pod under care. `probe`: whether it is ready, None once its worker has left."""
+    """A probed pod. `probe` returns whether it is ready, None once its worker has left."""
 
     pod: Pod
     probe: Callable[[], Awaitable[bool | None]]
@@ -26,7 +26,7 @@ class ProbedPod:
 
 
 class Kubelet:
-    """Of one node; `caring` runs it."""
+    """Kubelet of one node; `running_kubelet` starts it."""
 
     def __init__(self, cluster: Cluster, session: aiohttp.ClientSession) -> None:
         self._cluster = cluster
@@ -39,7 +39,7 @@ class Kubelet:
         self._probed_pods[pod.uid] = ProbedPod(pod, probe)
 
     async def is_healthy(self, pod: Pod, port: int) -> bool:
-        """What its `/health` says now; False when nobody answers."""
+        """Returns whether `/health` answers 200."""
         try:
             async with self._session.get(f"http://{pod.address}:{port}/health") as answer:
                 return answer.status == 200
@@ -52,13 +52,13 @@ class Kubelet:
             await asyncio.sleep(_PERIOD)
 
     async def probe_all(self) -> None:
-        """Probe each pod once and report what is new."""
+        """Probes each pod once and reports changes."""
         async with self._probing:
             for probed_pod in list(self._probed_pods.values()):
                 await self._probe(probed_pod)
 
     async def settle(self) -> None:
-        """Look now, and wait until the slices say the same."""
+        """Probes all pods and waits until the EndpointSlices agree."""
         await self.probe_all()
         async with asyncio.timeout(10):
             while not self._agrees(await self._cluster.endpoints()):
@@ -108,7 +108,7 @@ async def running_kubelet(cluster: Cluster) -> AsyncIterator[Kubelet]:
 
 
 class LeavingContract(Contract):
-    """A contract that remembers that its instance left: in a pod the process would end then."""
+    """A contract with an event for the instance's leaving, at which the process of a pod would exit."""
 
     def __init__(self) -> None:
         super().__init__()

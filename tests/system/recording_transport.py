@@ -1,4 +1,4 @@
-"""A transport that remembers what came through it."""
+"""Wraps a transport and counts what passed through it."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""Requests to a picker, said as Envoy says them, over grpc.aio."""
+"""Sends requests to a picker as Envoy does, over grpc.aio."""
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
@@ -23,7 +23,7 @@ _CHUNK = 1024 * 1024
 
 @contextlib.asynccontextmanager
 async def channel(address: str) -> AsyncIterator[grpc.aio.Channel]:
-    """A connection of its own."""
+    """A connection that no other channel shares."""
     options = (("grpc.max_send_message_length", _LIMIT), ("grpc.use_local_subchannel_pool", 1))
     async with grpc.aio.insecure_channel(address, options=options) as opened:
         yield opened
@@ -35,7 +35,7 @@ async def send_request(
     headers: Mapping[str, str] | None = None,
     context: Metadata | None = None,
 ) -> str:
-    """The destination of one request, its fallbacks behind it; the status of a refusal, as `503`. Raises AioRpcError."""
+    """Returns the destination of one request, its fallbacks behind it, or the status of a rejection, as `503`; raises AioRpcError."""
     said = {":method": "POST", ":path": "/v1/chat/completions", "content-type": "application/json"}
     first = ProcessingRequest(metadata_context=context)
     fields = (

@@ -1,4 +1,4 @@
-"""Somebody who asks a victim again and again: the longest wait is how long its event loop stood still."""
+"""Requests a page of the victim again and again: the longest latency shows how long its event loop was blocked."""
 
 import asyncio
 import contextlib
@@ -12,12 +12,12 @@ from benchmarks.process_usage import percentile
 
 _PAUSE = 0.02
 TIMEOUT = 5.0
-"""Seconds after which an answer is not waited for any more."""
+"""Seconds after which a request counts as failed."""
 
 
 @dataclass(slots=True)
 class Latencies:
-    """`waits`: seconds until each answer; `failed`: those that never came, each of which is a wait of PATIENCE too."""
+    """`waits`: seconds until each answer; `failed`: requests that timed out, each of which is also a wait of TIMEOUT."""
 
     waits: list[float] = field(default_factory=list)
     failed: int = 0
@@ -32,7 +32,7 @@ class Latencies:
 
 @contextlib.asynccontextmanager
 async def probing(url: str) -> AsyncIterator[Latencies]:
-    """Ask for that page while inside, one request at a time; what comes out last is counted."""
+    """Requests the page while the context is open, one request at a time; the request under way at the end counts too."""
     latencies = Latencies()
     task = asyncio.create_task(_probe(url, latencies))
     try:
@@ -43,7 +43,6 @@ async def probing(url: str) -> AsyncIterator[Latencies]:
 
 
 async def probe_for(url: str, seconds: float) -> Latencies:
-    """The pulse of so many seconds."""
     async with probing(url) as latencies:
         await asyncio.sleep(seconds)
     return latencies

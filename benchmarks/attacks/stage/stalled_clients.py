@@ -1,4 +1,4 @@
-"""Clients that send all of a request body but its last 100 bytes, and stay."""
+"""Clients that send a request body without its last 100 bytes and keep the connection open."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ _HEAD = (
 
 @contextlib.asynccontextmanager
 async def stalled_clients(address: str, count: int, size: int) -> AsyncIterator[None]:
-    """They begin again 5 s after they are refused, until this is left."""
+    """Each client reconnects 5 s after its connection was closed."""
     host, _, port = address.rpartition(":")
     body = bytes(size - 100)
 
