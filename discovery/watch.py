@@ -81,6 +81,7 @@ class Truth:
 
     def degrade(self, reason: str) -> None:
         """Keep the set; mark it as possibly out of date."""
+        # the time since when the set may be out of date, also if the reason changes
         since = self.health.since if self.health.state is WatchState.DEGRADED else time.monotonic()
         self.health = WatchHealth(WatchState.DEGRADED, since, reason)
         self._notify(())

@@ -173,8 +173,8 @@ class Recovery:
         """Whether an older list is the truth.
 
         It is after etcd was restored from a backup (kubernetes/kubernetes#107457), and is not when the answer came from
-        the stale cache of another API server (#59848). A consistent list is not served from a stale cache, so that two
-        of them in a row decide.
+        the stale cache of another API server (#59848). A consistent list should not come from a stale cache: two of
+        them in a row decide.
         """
         self._older_lists += self.next_request is NextRequest.LIST
         self.next_request, self.wait_until = NextRequest.LIST, now + self._backoff()

@@ -112,9 +112,9 @@ def verify_identity(instance: Instance, headers: Mapping[str, str]) -> bool:
     named = headers.get(INSTANCE_ID_HEADER)
     incarnation = headers.get(INSTANCE_INCARNATION_HEADER)
     if named is not None and named != instance.id:
-        raise _not_this(instance, f"the answer is of instance {named!r}, expected {instance.id!r}")
+        raise _other_instance(instance, f"the answer is of instance {named!r}, expected {instance.id!r}")
     if incarnation is not None and incarnation != instance.incarnation:
-        raise _not_this(
+        raise _other_instance(
             instance, f"the answer is of incarnation {incarnation!r}, expected {instance.incarnation!r}"
         )
     return named is not None and incarnation is not None
@@ -139,5 +139,5 @@ def _unavailable(instance: Instance, reason: str) -> MetadataUnavailableError:
     return MetadataUnavailableError(instance.id, instance.authority, reason, connected=True)
 
 
-def _not_this(instance: Instance, reason: str) -> WorkerUnreachableError:
+def _other_instance(instance: Instance, reason: str) -> WorkerUnreachableError:
     return WorkerUnreachableError(instance.id, instance.authority, reason, connected=True)

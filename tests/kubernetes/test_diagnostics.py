@@ -163,7 +163,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Sequence[str]:
 
 async def test_nobody_is_one_warning_with_the_reason(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.pod("a", ready=False)
-    async with world.witness():
+    async with world.recorder():
         await asyncio.sleep(20)
         assert not warnings(caplog)
         await asyncio.sleep(3600)
@@ -184,7 +184,7 @@ async def test_somebody_in_time_is_no_warning(
     world: World, caplog: pytest.LogCaptureFixture, ready_after: float
 ) -> None:
     world.pod("a", ready=False)
-    async with world.witness():
+    async with world.recorder():
         await asyncio.sleep(ready_after)
         world.pod("a", ready=True)
         await asyncio.sleep(3600)
@@ -196,7 +196,7 @@ async def test_losing_contact_is_one_warning_however_long(
 ) -> None:
     caplog.set_level(logging.INFO, logger="discovery")
     world.pods("a")
-    async with world.witness():
+    async with world.recorder():
         world.transport.down = "connection refused"
         world.api.end_watches()
         await asyncio.sleep(1800)

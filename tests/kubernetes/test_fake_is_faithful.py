@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.kubernetes.fake.api import FakeApi
-from tests.kubernetes.fake.asking import SLICES, body, call, read
 from tests.kubernetes.fake.calls import Call
+from tests.kubernetes.fake.direct_client import SLICES, body, call, read
 from tests.kubernetes.fake.objects import SERVICE, endpoint, endpoint_slice
 from tests.kubernetes.fake.rv_log import ExpiredError, RvLog
 from tests.kubernetes.fake.status import StatusError

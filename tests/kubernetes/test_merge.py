@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from discovery.kubernetes.endpointslice import AddressSelection, parse_slice
 from discovery.kubernetes.merge import MergedSet
 from discovery.kubernetes.wire import EndpointSlice
-from tests.kubernetes.shown import (
+from tests.kubernetes.slice_builders import (
     DRAINING,
     HTTP,
     KEY,

@@ -87,10 +87,10 @@ async def test_without_the_right_to_watch_the_set_stands_and_the_health_says_why
     await install(cluster, "frontend", {}, "watch endpointslices")
     await cluster.service()
     pod = await cluster.pod("a")
-    async with cluster.witness(QUICK) as witness:
-        await eventually(lambda: witness.stream.health.state is WatchState.DEGRADED, within=10)
-        assert rule_in(witness.stream.health.reason or "", LIST_SLICES, cluster)
-        assert witness.uids <= {pod.uid}
+    async with cluster.recorder(QUICK) as recorder:
+        await eventually(lambda: recorder.stream.health.state is WatchState.DEGRADED, within=10)
+        assert rule_in(recorder.stream.health.reason or "", LIST_SLICES, cluster)
+        assert recorder.uids <= {pod.uid}
         # granted, it goes on without anybody's doing
         role = (await cluster.admin.list("roles", cluster.namespace))["items"]
         (mine,) = [found for found in role if found["metadata"]["name"] != "frontend"]
@@ -98,9 +98,9 @@ async def test_without_the_right_to_watch_the_set_stands_and_the_health_says_why
             {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}
         ]
         await cluster.admin.patch("roles", cluster.namespace, mine["metadata"]["name"], {"rules": rules})
-        await eventually(lambda: witness.stream.health.state is WatchState.SYNCED, within=20)
+        await eventually(lambda: recorder.stream.health.state is WatchState.SYNCED, within=20)
         await cluster.pod("b")
-        await eventually(lambda: witness.names == {"a", "b"}, within=10)
+        await eventually(lambda: recorder.names == {"a", "b"}, within=10)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from discovery import MetadataClient, SourceDiscovery
 from discovery.kubernetes import ApiTransport, KubernetesSource, ServiceSelection, Timings
 from discovery.metadata.silence import SilenceTimings
 from tests.kubernetes.fake.api import FakeApi
+from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
 from tests.kubernetes.fake.memory_transport import MemoryTransport
 from tests.kubernetes.fake.objects import SERVICE, pod, service
 from tests.kubernetes.fake.rv_log import Object
 from tests.kubernetes.fake.slice_controller import SliceController
 from tests.kubernetes.fake.virtual_time import VirtualTimeLoop
-from tests.kubernetes.fake.witness import Witness, witnessing
 
 
 class World:
@@ -75,7 +75,7 @@ class World:
     def slices(self) -> Sequence[Object]:
         return self.log.objects("endpointslices", "default")
 
-    def lose_watches(self) -> None:
+    def expire_watches(self) -> None:
         """The watches end, and what they did not see is out of the window: the next one is 410. Somebody else wrote
         something too, so that even the last version is too old.
         """
@@ -111,14 +111,17 @@ class World:
             yield discovery
 
     @asynccontextmanager
-    async def witness(
+    async def recorder(
         self, transport: ApiTransport | None = None, *, settle: float = 2.0, **timings: Any
-    ) -> AsyncIterator[Witness]:
+    ) -> AsyncIterator[EventRecorder]:
         """`settle` seconds pass before the test begins: a watch that ended sooner would count as a failure."""
-        async with self.discovering(transport, **timings) as discovery, witnessing(discovery) as witness:
+        async with (
+            self.discovering(transport, **timings) as discovery,
+            recording_events(discovery) as recorder,
+        ):
             await asyncio.sleep(settle)
-            witness.start = len(witness.events)
-            yield witness
+            recorder.start = len(recorder.events)
+            yield recorder
 
 
 def virtual_timings() -> Timings:
@@ -146,7 +149,7 @@ async def within(seconds: float, predicate: Callable[[], object]) -> float:
     return loop.time() - started
 
 
-def calm(attempts: Sequence[float], since: float, until: float) -> None:
+def assert_rarely_asked(attempts: Sequence[float], since: float, until: float) -> None:
     """I5: at most three requests in the first second, and one in 20 s on average once the back-off is at its cap."""
     asked = [at - since for at in attempts if since <= at <= until]
     assert sum(at <= 1.0 for at in asked) <= 3, asked[:10]
@@ -155,7 +158,7 @@ def calm(attempts: Sequence[float], since: float, until: float) -> None:
     assert len(asked) - len(late) <= 10, asked[:12]
 
 
-async def steps_apart(steps: Sequence[Callable[[], object]], pause: float) -> None:
+async def run_steps(steps: Sequence[Callable[[], object]], pause: float) -> None:
     for step in steps:
         step()
         await asyncio.sleep(pause)

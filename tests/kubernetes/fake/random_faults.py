@@ -1,4 +1,4 @@
-"""One of each fault, for random histories."""
+"""One fault of each kind, for random histories."""
 
 from tests.kubernetes.fake import faults
 from tests.kubernetes.fake.faults import Fault, Verb
