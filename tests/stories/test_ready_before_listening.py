@@ -12,7 +12,7 @@ import discovery
 import registry
 from discovery import InstanceAddedEvent, InstanceEvent
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.metadata_feed import follow
+from epp.endpoints.metadata_feed import follow_discovery
 from registry.asgi import ContractApp
 from tests.eventually import eventually
 
@@ -67,7 +67,7 @@ async def test_who_reads_metadata_is_told_of_a_worker_once_it_answers(tmp_path: 
             yield event
 
     async with discovery.open(url) as service, service.watch("dynamo", "decode", metadata=True) as stream:
-        picker = asyncio.create_task(follow(events(stream), store))
+        picker = asyncio.create_task(follow_discovery(events(stream), store))
         serving = asyncio.create_task(application.server.serve())
         async with asyncio.timeout(90):
             await application.said_ready.wait()
