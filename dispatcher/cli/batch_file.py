@@ -1,4 +1,4 @@
-"""Batch files: requests in, one JSON object a line, results out; the form of the OpenAI Batch API (pure but for files)."""
+"""Reads batch files and writes results files: one JSON object a line, in the format of the OpenAI Batch API."""
 
 import hashlib
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ EXPECTED = 'expected {"custom_id": "...", "url": "/v1/chat/completions", "body":
 
 
 class BatchFileError(ValueError):
-    """A line is not what it should be; the text names file and line."""
+    """A line or a file is invalid; the text names it."""
 
 
 class ResultsError(OSError):
@@ -32,22 +32,22 @@ class _RequestLine(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """One request; `body` byte for byte as it stands in the file, `url` the path, empty: the queue's own."""
+    """One request. `body`: the bytes in the file, unchanged; `url`: the path, empty: the queue's own."""
 
     custom_id: str
     url: str
     body: bytes
     place: str
-    """FILE:NUMBER, for people."""
+    """FILE:LINE, for errors."""
 
     @property
     def sha256(self) -> str:
-        """What is asked, path and body; a results file keeps it beside the answer."""
+        """Identifies path and body; results files keep it, so that a changed line is noticed."""
         return hashlib.sha256(self.url.encode() + b"\n" + self.body).hexdigest()
 
 
 def read_lines(path: Path) -> Iterator[BatchLine]:
-    """The requests of a file, read as they are asked for; raises BatchFileError and OSError."""
+    """The requests of a file, read lazily; raises BatchFileError and OSError."""
     seen: set[str] = set()
     with path.open("rb") as file:
         for number, text in enumerate(file, start=1):
@@ -77,7 +77,7 @@ def _read_line(text: bytes, place: str) -> BatchLine:
 
 
 def result_line(custom_id: str, result: Result, request_sha256: str) -> bytes:
-    """One line of a results file, its end included; the answer's body is kept as it came where it is JSON."""
+    """One line of a results file with its newline. A JSON body is kept byte for byte, unless it has line breaks."""
     response = None
     if result.status_code:
         response = {
@@ -112,7 +112,7 @@ def _body(payload: bytes) -> msgspec.Raw | str:
 
 
 _LINE_PREFIX = b'{"id":"'
-"""Of every line of a results file: what is cut off must look like one, or it is somebody else's."""
+"""Begins every line of a results file. A truncated last line must begin so, or the file is another one and not touched."""
 
 
 class _AnsweredLine(msgspec.Struct):
@@ -121,9 +121,9 @@ class _AnsweredLine(msgspec.Struct):
 
 
 def read_answered(path: Path) -> dict[str, str]:
-    """The custom_ids that a results file has already, each with the `sha256` of its line, empty where none was kept.
+    """The custom_ids in a results file, each with the `sha256` of its line, empty if the file has none.
 
-    A last line that was cut off by a crash is taken out of the file.
+    A last line that a crash truncated is removed from the file.
     """
     done: dict[str, str] = {}
     with _writable(path):
@@ -151,13 +151,13 @@ def read_answered(path: Path) -> dict[str, str]:
 
 @contextmanager
 def open_results(path: Path) -> Iterator[BinaryIO]:
-    """The results file, open at its end; raises BatchFileError where it cannot be, ResultsError when it is full."""
+    """Open the results file for appending; raises BatchFileError if it cannot, ResultsError if writing fails later."""
     with _writable(path):
         file = path.open("ab")
     try:
         with file:
             yield file
-    except BrokenPipeError:  # what people read, not the file
+    except BrokenPipeError:  # of stdout or stderr, not of the file
         raise
     except OSError as error:
         raise ResultsError(

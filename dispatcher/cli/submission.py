@@ -1,4 +1,4 @@
-"""`python -m dispatcher submit`: a batch file into a queue, and its answers out."""
+"""The command submit: sends a batch file to a queue and, with --results, writes its answers."""
 
 import sys
 from contextlib import AsyncExitStack
@@ -12,7 +12,7 @@ from runtime.config.problems import ConfigError
 
 
 async def submit(flags: SubmitFlags) -> int:
-    """0: all submitted, and answered where results are wanted; 3: some answers are errors."""
+    """Returns 0, or 3 if some answers are errors. Raises BatchFileError, ConfigError, QueueError and OSError."""
     everything = list(
         batchfile.read_lines(flags.file)
     )  # the whole file is checked before its first line is sent
