@@ -1,4 +1,4 @@
-"""Folds what discovery tells into endpoints, and keeps the numbers that belong to each of them."""
+"""Keeps the endpoints that discovery reports, their numbers and their requests in flight."""
 
 import logging
 import traceback
@@ -35,12 +35,12 @@ _UNREPORTED: Final = int(Column.UNREPORTED)
 
 
 class Datastore:
-    """All endpoints of one picker. Everything happens on one event loop: readers never see half a change.
+    """All endpoints of one picker. Used from one event loop only, so readers never see half a change.
 
-    The `on_` lists are hooks: whoever wants to be told appends a callable, and removes it in the end. They are called
-    at once, after everything that the change means is written down, in the order in which they were appended; of one
-    event `on_reset` comes first, then `on_change`, then `on_load_change`. A hook must not change the datastore. A fault
-    in `on_release` or `on_load_change` is logged and stops nothing; without listeners they cost nothing.
+    The `on_` lists are hooks: a listener appends a callable and removes it at its end. Hooks are called synchronously,
+    once the change is complete, in the order in which they were appended; for one event `on_reset`, then `on_change`, then
+    `on_load_change`. A hook must not change the datastore. An exception in `on_release` or `on_load_change` is logged and
+    goes no further; without listeners these two cost nothing.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class Datastore:
         self.on_change: list[Callable[[], None]] = []
         """Called after endpoints came, went or changed."""
         self.on_reset: list[Callable[[Endpoint], None]] = []
-        """Called with an endpoint whose process is gone or another one: what was known of its cache is void."""
+        """Called with an endpoint whose process ended or was replaced: its cache is lost."""
         self.on_cache_size: list[Callable[[Endpoint, int], None]] = []
-        """Called with an endpoint and how many tokens its cache has room for, once that is known."""
+        """Called with an endpoint and the size of its KV cache in tokens, once that is known."""
         self.on_release: list[Callable[[Endpoint], None]] = []
-        """Called with an endpoint, which may be gone by now, when a request there is over: it is no longer in flight."""
+        """Called with an endpoint, which may have been removed, when a request there is no longer in flight."""
         self.on_load_change: list[Callable[[Endpoint], None]] = []
-        """Called with an endpoint that came, changed or went, and with one whose metrics page told other numbers, or no
-        good ones any more. Requests that begin are not told: who sends them knows."""
+        """Called with an endpoint that was added, changed or removed, or whose scraped numbers changed or became invalid.
+        Not called when a request begins: its sender knows."""
         self.on_use: dict[Key, Callable[[], None]] = {}
-        """Called, and forgotten, when a request is next sent to that endpoint."""
+        """By endpoint: called once, when the next request is sent there."""
         self._defaults = defaults or EndpointDefaults()
         self._endpoints: dict[Key, Endpoint] = {}
         self._rows: dict[Key, int] = {}
@@ -76,11 +76,11 @@ class Datastore:
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All of them, in the order of a pool's columns."""
+        """All endpoints, in the order of a pool's columns."""
         return self._current_index().endpoints
 
     def pool(self, now: float) -> EndpointPool:
-        """All endpoints with their numbers; `now` is what their age is measured by."""
+        """All endpoints with their numbers; the age of the numbers is measured at `now`."""
         if self._adapters_snapshot is None:
             self._adapters_snapshot = tuple(self._adapters)
         return EndpointPool(
@@ -89,14 +89,14 @@ class Datastore:
 
     @property
     def all_reachable(self) -> bool:
-        """Whether discovery has no hint that one of them does not answer."""
+        """False if discovery has a hint that an endpoint does not answer."""
         return self._current_index().all_reachable
 
     def serving(self, model: str) -> Mask | None:
-        """Where a model or adapter is served: by those that declare it, and those that declare nothing.
+        """The endpoints that may serve a model or adapter; None: all of them.
 
-        Where nobody declares it, by those whose metrics page shows it as an adapter. None: every one may serve it,
-        as they do where no endpoint declares anything.
+        These are the endpoints that declare it and those that declare nothing. If none declares it, those whose metrics
+        page has it as an adapter. If no endpoint declares anything, all.
         """
         index = self._current_index()
         if not index.serving:
@@ -107,7 +107,7 @@ class Datastore:
         return np.array([model in a.active or model in a.waiting for a in self._adapters], dtype=np.bool_)
 
     def apply(self, event: InstanceEvent, document: Mapping[str, Any] | None = None) -> None:
-        """Fold one event; `document` is the instance's metadata, None when it is not known (any more)."""
+        """Apply one event; `document`: the instance's metadata, None: unknown, so the last known metadata stay."""
         if isinstance(event, InstanceRemovedEvent):
             endpoint = self._remove(event)
         else:
@@ -120,10 +120,11 @@ class Datastore:
             self._call_hooks(self.on_load_change, endpoint)
 
     def observe(self, endpoint: Endpoint, load: Load, now: float, period: float = 0.0) -> None:
-        """Write down one look at a worker's metrics; what its page does not say stays as it was.
+        """Store the numbers of one scrape; numbers that are not on the page stay.
 
-        `period`: seconds until the next look may be in. A load that makes no sense is not believed: from then on the
-        endpoint is as one that nobody has looked at yet, which ranks last and counts as full.
+        `period`: seconds until the next scrape is expected. A load with an implausible value is dropped as a whole, and
+        the endpoint counts as never scraped: it ranks last and counts as full. The last good numbers would be a guess
+        that nothing bounds.
         """
         row = self._rows.get(endpoint.key)
         if row is None:
@@ -159,7 +160,7 @@ class Datastore:
             self._call_hooks(self.on_load_change, endpoint)
 
     def record_failed_scrape(self, endpoint: Endpoint, *, has_page: bool) -> None:
-        """A look gave nothing: because there is no page, or (`has_page`) for another reason."""
+        """A scrape failed: the worker has no metrics page, or (`has_page`) for another reason."""
         row = self._rows.get(endpoint.key)
         if row is None:
             return
@@ -180,41 +181,43 @@ class Datastore:
         for hook in hooks.copy():
             try:
                 hook(endpoint)
-            except Exception as error:  # noqa: BLE001  # what a listener does wrong must not stop who tells it
-                # without the fault's own words: those may quote a request
+            except Exception as error:  # noqa: BLE001  # a listener's fault must not stop the caller
+                # without the exception's text, which may quote a request
                 where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
                 logger.error("a hook of the datastore failed: %s\n%s", type(error).__name__, where)
 
     def cache_tokens(self, endpoint: Endpoint) -> int | None:
-        """What its cache has room for; None: not known, or not known any more."""
+        """The size of its KV cache in tokens; None: unknown."""
         return self._cache_tokens.get(endpoint.key)
 
     def set_cache_tokens(self, endpoint: Endpoint, tokens: int) -> None:
-        """Its page says how large its cache is."""
+        """Store the size of its KV cache, which its metrics page has."""
         if endpoint.key in self._endpoints:
             self._cache_tokens[endpoint.key] = tokens
             for hook in self.on_cache_size:
                 hook(endpoint, tokens)
 
     def reserve(self, endpoint: Endpoint) -> None:
-        """One more request in flight there. The count belongs to the incarnation, whatever its metadata say."""
+        """Count one more request in flight there. The count belongs to the incarnation, whatever the metadata."""
         self._change_inflight(endpoint, 1)
         row = self._rows.get(endpoint.key)
         numbers = self._numbers
-        if row is not None and numbers.item(_SCRAPED_AT, row) != NEVER:  # else no page would end the count
+        if (
+            row is not None and numbers.item(_SCRAPED_AT, row) != NEVER
+        ):  # otherwise no scrape resets the count
             numbers[_UNREPORTED, row] = numbers.item(_UNREPORTED, row) + 1.0
         used = self.on_use.pop(endpoint.key, None)
         if used is not None:
             used()
 
     def release(self, endpoint: Endpoint) -> None:
-        """One request fewer in flight there."""
+        """Count one request fewer in flight there."""
         self._change_inflight(endpoint, -1)
         if self.on_release:
             self._call_hooks(self.on_release, endpoint)
 
     def inflight(self, endpoint: Endpoint) -> int:
-        """Requests that were sent there and have not ended."""
+        """The number of requests that were sent there and have not ended."""
         return self._inflight.get(endpoint.key, 0)
 
     def _change_inflight(self, endpoint: Endpoint, difference: int) -> None:
@@ -287,9 +290,9 @@ class Datastore:
 
 @dataclass(frozen=True, slots=True)
 class _EndpointIndex:
-    """What follows from the endpoints alone: who serves what. `undeclared`: those that declare nothing.
+    """Lookups that depend on the endpoints alone: the endpoints that serve a model.
 
-    `serving` None: all of them.
+    `undeclared`: the endpoints that declare no model. `serving`: by model; None: all endpoints.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -309,8 +312,9 @@ class _EndpointIndex:
 
 
 def _was_stale(before: float, expected: float, now: float, period: float) -> bool:
-    """Whether the numbers may have been stale before this look, or may be stale sooner after it than they would be.
+    """Whether numbers may have been stale before this scrape, or become stale sooner than after the last one.
 
-    `before` and `expected`: when the last look was and for how long it was good.
+    Cached scores depend on which numbers are fresh, so either is a change of state. `before`: the time of the last scrape,
+    `expected`: its period.
     """
     return now - before > STALE_AFTER_SCRAPES * expected or period < expected

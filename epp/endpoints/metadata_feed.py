@@ -1,4 +1,4 @@
-"""What discovery tells, with each instance's metadata, into the datastore; a line of log for each event."""
+"""Applies discovery's events, with each instance's metadata, to the datastore, and logs each event."""
 
 import logging
 from collections.abc import AsyncIterable, Mapping
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 async def follow_discovery(events: AsyncIterable[InstanceEvent], datastore: Datastore) -> None:
-    """Fold events until the stream ends; raises what the stream raises."""
+    """Apply events until the stream ends; raises what the stream raises."""
     async for event in events:
         logger.info("%s", _describe(event))
         document: Mapping[str, Any] | None = None
@@ -25,12 +25,11 @@ async def follow_discovery(events: AsyncIterable[InstanceEvent], datastore: Data
             try:
                 document = await event.instance.metadata()
             except MetadataUnavailableError as error:
-                logger.warning("%s; what was known of it is kept", error)
+                logger.warning("%s; its last known metadata are kept", error)
         datastore.apply(event, document)
 
 
 def _describe(event: InstanceEvent) -> str:
-    """One line for the log."""
     who = f"{event.instance.id} (metadata at {event.instance.authority})"
     match event:
         case InstanceRemovedEvent(_, reason):

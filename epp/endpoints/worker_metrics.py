@@ -1,8 +1,8 @@
-"""The numbers that workers publish, each declared once: everything that reads, keeps or shows one follows from here. Pure.
+"""Declares each number that workers publish once; whatever reads, keeps or shows it follows the declaration. Pure.
 
-A new number is one `WorkerMetric` more in `WORKER_METRICS`. It is then read off the pages of the model servers that it
-names, refused where it makes no sense, kept as a column, and found by a scorer as `pool.metric(IT)`; it has gauges and a
-flag if the declaration says so. The adapters and the size of the KV cache are no plain numbers: `epp.scraping.engines`.
+To add a number, add a `WorkerMetric` to `WORKER_METRICS`. It is then read from the metrics pages of the model servers that
+it names, checked against its bounds, kept as a column, and available to scorers as `pool.metric(IT)`; it has gauges and a
+flag if declared. Adapters and the size of the KV cache are not plain numbers: `epp.scraping.engines`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WorkerMetric:
-    """One number of each worker, from 0 to `maximum`: a page that says anything else makes no sense.
+    """One number of each worker, from 0 to `maximum`; a page with any other value is not believed.
 
     `series`: by model server, what its page calls the number: `name` or `name{label=value}`, alternatives separated by `|`.
-    `clamped_up_to`: above `maximum` and up to here it counts as `maximum`. `unknown`: what the column holds before the first page that
-    says it; endpoints that were never scraped rank last by their age, whatever it is.
+    `clamped_up_to`: values above `maximum` and up to here count as `maximum`. `unknown`: the column's value before the first
+    page that has the number; endpoints that were never scraped rank last whatever it is.
     `pool_gauge`, `endpoint_gauge`: name and help of the gauge over the pool and of that for each endpoint. `flag`: renames the series.
     """
 
@@ -30,12 +30,12 @@ class WorkerMetric:
     flag: str | None = None
 
     def clamp(self, value: float | None) -> float | None:
-        """The value of a page, `maximum` where it is nearly that."""
+        """The value of a page, `maximum` if it is just above."""
         return self.maximum if value is not None and self.maximum < value <= self.clamped_up_to else value
 
 
 _MAX_REQUESTS: Final = 100_000.0
-"""Requests that one worker can be believed to have waiting, or running."""
+"""The most requests that one worker can plausibly have waiting, or running."""
 
 WAITING: Final = WorkerMetric(
     name="waiting",
@@ -89,7 +89,7 @@ KV_USAGE: Final = WorkerMetric(
 )
 
 BUILT_IN: Final = (WAITING, RUNNING, KV_USAGE)
-"""Those with a name of their own in `Load`, `Engine` and `EndpointPool`."""
+"""The metrics with a field of their own in `Load`, `Engine` and `EndpointPool`."""
 
 WORKER_METRICS: Final[Sequence[WorkerMetric]] = (*BUILT_IN,)
-"""All of them; one that is not built in stands behind the others."""
+"""All metrics; those that are not built in come last."""

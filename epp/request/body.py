@@ -1,4 +1,4 @@
-"""A request body that is held until it is complete, within a bound of its own and one that all bodies share."""
+"""Holds request bodies until they are complete, within a limit for each and one for all together."""
 
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -7,18 +7,18 @@ from epp.request.rejection import Rejection
 
 Buffer: TypeAlias = bytes | memoryview
 SMALL_PIECE: Final = 4096
-"""Bytes of a piece: to copy fewer costs less than to keep them apart."""
+"""Bytes; smaller pieces are joined: a copy costs less than a piece of its own."""
 LARGE_PIECE: Final = 65_536
-"""Bytes of a piece, as Envoy sends them: the rest of a larger one that waits to be sent would hold too much."""
+"""Bytes; larger pieces are copied: a slice that waits to be sent would keep the whole piece in memory."""
 TOO_MANY_BYTES: Final = "rejected-too-many-bytes"
 _RETRY_AFTER: Final = 1.0
 
 
 class MemoryBudget:
-    """The bytes that all unfinished bodies of a picker may hold together.
+    """The bytes that all unfinished bodies and messages of a picker may hold together.
 
-    Where there is no room, the bodies that have said nothing for longest are refused, not the one that comes: so that
-    clients who stall hold nobody else's place.
+    When it is full, the bodies that have been silent for longest are refused, not the new one: otherwise clients that
+    stall on purpose would lock out all others (the Slowloris attack).
     """
 
     __slots__ = ("_limit", "_unfinished", "held")
@@ -26,11 +26,11 @@ class MemoryBudget:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._unfinished: dict[Body, None] = {}
-        """The one that grew last at the end."""
+        """The body that grew last comes last."""
         self.held = 0
 
     def acquire(self, size: int, body: "Body | None" = None) -> None:
-        """Raises Rejection 503, and takes nothing, when that is more than can be had."""
+        """Take bytes of the budget, for `body` if given. Raises `Rejection` 503, and takes nothing, if they cannot be had."""
         if self.held + size > self._limit:
             self._evict(size, body)
             if self.held + size > self._limit:
@@ -38,16 +38,16 @@ class MemoryBudget:
         self.held += size
 
     def begin(self, body: "Body") -> None:
-        """It is unfinished, and has grown just now."""
+        """The body is unfinished, and has just grown."""
         self._unfinished.pop(body, None)
         self._unfinished[body] = None
 
     def end(self, body: "Body") -> None:
-        """It is whole, or held no more."""
+        """The body is complete, or no longer held."""
         self._unfinished.pop(body, None)
 
     def expire(self, before: float, seconds: float) -> None:
-        """Refuse bodies that began by then and are unfinished; `seconds` is the time that they had."""
+        """Refuse unfinished bodies that began before that time; `seconds`: the time that they had, for the answer."""
         for body in list(self._unfinished):
             if body.began_at < before:
                 message = f"the request body was not complete within {seconds:g} s"
@@ -61,12 +61,12 @@ class MemoryBudget:
                 body.refuse(_too_many_bytes())
 
     def release(self, size: int) -> None:
-        """What was taken is held no more."""
+        """Give bytes back."""
         self.held -= size
 
 
 class Body:
-    """Pieces of one request body; more than `limit` bytes are a Rejection 413, and nothing of it stays held."""
+    """The pieces of one request body. More than `limit` bytes raise `Rejection` 413 and release all of it."""
 
     __slots__ = ("_budget", "_limit", "_on_refused", "_pieces", "began_at", "size")
 
@@ -76,30 +76,30 @@ class Body:
         self._pieces: list[Buffer] = []
         self._on_refused: Callable[[Rejection], None] | None = None
         self.size = 0
-        """Bytes that count in the budget."""
+        """The bytes that count in the budget."""
         self.began_at = 0.0
 
     def begin(self, now: float, on_refused: Callable[[Rejection], None]) -> None:
-        """From now on, until it is whole, others may need its room or its time may run out: then `on_refused` is told."""
+        """Start the body: until `end` the budget may refuse it, for its bytes or its time, and calls `on_refused`."""
         self.began_at = now
         self._on_refused = on_refused
         self._budget.begin(self)
 
     def refuse(self, rejection: Rejection) -> None:
-        """Let go of all of it and tell whose it is."""
+        """Release all of it and call `on_refused`."""
         on_refused = self._on_refused
         self.discard()
         if on_refused is not None:
             on_refused(rejection)
 
     def end(self) -> None:
-        """Nothing more comes: what is held stays until `discard`."""
+        """The body is complete; it stays held until `discard`."""
         if self._on_refused is not None:
             self._on_refused = None
             self._budget.end(self)
 
     def check_length(self, content_length: str | None) -> None:
-        """Refuse at once what says that it will be too large; a length that is no number says nothing."""
+        """Raise `Rejection` 413 at once if the Content-Length is too large; one that is not a number is ignored."""
         if content_length is None or not (content_length.isascii() and content_length.isdecimal()):
             return
         digits = content_length.lstrip("0")
@@ -107,9 +107,9 @@ class Body:
             raise self._too_large()
 
     def add(self, piece: Buffer) -> None:
-        """Hold one more piece."""
+        """Hold one more piece; raises `Rejection`."""
         if not piece:
-            return  # the data plane's way to say that it was the last one
+            return  # Envoy sends an empty last piece if the end of a body comes after its bytes
         if self.size + len(piece) > self._limit:
             self.discard()
             raise self._too_large()
@@ -120,7 +120,7 @@ class Body:
         self._pieces.append(piece)
 
     def joined(self) -> Buffer:
-        """All pieces so far, joined; held is the whole alone, unless the pieces are what goes back as it came."""
+        """All pieces, joined. If they are small or very large, the joined bytes replace them; others go back as they came."""
         pieces = self._pieces
         if len(pieces) == 1:
             return pieces[0]
@@ -130,16 +130,16 @@ class Body:
         return whole
 
     def replace(self, whole: Buffer) -> None:
-        """Hold what `joined` gave in place of the pieces."""
+        """Hold the result of `joined` in place of the pieces."""
         self._pieces = [whole]
 
     def detach(self) -> list[Buffer]:
-        """The pieces, which are held by somebody else now: they count until `discard`."""
+        """Hand over the pieces; their bytes count until `discard`."""
         pieces, self._pieces = self._pieces, []
         return pieces
 
     def discard(self) -> None:
-        """Nothing is held any more, by nobody."""
+        """Release the pieces and their bytes."""
         self.end()
         self._pieces = []
         self._budget.release(self.size)
@@ -150,9 +150,9 @@ class Body:
 
 
 def _too_many_bytes() -> Rejection:
-    message = "the picker holds as many bytes of unfinished request bodies as it may"
+    message = "the picker's memory for unfinished request bodies is full"
     return Rejection(503, "too_many_bytes", message, reason=TOO_MANY_BYTES, retry_after=_RETRY_AFTER)
 
 
 _MAX_DIGITS: Final = 18
-"""A longer length is larger than anything that fits anywhere."""
+"""Digits of a Content-Length; a longer one is over any limit, and `int` of many digits is slow."""

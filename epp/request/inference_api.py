@@ -1,4 +1,7 @@
-"""The bodies of the APIs that name a model: which fields of each are decoded, and what of it is the prompt."""
+"""Decodes the few fields of each inference API's body that the picker reads, and finds the prompt in it.
+
+Prompts stay raw JSON (`msgspec.Raw`): the picker compares their bytes and needs no text, so nothing is copied.
+"""
 
 import sys
 from collections.abc import Mapping
@@ -10,17 +13,20 @@ from msgspec import Raw, Struct
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 _MAX_BLANK: Final = 1024
-"""Bytes: a list that is longer is not looked at for being blank."""
+"""Bytes; a longer list is not searched for anything but whitespace."""
 
 
 class Prompt(Protocol):
-    """What a request asks, as bytes of its JSON."""
+    """The prompt of a request, as bytes of its JSON."""
 
     def prefix(self, limit: int | None) -> bytes:
-        """The first `limit` bytes of it, None: all; a chat that goes on begins with the bytes it had before."""
+        """The first `limit` bytes, None: all. The next turn of a chat has the same prefix, since closing brackets are left out."""
 
     def extra_key(self) -> bytes:
-        """What else has to be equal before two equal beginnings can share a cache: model, cache salt, tools."""
+        """What must be equal besides the prompt for a prefix cache to be shared: model, cache salt, tools.
+
+        vLLM mixes the same into its block hashes (docs.vllm.ai, Automatic Prefix Caching: extra hashes, cache_salt).
+        """
 
 
 class ChatMessage(Struct):
@@ -30,14 +36,14 @@ class ChatMessage(Struct):
 
 
 class ModelBody(Struct):
-    """What all APIs share."""
+    """The fields that all APIs share."""
 
     model: str | None = None
     stream: bool | None = None
     cache_salt: Raw = Raw(b"")
 
     def prompt_size(self) -> int:
-        """Bytes of what is asked, as JSON; 0 where it is absent, null or empty."""
+        """Bytes of the prompt as JSON; 0 if it is absent, null or empty."""
         return 0
 
     def prefix(self, limit: int | None) -> bytes:
@@ -81,12 +87,12 @@ class ChatBody(ModelBody):
         return b"".join(pieces)[:limit]
 
     def extra_key(self) -> bytes:
-        # every chat template shows the tools to the model before the messages
+        # chat templates put the tools before the messages, so other tools are another prefix
         return b"\0".join((self.model_name(), self.cache_salt, self.tools))
 
 
 class RawChatBody(ModelBody):
-    """A chat of so many messages that to take them apart would hold up all others: the worker reads them."""
+    """A chat with so many messages that to decode them would delay all other requests; they stay one raw list."""
 
     messages: Raw = Raw(b"null")
     tools: Raw = Raw(b"")
@@ -95,7 +101,7 @@ class RawChatBody(ModelBody):
         return _list_size(self.messages, "$.messages")
 
     def prefix(self, limit: int | None) -> bytes:
-        view = memoryview(self.messages)[1:-1]  # its closing bracket is where a longer one goes on
+        view = memoryview(self.messages)[1:-1]  # without its closing bracket, where the next turn goes on
         return bytes(view[:limit])
 
     def extra_key(self) -> bytes:
@@ -113,7 +119,7 @@ class InputBody(ModelBody):
 
 
 class RawResponsesBody(InputBody):
-    """A body with so many objects that its tools, too, are left to the worker."""
+    """A body with so many objects that its tools are not checked."""
 
     tools: Raw = Raw(b"")
 
@@ -135,21 +141,21 @@ APIS: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
     "embeddings": (msgspec.json.Decoder(InputBody), "input"),
     "responses": (msgspec.json.Decoder(ResponsesBody), "input"),
 }
-"""By the end of the path: how the body is decoded, and the field that must say what is asked."""
+"""By the suffix of the path: the decoder of the body, and the field that must hold the prompt."""
 APIS_WITHOUT_OBJECTS: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
     **APIS,
     "chat/completions": (msgspec.json.Decoder(RawChatBody), "messages"),
     "chat/completions/render": (msgspec.json.Decoder(RawChatBody), "messages"),
     "responses": (msgspec.json.Decoder(RawResponsesBody), "input"),
 }
-"""The same for a body that `has_many_objects`."""
+"""The same for a body that `has_many_objects`: no list of objects is decoded."""
 _LARGE_BODY: Final = 2 * 1024 * 1024
 _MANY_OBJECTS: Final = 100_000
-"""JSON objects: half a microsecond and 60 bytes each."""
+"""JSON objects; each takes half a microsecond and 60 bytes to decode."""
 
 
 def has_many_objects(body: Buffer) -> bool:
-    """Whether it may have more than _MANY messages; a body that is smaller than _LONG has few enough."""
+    """Whether the body may have more than _MANY_OBJECTS messages; a small body cannot have so many."""
     if len(body) < _LARGE_BODY:
         return False
     return (bytes(body) if isinstance(body, memoryview) else body).count(b"{") > _MANY_OBJECTS
@@ -159,17 +165,17 @@ MODEL_ONLY_PATHS: Final = frozenset(
     {"messages", "messages/count_tokens", "images/generations", "conversations", "audio/speech"}
     | {"rerank", "score", "classify", "pooling", "tokenize", "detokenize"}
 )
-"""Ends of paths whose bodies name a model, but whose other fields are not ours to judge."""
+"""Suffixes of paths whose bodies name a model, but whose other fields the picker does not check."""
 MODEL_ONLY: Final = msgspec.json.Decoder(ModelBody)
 
 
 def api_of(path: str) -> str | None:
-    """The longest end of a path at its slashes that is an API of ours, else that names a model, else None."""
+    """The longest suffix of the path, at a slash, that is in `APIS`, else in `MODEL_ONLY_PATHS`, else None."""
     return _known_suffix(path[-_MAX_SUFFIX:])
 
 
 _MAX_SUFFIX: Final = 64
-"""Characters: more than the longest end that is known, so that nobody fills the cache with long paths."""
+"""Characters; longer than any known suffix. Bounds the cache, whose keys clients choose."""
 
 
 @lru_cache(maxsize=256)
@@ -205,19 +211,18 @@ def _list_size(raw: Raw, json_path: str) -> int:
 
 
 def _is_blank(view: memoryview) -> bool:
-    """Whether a list has nothing in it."""
     return view.nbytes < _MAX_BLANK and not bytes(view[1:-1]).strip()
 
 
 class _Tool(Struct):
-    """An object; what is in it is the worker's business."""
+    """Any JSON object; its fields are not checked."""
 
 
 _TOOLS: Final = msgspec.json.Decoder(list[_Tool] | None)
 
 
 def _check_tools(raw: Raw) -> None:
-    """Raises msgspec.ValidationError where they are no list of objects."""
+    """Raises msgspec.ValidationError unless they are a list of objects or null."""
     if memoryview(raw).nbytes:
         try:
             _TOOLS.decode(raw)
@@ -228,5 +233,7 @@ def _check_tools(raw: Raw) -> None:
 
 def _text_prefix(raw: Raw, limit: int | None) -> bytes:
     view = memoryview(raw)
-    text = view[1:-1] if bytes(view[:1]) == b'"' else view  # its closing quote is where a longer one goes on
+    text = (
+        view[1:-1] if bytes(view[:1]) == b'"' else view
+    )  # without its closing quote, where a longer text goes on
     return bytes(text[:limit])

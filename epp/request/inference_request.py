@@ -1,4 +1,4 @@
-"""What the picker reads of a request: the model, whether the answer is streamed, whose request it is. Nothing else."""
+"""Reads from a request what a pick depends on: model, prompt, streaming, objective, fairness id."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -24,23 +24,23 @@ Body: TypeAlias = bytes | bytearray | memoryview
 Decoded = TypeVar("Decoded")
 _JSON: Final = "application/json"
 _FORM: Final = "application/x-www-form-urlencoded"
-"""What curl says of any body that it is not told the kind of."""
+"""curl's default for any body; JSON is accepted under it."""
 
 DEFAULT_FAIRNESS_ID: Final = "default-flow"
 _PATH_HEADERS: Final = (":path", "x-original-path", "x-forwarded-path")
 _DEFAULT_PATH: Final = "/v1/completions"
 _MAX_PARTS: Final = 64
-"""Parts of a form that are looked at for the model."""
+"""Parts of a form that are searched for the model."""
 _PART_HEADER_SCAN: Final = 1024
-"""Bytes of a form's part that are looked at for its name."""
+"""Bytes of a part's header that are searched for its name."""
 
 
 class PrefixChain:
-    """A prompt as blocks, each named by a hash of all up to its end.
+    """A prompt as a chain of block hashes, each of which covers the prompt up to the end of its block.
 
-    `unit_tokens`: tokens in the shortest block. `units`: length of the prompt. `ends`, `lengths`: of each block, the last one
-    as if it were whole. All in units; `ends` and `lengths` may go on behind the last block. `claims`: by key, the endpoints
-    that are believed to hold it since the pick, each with the number of that belief in the index.
+    `unit_tokens`: tokens of a unit, the shortest block. In units: `units`, the length of the prompt; `ends` and `lengths` of
+    the blocks, the last one as if it were full (shared tables, which may go on behind it). `claims`: the endpoints, by key,
+    that are believed to hold the chain since the pick, each with the number of its claim in the index.
     """
 
     __slots__ = ("claims", "ends", "hashes", "lengths", "unit_tokens", "units")
@@ -56,16 +56,16 @@ class PrefixChain:
         self.claims: dict[tuple[str, str], int] = {}
 
     def units_in(self, count: int) -> int:
-        """Units in the first `count` blocks."""
+        """The length of the first `count` blocks in units."""
         return min(self.ends[count - 1], self.units) if count else 0
 
 
 class InferenceRequest:
     """One request. Sizes in bytes; `prompt_size` is that of the prompt, messages or input as JSON.
 
-    `model` is empty where the request names none: a GET, a path or a content type that is not read. `prompt` is there
-    until the request is scheduled, since it holds the whole body. `prefixes`: what data producers made of it, by
-    producer. `scores`: of each endpoint that was scored, by its destination, where the profile tells them.
+    `model` is empty if the request names none: a GET, or a path or content type that is not read. `prompt` is set to None
+    once the request is scheduled, since it keeps the whole body in memory. `prefixes`: the prompt's block hashes, by data
+    producer. `scores`: of the scored endpoints, by destination, if the profile reports them.
     """
 
     __slots__ = (
@@ -103,10 +103,10 @@ class InferenceRequest:
 def parse_request(
     headers: Mapping[str, str], body: Body | None, new_id: Callable[[], str]
 ) -> InferenceRequest:
-    """The request as the picker sees it; `headers` with lower-case names, `new_id` for one without `x-request-id`.
+    """Parse a request; `headers` with lower-case names, `new_id` makes an id for one without `x-request-id`.
 
-    `body` None: there may be one, but it is not shown. Completions, chat, embeddings and responses must be sound JSON: `Rejection` 400 says what is wrong. Of other
-    paths only the model is read, where it stands in the usual place; what is not JSON passes unread.
+    `body` None: there may be one, but the pick does not see it. Completions, chat, embeddings and responses must be valid
+    JSON, otherwise `Rejection` 400. Of other known APIs only the model is read; a body that is not JSON is not read.
     """
     request = passthrough_request(headers, body, new_id)
     if body is None:
@@ -126,7 +126,7 @@ def parse_request(
 def passthrough_request(
     headers: Mapping[str, str], body: Body | None, new_id: Callable[[], str]
 ) -> InferenceRequest:
-    """The request without a look into its body: no model, routed by load only."""
+    """The request without reading its body: no model, routed by load only."""
     request = InferenceRequest(headers.get("x-request-id") or new_id(), _path(headers), headers)
     request.objective = _first_value(headers, OBJECTIVE)
     request.fairness_id = _first_value(headers, FAIRNESS_ID) or DEFAULT_FAIRNESS_ID
@@ -204,7 +204,7 @@ def _read_model_only(request: InferenceRequest, body: Body) -> None:
     try:
         decoded = _decode(MODEL_ONLY, body)
     except _DECODE_ERRORS:
-        return  # the worker says what is wrong with a body of an API that is not ours
+        return  # the worker answers for a body of an API that the picker does not know
     request.model = decoded.model or ""
     request.streaming = bool(decoded.stream)
 

@@ -1,4 +1,4 @@
-"""Which endpoints a request may go to, as the data plane names them. Pure."""
+"""Reads the subset hint: the endpoints to which the data plane restricts a request. Pure."""
 
 import ipaddress
 import re
@@ -12,16 +12,16 @@ from epp.request.unreadable import UnreadableError
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """The destinations a pick must come from; one that is empty allows nothing (protocol 1.0.0).
+    """The destinations among which to pick; an empty subset allows none (endpoint picker protocol 1.0.0).
 
-    Members are (address, port) with the address as `ipaddress` writes it; port None means every port.
+    `members`: (address, port), the address as `ipaddress` writes it; port None: any port.
     """
 
     members: frozenset[tuple[str, int | None]] = frozenset()
 
     @classmethod
     def of(cls, destinations: Iterable[str]) -> "Subset":
-        """Read `ip`, `ip:port`, `[ip6]:port`; one item may hold several, separated by commas. Raises UnreadableError."""
+        """Parse `ip`, `ip:port`, `[ip6]:port`; one item may have several, separated by commas. Raises UnreadableError."""
         members: set[tuple[str, int | None]] = set()
         left = MAX_DESTINATIONS
         for item in destinations:
@@ -38,21 +38,20 @@ class Subset:
         return cls(frozenset(members))
 
     def allows(self, address: str, port: int) -> bool:
-        """Whether that address and port may be picked."""
         host = _canonical(address)
         return (host, port) in self.members or (host, None) in self.members
 
 
 MAX_DESTINATIONS: Final = 16_384
 _MAX_CANONICAL: Final = 2048
-"""Of more destinations those that are no plain IPv4 count as they are written: to read an IPv6 address takes 20 µs."""
+"""Destinations that are parsed as IP addresses, unless plain IPv4; more count as written. To parse IPv6 takes 20 µs."""
 _MAX_HOST: Final = 255
-"""Characters of a host's name (RFC 1035 2.3.4); nothing is there where one is longer."""
+"""Characters of a host name (RFC 1035 section 2.3.4); a longer one matches nothing."""
 _MAX_ADDRESS: Final = 64
-"""Characters of what can be an IP address, however it is written."""
+"""Characters of an IP address in any notation."""
 _OCTET: Final = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _IPV4: Final = re.compile(rf"({_OCTET}(?:\.{_OCTET}){{3}})(?::([0-9]{{1,5}}))?")
-"""As `ipaddress` writes it, which takes seven times as long to find that out."""
+"""An IPv4 address as `ipaddress` writes it, found seven times faster than by `ipaddress`."""
 
 
 def too_many_destinations() -> UnreadableError:
@@ -71,7 +70,7 @@ def _destination(text: str, host_of: Callable[[str], str]) -> tuple[str, int | N
 
 
 def _port(rest: str) -> int:
-    """-1, which nothing listens on, when what follows the host is not a port."""
+    """The port after a host; -1, which matches nothing, if it is not a port."""
     port = rest.removeprefix(":")
     return int(port) if port != rest and re.fullmatch("[0-9]{1,5}", port) else -1
 
@@ -88,7 +87,7 @@ def _as_written(host: str) -> str:
 
 @lru_cache(maxsize=8192)
 def _canonical_cached(address: str) -> str:
-    """Short ones only: what strangers write is kept."""
+    """For short addresses only: the data plane's text is the key of the cache."""
     if ":" not in address:
         bare = address.strip("[]")
         return bare if _IPV4.fullmatch(bare) else address.lower()

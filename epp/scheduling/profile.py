@@ -1,4 +1,4 @@
-"""One scheduling profile: filters, then the weighted sum of the scores, then the picker."""
+"""Runs one scheduling profile: filters, then the weighted sum of the scores, then the picker."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,11 +23,11 @@ from epp.scheduling.scorers.in_flight import InFlightScorer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerProfile:
-    """How one request finds its endpoints: `max_endpoints` of them, the choice and its fallbacks.
+    """Chooses up to `max_endpoints` endpoints for a request: the choice and its fallbacks.
 
-    `producers`: those whose data its scorers read; the scheduler lets them prepare each request.
-    `staleness` in seconds: an endpoint whose numbers are older, or that has none, comes after all those that are
-    known. None: the scorers do not read what is scraped, its age says nothing. `reports_scores`: the request carries them.
+    `producers`: the data producers that its scorers read; the scheduler lets them prepare each request.
+    `staleness`: seconds; an endpoint with older numbers, or none, ranks behind all with fresh numbers. None: the scorers
+    read no metrics. `reports_scores`: sets `InferenceRequest.scores`.
     """
 
     picker: Picker
@@ -52,11 +52,11 @@ class SchedulerProfile:
         object.__setattr__(self, "_best_endpoint", self._make_best_endpoint())
 
     def run(self, request: InferenceRequest, pool: EndpointPool) -> tuple[Endpoint, ...]:
-        """The choice first, then the fallbacks; `Rejection` when the filters leave nothing."""
+        """The choice first, then the fallbacks; raises `Rejection` if the filters leave no endpoint."""
         for one in self.filters:
             pool = pool.select(one.filter(request, pool))
             if not pool:
-                message = "none of the endpoints is fit for this request: the filters leave nothing"
+                message = "the filters of the scheduling profile leave no endpoint for this request"
                 raise Rejection(503, "no_endpoints", message, reason="rejected-no-endpoints")
         cached = self._score_cache.get(request, pool)
         if cached.rows is not None:
@@ -71,7 +71,7 @@ class SchedulerProfile:
         return self._pick(request, pool, add_scores(cached.scores.copy(), weighted_scores))
 
     def _make_best_endpoint(self) -> BestEndpoint | None:
-        """Where nothing but the best of all scores is asked for, and no scorer takes from a score."""
+        """None unless only the best endpoint is needed and no scorer can lower a score."""
         only_best_needed = self.max_endpoints == 1 and not self.reports_scores
         never_lowers = all(one.weight >= 0 for one in [*self._request_scorers, *self._in_flight_scorers])
         if not (only_best_needed and never_lowers and isinstance(self.picker, MaxScorePicker)):
@@ -82,13 +82,14 @@ class SchedulerProfile:
         )
 
     def _rank_with_stale(self, request: InferenceRequest, pool: EndpointPool, cached: CachedScores) -> Floats:
+        """The scores of fresh endpoints as they are; below all of them, stale ones by their requests in flight."""
         scores: Floats = 1.0 / (1.0 + pool.inflight)
         if cached.rows is not None and len(cached.rows):
             weighted_scores = run_scorers(
                 [*self._request_scorers, *self._in_flight_scorers], request, cached.current(pool)
             )
             known = add_scores(cached.scores.copy(), weighted_scores)
-            scores += min(known.min(), 0.0) - 2.0
+            scores += min(known.min(), 0.0) - 2.0  # stale scores are at most 1, so all end below `known`
             scores[cached.rows] = known
         return scores
 

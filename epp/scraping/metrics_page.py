@@ -1,4 +1,8 @@
-"""Reads the few numbers that matter off a Prometheus text page, by byte search: most of the page is never looked at."""
+"""Reads a few numbers from a Prometheus text page by byte search, without parsing the rest.
+
+A pool of 100 busy workers is scraped 2,000 times a second on the loop that picks. With pages of 47 KB a scrape, fetch
+included, takes 136 to 161 µs (benchmarks/README.md: scraping).
+"""
 
 import math
 import re
@@ -12,24 +16,24 @@ from epp.endpoints.worker_metrics import KV_USAGE, RUNNING, WAITING
 from epp.scraping.engines import Engine, Series
 from runtime.prometheus_labels import read_labels
 
-# A page is a stranger's: every quantifier is possessive, so that no byte is looked at twice for want of what should follow it.
+# Pages are untrusted input: every quantifier is possessive, so a malformed line cannot cause backtracking.
 _SAMPLE: Final = re.compile(
     rb'[ \t]*+(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\[^\n])*+")*+)\}[ \t]*+)?'
     rb"([^\s#]++)(?:[ \t]++(-?[0-9]{1,19}+)(?![0-9]))?"
 )
 _MAX_SAMPLES: Final = 256
-"""Samples of one series that are looked at: what comes later on a page costs time that picks need."""
+"""Samples of one series that are read; more would take time that picks need."""
 _MAX_LINES: Final = 4096
-"""Lines that begin with a series' name, those of longer names too."""
+"""Lines that begin with the name of a series, those of longer names included."""
 _MAX_LINE_BYTES: Final = 64 * 1024
-"""Bytes of a line behind the name: a longer one says nothing that can be believed."""
+"""Bytes of a line after the name; a longer line counts as malformed."""
 
 
 Page: TypeAlias = bytes | bytearray
 
 
 def read_load(page: Page, engine: Engine) -> Load:
-    """What the page says in the words of that engine."""
+    """The numbers on the page, by the series of that engine."""
     max_lora, adapters = _lora(page, engine.lora)
     others = {one: one.clamp(_latest(page, series)) for one, series in engine.others.items()}
     return Load(
@@ -43,7 +47,7 @@ def read_load(page: Page, engine: Engine) -> Load:
 
 
 def read_cache_tokens(page: Page, engine: Engine) -> int | None:
-    """How many tokens the worker's KV cache has room for; None where the page does not say, or nothing sensible."""
+    """The size of the worker's KV cache in tokens; None if the page lacks it or it is not plausible."""
     size, number = _latest(page, engine.block_size), _latest(page, engine.num_blocks)
     if size is not None and number is not None:
         return _tokens(size, number)
@@ -66,12 +70,12 @@ _MAX_TOKENS: Final = 1e12
 
 
 def detect_engine(page: Page, engines: Sequence[Engine]) -> Engine | None:
-    """The first engine whose words the page speaks."""
+    """The first engine that has a series on the page."""
     return next((engine for engine in engines if read_load(page, engine).known), None)
 
 
 class _Sample(NamedTuple):
-    """`labels`: the text between the braces; `timestamp` in ms, 0 where there is none."""
+    """`labels`: the text between the braces; `timestamp`: ms, 0 if there is none."""
 
     timestamp: int
     value: float
@@ -79,7 +83,7 @@ class _Sample(NamedTuple):
 
 
 def _latest(page: Page, alternatives: Sequence[Series]) -> float | None:
-    """The value with the latest timestamp; where there are none, or equal ones, that of the last line. NaN: no number."""
+    """The value with the latest timestamp; without timestamps, or with equal ones, that of the last line. NaN: malformed."""
     for series in alternatives:
         samples = _samples(page, series)
         if samples:
@@ -91,7 +95,10 @@ _TIMESTAMP: Final = attrgetter("timestamp")
 
 
 def _lora(page: Page, alternatives: Sequence[Series]) -> tuple[float | None, Adapters | None]:
-    """Limit and adapters of the series with the largest value: its value is the time of its update (model server protocol, 2025-02)."""
+    """The limit and the adapters of the series with the largest value.
+
+    The value is the time of its last update (GIE proposal 003, Model Server Protocol: LoRA Adapter Serving).
+    """
     samples = [sample for series in alternatives for sample in _samples(page, series) if sample.value >= 0]
     if not samples:
         return None, None
@@ -111,9 +118,10 @@ def _names(text: str) -> frozenset[str]:
 
 
 def _samples(page: Page, series: Series) -> list[_Sample]:
-    """The samples of a series, in the order of the page; none of a histogram or summary. NaN: a line that is none.
+    """The samples of a series, in the order of the page; NaN for a malformed line. Histograms and summaries have none.
 
-    All lines of a metric whose type is declared stand together (text format 0.0.4): what comes after is not read.
+    All lines of a metric form one group (Prometheus text format: Grouping and sorting). So the search ends
+    after the first group of a metric that has a TYPE line; without one it goes on.
     """
     samples: list[_Sample] = []
     declared_type: bytes | None = None
@@ -132,7 +140,7 @@ def _samples(page: Page, series: Series) -> list[_Sample]:
 
 
 def _name_ends(page: Page, series: Series) -> Iterator[int]:
-    """Where the name ends on the lines that begin with it and not with a longer one."""
+    """The end of the name on each line that begins with exactly this name."""
     key = series.key
     at = -1 if page.startswith(series.name_bytes) else page.find(key)
     if at < 0 and not page.startswith(series.name_bytes):
@@ -150,7 +158,7 @@ _AFTER_NAME: Final = (b"{", b" ", b"\t")
 
 
 def _declared_type(page: Page, series: Series, end: int) -> bytes | None:
-    """The type that the page declares for the series whose first sample's name ends there."""
+    """The type on the TYPE line before the sample whose name ends at `end`; None without one, empty if malformed."""
     at = page.rfind(series.declaration, 0, end)
     if at < 0:
         return None
@@ -163,7 +171,7 @@ _WORD: Final = re.compile(rb"[a-z]*")
 
 
 def _parse_sample(page: Page, start: int, stop: int, wanted: Mapping[str, str]) -> _Sample | None:
-    """What stands behind a name up to the line's end; None where it has other labels than those that are wanted."""
+    """The sample after a name, up to the end of its line; None if it lacks a wanted label."""
     found = _SAMPLE.match(page, start, stop) if stop - start <= _MAX_LINE_BYTES else None
     if found is None:
         return None if wanted else _INVALID

@@ -1,25 +1,29 @@
-"""How often each metrics page is looked at: often where requests are, seldom where none are. Pure."""
+"""Decides when each metrics page is scraped: often for endpoints in use, seldom for idle ones. Pure.
+
+The load of an idle endpoint does not change, so its page can wait: 100 idle workers take 0.03 cores in place of 0.3
+(benchmarks/README.md: scraping). A request to an idle endpoint wakes it, so its numbers are fresh when they begin to matter.
+"""
 
 import random
 from dataclasses import dataclass
 from typing import Final
 
 _JITTER: Final = 0.1
-"""By what share of its interval a look may be late: half of that by chance, half to begin with others."""
+"""The share of its interval by which a scrape may be late: half of it is random, half aligns it with others."""
 _MAX_DOUBLINGS: Final = 16
 _FIRST_WITHIN: Final = 0.05
-"""Seconds within which somebody new is looked at who comes alone, however seldom the others are."""
+"""Seconds within which a new endpoint is scraped first, if it comes alone, whatever the interval."""
 _BATCH: Final = 8
-"""Looks that begin together: a process that is woken for each pays twice. A pick may wait for them."""
+"""Scrapes that start together: to wake the process for each one costs twice as much. More would delay picks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeIntervals:
-    """Times in seconds. `interval` is between two looks at an endpoint in use, `idle_interval` at another one.
+    """Seconds between two scrapes: `interval` for an endpoint in use, `idle_interval` for others.
 
-    In use is who has requests in flight, or whose page shows any, and who had until `linger` ago. `max_per_second` looks a
-    second are taken in all: of many endpoints each is looked at less often, so that there is time left to
-    pick. After errors the interval doubles up to `backoff`.
+    An endpoint is in use while it has requests in flight or its page shows any, and for `linger` seconds after. At most
+    `max_per_second` scrapes are started for all endpoints together: with many endpoints all intervals grow, which leaves
+    time for picks. After errors the interval doubles, up to `backoff`.
     """
 
     interval: float = 0.05
@@ -30,12 +34,12 @@ class ScrapeIntervals:
 
     @classmethod
     def fixed(cls, interval: float) -> "ScrapeIntervals":
-        """The same for all, whether in use or not."""
+        """One interval for all endpoints, in use or not."""
         return cls(interval=interval, idle_interval=interval, backoff=max(2.0, interval))
 
 
 class ScrapeSchedule:
-    """The looks of all endpoints together."""
+    """The schedule of all endpoints together."""
 
     def __init__(self, intervals: ScrapeIntervals, rng: random.Random) -> None:
         self.intervals = intervals
@@ -43,30 +47,30 @@ class ScrapeSchedule:
         self.endpoints = 0
         self.in_use = 0
         self.unscraped = 0
-        """Those who wait for their first look."""
+        """Endpoints that were not scraped yet."""
 
     def add(self) -> "EndpointSchedule":
-        """One more endpoint, not in use yet."""
+        """Add an endpoint; it is not in use yet."""
         self.endpoints += 1
         return EndpointSchedule(self)
 
     def stretch_factor(self) -> float:
-        """By what every interval is longer than the rhythm says, 1 or more."""
+        """The factor by which all intervals grow to respect `max_per_second`, at least 1."""
         return max(1.0, self._wanted_per_second() / self.intervals.max_per_second)
 
     def align(self, moment: float, interval: float) -> float:
-        """The moment near that one at which others are looked at too."""
+        """The nearest moment at which other scrapes start too."""
         step = min(_BATCH / min(self._wanted_per_second(), self.intervals.max_per_second), interval * _JITTER)
         return round(moment / step) * step
 
     def _wanted_per_second(self) -> float:
-        """Looks a second that all intervals make together."""
+        """The scrapes per second that the intervals of all endpoints add up to."""
         intervals = self.intervals
         return self.in_use / intervals.interval + (self.endpoints - self.in_use) / intervals.idle_interval
 
 
 class EndpointSchedule:
-    """The looks at one endpoint; `now` and what is returned in seconds."""
+    """The schedule of one endpoint; all times in seconds."""
 
     __slots__ = ("_is_unscraped", "_schedule", "_used_at", "failures", "in_use")
 
@@ -76,16 +80,16 @@ class EndpointSchedule:
         self._used_at = float("-inf")
         self.in_use = False
         self.failures = 0
-        """Looks in a row that gave nothing."""
+        """Failed scrapes in a row."""
 
     @property
     def can_wake(self) -> bool:
-        """Whether it would be looked at sooner if it were in use."""
+        """Whether it would be scraped sooner if it were in use."""
         intervals = self._schedule.intervals
         return not self.in_use and intervals.idle_interval > intervals.interval
 
     def remove(self) -> None:
-        """It is looked at no more."""
+        """End its schedule: it counts no longer."""
         self._set_in_use(in_use=False)
         self._set_unscraped(is_unscraped=False)
         self._schedule.endpoints -= 1
@@ -96,28 +100,28 @@ class EndpointSchedule:
         self._set_in_use(in_use=True)
 
     def succeed(self, now: float, *, in_use: bool) -> None:
-        """A look gave something."""
+        """A scrape succeeded. `in_use`: whether the endpoint has any requests."""
         self.failures = 0
         self._finish(now, in_use)
 
     def fail(self, now: float, *, in_use: bool) -> None:
-        """A look gave nothing."""
+        """A scrape failed."""
         self.failures += 1
         self._finish(now, in_use)
 
     def first_delay(self) -> float:
-        """Until the first look: at once, and where many come together one after the other."""
+        """Seconds until the first scrape: none, or a place in line if many endpoints come together."""
         schedule, intervals = self._schedule, self._schedule.intervals
         before = schedule.unscraped / intervals.max_per_second
         self._set_unscraped(is_unscraped=True)
         return before + schedule.rng.random() * min(intervals.interval / 2, _FIRST_WITHIN)
 
     def wake_delay(self) -> float:
-        """Until the look at one that has just come into use: not before the request is there, nor all at once."""
+        """Seconds until the scrape of an endpoint that was just used: random, and late enough for the request to be on its page."""
         return self._interval() * self._schedule.rng.uniform(0.5, 1.0)
 
     def next_at(self, now: float, took: float) -> float:
-        """When to look again; the last look took so long. A slow page is asked for at most half of the time."""
+        """When to scrape again, if the last scrape took `took`. A slow page is requested at most half of the time."""
         schedule, pause = self._schedule, self._interval()
         if self.failures:
             intervals = schedule.intervals
@@ -128,7 +132,7 @@ class EndpointSchedule:
         return max(schedule.align(now - took + drawn, pause), now + took)
 
     def period(self, took: float) -> float:
-        """From one look that took so long to the end of the next one, at most."""
+        """The longest time from a scrape that took `took` to the end of the next one."""
         return max(self._interval() * (1.0 + _JITTER), 2.0 * took)
 
     def _finish(self, now: float, in_use: bool) -> None:

@@ -1,4 +1,4 @@
-"""Polls each endpoint's metrics page. One task an endpoint: one that hangs costs the others nothing."""
+"""Scrapes each endpoint's metrics page in a task of its own, so that one that hangs delays no other."""
 
 import asyncio
 import functools
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrapeSettings:
-    """How endpoints are polled: how often, and for one answer `timeout` in seconds and `limit` in bytes."""
+    """How often endpoints are scraped; for one answer, `timeout` in seconds and `limit` in bytes."""
 
     intervals: ScrapeIntervals = field(default_factory=ScrapeIntervals)
     timeout: float = 1.0
@@ -35,18 +35,18 @@ class ScrapeSettings:
 
 
 _BUFFER_BYTES: Final = 256 * 1024
-"""Bytes taken in at once: more than a model server's page has."""
+"""Read buffer, shared by all connections: larger than a model server's page."""
 
 _CACHE_SIZE_ATTEMPTS: Final = 5
-"""Pages on which the size of a worker's cache is looked for: it says so from the beginning, or never."""
+"""Pages that are searched for the size of the worker's cache: it is there from the beginning, or never."""
 
 OnError = Callable[[Endpoint, str], None]
 
 
 class Scraper:
-    """Keeps the numbers of a datastore's endpoints fresh for as long as `run` runs.
+    """Keeps the numbers of a datastore's endpoints fresh while `run` runs.
 
-    `tls` is for endpoints whose scheme is https. `on_error` is called at every failure, for a counter.
+    `tls`: for endpoints whose scheme is https. `on_error`: called with the endpoint and the cause of each failure.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Scraper:
         self._tasks: dict[_Target, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Poll every endpoint that the datastore has, until cancelled."""
+        """Scrape every endpoint of the datastore until cancelled."""
         changed = asyncio.Event()
         self._datastore.on_change.append(changed.set)
         try:
@@ -95,7 +95,7 @@ class Scraper:
                 target.url(), self._buffer, tls=self._tls, timeout=settings.timeout, limit=settings.limit
             )
         except ValueError as error:
-            self._report_failure(endpoint, f"no URL can be made of its address and path: {error}", first=True)
+            self._report_failure(endpoint, f"its address and path make no URL: {error}", first=True)
             return
         engine = next((one for one in settings.engines if one.name == target.engine), None)
         schedule = self._schedule.add()
@@ -109,7 +109,7 @@ class Scraper:
                     engine, load = _read_page(page, engine, settings.engines)
                     if load.problem:
                         self._datastore.observe(endpoint, load, started)
-                        raise PageError(f"its page makes no sense: {load.problem}")
+                        raise PageError(f"the page has an implausible value: {load.problem}")
                     self._record(endpoint, load, schedule, started)
                     if (
                         cache_size_attempts < _CACHE_SIZE_ATTEMPTS
@@ -117,7 +117,7 @@ class Scraper:
                     ):
                         cache_size_attempts += 1
                         self._size_cache(endpoint, read_cache_tokens(page, engine))
-                except Exception as error:  # noqa: BLE001  # whatever is on one page, the others are looked at
+                except Exception as error:  # noqa: BLE001  # a page is untrusted: whatever it has, this task goes on
                     self._record_failure(endpoint, error, schedule)
                 now = time.monotonic()
                 await self._sleep(
@@ -147,7 +147,7 @@ class Scraper:
     def _report_failure(self, endpoint: Endpoint, reason: str, *, first: bool, has_page: bool = True) -> None:
         if first and not has_page:
             logger.warning(
-                "%s (%s) has no metrics page (%s): its requests in flight count as its queue, and it ranks behind those "
+                "%s (%s) has no metrics page (%s): its requests in flight count as its queue, and it ranks behind endpoints "
                 "whose load is known",
                 endpoint.id,
                 endpoint.destination,
@@ -155,7 +155,7 @@ class Scraper:
             )
         elif first:
             logger.warning(
-                "no metrics of %s (%s): %s; without them it counts as full for saturation and ranks behind those that are "
+                "no metrics of %s (%s): %s; until they are back it counts as full and ranks behind endpoints whose load is "
                 "known",
                 endpoint.id,
                 endpoint.destination,
@@ -165,7 +165,7 @@ class Scraper:
             self._on_error(endpoint, reason)
 
     async def _sleep(self, endpoint: Endpoint, schedule: EndpointSchedule, pause: float) -> None:
-        """Until the next look. A request that is sent to an idle endpoint cuts its rest short, unless it fails."""
+        """Wait for the next scrape. A request to an idle endpoint ends the wait early, unless its scrapes fail."""
         if schedule.failures or not schedule.can_wake:
             await asyncio.sleep(pause)
             return
@@ -191,13 +191,13 @@ def _wake(rest: "asyncio.Future[bool]", used: bool) -> None:
 def _cause(error: Exception) -> str:
     if isinstance(error, PageError):
         return str(error)
-    return f"the page cannot be read: {type(error).__name__}: {str(error)[:200]}"
+    return f"the page cannot be parsed: {type(error).__name__}: {str(error)[:200]}"
 
 
 class _Target(NamedTuple):
-    """What makes a task another one: the worker's life, where its page is, how it is read.
+    """Identifies a scraping task: the worker's incarnation, where its page is, how it is read.
 
-    All are made again whenever one endpoint changes, so the URL is not part of it: it takes 25 µs.
+    All targets are made anew whenever an endpoint changes, so the URL is left out: it takes 25 µs to parse.
     """
 
     key: tuple[str, str]
@@ -213,16 +213,16 @@ class _Target(NamedTuple):
         return cls(endpoint.key, scheme, address, endpoint.metrics_port, endpoint.metrics_path, engine)
 
     def url(self) -> URL:
-        """Raises ValueError for an address or a path that cannot stand in one."""
+        """Raises ValueError if the address or the path does not fit into a URL."""
         return URL(f"{self.scheme}://{authority(self.address, self.port)}{self.path}")
 
 
 def _read_page(page: Page, engine: Engine | None, engines: Sequence[Engine]) -> tuple[Engine, Load]:
-    """The load and the engine in whose words it was said: the one given if it fits, else whichever does."""
+    """The load, and the engine whose series the page has: `engine` if possible, else the first that matches."""
     if engine is not None and (load := read_load(page, engine)).known:
         return engine, load
     engine = detect_engine(page, engines)
     if engine is None:
         names = ", ".join(one.name for one in engines)
-        raise PageError(f"no known metric on the page; known engines: {names}")
+        raise PageError(f"the page has no series of a known engine; known: {names}")
     return engine, read_load(page, engine)

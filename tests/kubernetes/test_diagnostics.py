@@ -141,7 +141,7 @@ async def test_without_a_right_it_says_which(
     assert "RoleBinding" in (found[who] or "")
 
 
-async def test_a_server_that_makes_no_sense_is_a_reason_too(world: World) -> None:
+async def test_a_malformed_answer_is_a_reason(world: World) -> None:
     world.api.faults.add(html(200), resource="services")
     assert "cannot be read" in ((await reasons(world))["services"] or "")
     world.transport.down = "connection refused"
@@ -191,7 +191,7 @@ async def test_somebody_in_time_is_no_warning(
         assert not warnings(caplog)
 
 
-async def test_losing_contact_is_one_warning_however_long(
+async def test_a_lost_api_server_is_one_warning_however_long(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="discovery")

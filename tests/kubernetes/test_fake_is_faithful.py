@@ -116,8 +116,8 @@ class TestLists:
         assert (await read(api, resourceVersion="x"))["code"] == 400
         assert (await read(api, watch=1, resourceVersion="x"))["code"] == 500
         assert (await read(api, SLICES.replace("endpointslices", "slices")))["code"] == 404
-        elsewhere = await api.answer(call({}, path="/apis/apps/v1/namespaces/default/deployments"))
-        assert (elsewhere.status, await body(elsewhere)) == (404, b"404 page not found\n")
+        other_server = await api.answer(call({}, path="/apis/apps/v1/namespaces/default/deployments"))
+        assert (other_server.status, await body(other_server)) == (404, b"404 page not found\n")
 
     async def test_long_lists_are_compressed_for_those_who_can_read_it(self, api: FakeApi) -> None:
         many = [endpoint(f"10.1.{i // 250}.{i % 250 + 1}", f"p{i}") for i in range(1000)]

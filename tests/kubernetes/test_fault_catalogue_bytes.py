@@ -17,10 +17,10 @@ from tests.kubernetes.fake.faults import (
     html,
     mapped,
     no_answer,
-    says,
+    sends,
 )
 from tests.kubernetes.fake.objects import endpoint, endpoint_slice
-from tests.kubernetes.fake.over_http import changes_arrive, watching
+from tests.kubernetes.fake.over_http import assert_changes_arrive, watching
 from tests.kubernetes.fake.world import World, within
 
 
@@ -39,7 +39,7 @@ async def test_row_13_bytes_as_they_please(server: FakeApiServer, cluster: World
         for found in cluster.slices():
             notes = {"note": "one\u0085two\u2028three \U0001f9ed é"}
             server.api.put("endpointslices", found | {"metadata": found["metadata"] | {"annotations": notes}})
-        await changes_arrive(cluster, recorder, 2)
+        await assert_changes_arrive(cluster, recorder, 2)
         assert len(server.api.asked("list")) == 1
 
 
@@ -63,16 +63,16 @@ async def test_row_14_a_line_without_end(server: FakeApiServer, cluster: World) 
     """17 MiB and no newline: given up, asked anew, the set stays."""
     chunk = b"x" * 2**20
     async with watching(cluster, Cluster(server.url)) as recorder:
-        server.api.faults.add(says(*[chunk] * 17, stay=True), on="watch")
+        server.api.faults.add(sends(*[chunk] * 17, stay=True), on="watch")
         server.api.end_watches()
         await within(3, lambda: len(server.api.asked("list")) == 2)
-        await changes_arrive(cluster, recorder, 1)
+        await assert_changes_arrive(cluster, recorder, 1)
 
 
 async def test_row_15_gzip_is_declined(server: FakeApiServer, cluster: World) -> None:
     """From 1.37 on WatchList streams are compressed for all who accept it."""
     async with watching(cluster, Cluster(server.url)) as recorder:
-        await changes_arrive(cluster, recorder, 1)
+        await assert_changes_arrive(cluster, recorder, 1)
         assert {call.headers.get("Accept-Encoding") for call in server.api.calls} == {"identity"}
 
 
@@ -103,7 +103,7 @@ async def test_row_22_not_an_api_server(server: FakeApiServer, cluster: World, f
         since = len(server.api.calls)
         await asyncio.sleep(0.45)
         assert len(server.api.calls) - since <= 10, "0.01 s, doubling up to 0.2 s"
+        await within(1, lambda: recorder.stream.health.state is WatchState.DEGRADED)
         assert recorder.names == {"a", "b"}
-        assert recorder.stream.health.state is WatchState.DEGRADED
         server.api.faults.clear()
-        await changes_arrive(cluster, recorder, 1.5)
+        await assert_changes_arrive(cluster, recorder, 1.5)

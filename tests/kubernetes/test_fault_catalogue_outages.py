@@ -20,7 +20,7 @@ from tests.kubernetes.fake.faults import (
     mapped,
     no_answer,
     refuses,
-    says,
+    sends,
 )
 from tests.kubernetes.fake.status import StatusError
 from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
@@ -76,9 +76,9 @@ EVERY_REQUEST: list[tuple[str, Fault]] = [
 WATCHES_ONLY: list[tuple[str, Fault]] = [
     ("row 6: ends at once", cut(inside=None, how="end")),
     ("row 7: reset at once", cut(inside=None, how="reset")),
-    ("row 16: no JSON", says(b'{"type":"MODIFIED","object":{"metadata":}}\n')),
-    ("row 16: unknown type", says(b'{"type":"WEIRD","object":{"metadata":{"name":"x"}}}\n')),
-    ("row 16: no slice", says(b'{"type":"ADDED","object":{"metadata":[]}}\n')),
+    ("row 16: no JSON", sends(b'{"type":"MODIFIED","object":{"metadata":}}\n')),
+    ("row 16: unknown type", sends(b'{"type":"WEIRD","object":{"metadata":{"name":"x"}}}\n')),
+    ("row 16: no slice", sends(b'{"type":"ADDED","object":{"metadata":[]}}\n')),
     ("row 17: 500 in the stream", in_stream(INTERNAL)),
     ("row 22: 200 html", html(200)),
     ("row 22: 502 html", html(502)),

@@ -16,7 +16,7 @@ def anyio_backend() -> Backend:
 
 
 async def test_row_39_a_reader_that_does_not_read_for_ten_minutes(world: World) -> None:
-    """I6: what waits for it is the difference, not the history."""
+    """I6: the difference waits for it, not the history."""
     world.pods("a", "b")
     async with (
         asyncio.timeout(3600),

@@ -1,4 +1,4 @@
-"""Fault catalogue, rows 16, 17, 21, 28: servers that say no, and first lists that cannot sync. In virtual time."""
+"""Fault catalogue, rows 16, 17, 21, 28: error answers, and first lists that cannot sync. In virtual time."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Fault catalogue, rows 1-5, 18-20, 23-26: what the server forgot, lost, or tells twice. In virtual time."""
+"""Fault catalogue, rows 1-5, 18-20, 23-26: what the server forgot, lost, or sends twice. In virtual time."""
 
 from functools import partial
 
@@ -7,15 +7,15 @@ import pytest
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.faults import (
     Fault,
+    after_calling,
     cut,
-    elsewhere,
     healthy,
     if_watch_list,
     in_stream,
     mapped,
-    meanwhile,
+    other_server,
     refuses,
-    says,
+    sends,
 )
 from tests.kubernetes.fake.kinds import typed
 from tests.kubernetes.fake.status import StatusError, expired, json_line, too_large
@@ -149,7 +149,7 @@ async def test_row_18_watch_list_is_never_asked_for(world: World, broken: Fault)
 async def test_row_19_a_delete_between_list_and_watch(world: World) -> None:
     """What was DELETED before the end bookmark of a WatchList is, for LIST and WATCH, a delete between the two."""
     world.pods("a", "b")
-    world.api.faults.add(meanwhile(lambda: world.delete("a")), on="watch")
+    world.api.faults.add(after_calling(lambda: world.delete("a")), on="watch")
     async with world.recorder() as recorder:
         await within(1, lambda: recorder.names == {"b"})
         assert len(world.api.asked("list")) == 1
@@ -179,7 +179,7 @@ async def test_row_20_synthetic_events_do_not_turn_back_the_version(world: World
     world.log.put("pods", {"metadata": {"name": "x", "namespace": "elsewhere"}})
     listed = world.log.rv
     replayed = [json_line({"type": "ADDED", "object": typed("endpointslices", s)}) for s in world.slices()]
-    world.api.faults.add(says(*replayed), on="watch")
+    world.api.faults.add(sends(*replayed), on="watch")
     async with world.recorder() as recorder:
         await within(5, lambda: len(world.api.asked("watch")) >= 2)
         assert all(int(c.params["resourceVersion"]) >= listed for c in world.api.asked("watch"))
@@ -226,7 +226,7 @@ async def test_row_25_a_stale_replica_answers_the_list(world: World) -> None:
     world.delete("b")
     async with world.recorder() as recorder:
         assert recorder.names == {"a"}
-        world.api.faults.add(elsewhere(stale.serve), on="list")
+        world.api.faults.add(other_server(stale.serve), on="list")
         world.pod("c")
         world.expire_watches()
         await within(10, lambda: recorder.names == {"a", "c"})
@@ -234,12 +234,12 @@ async def test_row_25_a_stale_replica_answers_the_list(world: World) -> None:
 
 
 async def test_row_25_a_stale_replica_answers_the_periodic_relist(world: World) -> None:
-    """Asked for no version, it has no reason to refuse: only the version of its answer tells."""
+    """A list without a version is never refused: only the version of its answer shows that it is stale."""
     world.pods("a", "b")
     stale = FakeApi(world.log.fork())
     world.delete("b")
     async with world.recorder() as recorder:
-        world.api.faults.add(elsewhere(stale.serve), on="list")
+        world.api.faults.add(other_server(stale.serve), on="list")
         await within(1865, lambda: len(world.api.asked("list")) >= 3)
         world.pod("c")
         await within(2, lambda: "c" in recorder.names)

@@ -113,7 +113,7 @@ async def test_row_40_a_worker_that_refuses_comes_later(workers: Workers) -> Non
 
 
 async def test_row_40_a_question_ends_with_its_instance(workers: Workers) -> None:
-    """What hangs is given up when the slice says that the pod is gone."""
+    """A held request is cancelled when the slice loses the pod."""
     ended = asyncio.Event()
 
     async def held(request: web.Request) -> web.Response:
@@ -158,7 +158,7 @@ async def test_row_34_a_reborn_pod_is_asked_anew(workers: Workers) -> None:
 
 
 async def test_row_35_an_answer_of_another_pod_is_not_taken(workers: Workers) -> None:
-    """Its address was given to another pod before the slice knew."""
+    """Its address was given to another pod before the slice changed."""
     worker = await workers.start("w")
     worker.headers = {"Instance-Id": "somebody-else", "Instance-Incarnation": "uid-9"}
     async with workers.watching() as recorder:
@@ -179,7 +179,7 @@ def _status(code: int) -> Handler:
 
 
 async def test_after_a_watch_gap_nothing_stale_survives(workers: Workers) -> None:
-    """Issue 4, item 4: the API server is away, a pod is replaced and another one is gone; all of it shows at once."""
+    """While the API server is away a pod is replaced and another one deleted; both show when it is back."""
     first = await workers.start("a")
     gone = await workers.start("b")
     async with workers.watching() as recorder:

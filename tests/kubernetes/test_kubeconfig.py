@@ -1,4 +1,4 @@
-"""Which cluster, and who we are to it: a pod's own, a kubeconfig's, an exec plugin's."""
+"""Cluster and credentials: of the own pod, of a kubeconfig, of an exec plugin."""
 
 import asyncio
 import json

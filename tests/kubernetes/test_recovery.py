@@ -1,4 +1,4 @@
-"""What the reflector asks next after all that can go wrong, and how often. In virtual time, without I/O."""
+"""Which request follows each fault, and how soon. In virtual time, without I/O."""
 
 import json
 from collections.abc import Callable
@@ -47,7 +47,7 @@ def test_410_as_http_status() -> None:
     assert kind(harness.next_request()) == "list since 5"
 
 
-def test_410_for_ever_is_no_hot_loop() -> None:
+def test_endless_410_is_no_hot_loop() -> None:
     harness = ReflectorHarness().watching(5)
     for _ in range(20):
         harness.sends(line("ERROR", status(410)))
@@ -58,7 +58,7 @@ def test_410_for_ever_is_no_hot_loop() -> None:
     assert harness.now > 200
 
 
-def test_too_large_a_version_is_dropped_at_once() -> None:
+def test_a_too_large_version_is_dropped_at_once() -> None:
     """Row 23: as HTTP status of the list, and in the stream."""
     harness = ReflectorHarness().watching(5)
     harness.sends(line("ERROR", status(410)))
@@ -70,7 +70,7 @@ def test_too_large_a_version_is_dropped_at_once() -> None:
     assert (kind(harness.next_request()), harness.waits[-1]) == ("list", 0)
 
 
-def test_429_waits_as_long_as_it_is_told() -> None:
+def test_429_waits_for_retry_after() -> None:
     """Row 21: by header, and by the Status in the stream; the version is kept."""
     harness = ReflectorHarness().watching(5)
     harness.ends(60.0)
@@ -96,8 +96,8 @@ def test_500_in_the_stream_keeps_the_version_once() -> None:
 
 
 @pytest.mark.parametrize("code", [403, 404])
-def test_what_time_does_not_heal_is_asked_rarely(code: int) -> None:
-    """But for the first two times: a server that starts does not know its Roles yet, and refuses for a moment."""
+def test_lasting_refusals_are_asked_rarely(code: int) -> None:
+    """Except for the first two: a starting server that has not read its Roles denies access for a moment."""
     harness = ReflectorHarness()
     harness.next_request()
     for _ in range(4):
@@ -109,7 +109,7 @@ def test_what_time_does_not_heal_is_asked_rarely(code: int) -> None:
     assert all(15 <= wait <= 30 for wait in harness.waits[3:])
 
 
-def test_a_server_that_can_be_reached_again_is_asked_at_once_and_may_take_a_moment_to_start() -> None:
+def test_a_server_that_accepts_connections_again_is_asked_at_once_and_may_fail_while_it_starts() -> None:
     harness = ReflectorHarness().watching(5)
     for _ in range(7):
         harness.fails_to_connect()
@@ -130,8 +130,8 @@ def test_a_server_that_can_be_reached_again_is_asked_at_once_and_may_take_a_mome
     assert harness.waits[-1] > 10, "the backoff goes on where it was"
 
 
-def test_who_knocked_in_vain_waits_until_something_is_answered() -> None:
-    """What listens there is no API server, or a proxy is what cannot be reached."""
+def test_no_more_probes_after_a_misleading_one_until_an_answer() -> None:
+    """Something else listens on the port, or only a proxy is reachable."""
     harness = ReflectorHarness().watching(5)
     harness.fails_to_connect()
     assert isinstance(step := harness.reflector.next_step(harness.now), Wait)
@@ -149,8 +149,8 @@ def test_who_knocked_in_vain_waits_until_something_is_answered() -> None:
     assert step.probe_connection
 
 
-def test_after_a_short_absence_the_backoff_goes_on() -> None:
-    """A server that refuses and fails by turns is not asked more often for it."""
+def test_after_a_short_disconnection_the_backoff_goes_on() -> None:
+    """A server that alternates between refusing connections and failing is not asked more often."""
     harness = ReflectorHarness().watching(5)
     for _ in range(4):
         harness.breaks()
@@ -163,7 +163,7 @@ def test_after_a_short_absence_the_backoff_goes_on() -> None:
     assert harness.waits[-1] > 5
 
 
-def test_a_connection_that_breaks_is_no_reason_to_knock() -> None:
+def test_a_connection_that_breaks_causes_no_probe() -> None:
     harness = ReflectorHarness().watching(5)
     harness.breaks()
     assert isinstance(step := harness.reflector.next_step(harness.now), Wait)
@@ -182,7 +182,7 @@ def test_a_connection_that_breaks_is_no_reason_to_knock() -> None:
     ],
     ids=["html", "no slice", "no name", "unknown type", "not utf-8", "too long"],
 )
-def test_a_line_that_cannot_be_read_means_list_again(bad: bytes) -> None:
+def test_a_malformed_line_causes_a_list(bad: bytes) -> None:
     """Rows 14 and 16; what came before it counts."""
     harness = ReflectorHarness().watching(5)
     put, lost = harness.sends(line("ADDED", a_slice("x", 6))) + harness.sends(bad)
@@ -196,7 +196,7 @@ def test_a_line_that_cannot_be_read_means_list_again(bad: bytes) -> None:
 @pytest.mark.parametrize(
     "body", [b"<html>", b"{}", b'{"kind": "Status"}', b"", json.dumps(a_list(0)).encode()[:-9]]
 )
-def test_a_list_that_cannot_be_read_is_no_empty_list(body: bytes) -> None:
+def test_a_malformed_list_is_no_empty_list(body: bytes) -> None:
     harness = ReflectorHarness()
     harness.next_request()
     [lost] = harness.answers(body)
@@ -213,7 +213,7 @@ def test_html_with_status_200_says_what_it_is() -> None:
     assert "text/html, expected JSON" in lost.reason
 
 
-def test_a_refusal_that_never_ends_is_not_waited_for() -> None:
+def test_an_endless_error_body_is_cut_off() -> None:
     harness = ReflectorHarness().watching(5)
     harness.ends(60.0)
     harness.next_request()
@@ -225,7 +225,7 @@ def test_a_refusal_that_never_ends_is_not_waited_for() -> None:
     assert lost == SyncLost("HTTP 503", 503)
 
 
-def test_ends_at_once_again_and_again() -> None:
+def test_watches_that_end_at_once() -> None:
     """Row 6, I5: at most 3 requests in the first second, and at most one in 20 s on average."""
     harness = ReflectorHarness().watching(5)
     started, asked = harness.now, []
@@ -243,7 +243,7 @@ def test_ends_at_once_again_and_again() -> None:
     [ReflectorHarness.breaks, lambda harness: harness.answers(status(503), 503)],
     ids=["refused", "503"],
 )
-def test_a_long_outage_costs_little(fail: Callable[[ReflectorHarness], object]) -> None:
+def test_a_long_outage_costs_few_requests(fail: Callable[[ReflectorHarness], object]) -> None:
     """Row 11, I5, and T ≤ 35 s when it is over."""
     harness = ReflectorHarness()
     asked = []
@@ -299,7 +299,7 @@ def test_a_fresh_list_after_a_stale_one() -> None:
 
 
 def test_an_event_from_the_past_is_not_applied() -> None:
-    """Row 20: such as a server that replays what is there, and a stream opened in another history."""
+    """Row 20: a server that replays all objects, or a stream of another history."""
     harness = ReflectorHarness().watching(50)
     assert harness.sends(line("ADDED", a_slice("x", 7))) == []
     assert harness.reflector.finished

@@ -1,4 +1,4 @@
-"""The state machine without I/O, in virtual time: lists, watches, pages, contact."""
+"""The state machine without I/O, in virtual time: lists, watches, pages, loss of sync."""
 
 import itertools
 from collections.abc import Callable, Iterable
@@ -32,7 +32,7 @@ def test_list_then_watch() -> None:
     assert harness.reflector.deadline == harness.now + seconds + 15
 
 
-def test_events_are_told_and_advance_the_version() -> None:
+def test_events_advance_the_version() -> None:
     harness = ReflectorHarness().watching(5)
     put, changed, gone = harness.sends(
         line("ADDED", a_slice("x", 6)) + line("MODIFIED", a_slice("x", 7)) + line("DELETED", a_slice("x", 8))
@@ -47,7 +47,7 @@ def test_events_are_told_and_advance_the_version() -> None:
 
 
 @given(st.lists(st.integers(1, 30), min_size=1))
-def test_events_do_not_care_how_bytes_are_cut(cuts: list[int]) -> None:
+def test_events_cut_anywhere(cuts: list[int]) -> None:
     """Row 13, with a word that takes two bytes in UTF-8."""
     text = line("ADDED", a_slice("x", 6)).replace(b'"IPv4"', '"IPv4", "é": "\x85"'.encode()) + bookmark(9)
     harness, start = ReflectorHarness().watching(), 0
@@ -59,7 +59,7 @@ def test_events_do_not_care_how_bytes_are_cut(cuts: list[int]) -> None:
     assert kind(harness.next_request()) == "watch 9"
 
 
-def test_half_a_line_is_nothing() -> None:
+def test_half_a_line_is_dropped() -> None:
     """Row 8."""
     harness = ReflectorHarness().watching(5)
     assert harness.sends(line("DELETED", a_slice("x", 6))[:-1], after=5.0) == []
@@ -67,7 +67,7 @@ def test_half_a_line_is_nothing() -> None:
     assert kind(harness.next_request()) == "watch 5"
 
 
-def test_everything_is_listed_again_now_and_then() -> None:
+def test_a_healthy_watch_is_relisted_periodically() -> None:
     """Rows 24 and 26: within half an hour, and never sooner than ten minutes."""
     harness = ReflectorHarness().watching(5)
     listed_at = [harness.now]
@@ -98,7 +98,7 @@ def test_pages_are_followed_when_the_server_makes_them() -> None:
     assert [s.metadata.name for s in listed.slices] == ["a", "b", "c"]
 
 
-def test_contact_is_back_when_a_quiet_stream_lives_on() -> None:
+def test_sync_is_restored_when_a_quiet_stream_lives_on() -> None:
     harness = ReflectorHarness().watching(5)
     harness.breaks(30.0)
     harness.next_request()
@@ -111,7 +111,7 @@ def test_contact_is_back_when_a_quiet_stream_lives_on() -> None:
     assert harness.reflector.timer_expired(due + 5) == []
 
 
-def test_contact_is_back_with_the_first_bookmark() -> None:
+def test_sync_is_restored_by_the_first_bookmark() -> None:
     harness = ReflectorHarness().watching(5)
     harness.breaks(30.0)
     harness.next_request()
@@ -120,7 +120,7 @@ def test_contact_is_back_with_the_first_bookmark() -> None:
     assert harness.sends(bookmark(7)) == []
 
 
-def test_bookmarks_that_stop_coming_are_a_sign() -> None:
+def test_missing_bookmarks_shorten_the_deadline() -> None:
     harness = ReflectorHarness(watch_timeout=(3600.0, 3600.0), relist_interval=(9000.0, 9000.0)).watching(5)
     hard = harness.reflector.deadline
     harness.sends(bookmark(6), after=60.0)
@@ -160,7 +160,7 @@ server = st.sampled_from(
 
 
 def react(harness: ReflectorHarness, what: str, params: dict[str, str], version: int) -> None:
-    """One thing that a server can do, whatever was asked."""
+    """The server does `what`, whatever was requested."""
     bodies: dict[str, Callable[[], object]] = {
         "410": lambda: harness.answers(status(410), 410),
         "429": lambda: harness.answers(status(429), 429, Retry_After="2"),
@@ -187,8 +187,8 @@ def react(harness: ReflectorHarness, what: str, params: dict[str, str], version:
 
 
 @given(st.lists(server, max_size=40))
-def test_whatever_happens_it_asks_on_and_never_hotly(history: Iterable[str]) -> None:
-    """It always has a next question, what it watches from was listed or told, and a calm server is synced at once."""
+def test_random_histories_make_progress_without_a_hot_loop(history: Iterable[str]) -> None:
+    """There is always a next request, a watch begins at a version that was listed or sent, and a healthy server ends it."""
     harness, count = ReflectorHarness(), 0
     for version, what in enumerate(history, 100):
         params = harness.next_request()

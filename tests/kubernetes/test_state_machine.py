@@ -211,7 +211,7 @@ class Machine(RuleBasedStateMachine):
         """Once: two consistent lists with an old version mean that etcd was restored."""
         assert self.replica is not None
         stale, self.replica, self.deceived = FakeApi(self.replica), None, True
-        self.world.api.faults.add(faults.elsewhere(stale.serve), on="list")
+        self.world.api.faults.add(faults.other_server(stale.serve), on="list")
         self._step("stale list")
 
     # what must hold

@@ -29,7 +29,7 @@ def the_application(port: int) -> str:
 
 @asynccontextmanager
 async def uvicorn(place: Path, root: Path, port: int, workers: int) -> AsyncIterator[Path]:
-    """The file that it writes its log to."""
+    """Yields the file with its log."""
     (place / "app.py").write_text(the_application(port))
     log = place / "log"
     command = ["-m", "uvicorn", "app:app", "--port", str(port), "--workers", str(workers)]

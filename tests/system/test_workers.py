@@ -38,7 +38,7 @@ async def a_worker(cluster: Cluster, name: str) -> AsyncIterator[tuple[Pod, asyn
 
 
 async def of(recorder: EventRecorder, kind: type, name: str, within: float) -> float:
-    """When the witness was told, on the loop's clock."""
+    """When the recorder got the event, on the loop's clock."""
     async with asyncio.timeout(within):
         while True:
             for at, event in reversed(recorder.events):

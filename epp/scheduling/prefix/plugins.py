@@ -1,7 +1,7 @@
-"""The prefix cache plugins: one says where a prompt's beginning is likely to be cached, the other what that is worth.
+"""The prefix cache plugins: a data producer that learns which worker was sent which prompt, and a scorer of that.
 
-Names, parameters and values are those of the Go picker. There is no tokenizer: 4 bytes of a prompt, as it stands in
-the request's JSON, count as a token.
+Names, parameters and values are those of the Go picker. There is no tokenizer: 4 bytes of the prompt, as JSON, count as
+one token. An error in that ratio changes no match, only how much of a cache is believed to be full.
 """
 
 from collections.abc import Sequence
@@ -19,21 +19,21 @@ from epp.scheduling.prefix.index import Key, PrefixIndex
 
 PRODUCER: Final = "approx-prefix-cache-producer"
 MIN_BLOCK_TOKENS: Final = 64
-"""Tokens in a block that a configuration can ask for: smaller ones cost more than they tell."""
+"""The smallest block that a configuration gets: smaller ones cost more hashes and memory than their precision is worth."""
 _TOKEN_BYTES: Final = 4
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PrefixCacheProducer:
-    """Writes down which endpoint was sent which prompt, and names the blocks of each new one.
+    """Hashes the blocks of each prompt, and records in the index which endpoint it went to.
 
-    Known at the pick, since the response headers of an answer that is not streamed come at its end; taken back where
-    the request was not served.
+    An endpoint is credited at the pick, and the claim is withdrawn unless it serves the request (index.py says why).
 
-    `block_tokens`: tokens in the shortest block, from which `max_blocks` and `capacity` are counted too. `max_tokens`, or
-    where that is 0 `max_blocks`: how much of a prompt is looked at, 0: all. `capacity`: blocks that one endpoint is
-    believed to hold; with `auto_tune`, one that says how large its cache is holds as much as that. `grain`: see
-    BlockEnds. `seed` makes the hashes those of this picker, so that nobody can prepare prompts that collide.
+    `block_tokens`: tokens of one unit, the shortest block; `max_blocks` and `capacity` count units. `max_tokens`, or if
+    that is 0 `max_blocks`: how much of a prompt is hashed, 0: all. `capacity`: units that one endpoint is believed to
+    hold; with `auto_tune`, the size of its cache instead, if its metrics page has it. `grain`: of BlockEnds, each block
+    is at most so many times shorter than the text before it. `seed`: random for each picker, so that nobody can prepare
+    prompts whose hashes collide: xxHash is no cryptographic hash.
     """
 
     block_tokens: int = MIN_BLOCK_TOKENS
@@ -46,11 +46,11 @@ class PrefixCacheProducer:
     index: PrefixIndex = field(default_factory=PrefixIndex, repr=False)
     _block_ends: BlockEnds = field(init=False, repr=False)
     _block_bytes: int = field(init=False, repr=False)
-    """Bytes of the shortest block."""
+    """Bytes of one unit."""
     _max_bytes: int | None = field(init=False, repr=False)
-    """Of a prompt, from its beginning on; None: all."""
+    """Bytes of the prompt that are hashed; None: all."""
     _capacities: dict[Key, int] = field(init=False, repr=False, default_factory=dict)
-    """Blocks by endpoint, of those that said so."""
+    """Units by endpoint, of those whose metrics page has the size of the cache."""
 
     def __post_init__(self) -> None:
         size = self.block_tokens * _TOKEN_BYTES
@@ -60,7 +60,11 @@ class PrefixCacheProducer:
         object.__setattr__(self, "_max_bytes", max_blocks * size if max_blocks else None)
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
-        """Name the blocks of its prompt, the last one may be short; prompts of different models share none."""
+        """Hash the blocks of the prompt; the last one may be short.
+
+        The chain starts with what must be equal for a cache to be shared: model, cache salt and tools. vLLM mixes LoRA ids
+        and cache salts into its hashes in the same place ("extra hashes").
+        """
         if request.prompt is None:
             return
         size = self._block_bytes
@@ -79,7 +83,7 @@ class PrefixCacheProducer:
         )
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
-        """The workers will have the prompt in their caches, unless the request fails."""
+        """The workers will hold the prompt unless the request fails: claim it for them."""
         prefix = request.prefixes.get(self)
         if prefix is None:
             return
@@ -91,7 +95,7 @@ class PrefixCacheProducer:
                 claims[key] = self.index.claim(prefix.hashes, key, capacity, prefix.lengths)
 
     def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
-        """The workers have the prompt in their caches from now on."""
+        """The workers hold the prompt: confirm their claims, or record it for workers that had none."""
         prefix = request.prefixes.get(self)
         if prefix is None:
             return
@@ -103,11 +107,11 @@ class PrefixCacheProducer:
                 self.index.record(prefix.hashes, key, capacity, prefix.lengths)
             else:
                 self.index.confirm(prefix.hashes, key, claim, capacity, prefix.lengths)
-        if claims:
+        if claims:  # of an endpoint that was picked, but another one served
             self.failed(request)
 
     def failed(self, request: InferenceRequest) -> None:
-        """What the pick had added goes; what was known before stays."""
+        """Withdraw the claims of the pick; what other requests confirmed stays."""
         prefix = request.prefixes.get(self)
         if prefix is None:
             return
@@ -116,16 +120,14 @@ class PrefixCacheProducer:
         prefix.claims.clear()
 
     def sized(self, endpoint: Endpoint, tokens: int) -> None:
-        """Believe no more of it than it has room for."""
+        """Its cache has room for so many tokens: believe it to hold no more."""
         if self.auto_tune:
             self._capacities[endpoint.key] = tokens // self.block_tokens
 
     def forget(self, endpoint: Endpoint) -> None:
-        """Its cache is gone."""
         self.index.forget(endpoint.key)
 
     def retain(self, endpoints: Sequence[Endpoint]) -> None:
-        """These are there; of those that are not, only as much is kept as is worth it."""
         present = [endpoint.key for endpoint in endpoints]
         self.index.retain(present)
         for key in self._capacities.keys() - present:
@@ -134,9 +136,9 @@ class PrefixCacheProducer:
 
 @dataclass(frozen=True, slots=True)
 class PrefixCacheScorer:
-    """The share of the prompt that the endpoint holds, in whole blocks and in one row from the beginning.
+    """The share of the prompt, counted in blocks from its beginning, that the endpoint holds.
 
-    `length_weight`: how much of the score, 0 to 1, is instead the square of the tokens held over `length_scale`.
+    `length_weight`: the part of the score, 0 to 1, that is instead the square of (tokens held / `length_scale`).
     """
 
     producer: PrefixCacheProducer
@@ -146,20 +148,20 @@ class PrefixCacheScorer:
     published_only: ClassVar[bool] = False
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores:
-        """As `epp.scheduling.prefix.match` tells it of one endpoint."""
         prefix = request.prefixes.get(self.producer)
         if prefix is None:
             return {}
         matched = self.producer.index.match(prefix.hashes, pool.endpoints)
         if isinstance(matched, dict):
             return {row: self._score(prefix.units_in(count), prefix) for row, count in matched.items()}
+        # the score of each possible number of blocks, then one lookup for all endpoints
         units = np.array([0, *prefix.ends[: len(prefix.hashes)]])
         units[-1] = prefix.units
         scores: Floats = self._score(units, prefix)[matched]
         return scores
 
     def _score(self, units: Any, prefix: PrefixChain) -> Any:
-        """Of a number of units, or of a column of them."""
+        """`units`: a number, or a column of numbers."""
         share = units / prefix.units
         if not self.length_weight:
             return share

@@ -120,7 +120,7 @@ async def test_a_page_that_makes_no_sense_is_as_one_that_is_not_there(
         asked = worker.asked
         await eventually(lambda: worker.asked > asked + 2)
         [line] = [record.getMessage() for record in caplog.records if "no metrics of" in record.getMessage()]
-        assert "its page makes no sense: kv_usage is " in line
+        assert "the page has an implausible value: kv_usage is " in line
         assert "expected a number from 0 to 1" in line
         worker.page = honest
         await eventually(lambda: age(store) < 1)
@@ -183,7 +183,7 @@ async def test_the_metrics_port_can_be_another_one(eventually: Eventually) -> No
         ({"page": b"x" * 5000}, "more than 4096 bytes"),
         ({"page": b"<html>hello</html>"}, "no known metric"),
         ({"page": b""}, "no known metric"),
-        ({"hang": True}, "no whole answer within 0.2 s"),
+        ({"hang": True}, "no complete answer within 0.2 s"),
     ],
 )
 async def test_what_goes_wrong_is_said_and_passes(
@@ -308,7 +308,7 @@ async def test_an_address_that_is_none_costs_the_others_nothing(
         add(store, worker)
         await eventually(lambda: waiting(store) == [0, 1])
     assert failed == ["odd"]
-    assert "no URL can be made" in caplog.text
+    assert "make no URL" in caplog.text
 
 
 async def test_a_change_among_many_does_not_keep_picks_waiting() -> None:

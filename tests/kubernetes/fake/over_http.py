@@ -43,7 +43,7 @@ def fields_of(timings: Timings) -> dict[str, Any]:
     return {field.name: getattr(timings, field.name) for field in dataclasses.fields(timings)}
 
 
-async def changes_arrive(world: World, recorder: EventRecorder, seconds: float) -> None:
+async def assert_changes_arrive(world: World, recorder: EventRecorder, seconds: float) -> None:
     """I4: the set is right again, and goes on being right."""
     world.delete("a")
     await within(seconds, lambda: recorder.uids == world.uids)

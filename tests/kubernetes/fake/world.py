@@ -1,4 +1,4 @@
-"""A small cluster: one component's pods and its Service, the slices that follow from them, and a way to ask."""
+"""A small cluster: the pods and the Service of one component, the controller's slices, and a discovery over them."""
 
 import asyncio
 import random
@@ -20,7 +20,7 @@ from tests.kubernetes.fake.virtual_time import VirtualTimeLoop
 
 
 class World:
-    """Changes of pods are followed by the slices at once, unless `settled` is False; then `sync` does it."""
+    """Slices follow each change of a pod at once. With `settled` False only `sync` updates them."""
 
     def __init__(self, api: FakeApi | None = None, *, max_endpoints: int = 100, **of_service: Any) -> None:
         self.api = api or FakeApi()
@@ -76,8 +76,8 @@ class World:
         return self.log.objects("endpointslices", "default")
 
     def expire_watches(self) -> None:
-        """The watches end, and what they did not see is out of the window: the next one is 410. Somebody else wrote
-        something too, so that even the last version is too old.
+        """Ends the watches and forgets the changes that they did not get: the next watch gets 410. Another object is
+        written as well, so that even the last version is too old.
         """
         self.log.put("pods", {"metadata": {"name": f"at-{self.log.rv}", "namespace": "elsewhere"}})
         self.log.forget()
@@ -125,7 +125,7 @@ class World:
 
 
 def virtual_timings() -> Timings:
-    """The production constants on the loop's clock, with dice that fall alike in every run."""
+    """The production constants on the loop's clock, with the same random numbers in each run."""
     return Timings(clock=asyncio.get_running_loop().time, uniform=random.Random(1).uniform)
 
 
@@ -138,7 +138,7 @@ def address_of(name: str) -> str:
 async def within(seconds: float, predicate: Callable[[], object]) -> float:
     """Wait until it is true, by the loop's clock; returns the seconds that it took.
 
-    Where the clock is the machine's, ten times as long may pass: the machine may do much else.
+    On the machine's clock ten times as long may pass: other work may delay us.
     """
     loop = asyncio.get_running_loop()
     started = loop.time()

@@ -57,8 +57,8 @@ async def explained(cluster: Cluster, selection: Selection | None = None) -> Exp
         return await discovery.explain("dynamo", "decode")
 
 
-def rule_in(text: str, right: PolicyRule, cluster: Cluster) -> bool:
-    return right.manifest() in text and f"in a Role of the namespace {cluster.namespace}" in text
+def rule_in(text: str, rule: PolicyRule, cluster: Cluster) -> bool:
+    return rule.manifest() in text and f"in a Role of the namespace {cluster.namespace}" in text
 
 
 async def test_the_frontends_role_is_enough_to_watch_and_no_more(cluster: Cluster) -> None:
@@ -104,7 +104,7 @@ async def test_without_the_right_to_watch_the_set_stands_and_the_health_says_why
 
 
 @pytest.mark.parametrize(
-    ("missing", "candidate", "right", "selection"),
+    ("missing", "candidate", "rule", "selection"),
     [
         ("get services", "services", GET_SERVICES, ServiceSelection()),
         ("list services", "services", GET_SERVICES, LabelSelection()),
@@ -112,13 +112,13 @@ async def test_without_the_right_to_watch_the_set_stands_and_the_health_says_why
     ],
 )
 async def test_explain_says_which_rule_it_lacks(
-    cluster: Cluster, missing: str, candidate: str, right: PolicyRule, selection: Selection
+    cluster: Cluster, missing: str, candidate: str, rule: PolicyRule, selection: Selection
 ) -> None:
     await install(cluster, "frontend", {"explain": True}, missing)
     await cluster.service(labels=LABELS)
     await cluster.pod("a", ready=False)
     found = {c.id: c.reason or "" for c in (await explained(cluster, selection)).candidates}
-    assert rule_in(found[candidate], right, cluster)
+    assert rule_in(found[candidate], rule, cluster)
 
 
 async def test_with_its_whole_role_explain_looks_at_everything(cluster: Cluster) -> None:
