@@ -6,7 +6,6 @@ Its queue is a sorted set of messages in its own format; the length of its resul
 import asyncio
 import json
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
+from benchmarks.ports import free_ports
 from benchmarks.process_usage import processor_seconds, resident_megabytes
 
 AS_SHIPPED = {"poll_interval_ms": 1000, "batch_size": 10}
@@ -103,10 +103,11 @@ async def _processor(binary: Path, work: Work, settings: dict[str, int]) -> Asyn
     with tempfile.TemporaryDirectory() as directory:
         kubeconfig = Path(directory, "kubeconfig")
         kubeconfig.write_text(json.dumps(_KUBECONFIG))  # noqa: ASYNC240  # a few bytes, before anything is measured
+        health, metrics = free_ports(2)
         flags = [
             "--transport=redis-sortedset", f"--transport-config={json.dumps(transport)}",
             f"--concurrency={work.concurrency}", "--metrics-endpoint-auth=false", "--v=0", "--zap-log-level=error",
-            f"--health-port={_free_port()}", f"--metrics-port={_free_port()}",
+            f"--health-port={health}", f"--metrics-port={metrics}",
         ]  # fmt: skip
         process = await asyncio.create_subprocess_exec(
             binary, *flags,
@@ -120,10 +121,3 @@ async def _processor(binary: Path, work: Work, settings: dict[str, int]) -> Asyn
             if process.returncode is None:
                 process.kill()  # it would wait for what is on its way
             await process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

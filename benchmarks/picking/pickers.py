@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -14,6 +13,7 @@ from typing import Final
 import aiohttp
 
 from benchmarks import compiled
+from benchmarks.ports import free_ports
 from benchmarks.process_usage import processor_seconds, resident_megabytes
 from benchmarks.profiles import GO_DEFAULT, over_endpoints_file
 
@@ -122,7 +122,7 @@ async def picker(
     """
     with tempfile.TemporaryDirectory() as folder:
         written = _configuration(Path(folder), ports, config or over_endpoints_file(GO_DEFAULT))
-        grpc, health, metrics = _free_ports(3)
+        grpc, health, metrics = free_ports(3)
         flags = [f"--grpc-port={grpc}", f"--grpc-health-port={health}", f"--metrics-port={metrics}"]
         flags += ["--secure-serving=false", f"--config-file={written}", "-v=0", *options]
         if kind.binary is None:
@@ -158,9 +158,3 @@ def _configuration(folder: Path, ports: Sequence[int], text: str) -> Path:
     config = folder / "config.yaml"
     config.write_text(text.replace("ENDPOINTS", str(endpoints)))
     return config
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in sockets]

@@ -24,6 +24,7 @@ _CHUNK = 1024 * 1024
 @contextlib.asynccontextmanager
 async def channel(address: str) -> AsyncIterator[grpc.aio.Channel]:
     """A connection that no other channel shares."""
+    # gRPC's global subchannel pool would share one connection among all channels to an address
     options = (("grpc.max_send_message_length", _LIMIT), ("grpc.use_local_subchannel_pool", 1))
     async with grpc.aio.insecure_channel(address, options=options) as opened:
         yield opened
