@@ -62,7 +62,6 @@ def parse_gate(document: Mapping[str, Any], place: str) -> GateSpec:
 
 
 def _installed(name: str, given: object, place: str) -> GateSpec:
-    """A gate that an installed package declares."""
     try:
         found = INSTALLED.load(name)
         if found is None:

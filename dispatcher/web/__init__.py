@@ -1,1 +1,1 @@
-"""The pages of a dispatcher: the OpenAI-compatible way in, health and readiness."""
+"""Serves the HTTP pages of a dispatcher: the OpenAI-compatible front door, health, readiness, metrics."""
