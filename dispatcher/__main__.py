@@ -1,4 +1,4 @@
-"""`python -m dispatcher --config FILE`: the dispatcher. `submit`, `status`, `cancel`, `dead-letters`: for people."""
+"""The command line: `--config FILE` runs the dispatcher; `submit`, `status`, `cancel`, `dead-letters` work on its queues."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ from runtime.command_line import FAILED, INTERRUPTED, complain, not_installed, o
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 after SIGTERM or SIGINT, 1 when something failed, 2 for bad input, 3: answers are errors."""
+    """Returns the exit code: 0 after SIGTERM or SIGINT, 1 if something failed, 2 for bad input, 3 if answers are errors."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         return _run(given)
@@ -20,14 +20,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """All that the command line takes: the dispatcher's flags, or a command and its own."""
-    looks = {name: flags.look_parser(name) for name in flags.COMMANDS if name != "submit"}
-    return with_commands(flags.serve_parser(), {"submit": flags.submit_parser(), **looks})
+    """The parser of all commands, for help and shell completion."""
+    parsers = {name: flags.inspect_parser(name) for name in flags.COMMANDS if name != "submit"}
+    return with_commands(flags.serve_parser(), {"submit": flags.submit_parser(), **parsers})
 
 
 def _run(given: Sequence[str]) -> int:
-    """What runs is imported after its flags are read: --help need not wait for it."""
-    chosen = _chosen(given)
+    """Commands are imported after their flags are parsed: `--help` need not wait for them."""
+    command = _select_command(given)
     import asyncio
 
     from dispatcher.broker.queue import QueueError
@@ -35,10 +35,12 @@ def _run(given: Sequence[str]) -> int:
     from runtime.config.problems import ConfigError
 
     try:
-        return asyncio.run(_work(chosen()))
+        return asyncio.run(_run_and_flush(command()))
     except KeyboardInterrupt:
         if given[:1] == ["submit"]:
-            print("stopped; what was submitted stays, the same command goes on from here", file=sys.stderr)
+            print(
+                "stopped; submitted requests stay in the queue, the same command continues", file=sys.stderr
+            )
         return INTERRUPTED
     except BrokenPipeError:
         return output_unwanted()
@@ -46,37 +48,37 @@ def _run(given: Sequence[str]) -> int:
         return complain(error)
 
 
-def _chosen(given: Sequence[str]) -> Callable[[], Coroutine[Any, Any, int]]:
-    """What to run. Exits with 2 on bad flags."""
+def _select_command(given: Sequence[str]) -> Callable[[], Coroutine[Any, Any, int]]:
+    """The command to run. Exits with 2 on bad flags."""
     if given[:1] == ["submit"]:
         return partial(_submit, flags.parse_submit(given[1:]))
     if given and given[0] in flags.COMMANDS:
-        return partial(_look, given[0], flags.parse_look(given[0], given[1:]))
+        return partial(_inspect, given[0], flags.parse_inspect(given[0], given[1:]))
     if given and not given[0].startswith("-"):
-        flags.complain(f"there is no command {given[0]!r}; there are {', '.join(flags.COMMANDS)}")
+        flags.exit_with_error(f"there is no command {given[0]!r}; there are {', '.join(flags.COMMANDS)}")
     return partial(_serve, flags.parse_serve(given))
 
 
-async def _submit(told: flags.SubmitFlags) -> int:
+async def _submit(options: flags.SubmitFlags) -> int:
     from dispatcher.cli.submission import submit
 
-    return await submit(told)
+    return await submit(options)
 
 
-async def _look(command: str, told: flags.LookFlags) -> int:
+async def _inspect(command: str, options: flags.InspectFlags) -> int:
     from dispatcher.cli import commands
 
-    return await commands.LOOKS[command](told)
+    return await commands.HANDLERS[command](options)
 
 
-async def _serve(told: flags.ServeFlags) -> int:
+async def _serve(options: flags.ServeFlags) -> int:
     from dispatcher.process import serve
 
-    return await serve(told)
+    return await serve(options)
 
 
-async def _work(chosen: Coroutine[Any, Any, int]) -> int:
-    code = await chosen
+async def _run_and_flush(command: Coroutine[Any, Any, int]) -> int:
+    code = await command
     sys.stdout.flush()
     return code
 

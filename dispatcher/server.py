@@ -1,4 +1,4 @@
-"""The composition root: from a configuration to a process that dispatches."""
+"""Composes the dispatcher from its configuration: broker, pages, front door, lanes."""
 
 import asyncio
 import logging
@@ -20,11 +20,11 @@ from dispatcher.config.config_file import Config
 from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.gates.building import meter_states
 from dispatcher.gates.meter import Meters
-from dispatcher.pump.lanes import Lanes, Running, Shared
-from dispatcher.telemetry.broker_metrics import QueueReading, Readings
+from dispatcher.pump.lanes import LaneContext, Lanes, RunningLane
+from dispatcher.telemetry.broker_metrics import BrokerMetrics, QueueStatus
 from dispatcher.telemetry.counters import DispatcherTelemetry
 from dispatcher.web import status_pages as status
-from dispatcher.web.frontdoor import Door, FrontDoor
+from dispatcher.web.front_door import FrontDoor, FrontDoorQueue
 from runtime.addresses import authority
 from runtime.os_reason import os_reason
 from runtime.resource_owner import ResourceOwner
@@ -32,68 +32,68 @@ from runtime.serving.pages import Bounds, PageServer
 from runtime.serving.sockets import ListenError, listening_sockets
 from runtime.tasks import cancel_and_wait
 
-CONNECTIONS = 2048
-"""Open at once; whoever waits for a result holds one."""
-PING_EVERY = 1.0
+MAX_CONNECTIONS = 2048
+"""Open connections; a client that waits for a result holds one."""
+PING_INTERVAL = 1.0
 """Seconds."""
 PING_TIMEOUT = 3.0
 """Seconds without an answer after which the broker counts as away."""
-LOOK_TIMEOUT = 2.0
-"""Seconds that a metrics page waits for the broker."""
+TOTALS_TIMEOUT = 2.0
+"""Seconds for which a scrape of /metrics waits for the broker."""
 
-Watched = Callable[[DispatchObserver, str], DispatchObserver]
-"""From what counts for a queue, by its name, to what is told of it: a place to look on."""
+ObserverWrapper = Callable[[DispatchObserver, str], DispatchObserver]
+"""Wraps the observer of a queue, given its name: a hook for tests."""
 
 _LISTEN = "expected an address of this host and a free port, set http.host and http.port"
 
 log = logging.getLogger(__name__)
 
 
-def _unwatched(observer: DispatchObserver, _: str) -> DispatchObserver:
+def _unwrapped(observer: DispatchObserver, _: str) -> DispatchObserver:
     return observer
 
 
 class DispatcherServer(ResourceOwner):
-    """Entered: the broker answered and every queue is open. Raises ConfigError, QueueError, ListenError.
+    """An async context manager; entering raises ConfigError, QueueError and ListenError.
 
-    Left: what was on its way is released to its queue, and every answer that came is stored.
+    Entered, the broker has answered and every queue is open. Left, complete answers are stored and claims are released.
     """
 
-    def __init__(self, config: Config, *, watched: Watched = _unwatched) -> None:
+    def __init__(self, config: Config, *, wrap_observer: ObserverWrapper = _unwrapped) -> None:
         self._config = config
-        self._watched = watched
+        self._wrap_observer = wrap_observer
         self._telemetry = DispatcherTelemetry()
-        self._not_ready = "starting"
+        self._unready = "starting"
         self._broker_away = ""
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._not_ready = "stopping"
+        self._unready = "stopping"
         await super().__aexit__(kind, error, trace)
 
     @property
     def ready_line(self) -> str:
-        """One line for programs."""
+        """Printed when the process is ready, for programs that start it."""
         return f"ready http={self._address} queues={','.join(self._lanes.running) or 'none'}"
 
     async def reconfigure(self, config: Config) -> None:
-        """Queues and gates as `config` says; requests on their way are not touched. Raises as entering does."""
+        """Apply `config`; requests in flight go on. Raises ConfigError and QueueError; then the old one stays in force."""
         await self._lanes.apply(config)
         for name in ("broker", "http"):
             if getattr(config, name) != getattr(self._config, name):
-                log.warning("%s changed: that needs a restart", name)
+                log.warning("%s changed in the configuration; restart the dispatcher to apply it", name)
         self._config = config
 
-    def in_force(self, yes: bool) -> None:
-        """Whether the configuration file as it stands is what runs here; for metrics."""
-        self._telemetry.in_force = yes
+    def set_config_in_force(self, in_force: bool) -> None:
+        """For metrics: whether the last version of the configuration file was accepted."""
+        self._telemetry.config_in_force = in_force
 
     async def drain(self) -> None:
-        """Say not ready, claim nothing more, give what is on its way the drain timeout to end."""
-        self._not_ready = "draining"
-        on_their_way = sum(running.lane.in_flight for running in self._lanes.running.values())
-        log.info("draining, %d requests are on their way", on_their_way)
+        """Report not ready, claim nothing more, and give requests in flight the drain timeout to end."""
+        self._unready = "draining"
+        in_flight = sum(running.lane.in_flight for running in self._lanes.running.values())
+        log.info("draining, %d requests are in flight", in_flight)
         await self._lanes.drain(self._config.drain_timeout)
 
     async def _open(self) -> None:
@@ -102,96 +102,98 @@ class DispatcherServer(ResourceOwner):
             log.warning("%s", risk)
         self._clock = BrokerClock(broker.now_ms)
         await self._clock.sample()
-        self._start(self._clock.run())
-        self._start(self._ping(broker))
+        self._start_task(self._clock.run())
+        self._start_task(self._ping(broker))
         await self._open_pages()
-        shared = Shared(
+        shared = LaneContext(
             broker=broker,
             quotas=await self._stack.enter_async_context(broker.quotas()),
             meters=await self._stack.enter_async_context(Meters()),
-            observer=lambda queue, target: self._watched(self._telemetry.of(queue, target), queue),
+            observer=lambda queue, target: self._wrap_observer(self._telemetry.of(queue, target), queue),
             now_ms=self._clock.now_ms,
             owner=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
         )
         self._lanes = await self._stack.enter_async_context(Lanes(shared))
         await self._lanes.apply(self._config)
-        self._not_ready = ""
+        self._unready = ""
 
     async def _open_pages(self) -> None:
         app = web.Application(client_max_size=MAX_PAYLOAD)
-        status.add_routes(app, self._telemetry, self._look_up, self._why_not_ready)
-        FrontDoor(self._door, self._clock.now_ms).add_routes(app)
+        status.add_routes(app, self._telemetry, self._collect, self._unready_reason)
+        FrontDoor(self._front_door_queue, self._clock.now_ms).add_routes(app)
         listen = self._config.http
         try:
             listening = listening_sockets(listen.host, listen.port)
         except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
-            why = os_reason(error) if isinstance(error, OSError) else "no name of a host"
+            reason = os_reason(error) if isinstance(error, OSError) else "no name of a host"
             raise ListenError(
-                f"cannot listen on {listen.host} port {listen.port}: {why}; {_LISTEN}"
+                f"cannot listen on {listen.host} port {listen.port}: {reason}; {_LISTEN}"
             ) from error
-        pages = PageServer(app, listening, "the front door", Bounds(CONNECTIONS))
+        pages = PageServer(app, listening, "the front door", Bounds(MAX_CONNECTIONS))
         self._stack.push_async_callback(pages.aclose)
         await pages.start()
         self._address = authority(listen.host, pages.port)
 
-    def _why_not_ready(self) -> str:
-        return self._not_ready or self._broker_away or self._lanes.why_not()
+    def _unready_reason(self) -> str:
+        return self._unready or self._broker_away or self._lanes.unready_reason()
 
     async def _ping(self, broker: Broker) -> None:
         while True:
             try:
                 async with asyncio.timeout(PING_TIMEOUT):
                     answered = await broker.ping()
-                why = "" if answered else "the broker does not answer"
+                reason = "" if answered else "the broker does not answer"
             except (QueueError, TimeoutError) as error:
-                why = f"the broker does not answer: {error}"
-            self._tell_outage(why)
-            await asyncio.sleep(PING_EVERY)
+                reason = f"the broker does not answer: {error}"
+            self._set_broker_outage(reason)
+            await asyncio.sleep(PING_INTERVAL)
 
-    def _tell_outage(self, away: str) -> None:
-        """Say it once when it goes, once when it is back: every request on its way waits for it."""
+    def _set_broker_outage(self, away: str) -> None:
+        """Log an outage once when it begins and once when it ends, not for each request that waits for it."""
         if away and not self._broker_away:
             log.warning("%s; answers are held until it does", away)
         elif self._broker_away and not away:
             log.warning("the broker answers again")
         self._broker_away = away
 
-    async def _look_up(self) -> Sequence[Collector]:
-        if self._not_ready == "starting":
+    async def _collect(self) -> Sequence[Collector]:
+        if self._unready == "starting":
             return []
-        readings = await asyncio.gather(*(self._read(running) for running in self._lanes.running.values()))
-        return [Readings(readings)]
+        readings = await asyncio.gather(
+            *(self._queue_status(running) for running in self._lanes.running.values())
+        )
+        return [BrokerMetrics(readings)]
 
-    async def _read(self, running: Running) -> QueueReading:
-        wanted, lane = running.wanted, running.lane
+    async def _queue_status(self, running: RunningLane) -> QueueStatus:
+        spec, lane = running.spec, running.lane
         try:
-            async with asyncio.timeout(LOOK_TIMEOUT):
+            async with asyncio.timeout(TOTALS_TIMEOUT):
                 totals = await lane.queue.totals()
         except (QueueError, TimeoutError):
             totals = None
-        return QueueReading(
-            wanted.queue.name,
-            wanted.target.name,
+        return QueueStatus(
+            spec.queue.name,
+            spec.target.name,
             lane.gate.budget(),
             totals,
-            wanted.target.concurrency,
+            spec.target.concurrency,
             meter_states(lane.gate),
         )
 
-    def _door(self) -> Door | None:
+    def _front_door_queue(self) -> FrontDoorQueue | None:
         door = self._config.front_door
-        if door is None or self._not_ready or door.queue not in self._lanes.running:
+        if door is None or self._unready or door.queue not in self._lanes.running:
             return None
         running = self._lanes.running[door.queue]
-        wanted = running.wanted
-        return Door(
+        spec = running.spec
+        return FrontDoorQueue(
             running.lane.queue,
-            wanted.queue.route(wanted.target),
+            spec.queue.route(spec.target),
             door.deadline,
             door.tokens,
-            wanted.queue.max_payload,
+            spec.queue.max_payload,
         )
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._stack.push_async_callback(cancel_and_wait, task)

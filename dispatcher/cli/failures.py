@@ -1,4 +1,4 @@
-"""Which of the answers to a batch are errors, in one line for people (pure)."""
+"""Summarises the errors among the answers of a batch in one line (pure)."""
 
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -6,55 +6,54 @@ from typing import Final
 
 from dispatcher.broker.message import Result
 
-SHOWN: Final = 5
-"""Kinds of errors that are told; the others are counted."""
-LONGEST: Final = 120
-"""Characters of what a result says of its error."""
+MAX_KINDS: Final = 5
+"""Kinds of errors that are named; the others are counted."""
+MAX_MESSAGE: Final = 120
+"""Characters of an error message."""
 
 
 @dataclass(slots=True)
-class _Kind:
-    """`first`: the custom_id of one of them, to look it up by."""
+class _FailureKind:
+    """`first`: the custom_id of one of them, so that the user can look it up."""
 
     name: str
     first: str
     count: int = 0
 
 
-class Failures:
-    """Errors by kind: one HTTP status, or one code and what the first of them said."""
+class FailureSummary:
+    """Errors by kind. A kind is a status and an error code, shown with the message of its first error."""
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[str, int], _Kind] = {}
+        self._kinds: dict[tuple[str, int], _FailureKind] = {}
 
-    def see(self, custom_id: str, result: Result) -> None:
+    def add(self, custom_id: str, result: Result) -> None:
         if result.error_code is None and result.status_code < 400:
             return
         key = (result.error_code or "", result.status_code)
-        kind = self._kinds.setdefault(key, _Kind(_name(result), custom_id))
+        kind = self._kinds.setdefault(key, _FailureKind(_name(result), custom_id))
         kind.count += 1
 
     @property
     def total(self) -> int:
-        """How many were errors."""
         return sum(kind.count for kind in self._kinds.values())
 
     def __str__(self) -> str:
         if not self._kinds:
             return "no errors"
         kinds = sorted(self._kinds.values(), key=lambda kind: -kind.count)
-        told = [f"{kind.count} x {kind.name}, as custom_id {kind.first!r:.80}" for kind in kinds[:SHOWN]]
-        if rest := sum(kind.count for kind in kinds[SHOWN:]):
-            told.append(f"{rest} of other kinds")
-        return f"{self.total} error{'s' * (self.total > 1)}: {'; '.join(told)}"
+        shown = [f"{kind.count} x {kind.name}, as custom_id {kind.first!r:.80}" for kind in kinds[:MAX_KINDS]]
+        if rest := sum(kind.count for kind in kinds[MAX_KINDS:]):
+            shown.append(f"{rest} of other kinds")
+        return f"{self.total} error{'s' * (self.total > 1)}: {'; '.join(shown)}"
 
 
 def _name(result: Result) -> str:
     status = _status(result.status_code)
     if result.error_code is None:
         return status
-    said = "".join(one if one.isprintable() else " " for one in result.error_message[:LONGEST])
-    return " ".join(part for part in (result.error_code, status, f"({said})" if said else "") if part)
+    message = "".join(one if one.isprintable() else " " for one in result.error_message[:MAX_MESSAGE])
+    return " ".join(part for part in (result.error_code, status, f"({message})" if message else "") if part)
 
 
 def _status(code: int) -> str:

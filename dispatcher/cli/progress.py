@@ -1,4 +1,4 @@
-"""How far a batch is, for people: a bar on a terminal, now and then a line elsewhere."""
+"""Shows the progress of a batch on stderr: a bar on a terminal, else a line now and then."""
 
 import sys
 import time
@@ -6,38 +6,37 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
-EVERY = 5.0
+INTERVAL = 5.0
 """Seconds between two plain lines."""
-STILL = 60.0
-"""Seconds between two plain lines that say the same."""
+UNCHANGED_INTERVAL = 60.0
+"""Seconds between two plain lines without progress in between."""
 
 
 class Progress(Protocol):
-    """Told how many of how many are done."""
+    """Shows how many of how many requests are done."""
 
-    def at(self, what: str, done: int, total: int) -> None:
-        """`what`: submitted, answered."""
+    def update(self, what: str, done: int, total: int) -> None:
+        """`what`: submitted or answered."""
 
     def hint(self, text: str) -> None:
-        """Something to look at, on a line of its own."""
+        """Show a line of text."""
 
 
 class PlainProgress:
-    """A line every few seconds, and one at the end of each part."""
+    """A line every few seconds, and one when all are done."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._clock = clock
-        self._next = clock() + EVERY
-        self._said = ("", 0)
+        self._next = clock() + INTERVAL
+        self._printed = ("", 0)
 
-    def at(self, what: str, done: int, total: int) -> None:
-        """Print it where it is time."""
+    def update(self, what: str, done: int, total: int) -> None:
         now = self._clock()
-        again = STILL - EVERY if (what, done) == self._said else 0.0
+        again = UNCHANGED_INTERVAL - INTERVAL if (what, done) == self._printed else 0.0
         if done == total or now >= self._next + again:
-            self._next = now + EVERY
-            self._said = (what, done)
+            self._next = now + INTERVAL
+            self._printed = (what, done)
             print(f"{done} of {total} {what}", file=self._stream, flush=True)
 
     def hint(self, text: str) -> None:
@@ -49,7 +48,7 @@ class _BarProgress:
         self._bars = bars
         self._tasks: dict[str, Any] = {}
 
-    def at(self, what: str, done: int, total: int) -> None:
+    def update(self, what: str, done: int, total: int) -> None:
         if what not in self._tasks:
             self._tasks[what] = self._bars.add_task(what)
         self._bars.update(self._tasks[what], completed=done, total=total)
@@ -59,8 +58,8 @@ class _BarProgress:
 
 
 @contextmanager
-def shown() -> Iterator[Progress]:
-    """On stderr: a bar where that is a terminal and rich is installed, else plain lines."""
+def show_progress() -> Iterator[Progress]:
+    """A bar if stderr is a terminal and rich is installed, else plain lines."""
     stream = sys.stderr
     if stream.isatty():
         try:

@@ -1,4 +1,4 @@
-"""From the flags of a command to the queue that it is about."""
+"""Opens the queue that the flags of a command name."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,8 +13,8 @@ from dispatcher.config.urls import broker_url
 from runtime.config.problems import ConfigError
 
 
-class Opened(NamedTuple):
-    """A queue and where it is."""
+class OpenedQueue(NamedTuple):
+    """A queue, its broker and its rules."""
 
     broker: Broker
     queue: Queue
@@ -22,12 +22,12 @@ class Opened(NamedTuple):
 
 
 @asynccontextmanager
-async def opened(place: QueueFlags) -> AsyncIterator[Opened]:
-    """The queue that the flags name; raises ConfigError, QueueError and OSError."""
-    if place.config is not None:
-        url, name, rules = _configured(place.config, place.queue)
+async def open_queue(locator: QueueFlags) -> AsyncIterator[OpenedQueue]:
+    """Raises ConfigError, QueueError and OSError."""
+    if locator.config is not None:
+        url, name, rules = _read_config(locator.config, locator.queue)
     else:
-        url, name, rules = place.broker or "", place.queue or "", QueueRules()
+        url, name, rules = locator.broker or "", locator.queue or "", QueueRules()
     try:
         broker_url(url)
     except ValueError as error:
@@ -41,12 +41,12 @@ async def opened(place: QueueFlags) -> AsyncIterator[Opened]:
             "broker", "the queue of memory:// lives in the dispatcher itself; use its front door"
         )
     async with open_broker(url) as broker, broker.queue(name, rules) as queue:
-        yield Opened(broker, queue, rules)
+        yield OpenedQueue(broker, queue, rules)
 
 
-def _configured(path: Path, name: str | None) -> tuple[str, str, QueueRules]:
-    """Broker, queue and rules; `name` may be left out where there is one only."""
-    from dispatcher.config.reloading import load  # what reads a file takes longer than the question
+def _read_config(path: Path, name: str | None) -> tuple[str, str, QueueRules]:
+    """Broker URL, queue name and rules; `name` may be None if there is only one queue."""
+    from dispatcher.config.reloader import load  # importing it takes longer than most commands
 
     config = load(path)
     if name is None and len(config.queues) != 1:

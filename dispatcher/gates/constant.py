@@ -1,4 +1,4 @@
-"""Always open. A target that says 429 closes it all the same: the ledger minds that, whoever reads the metrics."""
+"""A gauge that is always open. A 429 of the target closes its gate all the same: the ledger counts rejections."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -11,26 +11,25 @@ from dispatcher.broker.ledger import Reading
 from dispatcher.broker.wake_up import Changes
 from dispatcher.gates.meter import MeterState
 
-ENDLESS: Final = Reading(headroom=Fraction(2**52), at_ms=ALWAYS_NEWER_MS)
-"""More than there ever is, newer than every rejection."""
+UNLIMITED: Final = Reading(headroom=Fraction(2**52), at_ms=ALWAYS_NEWER_MS)
+"""More headroom than there are requests, newer than every rejection."""
 
 
-class Steady:
-    """A gauge that never moves."""
+class ConstantGauge:
+    """A gauge without a source."""
 
     def __init__(self) -> None:
         self._changes = Changes()
-        self.looks = 0
+        self.reading_count = 0
 
     def budget(self) -> Fraction:
         return ONE
 
     def reading(self) -> Reading:
-        return ENDLESS
+        return UNLIMITED
 
     @property
     def states(self) -> Sequence[MeterState]:
-        """As `dispatcher.gates.ledger_gate.Gauge`: nothing is read."""
         return ()
 
     async def wait(self, timeout: float, seen: int) -> None:
@@ -38,6 +37,5 @@ class Steady:
 
 
 @asynccontextmanager
-async def steady() -> AsyncIterator[Steady]:
-    """There is nothing to read."""
-    yield Steady()
+async def constant_gauge() -> AsyncIterator[ConstantGauge]:
+    yield ConstantGauge()

@@ -1,4 +1,4 @@
-"""One number out of Prometheus, by instant queries."""
+"""Reads one number from Prometheus by instant queries (https://prometheus.io/docs/prometheus/latest/querying/api/)."""
 
 import json
 import ssl
@@ -9,32 +9,31 @@ from typing import Any, Final
 import aiohttp
 
 from dispatcher.broker.budget import parse_decimal
-from dispatcher.gates.access import Access, GateSourceError
-from dispatcher.gates.reader import age_of, fetch
+from dispatcher.gates.credentials import GateSourceError, SourceCredentials
+from dispatcher.gates.fetch import fetch, sample_age
 from dispatcher.gates.target_source import Sample
 
-DENOMINATOR: Final = 10**9
-"""Prometheus divides in floating point and prints all digits of that: 0.6666666666666666 was 2/3."""
+MAX_DENOMINATOR: Final = 10**9
+"""Prometheus divides in floating point and prints all digits: 0.6666666666666666 was 2/3."""
 
 
 class PrometheusReader:
-    """The first of `queries` that has a sample counts; with more than one it is not clear which is meant.
+    """Reads the first of `queries` that has a sample. A result of several samples is an error: it is unclear which is meant.
 
-    The age is what the answer says: an instant query gives a sample the time of the query, so how long a number takes
-    from a target into Prometheus stands in the gate's `lag`.
+    An instant query returns a sample with the time of the query, not of the scrape. So the gate's `lag` must cover the
+    time from the target into Prometheus.
     """
 
     def __init__(
-        self, session: aiohttp.ClientSession, url: str, queries: Sequence[str], access: Access
+        self, session: aiohttp.ClientSession, url: str, queries: Sequence[str], credentials: SourceCredentials
     ) -> None:
         self._session = session
         self._url = f"{url.rstrip('/')}/api/v1/query"
         self._queries = queries
-        self._access = access
-        self._tls: ssl.SSLContext | bool = access.tls()
+        self._access = credentials
+        self._tls: ssl.SSLContext | bool = credentials.tls()
 
     async def read(self) -> Sample:
-        """The number; raises SourceError."""
         for query in self._queries:
             document = await fetch(
                 self._session, self._url, self._access, tls=self._tls, query={"query": query}
@@ -42,29 +41,29 @@ class PrometheusReader:
             found = _only_sample(document.body)
             if found is not None:
                 value, at = found
-                return Sample(value, age_of(at, document.served_at))
+                return Sample(value, sample_age(at, document.served_at))
         raise GateSourceError(f"Prometheus has no sample of {' nor of '.join(self._queries)}")
 
 
 def _only_sample(body: bytes) -> tuple[Fraction, float] | None:
-    """Value and time of the one sample; None where there is none."""
+    """Value and Unix time of the only sample; None without one."""
     try:
         answer = json.loads(body)
         if answer["status"] != "success":
             raise GateSourceError(f"Prometheus says {answer.get('error', 'no success')!s:.200}")
-        time_and_text = _point(answer["data"])
+        time_and_text = _only_point(answer["data"])
         if time_and_text is None:
             return None
         at, text = float(time_and_text[0]), time_and_text[1]
     except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
-        raise GateSourceError(f"no answer of Prometheus: {type(error).__name__}") from error
+        raise GateSourceError(f"not an answer of Prometheus: {type(error).__name__}") from error
     value = parse_decimal(text) if isinstance(text, str) else None
     if value is None:
         raise GateSourceError(f"the sample is {text!s:.40}, expected a finite number")
-    return value.limit_denominator(DENOMINATOR), at
+    return value.limit_denominator(MAX_DENOMINATOR), at
 
 
-def _point(data: dict[str, Any]) -> Any:
+def _only_point(data: dict[str, Any]) -> Any:
     kind, result = data["resultType"], data["result"]
     if kind == "scalar":
         return result

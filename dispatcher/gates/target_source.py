@@ -1,4 +1,4 @@
-"""From numbers that can be read to the budget of a target."""
+"""Computes the dispatch budget of a target from a metric and the number of ready model servers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,28 +6,28 @@ from fractions import Fraction
 from typing import Final, Protocol
 
 from dispatcher.broker.budget import ZERO, closing_point, spare, system_capacity
-from dispatcher.gates.access import GateSourceError
+from dispatcher.gates.credentials import GateSourceError
 from dispatcher.gates.meter import Measurement
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A number and how many seconds ago it was true."""
+    """A number and its age in seconds."""
 
     value: Fraction
     age: float = 0.0
 
 
-class Reader(Protocol):
-    """One number of a target."""
+class SampleReader(Protocol):
+    """Reads one number of a target."""
 
     async def read(self) -> Sample:
-        """Look; raises `dispatcher.gates.access.GateSourceError`."""
+        """Raises `dispatcher.gates.credentials.GateSourceError`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
-    """A number that is known."""
+class ConstantReader:
+    """A number from the configuration."""
 
     value: Fraction
 
@@ -36,44 +36,43 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
-    """`estimate`: D from the number read and max_SYS. `closes_at`: the number where D = B, from max_SYS and B.
+class MetricKind:
+    """What a metric means. `estimate`: D, from its value and max_SYS. `closes_at`: the value where D = B, from max_SYS and B.
 
-    `most`: the largest number that can be believed, 0 being the least; None: there is no such bound.
+    Values below 0 or above `max_value` are errors; None: any value is valid.
     """
 
     estimate: Callable[[Fraction, Fraction], Fraction]
     closes_at: Callable[[Fraction, Fraction], Fraction]
-    most: int | None = None
+    max_value: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSource:
-    """A `dispatcher.gates.meter.MeterSource`: D of a number, max_SYS of the number of ready model servers."""
+    """A `MeterSource`: D from `value`, max_SYS from the number of `ready` model servers."""
 
     name: str
-    value: Reader
-    ready: Reader
+    value: SampleReader
+    ready: SampleReader
     per_server: Fraction
     baseline: Fraction
-    meaning: Meaning
+    kind: MetricKind
 
     async def measure(self) -> Measurement:
-        """As `dispatcher.gates.meter.MeterSource`; both numbers must be there."""
         value, ready = await self.value.read(), await self.ready.read()
-        if self.meaning.most is not None:
-            _check("the number read", value.value, self.meaning.most)
-        _check("the number of ready model servers", ready.value, _MOST_SERVERS)
+        if self.kind.max_value is not None:
+            _check("the number read", value.value, self.kind.max_value)
+        _check("the number of ready model servers", ready.value, _MAX_SERVERS)
         capacity = system_capacity(ready.value, self.per_server)
-        free = spare(self.meaning.estimate(value.value, capacity), self.baseline) if capacity > 0 else ZERO
-        threshold = self.meaning.closes_at(capacity, self.baseline)
+        free = spare(self.kind.estimate(value.value, capacity), self.baseline) if capacity > 0 else ZERO
+        threshold = self.kind.closes_at(capacity, self.baseline)
         line = closing_point(capacity, self.baseline)
         return Measurement(free, capacity, line, max(value.age, ready.age), value.value, threshold)
 
 
-_MOST_SERVERS: Final = 1_000_000
+_MAX_SERVERS: Final = 1_000_000
 
 
-def _check(what: str, value: Fraction, most: int) -> None:
-    if not 0 <= value <= most:
-        raise GateSourceError(f"{what} is {float(value):g}, expected one from 0 to {most}")
+def _check(what: str, value: Fraction, max_value: int) -> None:
+    if not 0 <= value <= max_value:
+        raise GateSourceError(f"{what} is {float(value):g}, expected one from 0 to {max_value}")

@@ -1,4 +1,4 @@
-"""The pages of the process: /healthz, /readyz, /metrics."""
+"""Serves /healthz, /readyz and /metrics."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ from prometheus_client.registry import Collector
 
 def add_routes(
     app: web.Application,
-    counted: Collector,
-    look_up: Callable[[], Awaitable[Sequence[Collector]]],
-    not_ready: Callable[[], str],
+    counters: Collector,
+    collect_now: Callable[[], Awaitable[Sequence[Collector]]],
+    unready_reason: Callable[[], str],
 ) -> None:
-    """`look_up` is awaited at each look at /metrics; `not_ready` says why not, empty: ready."""
+    """`collect_now` is awaited for each scrape of /metrics. `unready_reason` returns "" if the process is ready."""
 
     async def health(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def ready(_: web.Request) -> web.Response:
-        why = not_ready()
-        return web.Response(status=503 if why else 200, text=f"{why or 'ready'}\n")
+        reason = unready_reason()
+        return web.Response(status=503 if reason else 200, text=f"{reason or 'ready'}\n")
 
     async def metrics(request: web.Request) -> web.Response:
         encode, content_type = _encoder(request.headers.get("Accept", ""))
-        collectors = [*await look_up(), counted]
-        page = _Page([metric for collector in collectors for metric in collector.collect()])
+        collectors = [*await collect_now(), counters]
+        page = _MetricFamilies([metric for collector in collectors for metric in collector.collect()])
         body = await anyio.to_thread.run_sync(encode, page)
         return web.Response(body=body, headers={"Content-Type": content_type})
 
@@ -40,12 +40,12 @@ def add_routes(
 def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
     try:
         return choose_encoder(accept)
-    except (TypeError, ValueError):  # it asks for a version that is no number
+    except (TypeError, ValueError):  # the client asks for a malformed version
         return choose_encoder("")
 
 
 @dataclass(frozen=True, slots=True)
-class _Page(Collector):
+class _MetricFamilies(Collector):
     metrics: Sequence[Metric]
 
     def collect(self) -> Sequence[Metric]:

@@ -43,11 +43,11 @@ PATTERNS: Mapping[str, Read] = {
     "dispatcher/broker/budget.py _DECIMAL": Read(("1.", "+")),
     "dispatcher/config/config_file.py _VARIABLE": Read(("${",)),
     "dispatcher/cli/flags.py _AUTHORITY": Read(("://",)),
-    "dispatcher/gates/page.py _SAMPLE": Read(("{", '{a="', " 1", " 1 1", "{} 1 #")),
-    "dispatcher/delivery/outgoing.py _NAME": Read(),
-    "dispatcher/delivery/outgoing.py _PATH": Read(("/", "/a?")),
-    "dispatcher/delivery/outgoing.py _PLAIN": Read(),
-    "dispatcher/delivery/outgoing.py _VALUE": Read(),
+    "dispatcher/gates/metrics_page.py _SAMPLE": Read(("{", '{a="', " 1", " 1 1", "{} 1 #")),
+    "dispatcher/delivery/route.py _NAME": Read(),
+    "dispatcher/delivery/route.py _PATH": Read(("/", "/a?")),
+    "dispatcher/delivery/route.py _PLAIN": Read(),
+    "dispatcher/delivery/route.py _VALUE": Read(),
     "epp/scraping/engines.py _PAIR": Read(("a=", 'a="', "a ")),
     "epp/scraping/engines.py _PREFIX": Read(("a{", "a ")),
     "epp/config/flag_values.py _number": Read(),
@@ -89,7 +89,7 @@ PATTERNS: Mapping[str, Read] = {
 """Each is read with what it is made to choke on, after each of `begins` and after nothing."""
 
 CACHES: Mapping[str, str] = {
-    "dispatcher/delivery/outgoing.py _remembered": "256 paths of at most _LONGEST_REMEMBERED characters",
+    "dispatcher/delivery/route.py _cached_decoded_path": "256 paths of at most _MAX_CACHED characters",
     "epp/ext_proc/answers.py _message_head": "numbers",
     "epp/ext_proc/answers.py cached_route": "destinations of our endpoints",
     "epp/ext_proc/answers.py unchanged": "the kinds of messages",
@@ -125,7 +125,7 @@ SPLITS: Mapping[str, str] = {
     "epp/telemetry/exposition.py form_of": "a header field as aiohttp bounds it: 8,190 bytes",
     "epp/telemetry/exposition.py form_of 2": "a part of the same",
     "dispatcher/broker/redis/records.py dead_letter": "three splits at most",
-    "dispatcher/delivery/outgoing.py _bare": "the path of a message, whose size its queue bounds",
+    "dispatcher/delivery/route.py _decoded_path": "the path of a message, whose size its queue bounds",
 }
 """What bounds the text that each takes apart, or the parts."""
 

@@ -6,10 +6,11 @@ from aiohttp import web
 
 from discovery import MetadataClient, MetadataUnavailableError, SourceDiscovery, WorkerUnreachableError
 from discovery.memory import MemoryStore
+from tests.eventually import eventually
 from tests.fake_worker import FakeWorker, hang
 
 
-async def test_the_document_is_asked_of_the_worker(
+async def test_the_document_is_fetched_from_the_worker(
     store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
 ) -> None:
     store.put(worker.instance())
@@ -84,7 +85,7 @@ async def test_a_body_over_the_limit_is_not_read_on(
         await instance.metadata()
 
 
-async def test_nobody_there_is_an_error_that_names_the_address(
+async def test_a_refused_connection_is_an_error_that_names_the_address(
     store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
 ) -> None:
     store.put(replace(worker.instance(), port=1))
@@ -93,15 +94,14 @@ async def test_nobody_there_is_an_error_that_names_the_address(
         await instance.metadata()
 
 
-async def test_retries_that_hang_keep_nobody_waiting(worker: FakeWorker) -> None:
+async def test_retries_that_hang_delay_no_first_fetch(worker: FakeWorker) -> None:
     client = MetadataClient(timeout=30.0, concurrency=8)
     hanging = worker.instance()
     worker.handler = hang
     retries = [asyncio.create_task(client.fetch(hanging, retry=True)) for _ in range(20)]
     try:
         async with asyncio.timeout(90):
-            while len(worker.requests) < 2:
-                await asyncio.sleep(0.01)
+            await eventually(lambda: len(worker.requests) >= 2)
             answer = await client.read_health(worker.instance())  # it has no such page, and says so at once
         assert answer is None
     finally:

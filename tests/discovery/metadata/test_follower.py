@@ -10,11 +10,12 @@ from discovery import (
     SourceDiscovery,
 )
 from discovery.memory import MemoryStore
+from tests.eventually import eventually
 from tests.fake_worker import FakeWorker, hang, serving
 
 
 class Holding:
-    """A handler that keeps the contract: conditional, held, counted."""
+    """A handler that answers conditional and held GETs as the contract wants, and counts them."""
 
     def __init__(self) -> None:
         self.count = 1
@@ -40,7 +41,7 @@ class Holding:
         return web.json_response({"count": self.count}, headers={"ETag": etag} | applied)
 
 
-async def test_an_instance_is_told_once_its_document_is_in_and_changes_are_pushed(
+async def test_an_instance_is_added_with_its_document_and_changes_are_pushed(
     store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
 ) -> None:
     worker.handler = holding = Holding()
@@ -50,8 +51,7 @@ async def test_an_instance_is_told_once_its_document_is_in_and_changes_are_pushe
         assert isinstance(added, InstanceAddedEvent)
         assert added.instance.revision == "one.e.1"
         assert await added.instance.metadata() == {"count": 1}
-        while len(worker.requests) < 2:  # the second one is held
-            await asyncio.sleep(0.005)
+        await eventually(lambda: len(worker.requests) >= 2)  # the second one is held
         started = asyncio.get_running_loop().time()
         holding.change()
         updated = await anext(stream)
@@ -63,7 +63,7 @@ async def test_an_instance_is_told_once_its_document_is_in_and_changes_are_pushe
 
 
 @pytest.mark.parametrize("problem", ["hang", "500", "html"])
-async def test_a_bad_worker_stays_pending_shows_in_explain_and_delays_nobody(
+async def test_a_bad_worker_stays_pending_shows_in_explain_and_delays_no_other(
     store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker, problem: str
 ) -> None:
     good = worker.instance("good")
@@ -110,8 +110,7 @@ async def test_a_reset_turns_reachable_false_and_the_next_answer_clears_it(
         stream = discovering.watch("prod", "decode", metadata=True)
         await stream.__aenter__()
         assert (await anext(stream)).instance.reachable
-        while len(worker.requests) < 2:
-            await asyncio.sleep(0.005)
+        await eventually(lambda: len(worker.requests) >= 2)
     async with asyncio.timeout(2.5):  # without the reset it would be noticed after 3 s
         lost = await anext(stream)
     assert isinstance(lost, InstanceUpdatedEvent)
@@ -140,7 +139,7 @@ async def test_silence_longer_than_the_wait_turns_reachable_false_and_removes_no
             assert (await anext(stream)).instance.reachable
 
 
-async def test_the_workers_own_word_is_a_hint(
+async def test_the_status_header_is_a_hint(
     store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
 ) -> None:
     worker.headers = {"Instance-Status": "draining"}
@@ -192,9 +191,7 @@ async def test_a_new_address_of_the_same_incarnation_is_an_update_and_keeps_its_
         updated = await anext(stream)
         assert isinstance(updated, InstanceUpdatedEvent)
         assert updated.new.port == moved.port
-        async with asyncio.timeout(90):
-            while not moved.requests:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: moved.requests)
 
 
 async def test_watchers_of_one_key_share_the_held_gets(
@@ -207,6 +204,5 @@ async def test_watchers_of_one_key_share_the_held_gets(
         discovering.watch("prod", "decode", metadata=True) as second,
     ):
         assert await anext(first) == await anext(second)
-        while len(worker.requests) < 2:
-            await asyncio.sleep(0.005)
+        await eventually(lambda: len(worker.requests) >= 2)
     assert len(worker.requests) == 2

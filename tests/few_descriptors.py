@@ -1,0 +1,55 @@
+"""Runs a program with few file descriptors, and opens idle connections to it."""
+
+import asyncio
+import contextlib
+import shlex
+import socket
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+DESCRIPTORS = 256
+MANY = 400
+"""Connections: more than the program may have descriptors."""
+LOG = 20_000
+"""Bytes that the program may write to its log at most."""
+
+
+@asynccontextmanager
+async def few_descriptors(
+    log: Path, *command: str, soft: int = DESCRIPTORS, hard: int = DESCRIPTORS
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Runs Python with `command` under that limit, its stderr in `log`. Killed at the end."""
+    words = shlex.join([sys.executable, *command])
+    limited = f"ulimit -Sn {soft} && ulimit -Hn {hard} && exec {words}"
+    with log.open("wb") as written:
+        running = await asyncio.create_subprocess_exec(
+            "/bin/sh", "-c", limited, stdout=asyncio.subprocess.PIPE, stderr=written
+        )
+    try:
+        yield running
+    finally:
+        if running.returncode is None:
+            running.kill()
+        await running.communicate()
+
+
+@contextlib.contextmanager
+def idle_connections(address: str) -> Iterator[list[socket.socket]]:
+    """Opens MANY connections to `host:port` and sends nothing."""
+    host, _, port = address.rpartition(":")
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for _ in range(MANY):
+            with contextlib.suppress(OSError):  # who is turned away at once was there, too
+                clients.append(stack.enter_context(socket.create_connection((host, int(port)), timeout=10)))
+        yield clients
+
+
+def soft_limit(pid: int) -> int:
+    """Returns the soft limit of open files of the process."""
+    for line in Path(f"/proc/{pid}/limits").read_text().splitlines():
+        if line.startswith("Max open files"):
+            return int(line.split()[3])
+    raise AssertionError("no limit on open files")
