@@ -7,7 +7,14 @@ from functools import partial
 from typing import Any
 
 from dispatcher.cli import flags
-from runtime.command_line import FAILED, INTERRUPTED, complain, not_installed, output_unwanted, with_commands
+from runtime.command_line import (
+    FAILED,
+    INTERRUPTED,
+    not_installed,
+    on_broken_pipe,
+    print_error,
+    with_commands,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(given)
     except ModuleNotFoundError as missing:  # the dispatcher's libraries are an extra
-        return complain(not_installed(missing, "dispatcher"), FAILED)
+        return print_error(not_installed(missing, "dispatcher"), FAILED)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -41,9 +48,9 @@ def _run(given: Sequence[str]) -> int:
             print("stopped; what was submitted stays, the same command goes on from here", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        return output_unwanted()
+        return on_broken_pipe()
     except (ConfigError, BatchFileError, QueueError, OSError) as error:
-        return complain(error)
+        return print_error(error)
 
 
 def _chosen(given: Sequence[str]) -> Callable[[], Coroutine[Any, Any, int]]:
@@ -53,7 +60,7 @@ def _chosen(given: Sequence[str]) -> Callable[[], Coroutine[Any, Any, int]]:
     if given and given[0] in flags.COMMANDS:
         return partial(_look, given[0], flags.parse_look(given[0], given[1:]))
     if given and not given[0].startswith("-"):
-        flags.complain(f"there is no command {given[0]!r}; there are {', '.join(flags.COMMANDS)}")
+        flags.print_error(f"there is no command {given[0]!r}; there are {', '.join(flags.COMMANDS)}")
     return partial(_serve, flags.parse_serve(given))
 
 

@@ -11,7 +11,7 @@ from dispatcher.broker.queue import Queue, State
 from dispatcher.cli.flags import LookFlags
 from dispatcher.cli.queue_locator import opened
 from dispatcher.web.request_view import described
-from runtime.command_line import FAILED, complain
+from runtime.command_line import FAILED, print_error
 
 
 async def status(flags: LookFlags) -> int:
@@ -52,7 +52,7 @@ def _say_unknown(ids: Sequence[str], queue: Queue) -> int:
     """The exit code."""
     if not ids:
         return 0
-    return complain(
+    return print_error(
         f"the queue {queue.name!r} does not know {', '.join(map(repr, ids))}; expected the id of a request that was "
         "submitted to it (of a batch: NAME:custom_id) and whose result is kept; `status` without an id counts what is there",
         FAILED,

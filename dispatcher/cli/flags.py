@@ -25,7 +25,7 @@ class DispatcherParser(Parser):
         super().error(_AUTHORITY.sub(_without_credentials, message))
 
 
-def complain(message: str) -> NoReturn:
+def print_error(message: str) -> NoReturn:
     """Exit with 2 and this."""
     DispatcherParser(prog=program("dispatcher")).error(message)
 

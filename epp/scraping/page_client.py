@@ -12,8 +12,8 @@ from typing import Final
 
 from yarl import URL
 
-from runtime.http1.answer import AnswerError, AnswerReader
 from runtime.http1.connection import KeptConnection
+from runtime.http1.response import ResponseError, ResponseReader
 
 _NO_PAGE: Final = frozenset([404, 405, 501])
 """As for metadata; 501 is llama-server's without --metrics."""
@@ -40,17 +40,17 @@ class PageClient:
         tls_or_default: ssl.SSLContext | bool | None = (tls or True) if url.scheme == "https" else None
         self._kept = KeptConnection((url.host or "", url.port or 0), buffer, tls=tls_or_default)
         self._timeout = timeout
-        self._reader = partial(AnswerReader, limit)
+        self._reader = partial(ResponseReader, limit)
         self._request = _REQUEST.format(url.raw_path_qs, url.host_port_subcomponent).encode("ascii")
 
     async def get(self) -> bytearray:
         """The page; raises PageError when there is none, or not in time."""
         try:
             until = asyncio.get_running_loop().time() + self._timeout
-            answer = await self._kept.ask(self._request, self._reader, until)
+            answer = await self._kept.send(self._request, self._reader, until)
         except TimeoutError as error:
             raise PageError(f"no whole answer within {self._timeout:g} s") from error
-        except (OSError, AnswerError) as error:
+        except (OSError, ResponseError) as error:
             raise PageError(_in_words(error)) from error
         if answer.status in _NO_PAGE:
             raise NoPageError(f"status {answer.status}")
@@ -60,12 +60,12 @@ class PageClient:
 
     def close(self) -> None:
         """Drop the connection; a later `get` makes another one."""
-        self._kept.close()
+        self._kept.abort()
 
 
-def _in_words(error: OSError | AnswerError) -> str:
+def _in_words(error: OSError | ResponseError) -> str:
     """What the system says of a connection that failed, without its number; TLS and resolvers number otherwise."""
-    if isinstance(error, ssl.SSLError | socket.gaierror | AnswerError) or not error.errno:
+    if isinstance(error, ssl.SSLError | socket.gaierror | ResponseError) or not error.errno:
         return str(error) or type(error).__name__
     return os.strerror(error.errno)
 

@@ -12,10 +12,10 @@ from dispatcher.pump.lane import LAST_WORDS
 from epp.config.settings import LAME_DUCK, Settings
 from epp.server import LATELY
 from epp.wire.server.transport import ANNOUNCED
-from registry.handle import _SETTLE, RegisteredInstance
-from registry.server import _LINGER
+from registry.handle import _IDLE_SECONDS, RegisteredInstance
+from registry.server import _SHUTDOWN_TIMEOUT
 from registry.sidecar.sidecar import FollowedServer
-from runtime.serving.pages import Bounds
+from runtime.serving.pages import ConnectionLimits
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "shutdown.md").read_text()
@@ -26,8 +26,8 @@ WORKER_DRAIN = inspect.signature(RegisteredInstance.drain_on_sigterm).parameters
     ("section", "row", "seconds"),
     [
         ("Worker", "drain", WORKER_DRAIN),
-        ("Worker", "idle", _SETTLE),
-        ("Worker", "answers", _LINGER),
+        ("Worker", "idle", _IDLE_SECONDS),
+        ("Worker", "answers", _SHUTDOWN_TIMEOUT),
         ("Picker", "all of it", inspect.signature(Settings).parameters["drain_timeout"].default),
         ("Picker", "lame duck", LAME_DUCK),
         ("Picker", "no lame duck", LATELY),
@@ -35,7 +35,7 @@ WORKER_DRAIN = inspect.signature(RegisteredInstance.drain_on_sigterm).parameters
         ("Picker", "for a peer", ANNOUNCED),
         ("Dispatcher", "drain", Config.model_fields["drain_timeout"].default),
         ("Dispatcher", "storing", LAST_WORDS),
-        ("Dispatcher", "clients", Bounds().linger),
+        ("Dispatcher", "clients", ConnectionLimits().shutdown_timeout),
         ("Dispatcher", "after a kill", QueueConfig.model_fields["lease"].default),
     ],
 )
