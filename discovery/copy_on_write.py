@@ -13,7 +13,7 @@ V = TypeVar("V")
 
 _PARTS: Final = 128
 """With 10,000 entries, the first write to a part after `frozen` copies 80 of them, and 128 identity checks find the
-parts that two snapshots share."""
+parts that two snapshots share. Python keys its hash of strings (PEP 456): no names can be chosen to fill one part."""
 
 
 class FrozenDict(Mapping[str, V], Generic[V]):
@@ -62,6 +62,7 @@ class FrozenDict(Mapping[str, V], Generic[V]):
         return _Items(self)
 
 
+# the views of `collections.abc` would hash and look up every key once more
 class _Values(ValuesView[V]):
     _mapping: FrozenDict[V]
 

@@ -36,6 +36,7 @@ ENGINES: Final = (
 NAMESPACE_LABEL: Final = "nvidia.com/dynamo-namespace"
 COMPONENT_LABEL: Final = "nvidia.com/dynamo-component"
 
+# labels and subdomains as Kubernetes restricts RFC 1123: lower case (kubernetes.io, "Object Names and IDs")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _HOST_NAME = re.compile(
@@ -43,6 +44,7 @@ _HOST_NAME = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _INSTANCE_ID_LIMIT = 200
+"""A Pod's name may have 253 characters, but a file's 255 bytes: `.<id>.json.<32 hexadecimal digits>.tmp` must fit."""
 
 
 class InstanceStatus(StrEnum):

@@ -64,7 +64,7 @@ class MemoryStore:
     def _notify(self, key: ComponentKey) -> None:
         with self._lock:
             listeners = [listener for listener, wanted in self._listeners.items() if wanted == key]
-        for listener in listeners:
+        for listener in listeners:  # outside the lock: a listener may read the store
             listener()
 
 

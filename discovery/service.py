@@ -134,6 +134,7 @@ class SourceDiscovery:
         """The shared watch of `key`, synced; its last user ends it."""
         self._check_open()
         shared = self._shared.get(key)
+        # a source's error is final for those who share its run; the next call begins another one
         if shared is None or shared.membership.error is not None:
             shared = self._shared[key] = SharedWatch(self._source, key, self._client)
         shared.users += 1

@@ -180,5 +180,6 @@ class SharedWatch:
         return {**self._members, **marked}
 
     def _with_reader(self, instance: Instance) -> Instance:
+        # the same object for an unchanged instance: comparing sets by identity is fast
         before = self._members.get(instance.id)
         return before if before is not None and before == instance else replace(instance, reader=self._client)

@@ -75,6 +75,7 @@ class Snapshot:
         """The instances of all candidates by id. Of several incarnations, the READY one, else the last listed."""
         known: dict[str, Instance] = {}
         for instance in (candidate.instance for candidate in self.candidates):
+            # while a worker is replaced, both lives can be listed: the draining one must not hide the ready one
             if instance is not None and not is_ready(known.get(instance.id)):
                 known[instance.id] = instance
         return known

@@ -62,6 +62,7 @@ async def _wait_stable(stream: InstanceEventStream, count: int, stable_for: floa
             with anyio.move_on_after(stable_for if is_enough else None) as unchanged:
                 while _reachable(stream) == before:
                     await _next_change(stream)
+            # an event can arrive together with the end of the time
             if not unchanged.cancelled_caught or _reachable(stream) != before:
                 continue
         return [stream.instances[i] for i in sorted(before)]

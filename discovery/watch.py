@@ -81,6 +81,7 @@ class Truth:
 
     def degrade(self, reason: str) -> None:
         """Keep the set; mark it as possibly out of date."""
+        # the time since when the set may be out of date, also if the reason changes
         since = self.health.since if self.health.state is WatchState.DEGRADED else time.monotonic()
         self.health = WatchHealth(WatchState.DEGRADED, since, reason)
         self._notify(())
@@ -192,6 +193,7 @@ class InstanceEventStream:
         return self._truth
 
     def _next(self, truth: Truth) -> InstanceEvent | None:
+        # `diff` is lazy and compares with the present set: after a change it begins again, with all ids still dirty
         if self._pending_generation != truth.generation:
             self._pending = diff(
                 self._delivered, truth.instances, truth.known, tuple(self._subscription.dirty)

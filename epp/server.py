@@ -24,7 +24,7 @@ from epp.config.validate import read_config
 from epp.config.worker_source import WorkerSource, choose
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
-from epp.endpoints.metadata_feed import follow
+from epp.endpoints.metadata_feed import follow_discovery
 from epp.endpoints.missing_workers import Consequence, MissingWorkers
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
@@ -32,8 +32,8 @@ from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
-from epp.scraping.schedule import Rhythm
-from epp.scraping.scraper import Scraper, ScrapeRules
+from epp.scraping.schedule import ScrapeIntervals
+from epp.scraping.scraper import Scraper, ScrapeSettings
 from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
 from epp.telemetry.counters import Telemetry, TimedDirector
@@ -129,7 +129,9 @@ class PickerServer(ResourceOwner):
         policy = Policy(
             objectives=settings.objectives, models=settings.models, passthrough=config.passthrough
         )
-        scheduler = config.scheduler.telling_scores() if settings.emit_endpoint_scores else config.scheduler
+        scheduler = (
+            config.scheduler.with_reported_scores() if settings.emit_endpoint_scores else config.scheduler
+        )
         self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
         self._director.waiting.observer = self._telemetry
         self._start(self._dispatch_waiting())
@@ -146,8 +148,8 @@ class PickerServer(ResourceOwner):
     def _open_transport(self) -> Transport:
         settings = self._settings
         director = TimedDirector(self._director, self._telemetry.scheduled, time.perf_counter)
-        heeds_subset = not settings.disable_endpoint_subset_filter
-        rules = ExchangeSettings(settings.protocol_version, settings.max_body_bytes, heeds_subset)
+        use_subset_hint = not settings.disable_endpoint_subset_filter
+        rules = ExchangeSettings(settings.protocol_version, settings.max_body_bytes, use_subset_hint)
         budget = MemoryBudget(settings.max_buffered_bytes)
 
         def exchange() -> Exchange:
@@ -238,7 +240,7 @@ class PickerServer(ResourceOwner):
         found = await self._stack.enter_async_context(_discovery(source))
         watch = found.watch(settings.namespace, settings.component, metadata=True)
         events = await self._stack.enter_async_context(watch)
-        self._start(follow(events, self._datastore))
+        self._start(follow_discovery(events, self._datastore))
         members = await found.list_instances(settings.namespace, settings.component)
         if not members:
             where = source.file.path if source.file is not None else display_url(source.url)
@@ -270,8 +272,8 @@ class PickerServer(ResourceOwner):
         if interval is not None and interval < LEAST_INTERVAL:
             log.warning("metrics are refreshed every %g s: %g s is too often", LEAST_INTERVAL, interval)
             interval = LEAST_INTERVAL
-        rhythm = Rhythm() if interval is None else Rhythm.fixed(interval)
-        rules = ScrapeRules(rhythm=rhythm, engines=config.engines)
+        intervals = ScrapeIntervals() if interval is None else ScrapeIntervals.fixed(interval)
+        rules = ScrapeSettings(intervals=intervals, engines=config.engines)
         tls = source.tls()
         if tls is not None and tls.verify_mode is ssl.CERT_NONE:  # the Go picker's default
             log.warning(

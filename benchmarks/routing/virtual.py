@@ -64,7 +64,7 @@ class Run:
         turns = workload.turns(seed)
         self._left = len(turns)
         for endpoint in self._store.endpoints:
-            self._store.size_cache(endpoint, LIMITS.kv_tokens)
+            self._store.set_cache_tokens(endpoint, LIMITS.kv_tokens)
         self._scrape(0.0)
         for key, turn in enumerate(turns):
             self._at(turn.at, self._arrive, key, turn)

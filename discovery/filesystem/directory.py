@@ -94,12 +94,12 @@ class ComponentDirectory:
         found = set(os.listdir(self.path)) if changed is None else set(changed)
         names = {name for name in found if is_record_name(name)}
         if changed is None:
-            for gone in self._entries.keys() - {_id_of(name) for name in names}:
+            for gone in self._entries.keys() - {_instance_id(name) for name in names}:
                 self._forget(gone)
         for name in names:
             self._read(name, now)
-        doubtful = list(self._entries) if probe or changed is None else {_id_of(name) for name in names}
-        for entry in [self._entries[i] for i in doubtful if i in self._entries]:
+        to_probe = list(self._entries) if probe or changed is None else {_instance_id(name) for name in names}
+        for entry in [self._entries[i] for i in to_probe if i in self._entries]:
             if changed is None or not entry.is_dead:
                 entry.candidate = self._judge(entry, now)
         return Snapshot(e.candidate for e in self._entries.values() if e.candidate is not None)
@@ -125,7 +125,7 @@ class ComponentDirectory:
         self._entries.pop(instance_id).close()
 
     def _read(self, name: str, now: float) -> None:
-        instance_id = _id_of(name)
+        instance_id = _instance_id(name)
         entry = self._entries.setdefault(instance_id, DirectoryEntry(instance_id))
         path = self.path / name
         try:
@@ -134,7 +134,7 @@ class ComponentDirectory:
                 return
             self._check_owner(found.st_uid)
             self._store_record(entry, read_record(path), found.st_mtime, now)
-            entry.signature = signature
+            entry.signature = signature  # only now: a record that failed to parse is read again
         except FileNotFoundError:
             self._forget(instance_id)
         except OSError as error:
@@ -151,7 +151,7 @@ class ComponentDirectory:
 
     def _store_record(self, entry: DirectoryEntry, record: Record, written: float, now: float) -> None:
         before, entry.record, entry.problem, entry.is_dead = entry.record, record, None, False
-        if before is None or before.incarnation != record.incarnation:
+        if before is None or before.incarnation != record.incarnation:  # a new owner has a new lock file
             entry.close()
         if before is None:
             entry.silent_at = now if self._is_stale(record, written) else now + SILENT_AFTER
@@ -226,5 +226,5 @@ def _printable(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
-def _id_of(name: str) -> str:
+def _instance_id(name: str) -> str:
     return name.removesuffix(RECORD_SUFFIX)

@@ -77,6 +77,7 @@ class FileEvents:
     async def __aenter__(self) -> Self:
         """The kernel queues events before this returns, so that no change after the first read is missed."""
         try:
+            # not `watchfiles.awatch`: it does not tell when the kernel begins to queue events, and shares a thread pool
             notify = RustNotify([str(self._path)], False, False, 0, False, False)
             self._thread = start_thread(self._listen, notify)
         except Exception as error:  # noqa: BLE001 -- such as no inotify watch left: reading everything still works

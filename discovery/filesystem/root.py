@@ -47,6 +47,7 @@ def default_root() -> Path:
         return Path(root)
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
         return Path(runtime) / "adsum"
+    # anybody can create this name first; `check_root` refuses a directory or a link of another user
     return Path(tempfile.gettempdir()) / f"adsum-{os.getuid()}"
 
 

@@ -53,7 +53,7 @@ class FilesystemSource:
             del self._triggers[trigger]
 
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
-        """Probe the locks now."""
+        """Probe the locks now: a connection is often reset because its owner has died."""
         for trigger, wanted in self._triggers.items():
             if wanted == key:
                 trigger.probe_at = 0.0

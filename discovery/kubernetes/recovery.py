@@ -104,8 +104,8 @@ class Recovery:
         return None
 
     def connect_failed(self, reason: str, now: float) -> SyncLost:
-        # What accepts connections and answers nothing is a load balancer, or another program on that port: no more
-        # probes until something answers, or each of them would cause a request in spite of the backoff.
+        # A probe connected, and then the request did not: TLS fails, or the probe did not take the way of the request,
+        # which goes through a proxy. Further probes would cause requests in spite of the backoff.
         self._probe_misled |= self._probe_succeeded
         self._startup_retries = 0
         self._disconnected_since = now if self._disconnected_since is None else self._disconnected_since
@@ -121,8 +121,9 @@ class Recovery:
         return SyncLost(reason, code)
 
     def version_expired(self, now: float, *, consistent: bool = False) -> SyncLost | None:
-        """410 Gone: the server's history no longer reaches back to our version (etcd keeps five minutes, the watch
-        cache at least 75 s). `consistent`: our version is from another history, so that a cache cannot help.
+        """410 Gone: the server's history no longer reaches back to our version. etcd keeps five minutes by default (API
+        concepts), the watch cache at least 75 s (DefaultEventFreshDuration in apiserver's cacher.go). `consistent`: our
+        version is from another history, so that a cache cannot help.
         """
         # client-go lists "not older than what was observed" first, and consistently only if that is refused as well
         resumable = self.next_request is NextRequest.WATCH and not consistent
@@ -173,8 +174,8 @@ class Recovery:
         """Whether an older list is the truth.
 
         It is after etcd was restored from a backup (kubernetes/kubernetes#107457), and is not when the answer came from
-        the stale cache of another API server (#59848). A consistent list is not served from a stale cache, so that two
-        of them in a row decide.
+        the stale cache of another API server (#59848). A consistent list should not come from a stale cache: two of
+        them in a row decide.
         """
         self._older_lists += self.next_request is NextRequest.LIST
         self.next_request, self.wait_until = NextRequest.LIST, now + self._backoff()

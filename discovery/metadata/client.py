@@ -68,8 +68,10 @@ class MetadataClient:
 
         Raises `MetadataUnavailableError`. `Instance.metadata` calls this.
         """
+        # never the ETag of another life: a plain server may count its ETags from the start again
         identity = (instance.id, instance.incarnation, instance.authority)
         async for attempt in tenacity.AsyncRetrying(
+            # any other error is an answer, and the next answer would be the same
             retry=tenacity.retry_if_exception_type(WorkerUnreachableError),
             stop=tenacity.stop_after_attempt(3),
             wait=tenacity.wait_random_exponential(multiplier=0.05, max=0.5),

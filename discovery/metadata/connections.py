@@ -108,6 +108,7 @@ class WorkerConnections:
         self._busy.discard(worker)
         if not worker.connection.open:
             return
+        # a held GET and a fetch may overlap; one idle connection is enough for the next of either
         if self._closed or authority in self._idle:
             worker.connection.close()
             return

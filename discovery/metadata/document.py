@@ -78,6 +78,7 @@ def read_document(instance: Instance, headers: Mapping[str, str], body: bytes) -
     """
     verified = verify_identity(instance, headers)
     content_type = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    # `+json`: any type that is encoded as JSON (RFC 6839)
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise _unavailable(instance, f"content type {content_type or '(none)'!r}, expected application/json")
     if len(body) > METADATA_LIMIT:
@@ -111,9 +112,9 @@ def verify_identity(instance: Instance, headers: Mapping[str, str]) -> bool:
     named = headers.get(INSTANCE_ID_HEADER)
     incarnation = headers.get(INSTANCE_INCARNATION_HEADER)
     if named is not None and named != instance.id:
-        raise _not_this(instance, f"the answer is of instance {named!r}, expected {instance.id!r}")
+        raise _other_instance(instance, f"the answer is of instance {named!r}, expected {instance.id!r}")
     if incarnation is not None and incarnation != instance.incarnation:
-        raise _not_this(
+        raise _other_instance(
             instance, f"the answer is of incarnation {incarnation!r}, expected {instance.incarnation!r}"
         )
     return named is not None and incarnation is not None
@@ -138,5 +139,5 @@ def _unavailable(instance: Instance, reason: str) -> MetadataUnavailableError:
     return MetadataUnavailableError(instance.id, instance.authority, reason, connected=True)
 
 
-def _not_this(instance: Instance, reason: str) -> WorkerUnreachableError:
+def _other_instance(instance: Instance, reason: str) -> WorkerUnreachableError:
     return WorkerUnreachableError(instance.id, instance.authority, reason, connected=True)

@@ -59,6 +59,7 @@ class FollowedWorker:
         if self.needs_document:
             return False
         before = self.document, self.reachable
+        # the last document stays: a listed server that fails for a moment keeps its models
         self.document = self.document or NO_DOCUMENT
         self.reachable = self.document.ready
         return before != (self.document, self.reachable)

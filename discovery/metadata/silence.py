@@ -1,4 +1,7 @@
-"""How soon a worker counts as unreachable that has stopped while its connections stay open; `$ADSUM_SILENT_AFTER`."""
+"""How soon a worker counts as unreachable that has stopped while its connections stay open; `$ADSUM_SILENT_AFTER`.
+
+Pure, but for reading the environment.
+"""
 
 import math
 import os

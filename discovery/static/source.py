@@ -48,6 +48,7 @@ class StaticSource:
         self._names = ResolvedNames()
 
     async def run(self, key: ComponentKey, report: Report) -> None:
+        # one thread at most, which cancellation abandons: the file may be on a disk that hangs
         read = partial(
             anyio.to_thread.run_sync, self._read, limiter=anyio.CapacityLimiter(1), abandon_on_cancel=True
         )
@@ -75,6 +76,7 @@ class StaticSource:
         """The next valid list, and whether the watch was degraded meanwhile."""
         reason = None
         while True:
+            # by polling: editors and ConfigMap volumes replace the file, which a watch of the old one would miss
             await asyncio.sleep(_READ_INTERVAL)
             try:
                 listed = await read() if self._watched else listed
@@ -159,6 +161,7 @@ class ResolvedNames:
         else:
             addresses = {str(entry[4][0]) for entry in found}
             self._problems[name] = f"{', '.join(sorted(addresses))} is of use on one machine only"
+            # an address with a zone index (RFC 4007 §6) is valid on this host only, and readers may be elsewhere
             self._addresses[name] = sorted(address for address in addresses if "%" not in address)
         self.changes += before != (self.addresses(name), self.problem(name))
 

@@ -26,9 +26,9 @@ class AllOfGate(ResourceOwner):
         """As `dispatcher.gates.gate.DispatchGate`; what the target said is told to every gate."""
         async with AsyncExitStack() as granted:
             slots = [await granted.enter_async_context(gate.admit(candidate)) for gate in self.gates]
-            whole = Slot()
+            shared = Slot()
             try:
-                yield whole
+                yield shared
             finally:
                 for slot in slots:
-                    slot.outcome, slot.retry_after_ms = whole.outcome, whole.retry_after_ms
+                    slot.outcome, slot.retry_after_ms = shared.outcome, shared.retry_after_ms

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from dispatcher.broker.budget import parse_decimal
-from dispatcher.gates.access import Access
+from dispatcher.gates.credentials import SourceCredentials
 from runtime.config.sections import ConfigSection, parsed_by
 from runtime.durations import parse_duration
 
@@ -65,9 +65,9 @@ class MetricParameters(Parameters):
     ca_file: str = ""
 
     @property
-    def access(self) -> Access:
+    def credentials(self) -> SourceCredentials:
         """How the source is reached."""
-        return Access(ca_file=self.ca_file, bearer_token_file=self.bearer_token_file)
+        return SourceCredentials(ca_file=self.ca_file, bearer_token_file=self.bearer_token_file)
 
     @property
     def reserve(self) -> Fraction:

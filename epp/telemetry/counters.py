@@ -247,9 +247,9 @@ class Telemetry:
 
     def _tally(self, pick: Pick) -> _Tally:
         """The one that it was counted under at first, also when there is room for one of its own by now."""
-        tally = pick.observed
+        tally = pick.observer_state
         if not isinstance(tally, _Tally):
-            pick.observed = tally = self._tally_of(pick.request)
+            pick.observer_state = tally = self._tally_of(pick.request)
         return tally
 
     def _tally_of(self, request: InferenceRequest) -> _Tally:

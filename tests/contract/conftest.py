@@ -1,4 +1,4 @@
-"""The places where workers and their watchers can meet. A new source joins the suite by one more line here."""
+"""The sources that the contract suite runs over. A new source joins with one more line in `URLS`."""
 
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -20,22 +20,22 @@ URLS = {"memory": "memory://UNIQUE", "filesystem": "file://TMP"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Over our own sources, or over the one that --contract-url names."""
-    if "place" in metafunc.fixturenames:
+    """Runs over the built-in sources, or over the one in `--contract-url`."""
+    if "source_name" in metafunc.fixturenames:
         given = metafunc.config.getoption("--contract-url")
-        metafunc.parametrize("place", ["given"] if given else list(URLS))
+        metafunc.parametrize("source_name", ["given"] if given else list(URLS))
 
 
 @pytest.fixture
-def url(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a registry announces and a discovery looks: for each test another one."""
-    pattern = URLS.get(place) or request.config.getoption("--contract-url")
+def url(source_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """For the registry and the discovery of one test; different for each test."""
+    pattern = URLS.get(source_name) or request.config.getoption("--contract-url")
     return str(pattern).replace("UNIQUE", uuid.uuid4().hex).replace("TMP", str(tmp_path))
 
 
 @pytest.fixture
 def worker_host() -> str:
-    """Where a worker may listen that is not ours."""
+    """The address on which a fake worker listens."""
     return "127.0.0.1"
 
 
@@ -48,7 +48,7 @@ async def service(url: str) -> AsyncIterator[SourceDiscovery]:
 
 @pytest.fixture
 async def open_registry(url: str) -> AsyncIterator[OpenRegistry]:
-    """`open_registry(**options)`: one more worker's registry at the meeting place; closed at the end."""
+    """Opens a registry for one more worker at `url`; closes it after the test."""
     opened: list[ServiceRegistry] = []
 
     def open_one(**options: object) -> ServiceRegistry:

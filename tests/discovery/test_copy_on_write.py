@@ -1,4 +1,4 @@
-"""Frozen sets never change, share what nobody wrote to, and are compared by the rest only."""
+"""Snapshots never change, share untouched parts, and only other parts are compared."""
 
 from collections.abc import Mapping
 
@@ -28,7 +28,7 @@ def written(
 
 @settings(deadline=None)
 @given(writes, writes)
-def test_it_is_a_dict_and_what_was_frozen_stays(
+def test_it_is_a_dict_and_snapshots_never_change(
     first: list[tuple[str, object | None]], second: list[tuple[str, object | None]]
 ) -> None:
     filled: CopyOnWriteDict[object] = CopyOnWriteDict()
@@ -49,7 +49,7 @@ def test_it_is_a_dict_and_what_was_frozen_stays(
 
 @settings(deadline=None)
 @given(writes, writes)
-def test_what_is_shared_need_not_be_compared(
+def test_only_differing_parts_are_compared(
     first: list[tuple[str, object | None]], second: list[tuple[str, object | None]]
 ) -> None:
     filled: CopyOnWriteDict[object] = CopyOnWriteDict()
@@ -77,7 +77,7 @@ def test_one_write_unshares_one_part() -> None:
     assert len(before) < 1_000
 
 
-def test_a_frozen_set_is_a_mapping_for_reading_only() -> None:
+def test_a_snapshot_is_a_read_only_mapping() -> None:
     empty: Mapping[str, int] = FrozenDict()
     assert not empty
     assert empty.get("a") is None
@@ -89,7 +89,7 @@ def test_a_frozen_set_is_a_mapping_for_reading_only() -> None:
     assert repr(empty) == "FrozenDict({})"
 
 
-def test_an_overlay_shares_the_parts_that_it_leaves_alone() -> None:
+def test_updated_shares_the_untouched_parts() -> None:
     written: CopyOnWriteDict[int] = CopyOnWriteDict()
     for number in range(1000):
         written[str(number)] = number

@@ -1,4 +1,4 @@
-"""A watch with metadata over workers that lie, break or were never foreseen: the others are not harmed."""
+"""Watches with metadata over workers that send wrong or invalid answers: other workers are not affected."""
 
 import asyncio
 from collections.abc import Callable
@@ -41,7 +41,7 @@ async def reason_like(words: str, instance_id: str, discovering: SourceDiscovery
         ("127.0.0.1", b'{"a": "\xff"}', "not a JSON object"),
     ],
 )
-async def test_one_poisoned_worker_harms_no_other(
+async def test_one_poisoned_worker_affects_no_other(
     store: MemoryStore,
     discovering: SourceDiscovery,
     worker: FakeWorker,
@@ -59,7 +59,7 @@ async def test_one_poisoned_worker_harms_no_other(
             assert (await anext(stream)).instance_id == "good"
 
 
-async def test_a_fault_that_nobody_foresaw_is_one_workers_problem_and_said_once(
+async def test_an_unexpected_error_affects_one_worker_and_is_logged_once(
     store: MemoryStore, worker: FakeWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Faulty(MemorySource):
@@ -126,7 +126,7 @@ def changing_for_ever(worker: FakeWorker) -> web.StreamResponse:
         (changing_for_ever, 10 + 8 + 3),
     ],
 )
-async def test_a_worker_that_does_not_hold_what_it_was_asked_to_is_not_asked_without_pause(
+async def test_a_worker_that_does_not_hold_gets_is_polled(
     store: MemoryStore,
     discovering: SourceDiscovery,
     worker: FakeWorker,
@@ -170,7 +170,7 @@ async def test_changes_in_quick_succession_still_arrive_at_once(
         assert asyncio.get_running_loop().time() - started < 0.5
 
 
-async def test_an_entity_tag_that_cannot_be_sent_back_freezes_no_document(
+async def test_an_invalid_entity_tag_does_not_stop_updates(
     store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
 ) -> None:
     bodies: list[bytes] = []
@@ -195,7 +195,7 @@ async def test_an_entity_tag_that_cannot_be_sent_back_freezes_no_document(
         assert await updated.instance.metadata() == {"n": 2}
 
 
-async def test_entering_a_watch_with_metadata_is_synced_before_any_document_is_in(
+async def test_entering_a_watch_with_metadata_does_not_wait_for_documents(
     store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
 ) -> None:
     worker.handler = hang

@@ -12,7 +12,7 @@ from tests.installed_package import install, see
 
 MODULE = """\
 from urllib.parse import urlsplit
-from discovery.memory import MemorySource, named
+from discovery.memory import MemorySource, named_store
 from registry.memory import MemoryMembership
 
 
@@ -68,7 +68,7 @@ async def test_a_worker_registers_there_and_is_watched() -> None:
 
 
 @pytest.mark.parametrize("package", [discovery, registry])
-def test_a_url_that_the_package_refuses_is_a_mistake_of_the_user(package: object) -> None:
+def test_a_url_that_the_package_refuses_is_a_usage_error(package: object) -> None:
     with pytest.raises(ValueError, match="'acme://x' names no shelf; expected acme://shelf-NAME"):
         package.open("acme://x")  # type: ignore[attr-defined]
 

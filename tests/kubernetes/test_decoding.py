@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from discovery.kubernetes.decoding import SliceDecoder
 from discovery.kubernetes.wire import EndpointSlice, RawSlice, decode_slice
-from tests.kubernetes.shown import endpoint
+from tests.kubernetes.slice_builders import endpoint
 
 _raw = msgspec.json.Decoder(RawSlice).decode
 

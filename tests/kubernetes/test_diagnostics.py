@@ -141,7 +141,7 @@ async def test_without_a_right_it_says_which(
     assert "RoleBinding" in (found[who] or "")
 
 
-async def test_a_server_that_makes_no_sense_is_a_reason_too(world: World) -> None:
+async def test_a_malformed_answer_is_a_reason(world: World) -> None:
     world.api.faults.add(html(200), resource="services")
     assert "cannot be read" in ((await reasons(world))["services"] or "")
     world.transport.down = "connection refused"
@@ -163,7 +163,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Sequence[str]:
 
 async def test_nobody_is_one_warning_with_the_reason(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.pod("a", ready=False)
-    async with world.witness():
+    async with world.recorder():
         await asyncio.sleep(20)
         assert not warnings(caplog)
         await asyncio.sleep(3600)
@@ -184,19 +184,19 @@ async def test_somebody_in_time_is_no_warning(
     world: World, caplog: pytest.LogCaptureFixture, ready_after: float
 ) -> None:
     world.pod("a", ready=False)
-    async with world.witness():
+    async with world.recorder():
         await asyncio.sleep(ready_after)
         world.pod("a", ready=True)
         await asyncio.sleep(3600)
         assert not warnings(caplog)
 
 
-async def test_losing_contact_is_one_warning_however_long(
+async def test_a_lost_api_server_is_one_warning_however_long(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="discovery")
     world.pods("a")
-    async with world.witness():
+    async with world.recorder():
         world.transport.down = "connection refused"
         world.api.end_watches()
         await asyncio.sleep(1800)

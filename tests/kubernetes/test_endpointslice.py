@@ -7,7 +7,7 @@ import pytest
 from discovery import Candidate, Instance, InstanceStatus
 from discovery.kubernetes.endpointslice import AddressSelection, write_order
 from discovery.kubernetes.wire import EndpointSlice, decode_list, decode_status, is_older, version_key
-from tests.kubernetes.shown import (
+from tests.kubernetes.slice_builders import (
     DRAINING,
     NOT_READY,
     READY,

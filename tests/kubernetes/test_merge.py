@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from discovery.kubernetes.endpointslice import AddressSelection, parse_slice
 from discovery.kubernetes.merge import MergedSet
 from discovery.kubernetes.wire import EndpointSlice
-from tests.kubernetes.shown import (
+from tests.kubernetes.slice_builders import (
     DRAINING,
     HTTP,
     KEY,
@@ -93,7 +93,7 @@ def test_an_address_reused_while_the_old_pod_terminates() -> None:
     assert instance(found, "old").status is DRAINING
 
 
-def test_unavailable_is_at_once_and_absent_waits() -> None:
+def test_unavailable_pods_leave_at_once_and_missing_ones_after_the_grace() -> None:
     found = merged(a_slice(endpoint("a"), endpoint("b")))
     assert found.put(a_slice(endpoint("a", ready=False), version=2), 10.0)
     assert set(found.snapshot().instances) == {"b"}, "a is not ready, b waits"
@@ -104,13 +104,13 @@ def test_unavailable_is_at_once_and_absent_waits() -> None:
     assert found.expires_at is None
 
 
-def test_absent_and_not_ready_is_gone_at_once() -> None:
+def test_a_missing_pod_that_was_not_ready_leaves_at_once() -> None:
     found = merged(a_slice(endpoint(ready=False)))
     assert found.remove("s", 1.0)
     assert found.snapshot().candidates == ()
 
 
-def test_a_move_with_a_gap_is_nothing() -> None:
+def test_a_move_with_a_gap_changes_nothing() -> None:
     """Row 31."""
     found = merged(a_slice(endpoint(), name="from"))
     assert not found.put(a_slice(name="from", version=2), 1.0)
@@ -119,7 +119,7 @@ def test_a_move_with_a_gap_is_nothing() -> None:
     assert found.expires_at is None
 
 
-def test_a_move_with_a_duplicate_is_nothing() -> None:
+def test_a_move_with_a_duplicate_changes_nothing() -> None:
     """Row 31."""
     found = merged(a_slice(endpoint(), name="from"))
     assert not found.put(a_slice(endpoint(), name="to", version=3), 1.0)
@@ -127,7 +127,7 @@ def test_a_move_with_a_duplicate_is_nothing() -> None:
     assert found.expires_at is None
 
 
-def test_after_an_outage_missing_pods_get_their_grace_anew() -> None:
+def test_after_an_outage_the_grace_of_missing_pods_restarts() -> None:
     found = merged(a_slice(endpoint()))
     found.remove("s", 1.0)
     found.restart_grace(60.0)
@@ -135,7 +135,7 @@ def test_after_an_outage_missing_pods_get_their_grace_anew() -> None:
 
 
 def test_a_rewrite_of_one_slice_counts_for_pods_that_stand_in_two() -> None:
-    """Though none of its endpoints changed: the slice written last is right."""
+    """Even if none of its endpoints changed: the slice written last counts."""
     old = a_slice(endpoint(ready=True), name="old", version=5)
     new = a_slice(endpoint(ready=False), name="new", version=6)
     found = merged(old, new)
@@ -156,7 +156,7 @@ def test_a_pod_that_stands_twice_in_one_slice_is_as_its_last_endpoint_says() -> 
     assert instance(found).address == "10.0.0.2"
 
 
-def test_very_many_are_given_up_in_portions() -> None:
+def test_very_many_missing_pods_expire_in_steps() -> None:
     names = [f"w-{number}" for number in range(2500)]
     found = merged(a_slice(*(endpoint(name) for name in names)))
     assert not found.remove("s", 1.0)
@@ -186,7 +186,7 @@ def test_one_of_many_slices_is_deleted() -> None:
     assert not found.remove("1", 1.0)
 
 
-def test_changes_of_labels_and_hints_are_nothing() -> None:
+def test_changes_of_labels_and_hints_change_nothing() -> None:
     """Row 38."""
     found = merged(a_slice(endpoint()))
     hinted = endpoint() | {"hints": {"forNodes": [{"name": "n"}]}}
@@ -195,7 +195,7 @@ def test_changes_of_labels_and_hints_are_nothing() -> None:
     )
 
 
-def test_a_relist_that_says_the_same_is_nothing() -> None:
+def test_an_equal_relist_changes_nothing() -> None:
     slices = [a_slice(endpoint("a"), name="1"), a_slice(endpoint("b"), name="2")]
     assert not fill(merged(*slices), reversed(slices))
 

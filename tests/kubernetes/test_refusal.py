@@ -1,4 +1,4 @@
-"""How an API server says no."""
+"""Refusals of an API server: Retry-After, and versions that are too large."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_retry_after(code: int, said: Status, headers: dict[str, str], wait: flo
     assert parse_refusal(code, said, headers).retry_after == wait
 
 
-def test_too_large_is_told_from_another_504() -> None:
+def test_version_too_large_differs_from_other_504() -> None:
     assert parse_refusal(
         504, Status(details=StatusDetails(causes=(StatusCause("ResourceVersionTooLarge"),)))
     ).version_too_large

@@ -66,9 +66,9 @@ VALUES: dict[str, Sequence[Mapping[str, Any]]] = {
 RENDERINGS = [(chart, values) for chart, several in VALUES.items() for values in several]
 
 
-def rules(*rights: PolicyRule) -> Any:
+def rules(*required: PolicyRule) -> Any:
     """The rules that the code asks for when it lacks them."""
-    return yaml.safe_load("\n".join(right.manifest() for right in rights))
+    return yaml.safe_load("\n".join(rule.manifest() for rule in required))
 
 
 WATCH = rules(LIST_SLICES)

@@ -13,7 +13,7 @@ import anyio
 import grpc
 from grpc import aio
 
-from epp.ext_proc.answers import Answer, whole
+from epp.ext_proc.answers import Answer, to_bytes
 from epp.ext_proc.exchange import Exchange, ExchangeError
 from epp.ext_proc.protocol import EXT_PROC
 from epp.health import Health
@@ -97,7 +97,7 @@ class GrpcTransport:
             if not isinstance(message, ProcessingRequest):  # aio.EOF
                 return
             for answer in exchange.feed(message, self._clock()):
-                await context.write(whole(answer))
+                await context.write(to_bytes(answer))
             exchange.sent()
             if self._draining and exchange.may_end:
                 return
@@ -120,7 +120,7 @@ class _Stream:
     async def _write(self, answers: list[Answer]) -> None:
         with contextlib.suppress(aio.BaseError):  # the stream is gone, its reader learns it too
             for answer in answers:
-                await self.context.write(whole(answer))
+                await self.context.write(to_bytes(answer))
             self.exchange.sent()
 
     def stop_writing(self) -> None:

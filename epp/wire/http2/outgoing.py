@@ -172,7 +172,7 @@ class Outgoing:
             self._data(stream, _taken(unsent, room), room)
             size -= room
         try:
-            self._memory.take(size)
+            self._memory.acquire(size)
         except Rejection:
             self.reset(stream, Http2ErrorCode.ENHANCE_YOUR_CALM)
             stream.receiver.lost("too many unsent bytes: the data plane does not read")

@@ -32,7 +32,7 @@ def found(root: Path) -> CheckedDirectory | None:
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o711, 0o750, 0o755, 0o2700, 0o2755, 0o2770, 0o2775, 0o3775])
-def test_an_owners_own_root_and_one_shared_with_a_group_are_taken(root: Path, mode: int) -> None:
+def test_a_private_root_and_one_shared_with_a_group_are_accepted(root: Path, mode: int) -> None:
     root.chmod(mode)
     level = found(root)
     assert level is not None
@@ -50,7 +50,7 @@ def test_a_group_that_writes_by_accident_is_refused(root: Path, mode: int) -> No
 
 @pytest.mark.skipif(os.getuid() != 0, reason="whether a user has a group of its own is the system's choice")
 def test_a_group_of_the_owner_alone_is_the_owner(root: Path) -> None:
-    """As on systems whose umask is 002."""
+    """The default on systems whose umask is 002."""
     for level in (root, root / "prod", root / "prod/decode"):
         level.chmod(0o775)
     level = found(root)
@@ -113,9 +113,7 @@ def test_a_link_of_another_user_is_no_root(root: Path, tmp_path_factory: pytest.
         check_root(link)
 
 
-def test_what_nobody_has_made_is_missing_and_stays_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_directories_are_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_component(check_root(tmp_path), KEY) is None
     monkeypatch.setenv("ADSUM_ROOT", str(tmp_path / "nowhere"))
     assert find_root(None) is None
@@ -130,7 +128,7 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
         check_directory(tmp_path / "prod", check_root(tmp_path))
 
 
-def test_whose_files_may_be_in_a_directory() -> None:
+def test_which_owners_a_directory_allows() -> None:
     own, shared = CheckedDirectory(Path(), 1000, 1000, 0o755), CheckedDirectory(Path(), 1000, 1000, 0o2775)
     assert [own.allows_owner(uid) for uid in (1000, 0, 1001)] == [True, True, False]
     assert shared.allows_owner(1001)

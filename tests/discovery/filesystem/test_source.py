@@ -73,7 +73,7 @@ async def test_a_forked_child_does_not_keep_a_dead_owner_alive(
     # the child, which nobody waits for, is told to end by its closed standard output at the latest after 60 s
 
 
-async def test_a_stopped_owner_lives(tmp_path: Path, discovering: SourceDiscovery) -> None:
+async def test_a_stopped_owner_counts_as_alive(tmp_path: Path, discovering: SourceDiscovery) -> None:
     with owner(tmp_path, "a") as process:
         process.send_signal(signal.SIGSTOP)
         assert [i.id for i in await discovering.list_instances("prod", "decode")] == ["a"]
@@ -186,7 +186,7 @@ def test_another_hosts_worker_is_judged_by_its_counter_and_our_clock(component: 
     directory.close()
 
 
-def test_another_hosts_worker_that_speaks_again_is_back(component: Path) -> None:
+def test_another_hosts_worker_returns_with_its_next_heartbeat(component: Path) -> None:
     directory = ComponentDirectory(component, "this")
     record = component / "a.json"
     record.write_text(a_record("other"))
@@ -260,7 +260,7 @@ async def test_the_default_root_is_made_for_this_user_alone(
         await membership.leave()
 
 
-async def test_a_reader_makes_nothing_and_sees_what_is_made(
+async def test_a_reader_creates_nothing_and_sees_what_is_created(
     tmp_path: Path, discovering: SourceDiscovery, eventually: Eventually
 ) -> None:
     assert await discovering.list_instances("typo", "nobody") == []

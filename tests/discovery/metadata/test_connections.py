@@ -1,4 +1,4 @@
-"""GETs of workers over kept connections, against servers that behave as no server should."""
+"""GETs over persistent connections, against servers that misbehave."""
 
 import asyncio
 import gc
@@ -37,7 +37,7 @@ async def connecting(token: str | None = None) -> AsyncIterator[WorkerConnection
         await connections.aclose()
 
 
-async def test_one_connection_serves_one_question_after_the_other_and_two_at_once_have_two() -> None:
+async def test_requests_in_turn_share_a_connection_and_concurrent_ones_do_not() -> None:
     heads: list[list[bytes]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,7 +71,7 @@ async def test_one_connection_serves_one_question_after_the_other_and_two_at_onc
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, "header fields take more than"),
     ],
 )
-async def test_what_is_no_answer_is_somebody_who_listens(said: bytes, reason: str) -> None:
+async def test_an_invalid_answer_shows_that_the_port_is_open(said: bytes, reason: str) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(said)
@@ -84,7 +84,7 @@ async def test_what_is_no_answer_is_somebody_who_listens(said: bytes, reason: st
     assert not isinstance(caught.value, WorkerUnreachableError)
 
 
-async def test_refused_cut_and_silent_are_told_apart() -> None:
+async def test_refused_reset_and_silent_are_distinguished() -> None:
     async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
 
@@ -102,7 +102,7 @@ async def test_refused_cut_and_silent_are_told_apart() -> None:
     assert seen == [(False, False), (True, False), (True, True)]
 
 
-async def test_closing_ends_what_is_under_way_and_leaves_no_connection_behind() -> None:
+async def test_closing_fails_requests_in_flight_and_closes_all_connections() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -119,7 +119,7 @@ async def test_closing_ends_what_is_under_way_and_leaves_no_connection_behind() 
     gc.collect()  # a transport that was left open would warn, which is an error here
 
 
-def test_a_token_that_no_header_can_hold_is_refused_and_not_shown() -> None:
+def test_a_token_that_is_not_valid_in_a_header_is_refused_and_not_shown() -> None:
     with pytest.raises(ValueError, match="the bearer token has a character") as caught:
         WorkerConnections(ssl_context=None, token="s3cret\r\nX: 1")
     assert "s3cret" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""When a worker is asked again: the rule alone, with a clock of the test's own."""
+"""`FetchSchedule` with a clock of the test's own."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from discovery.metadata.schedule import FetchSchedule
 
 
-def test_ten_questions_are_free_then_one_each_fifth_of_a_second() -> None:
+def test_ten_gets_at_once_then_five_a_second() -> None:
     schedule, now, asked = FetchSchedule(), 0.0, 0
     while now < 10:
         asked += 1
@@ -14,7 +14,7 @@ def test_ten_questions_are_free_then_one_each_fifth_of_a_second() -> None:
     assert 55 <= asked <= 65
 
 
-def test_a_worker_that_is_left_alone_has_its_free_questions_again() -> None:
+def test_tokens_refill_while_nothing_is_sent() -> None:
     schedule = FetchSchedule()
     for _ in range(11):
         pause = schedule.throttle(0.0)
@@ -22,7 +22,7 @@ def test_a_worker_that_is_left_alone_has_its_free_questions_again() -> None:
     assert [schedule.throttle(100.0) for _ in range(10)] == [0.0] * 10
 
 
-def test_after_two_failed_holds_none_is_asked_for_about_a_minute() -> None:
+def test_after_two_failed_holds_the_worker_is_polled_for_about_a_minute() -> None:
     schedule = FetchSchedule()
     schedule.hold_failed(0.0)
     assert schedule.may_hold(0.0)
@@ -35,7 +35,7 @@ def test_after_two_failed_holds_none_is_asked_for_about_a_minute() -> None:
     assert not schedule.may_hold(120.0), "one more try, not two"
 
 
-def test_a_hold_that_worked_forgets_the_failed_one() -> None:
+def test_a_successful_hold_resets_the_count_of_failed_ones() -> None:
     schedule = FetchSchedule()
     schedule.hold_failed(0.0)
     schedule.held()
@@ -43,7 +43,7 @@ def test_a_hold_that_worked_forgets_the_failed_one() -> None:
     assert schedule.may_hold(1.0)
 
 
-def test_a_worker_that_was_gone_may_hold_when_it_is_back() -> None:
+def test_after_a_restart_gets_may_be_held_again() -> None:
     schedule = FetchSchedule()
     schedule.hold_failed(0.0)
     schedule.hold_failed(0.0)
@@ -58,7 +58,7 @@ def test_a_worker_that_was_gone_may_hold_when_it_is_back() -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
-def test_the_pause_after_failures_stays_within_five_seconds(unreachable: list[bool]) -> None:
+def test_the_delay_after_failures_is_at_most_five_seconds(unreachable: list[bool]) -> None:
     schedule = FetchSchedule()
     for number, each in enumerate(unreachable, 1):
         assert 0 <= schedule.failed(unreachable=each) <= min(5.0, 0.05 * 2**number)

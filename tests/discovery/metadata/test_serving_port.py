@@ -13,7 +13,7 @@ def http(port: object) -> dict[str, Any]:
     return {"transport": {"http": {"port": port}}}
 
 
-def test_requests_go_where_the_metadata_say_else_where_it_was_registered() -> None:
+def test_the_url_has_the_port_of_the_metadata_or_the_registered_one() -> None:
     assert WORKER.url == "http://10.0.0.1:8001"
     assert replace(WORKER, serving_port=8000).url == "http://10.0.0.1:8000"
     assert replace(WORKER, address="fd00::1", serving_port=8000).url == "http://[fd00::1]:8000"
@@ -37,11 +37,11 @@ def test_a_port_is_read_in_each_spelling(document: dict[str, Any]) -> None:
         http(None),
     ],
 )
-def test_what_is_no_port_is_none(document: dict[str, Any]) -> None:
+def test_invalid_ports_are_none(document: dict[str, Any]) -> None:
     assert serving_port(WORKER, document) is None
 
 
-def test_a_document_names_no_port_of_the_host() -> None:
+def test_a_document_may_not_name_a_system_port() -> None:
     assert serving_port(WORKER, http(22)) is None
     assert not may_name(WORKER, 1023)
     assert may_name(WORKER, 1024)

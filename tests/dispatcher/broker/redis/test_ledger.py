@@ -20,7 +20,7 @@ from dispatcher.broker.redis.connection import connect
 from dispatcher.broker.redis.ledger import RedisLedger
 from dispatcher.broker.redis.quota import RedisQuotas
 from dispatcher.gates.gate import Outcome
-from dispatcher.gates.heartbeat import beating
+from dispatcher.gates.heartbeat import heartbeat
 from tests.dispatcher.gates.gate_tools import Places, opened
 from tests.dispatcher.replica import replica
 from tests.dispatcher.target_simulator import TargetSimulator
@@ -193,7 +193,7 @@ async def test_11_a_broker_that_lost_the_book_gives_no_place_twice(
             assert isinstance(await asked(), Refusal)
             server.kill()
             server.start()
-            await stack.enter_async_context(beating(lambda: one.heartbeat(reserved), one.lease_ms))
+            await stack.enter_async_context(heartbeat(lambda: one.heartbeat(reserved), one.lease_ms))
             reasons = set()
             deadline = time.monotonic() + 40
             while REASONS["spent"] not in reasons:

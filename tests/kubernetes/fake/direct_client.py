@@ -1,4 +1,4 @@
-"""Asking the fake directly, as a client would over HTTP."""
+"""Sends requests to a FakeApi without a transport."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ async def body(answer: Answer) -> bytes:
 
 
 async def read(api: FakeApi, path: str = SLICES, /, **params: object) -> Any:
-    """The document that a list or a get answers; its status under `code` when it is a Status."""
+    """The answer to a list or a get, decoded; a Status has its HTTP status in `code`."""
     return json.loads(await body(await api.answer(call(params, path=path))))
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dispatcher.gates.access import GateSourceError
 from dispatcher.gates.building import meter_states
+from dispatcher.gates.credentials import GateSourceError
 from dispatcher.gates.gate import Outcome
-from dispatcher.gates.page import samples
+from dispatcher.gates.metrics_page import samples
 from tests.dispatcher.gates.gate_tools import Places, candidate, opened
 from tests.dispatcher.target_simulator import TargetSimulator
 

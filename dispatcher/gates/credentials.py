@@ -10,7 +10,7 @@ class GateSourceError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class SourceCredentials:
     """How a source is reached. `bearer_token_file` is read anew at each request, since such tokens are renewed."""
 
     ca_file: str = ""

@@ -1,4 +1,4 @@
-"""Slices as the API shows them, and the set that they make."""
+"""Builds slices as the API sends them, and merged sets of them."""
 
 import json
 from typing import Any

@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dispatcher.broker.message import Request
-from dispatcher.delivery.outgoing import IllegalRequestError, Route, operator_headers
+from dispatcher.delivery.route import IllegalRequestError, Route, operator_headers
 
 ROUTE = Route(
     paths=("/v1/chat/completions", "/v1/files/"),
@@ -29,7 +29,7 @@ def request(**changes: object) -> Request:
     ],
 )
 def test_29_paths_that_the_target_allows(asked: str, sent: str) -> None:
-    assert ROUTE.target_path(asked) == sent
+    assert ROUTE.request_path(asked) == sent
 
 
 @pytest.mark.parametrize(
@@ -62,14 +62,14 @@ def test_29_paths_that_the_target_allows(asked: str, sent: str) -> None:
 )
 def test_29_paths_that_lead_elsewhere(path: str) -> None:
     with pytest.raises(IllegalRequestError, match="path"):
-        ROUTE.target_path(path)
+        ROUTE.request_path(path)
 
 
 @given(st.text(max_size=30) | st.from_regex(r"/v1/files/[/.%a-f0-9\\]{0,20}", fullmatch=True))
 @example("/v1/files/.%2e/x")
 def test_29_no_path_leaves_its_folder(path: str) -> None:
     with contextlib.suppress(IllegalRequestError):
-        sent = ROUTE.target_path(path)
+        sent = ROUTE.request_path(path)
         assert sent.startswith(("/v1/chat/completions", "/v1/files/"))
         assert ".." not in sent.split("/")
         assert re.fullmatch(r"[\x21-\x7e]+", sent)
@@ -85,13 +85,13 @@ def test_29_no_path_leaves_its_folder(path: str) -> None:
     ],
 )  # fmt: skip
 def test_29_a_caller_overrides_nothing_of_the_operators(name: str) -> None:
-    headers = ROUTE.sent_headers(request(headers={name: "caller"}), attempt=0, timeout_ms=1000)
+    headers = ROUTE.request_headers(request(headers={name: "caller"}), attempt=0, timeout_ms=1000)
     assert "caller" not in headers.values()
 
 
 def test_what_is_sent_with_a_request() -> None:
     asked = request(headers={"X-Trace": "t", "Content-Type": "application/x-own"}, objective="critical")
-    headers = ROUTE.sent_headers(asked, attempt=2, timeout_ms=1500)
+    headers = ROUTE.request_headers(asked, attempt=2, timeout_ms=1500)
     assert headers == {
         "content-type": "application/x-own",
         "x-trace": "t",
@@ -107,9 +107,9 @@ def test_what_is_sent_with_a_request() -> None:
 
 
 def test_an_objective_of_the_request_where_the_queue_has_none() -> None:
-    headers = Route().sent_headers(request(objective="sheddable"), attempt=0, timeout_ms=1)
+    headers = Route().request_headers(request(objective="sheddable"), attempt=0, timeout_ms=1)
     assert headers["x-llm-d-inference-objective"] == "sheddable"
-    assert "x-llm-d-inference-objective" not in Route().sent_headers(request(), attempt=0, timeout_ms=1)
+    assert "x-llm-d-inference-objective" not in Route().request_headers(request(), attempt=0, timeout_ms=1)
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,13 @@ def test_an_objective_of_the_request_where_the_queue_has_none() -> None:
 )
 def test_headers_that_no_request_may_have(headers: dict[str, str]) -> None:
     with pytest.raises(IllegalRequestError, match="header"):
-        ROUTE.sent_headers(request(headers=headers), attempt=0, timeout_ms=1)
+        ROUTE.request_headers(request(headers=headers), attempt=0, timeout_ms=1)
 
 
 @given(st.text(min_size=1), st.text(min_size=1))
 @example("\ud800", "é\r\n")
 def test_every_id_and_tenant_can_be_sent(id: str, tenant: str) -> None:
-    headers = ROUTE.sent_headers(request(id=id, tenant=tenant), attempt=0, timeout_ms=1)
+    headers = ROUTE.request_headers(request(id=id, tenant=tenant), attempt=0, timeout_ms=1)
     for name in ("x-request-id", "x-llm-d-inference-fairness-id"):
         assert re.fullmatch(r"[\x21-\x7e]{1,256}", headers[name])
 
@@ -157,6 +157,6 @@ def test_headers_of_an_operator() -> None:
 
 def test_29_a_token_that_is_no_token_of_ours_ends_no_header() -> None:
     request = Request("r", b"{}", 1, token="t\r\nx-llm-d-inference-fairness-id: other\r\n\r\n€")
-    sent = Route().sent_headers(request, 0, 1000)
+    sent = Route().request_headers(request, 0, 1000)
     assert "\r" not in sent["idempotency-key"]
     sent["idempotency-key"].encode("ascii")

@@ -1,4 +1,4 @@
-"""A flight's states: what an abort, a loss and a verdict make of each other, in whatever order they come."""
+"""The states of a delivery: abort, loss and verdict in every order."""
 
 import asyncio
 import contextlib
@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.broker.message import Claim, DispatchCandidate, Request
-from dispatcher.delivery.sending import Admission, Flight, FlightState
+from dispatcher.delivery.sender import Admission, Delivery, DeliveryState
 from dispatcher.gates.gate import Slot
 
-S = FlightState
+S = DeliveryState
 
 
 @contextlib.asynccontextmanager
@@ -20,15 +20,15 @@ async def admitted() -> AsyncIterator[Slot]:
     yield Slot()
 
 
-def flight() -> Flight:
+def delivery() -> Delivery:
     request = Request("r1", b"{}", 0)
     candidate = DispatchCandidate(request.id, request.token, request.tenant, 0, 2)
-    return Flight(Claim(request, "fence", 1, 0, 0), Admission(candidate, admitted(), Slot()), 0.0)
+    return Delivery(Claim(request, "fence", 1, 0, 0), Admission(candidate, admitted(), Slot()), 0.0)
 
 
 @given(st.lists(st.sampled_from(["send", "settle", "abort", "lose"]), max_size=8))
 def test_whatever_comes_first_counts(steps: list[str]) -> None:
-    one, seen = flight(), [S.CLAIMED]
+    one, seen = delivery(), [S.CLAIMED]
     for step in steps:
         getattr(one, step)()
         if one.state is not seen[-1]:
@@ -45,8 +45,8 @@ def test_whatever_comes_first_counts(steps: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("sent", "state"), [(False, S.ABORTED_UNSENT), (True, S.ABORTED_SENT)])
-async def test_only_what_is_being_sent_is_cancelled(sent: bool, state: FlightState) -> None:
-    one = flight()
+async def test_only_what_is_being_sent_is_cancelled(sent: bool, state: DeliveryState) -> None:
+    one = delivery()
     if sent:
         one.send()
     one.task = asyncio.create_task(asyncio.sleep(0.01))

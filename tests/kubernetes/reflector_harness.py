@@ -1,10 +1,11 @@
-"""A reflector played through by hand: what it asks, what a server answers, and a clock that tests move."""
+"""Drives a Reflector by hand: its requests, a server's answers, and a clock that the test moves."""
 
 import json
 import random
 from typing import Any
 
-from discovery.kubernetes.reflector import Get, Reflector, ReflectorEvent, Wait
+from discovery.kubernetes.reflector import Get, Reflector, Wait
+from discovery.kubernetes.reflector_events import ReflectorEvent
 from discovery.kubernetes.timings import Timings
 
 JSON = {"Content-Type": "application/json"}
@@ -34,17 +35,17 @@ def bookmark(version: int) -> bytes:
     return line("BOOKMARK", {"kind": "EndpointSlice", "metadata": {"resourceVersion": str(version)}})
 
 
-class Play:
-    """One reflector and the clock; each method is one thing that a server does."""
+class ReflectorHarness:
+    """One reflector and its clock. `next_request` is the reflector's step; each other method is an act of the server."""
 
     def __init__(self, **timings: Any) -> None:
         self.now = 0.0
         self.waits: list[float] = []
-        self.heard: list[ReflectorEvent] = []
+        self.events: list[ReflectorEvent] = []
         self.reflector = Reflector("a=b", Timings(uniform=random.Random(7).uniform, **timings))
 
-    def asked(self) -> dict[str, str]:
-        """What it asks next, after all its waiting; the selector goes without saying."""
+    def next_request(self) -> dict[str, str]:
+        """The query of its next GET, after all waits, without the label selector."""
         step, started = self.reflector.next_step(self.now), self.now
         while isinstance(step, Wait):
             assert step.until > self.now
@@ -60,18 +61,18 @@ class Play:
 
     def answers(self, body: dict[str, Any] | bytes, code: int = 200, **headers: str) -> list[ReflectorEvent]:
         self.head(code, {name.replace("_", "-"): value for name, value in headers.items()})
-        return self.says(body if isinstance(body, bytes) else json.dumps(body).encode()) + self.ends()
+        return self.sends(body if isinstance(body, bytes) else json.dumps(body).encode()) + self.ends()
 
-    def says(self, chunk: bytes, after: float = 0.0) -> list[ReflectorEvent]:
+    def sends(self, chunk: bytes, after: float = 0.0) -> list[ReflectorEvent]:
         self.now += after
         news = self.reflector.data_received(chunk, self.now)
-        self.heard += news
+        self.events += news
         return news
 
     def ends(self, after: float = 0.0) -> list[ReflectorEvent]:
         self.now += after
         news = [] if self.reflector.finished else self.reflector.eof_received(self.now)
-        self.heard += news
+        self.events += news
         return news
 
     def breaks(self, after: float = 0.0) -> list[ReflectorEvent]:
@@ -82,11 +83,11 @@ class Play:
         self.now += after
         return self.reflector.request_failed("connection refused", self.now, connect_failed=True)
 
-    def watching(self, version: int = 5) -> "Play":
-        """Listed, and the watch's head is in."""
-        self.asked()
+    def watching(self, version: int = 5) -> "ReflectorHarness":
+        """Answers a list, then the headers of a watch."""
+        self.next_request()
         self.answers(a_list(version))
-        self.asked()
+        self.next_request()
         self.head()
         return self
 

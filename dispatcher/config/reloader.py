@@ -13,7 +13,7 @@ from runtime.config.problems import ConfigError
 from runtime.os_reason import os_reason
 from runtime.tasks import background
 
-LOOK_AGAIN = 5.0
+POLL_INTERVAL = 5.0
 """Seconds after which it is read without having been told: some file systems tell nothing."""
 
 _EXPECTED = "expected a YAML file that this user can read, see docs/dispatcher.md"
@@ -33,45 +33,45 @@ def load(path: Path) -> Config:
         raise error.in_file(path) from error
 
 
-class Reloadable(Protocol):
+class Reconfigurable(Protocol):
     """What a new configuration is handed to."""
 
     async def reconfigure(self, config: Config) -> None:
         """Make it so; raises ConfigError and QueueError."""
 
-    def in_force(self, yes: bool) -> None:
+    def set_config_in_force(self, in_force: bool) -> None:
         """Whether the file as it stands is what runs."""
 
 
-class Reloading:
+class ConfigReloader:
     """Hands every sound new configuration to `server`; an unsound one is logged, and the old one stays."""
 
-    def __init__(self, path: Path, current: Config, server: Reloadable) -> None:
+    def __init__(self, path: Path, current: Config, server: Reconfigurable) -> None:
         self._path = path
         self._current = current
         self._server = server
-        self._asked = asyncio.Event()
-        self._failed = ""
+        self._requested = asyncio.Event()
+        self._last_error = ""
 
-    def ask(self) -> None:
+    def trigger(self) -> None:
         """Read it now (SIGHUP)."""
-        self._asked.set()
+        self._requested.set()
 
     async def run(self) -> None:
         """Until cancelled. The directory is watched: editors and ConfigMaps replace the file, or the folder behind it."""
         async with background(self._watch(), f"watch {self._path}"):
             while True:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_AGAIN):
-                        await self._asked.wait()
-                self._asked.clear()
+                    async with asyncio.timeout(POLL_INTERVAL):
+                        await self._requested.wait()
+                self._requested.clear()
                 await self._reload()
 
     async def _watch(self) -> None:
         from watchfiles import awatch  # the commands read the file once
 
         async for _ in awatch(self._path.absolute().parent, debounce=100, step=20, recursive=False):
-            self._asked.set()
+            self._requested.set()
 
     async def _reload(self) -> None:
         try:
@@ -80,10 +80,10 @@ class Reloading:
                 await self._server.reconfigure(config)
                 log.info("%s is in force", self._path)
             self._current = config
-            self._failed = ""
+            self._last_error = ""
         except (ConfigError, QueueError) as error:
-            said = error.one_line if isinstance(error, ConfigError) else str(error)
-            if said != self._failed:
-                log.error("the configuration stays as it was: %s", said)
-            self._failed = said
-        self._server.in_force(not self._failed)
+            message = error.one_line if isinstance(error, ConfigError) else str(error)
+            if message != self._last_error:
+                log.error("the configuration stays as it was: %s", message)
+            self._last_error = message
+        self._server.set_config_in_force(not self._last_error)

@@ -9,8 +9,8 @@ from typing import Final
 import aiohttp
 
 from dispatcher.broker.budget import parse_decimal
-from dispatcher.gates.access import Access, GateSourceError
-from dispatcher.gates.reader import age_of, fetch
+from dispatcher.gates.credentials import GateSourceError, SourceCredentials
+from dispatcher.gates.fetch import fetch, sample_age
 from dispatcher.gates.target_source import Sample
 from runtime.prometheus_labels import read_labels
 
@@ -19,13 +19,13 @@ _SAMPLE: Final = re.compile(
     r'[ \t]*+(?:\{(?P<labels>(?:[^"}]++|"(?:[^"\\]++|\\.)*+")*+)\}[ \t]*+)?'
     r"(?P<value>[^\s#{]++)(?:[ \t]++(?P<time>-?[0-9]{1,19}+))?[ \t\r]*+(?:#.*+)?"
 )
-_LINE: Final = 64 * 1024
+_MAX_LINE: Final = 64 * 1024
 """Characters of a line behind the name."""
-_LINES: Final = 20_000
+_MAX_LINES: Final = 20_000
 """Lines that begin with a metric's name, those of longer names too: what is read for longer holds up everybody else."""
 
 
-class PageReader:
+class MetricsPageReader:
     """The sum over `metrics` of what `combine` makes of each one's samples with the given labels.
 
     `absent`: the value of a metric of which there is no sample; None: that is an error.
@@ -33,13 +33,13 @@ class PageReader:
 
     def __init__(
         self,
-        fetch_page: "Page",
+        page: "MetricsPage",
         metrics: Sequence[str],
         labels: Mapping[str, str],
         combine: Callable[[Iterable[Fraction]], Fraction],
         absent: Fraction | None = None,
     ) -> None:
-        self._page = fetch_page
+        self._page = page
         self._metrics = metrics
         self._labels = labels
         self._combine = combine
@@ -54,18 +54,18 @@ class PageReader:
             if not found and self._absent is None:
                 raise GateSourceError(f"the page has no {metric} with the labels {dict(self._labels)}")
             total += self._combine(value for value, _ in found) if found else self._absent or Fraction(0)
-            age = max([age, *(age_of(at / 1000, served_at) for _, at in found if at is not None)])
+            age = max([age, *(sample_age(at / 1000, served_at) for _, at in found if at is not None)])
         return Sample(total, age)
 
 
-class Page:
+class MetricsPage:
     """Where a metrics page is."""
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, access: Access) -> None:
+    def __init__(self, session: aiohttp.ClientSession, url: str, credentials: SourceCredentials) -> None:
         self._session = session
         self._url = url
-        self._access = access
-        self._tls: ssl.SSLContext | bool = access.tls()
+        self._access = credentials
+        self._tls: ssl.SSLContext | bool = credentials.tls()
 
     async def read(self) -> tuple[str, float]:
         """Its text, and when it was served in Unix seconds; raises SourceError."""
@@ -78,11 +78,11 @@ def samples(text: str, metric: str, labels: Mapping[str, str]) -> Iterator[tuple
 
     Raises SourceError for one that is no number from 0 on, or no sample at all: half a sum is no load.
     """
-    for said in _lines(text, metric):
-        found = _SAMPLE.fullmatch(said) if len(said) <= _LINE else None
+    for line in _lines(text, metric):
+        found = _SAMPLE.fullmatch(line) if len(line) <= _MAX_LINE else None
         if found is None:
-            raise GateSourceError(f"a line of {metric} is no sample, behind the name it has {said[:40]!r}")
-        if not _has(found["labels"] or "", labels):
+            raise GateSourceError(f"a line of {metric} is no sample, behind the name it has {line[:40]!r}")
+        if not _has_labels(found["labels"] or "", labels):
             continue
         value = parse_decimal(found["value"])
         if value is None or value < 0:
@@ -94,20 +94,20 @@ def _lines(text: str, metric: str) -> Iterator[str]:
     """What stands behind the name. A line ends at a newline and nowhere else (text format 0.0.4)."""
     page, key = f"\n{text}", f"\n{metric}"
     at = page.find(key)
-    for _ in range(_LINES):
+    for _ in range(_MAX_LINES):
         if at < 0:
             return
         start, at = at + len(key), page.find(key, at + len(key))
-        if page[start : start + 1] in _ENDS:
-            newline = page.find("\n", start, start + _LINE + 1)
-            yield page[start : newline if newline >= 0 else start + _LINE + 1]
+        if page[start : start + 1] in _AFTER_NAME:
+            newline = page.find("\n", start, start + _MAX_LINE + 1)
+            yield page[start : newline if newline >= 0 else start + _MAX_LINE + 1]
     if at >= 0:
-        raise GateSourceError(f"more than {_LINES} lines begin with {metric}")
+        raise GateSourceError(f"more than {_MAX_LINES} lines begin with {metric}")
 
 
-_ENDS: Final = frozenset("{ \t\r\n")
+_AFTER_NAME: Final = frozenset("{ \t\r\n")
 
 
-def _has(text: str, wanted: Mapping[str, str]) -> bool:
+def _has_labels(text: str, wanted: Mapping[str, str]) -> bool:
     have = read_labels(text.encode()) if wanted else {}
     return all(have.get(name) == value for name, value in wanted.items())

@@ -9,9 +9,9 @@ from typing import Final
 
 import aiohttp
 
-from dispatcher.gates.access import Access, GateSourceError
+from dispatcher.gates.credentials import GateSourceError, SourceCredentials
 
-LARGEST: Final = 8 * 1024 * 1024
+MAX_BYTES: Final = 8 * 1024 * 1024
 """Bytes of a document."""
 
 
@@ -26,7 +26,7 @@ class FetchedPage:
 async def fetch(
     session: aiohttp.ClientSession,
     url: str,
-    access: Access,
+    credentials: SourceCredentials,
     *,
     tls: ssl.SSLContext | bool,
     query: dict[str, str] | None = None,
@@ -34,35 +34,35 @@ async def fetch(
     """The document; raises SourceError for everything that is no answer 200. No redirects."""
     try:
         async with session.get(
-            url, params=query, headers=access.headers(), ssl=tls, allow_redirects=False
+            url, params=query, headers=credentials.headers(), ssl=tls, allow_redirects=False
         ) as answer:
             if answer.status != 200:
                 raise GateSourceError(
                     f"{answer.url.origin()} answered with status {answer.status}, expected 200"
                 )
-            body = await _whole(answer)
+            body = await _read_body(answer)
             return FetchedPage(body, _served_at(answer.headers.get("Date", "")))
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise GateSourceError(str(error) or type(error).__name__) from error
 
 
-async def _whole(answer: aiohttp.ClientResponse) -> bytes:
+async def _read_body(answer: aiohttp.ClientResponse) -> bytes:
     body = bytearray()
     async for piece in answer.content.iter_any():
         body += piece
-        if len(body) > LARGEST:
-            raise GateSourceError(f"more than {LARGEST} bytes")
+        if len(body) > MAX_BYTES:
+            raise GateSourceError(f"more than {MAX_BYTES} bytes")
     return bytes(body)
 
 
-def age_of(at: float, served_at: float) -> float:
+def sample_age(at: float, served_at: float) -> float:
     """How old a sample of the Unix time `at` was when it was served; raises SourceError for a time that makes no sense."""
-    if not at <= served_at + AHEAD or isinf(at):
+    if not at <= served_at + MAX_CLOCK_SKEW or isinf(at):
         raise GateSourceError(f"its time is {at:.14g}, expected one in Unix seconds that is not to come")
     return max(0.0, served_at - at)
 
 
-AHEAD: Final = 300.0
+MAX_CLOCK_SKEW: Final = 300.0
 """Seconds that the clock of who took a sample may be ahead of the server's."""
 
 

@@ -10,15 +10,15 @@ from dispatcher.gates.meter import MeterState
 from runtime.tasks import first_of
 
 
-class JointGauge:
+class CombinedGauge:
     """The least headroom, as of the oldest reading: never more than any of the gauges allows by itself."""
 
     def __init__(self, gauges: Sequence[Gauge]) -> None:
         self._gauges = gauges
 
     @property
-    def looks(self) -> int:
-        return sum(gauge.looks for gauge in self._gauges)
+    def reading_count(self) -> int:
+        return sum(gauge.reading_count for gauge in self._gauges)
 
     def budget(self) -> Fraction:
         return min(gauge.budget() for gauge in self._gauges)
@@ -36,15 +36,15 @@ class JointGauge:
         return [state for gauge in self._gauges for state in gauge.states]
 
     async def wait(self, timeout: float, seen: int) -> None:
-        if self.looks != seen:
+        if self.reading_count != seen:
             return
-        await first_of(*(gauge.wait(timeout, gauge.looks) for gauge in self._gauges))
+        await first_of(*(gauge.wait(timeout, gauge.reading_count) for gauge in self._gauges))
 
 
 @asynccontextmanager
-async def joint(
+async def combined_gauge(
     gauges: Sequence[Callable[[], AbstractAsyncContextManager[Gauge]]],
-) -> AsyncIterator[JointGauge]:
+) -> AsyncIterator[CombinedGauge]:
     """All of them, being read."""
     async with AsyncExitStack() as stack:
-        yield JointGauge([await stack.enter_async_context(gauge()) for gauge in gauges])
+        yield CombinedGauge([await stack.enter_async_context(gauge()) for gauge in gauges])

@@ -1,4 +1,4 @@
-"""One of each fault, for random histories."""
+"""One fault of each kind, for random histories."""
 
 from tests.kubernetes.fake import faults
 from tests.kubernetes.fake.faults import Fault, Verb
@@ -27,7 +27,7 @@ FAULTS: list[tuple[Fault, Verb]] = [
     (faults.refuses(too_large(9999, 1)), "any"),
     (faults.in_stream(too_large(9999, 1)), "watch"),
     (faults.refuses(StatusError(403, "Forbidden", "no")), "any"),
-    (faults.says(b'{"type":"MODIFIED","object":{}}\n'), "watch"),
+    (faults.sends(b'{"type":"MODIFIED","object":{}}\n'), "watch"),
     (faults.preceded(b"{]\n"), "watch"),
     (faults.drip(50), "any"),
 ]

@@ -14,9 +14,9 @@ from aiohttp import web
 
 from dispatcher.broker.memory.broker import MemoryBroker
 from dispatcher.broker.queue import QueueRules
-from dispatcher.delivery.outgoing import Route
-from dispatcher.web.bodies import Bodies
-from dispatcher.web.frontdoor import Door, FrontDoor
+from dispatcher.delivery.route import Route
+from dispatcher.web.front_door import FrontDoor, FrontDoorQueue
+from dispatcher.web.request_bodies import RequestBodies
 
 KIB = 1024
 LARGEST = 512 * KIB
@@ -26,7 +26,7 @@ BODY = json.dumps({"model": "m", "prompt": "x" * 10 * KIB}).encode()
 class Way:
     """A front door over a queue that nobody works on; `bodies` is what it holds."""
 
-    def __init__(self, port: int, bodies: Bodies, stack: AsyncExitStack) -> None:
+    def __init__(self, port: int, bodies: RequestBodies, stack: AsyncExitStack) -> None:
         self.port = port
         self.bodies = bodies
         self._stack = stack
@@ -71,8 +71,8 @@ async def way_in(most: int = 1024 * KIB, seconds: float = 60.0) -> AsyncIterator
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(MemoryBroker())
         queue = await stack.enter_async_context(broker.queue("batch", QueueRules()))
-        door = Door(queue, Route(), 60.0, {}, LARGEST)
-        bodies = Bodies(most, seconds)
+        door = FrontDoorQueue(queue, Route(), 60.0, {}, LARGEST)
+        bodies = RequestBodies(most, seconds)
         app = web.Application()
         FrontDoor(lambda: door, lambda: int(time.time() * 1000), bodies).add_routes(app)
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)

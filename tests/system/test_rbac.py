@@ -57,8 +57,8 @@ async def explained(cluster: Cluster, selection: Selection | None = None) -> Exp
         return await discovery.explain("dynamo", "decode")
 
 
-def rule_in(text: str, right: PolicyRule, cluster: Cluster) -> bool:
-    return right.manifest() in text and f"in a Role of the namespace {cluster.namespace}" in text
+def rule_in(text: str, rule: PolicyRule, cluster: Cluster) -> bool:
+    return rule.manifest() in text and f"in a Role of the namespace {cluster.namespace}" in text
 
 
 async def test_the_frontends_role_is_enough_to_watch_and_no_more(cluster: Cluster) -> None:
@@ -87,10 +87,10 @@ async def test_without_the_right_to_watch_the_set_stands_and_the_health_says_why
     await install(cluster, "frontend", {}, "watch endpointslices")
     await cluster.service()
     pod = await cluster.pod("a")
-    async with cluster.witness(QUICK) as witness:
-        await eventually(lambda: witness.stream.health.state is WatchState.DEGRADED, within=10)
-        assert rule_in(witness.stream.health.reason or "", LIST_SLICES, cluster)
-        assert witness.uids <= {pod.uid}
+    async with cluster.recorder(QUICK) as recorder:
+        await eventually(lambda: recorder.stream.health.state is WatchState.DEGRADED, within=10)
+        assert rule_in(recorder.stream.health.reason or "", LIST_SLICES, cluster)
+        assert recorder.uids <= {pod.uid}
         # granted, it goes on without anybody's doing
         role = (await cluster.admin.list("roles", cluster.namespace))["items"]
         (mine,) = [found for found in role if found["metadata"]["name"] != "frontend"]
@@ -98,13 +98,13 @@ async def test_without_the_right_to_watch_the_set_stands_and_the_health_says_why
             {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]}
         ]
         await cluster.admin.patch("roles", cluster.namespace, mine["metadata"]["name"], {"rules": rules})
-        await eventually(lambda: witness.stream.health.state is WatchState.SYNCED, within=20)
+        await eventually(lambda: recorder.stream.health.state is WatchState.SYNCED, within=20)
         await cluster.pod("b")
-        await eventually(lambda: witness.names == {"a", "b"}, within=10)
+        await eventually(lambda: recorder.names == {"a", "b"}, within=10)
 
 
 @pytest.mark.parametrize(
-    ("missing", "candidate", "right", "selection"),
+    ("missing", "candidate", "rule", "selection"),
     [
         ("get services", "services", GET_SERVICES, ServiceSelection()),
         ("list services", "services", GET_SERVICES, LabelSelection()),
@@ -112,13 +112,13 @@ async def test_without_the_right_to_watch_the_set_stands_and_the_health_says_why
     ],
 )
 async def test_explain_says_which_rule_it_lacks(
-    cluster: Cluster, missing: str, candidate: str, right: PolicyRule, selection: Selection
+    cluster: Cluster, missing: str, candidate: str, rule: PolicyRule, selection: Selection
 ) -> None:
     await install(cluster, "frontend", {"explain": True}, missing)
     await cluster.service(labels=LABELS)
     await cluster.pod("a", ready=False)
     found = {c.id: c.reason or "" for c in (await explained(cluster, selection)).candidates}
-    assert rule_in(found[candidate], right, cluster)
+    assert rule_in(found[candidate], rule, cluster)
 
 
 async def test_with_its_whole_role_explain_looks_at_everything(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""Servers that answer, and a transport that asks them."""
+"""HTTP servers with a handler of the test, and short timings for a client."""
 
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,8 +20,8 @@ Serve: TypeAlias = Callable[..., Awaitable[str]]
 
 @asynccontextmanager
 async def servers() -> AsyncIterator[Serve]:
-    """`await serve(handler, ssl_context, port)`: the address of a server that answers everything with `handler`; one
-    that had the port before is stopped."""
+    """`await serve(handler, ssl_context, port)` starts a server that answers everything with `handler` and returns its
+    URL. A server that had the port before is stopped."""
     running: dict[int, web.AppRunner] = {}
 
     async def start(handler: Handler, context: ssl.SSLContext | None = None, port: int = 0) -> str:
@@ -48,7 +48,7 @@ async def get(transport: ClusterTransport, path: str = "/x", **params: str) -> t
         return response.status, b"".join([chunk async for chunk in response.chunks])
 
 
-class Guard:
+class TokenServer:
     """Answers 401 unless the token is `wanted`."""
 
     def __init__(self, wanted: str) -> None:

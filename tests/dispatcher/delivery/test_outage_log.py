@@ -12,7 +12,7 @@ from aiohttp import web
 from dispatcher.broker.queue import QueueError
 from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.config.config_file import read_config
-from dispatcher.delivery.outage import Outage
+from dispatcher.delivery.outage_log import OutageLog
 from dispatcher.server import DispatcherServer
 from tests.dispatcher.dispatching import configured, dispatching, document, producer
 from tests.dispatcher.target import Asked, Target, ok
@@ -104,11 +104,11 @@ async def test_an_outage_of_a_gateway_is_two_lines_however_many_requests_find_no
 
 def test_one_that_answers_now_and_then_is_no_outage(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    outage = Outage("pool", after=1.0, clock=lambda: now)
+    outage = OutageLog("pool", after=1.0, clock=lambda: now)
     for _ in range(10):
-        outage.unreached("refused")
+        outage.unreachable("refused")
         now += 0.9
-        outage.unreached("refused")
+        outage.unreachable("refused")
         outage.answered()
     assert warned(caplog) == []
 

@@ -1,28 +1,28 @@
-"""What slices ever said of a pod, and what a reader was told of it."""
+"""Counts how often slices showed a pod as available, and how often a reader was told so."""
 
 from collections import Counter
 
 from discovery import InstanceAddedEvent, InstanceRemovedEvent
-from tests.kubernetes.fake.witness import Witness
+from tests.kubernetes.fake.event_recorder import EventRecorder
 from tests.kubernetes.fake.world import World
 
 
-class Evidence:
-    """How often slices began to say that a uid is available (`came`), and that it is not (`went`).
+class SliceHistory:
+    """How often slices began to show a uid as available, and as not available.
 
-    Lenient where several slices speak of it: each may be the one that counts.
+    If several slices have the pod, each may be the one that counts: then both are counted.
     """
 
     def __init__(self, world: World) -> None:
-        self.came: Counter[str] = Counter()
-        self.went: Counter[str] = Counter()
+        self.became_available: Counter[str] = Counter()
+        self.became_unavailable: Counter[str] = Counter()
         self._world = world
         self._available: set[str] = set()
         self._doubtful: set[str] = set()
         self._known: set[str] = set()
-        self.look()
+        self.record()
 
-    def look(self) -> None:
+    def record(self) -> None:
         yes: set[str] = set()
         no: set[str] = set()
         uids_of: dict[str, set[str]] = {}
@@ -37,14 +37,14 @@ class Evidence:
             no |= several if len(several) > 1 else set()
         self._known |= yes
         no |= self._known - yes
-        self.came.update(yes - self._available)
-        self.went.update(no - self._doubtful)
+        self.became_available.update(yes - self._available)
+        self.became_unavailable.update(no - self._doubtful)
         self._available, self._doubtful = yes, no
 
 
-def counts(witness: Witness) -> tuple[Counter[str], Counter[str]]:
+def counts(recorder: EventRecorder) -> tuple[Counter[str], Counter[str]]:
     """How often each uid was Added, and Removed."""
-    events = [event for _, event in witness.events]
+    events = [event for _, event in recorder.events]
     added = Counter(e.instance.incarnation for e in events if isinstance(e, InstanceAddedEvent))
     removed = Counter(e.instance.incarnation for e in events if isinstance(e, InstanceRemovedEvent))
     return added, removed
