@@ -104,8 +104,8 @@ class Recovery:
         return None
 
     def connect_failed(self, reason: str, now: float) -> SyncLost:
-        # A probe connected, and then the request did not: TLS fails, or the probe did not take the way of the request,
-        # which goes through a proxy. Further probes would cause requests in spite of the backoff.
+        # A probe connected and the request after it did not: TLS fails, or the request goes through a proxy of the
+        # environment. Further probes would cause requests in spite of the backoff.
         self._probe_misled |= self._probe_succeeded
         self._startup_retries = 0
         self._disconnected_since = now if self._disconnected_since is None else self._disconnected_since

@@ -1,4 +1,4 @@
-"""The command line."""
+"""The flags of all commands; parses and checks them."""
 
 import argparse
 import re
@@ -18,21 +18,21 @@ _AUTHORITY = re.compile(r"://([^\s'\"]++)")
 
 
 class DispatcherParser(Parser):
-    """Quotes no password of a URL."""
+    """Errors quote no password of a URL."""
 
     def error(self, message: str) -> NoReturn:
-        """Say it in one line; exit code 2."""
+        """Print one line; exit with 2."""
         super().error(_AUTHORITY.sub(_without_credentials, message))
 
 
 def exit_with_error(message: str) -> NoReturn:
-    """Exit with 2 and this."""
+    """Print one line; exit with 2."""
     DispatcherParser(prog=program("dispatcher")).error(message)
 
 
 @dataclass(frozen=True, slots=True)
 class ServeFlags:
-    """What a dispatcher process is told."""
+    """The flags of the dispatcher itself."""
 
     config: Path
     dry_run: bool
@@ -40,7 +40,7 @@ class ServeFlags:
 
 
 def parse_serve(arguments: Sequence[str]) -> ServeFlags:
-    """Without a command. Exits with 2 on bad input."""
+    """Exits with 2 on bad input."""
     given = serve_parser().parse_args(arguments)
     return ServeFlags(given.config, given.dry_run, given.v)
 
@@ -65,7 +65,7 @@ def serve_parser() -> DispatcherParser:
 
 @dataclass(frozen=True, slots=True)
 class QueueFlags:
-    """Which queue a command is about: of a configuration, or of a broker, with the default rules then."""
+    """The queue of a command: one of a configuration, or one of a broker, with the default rules."""
 
     config: Path | None
     broker: str | None
@@ -74,7 +74,7 @@ class QueueFlags:
 
 @dataclass(frozen=True, slots=True)
 class SubmitFlags:
-    """`deadline` in seconds from now."""
+    """`deadline`: seconds from now."""
 
     locator: QueueFlags
     file: Path
@@ -135,7 +135,7 @@ def submit_parser() -> DispatcherParser:
 
 
 def parse_inspect(command: str, arguments: Sequence[str]) -> InspectFlags:
-    """For status, cancel and dead-letters. Exits with 2 on bad input."""
+    """Exits with 2 on bad input."""
     parser = inspect_parser(command)
     given = parser.parse_args(arguments)
     return InspectFlags(
@@ -144,7 +144,7 @@ def parse_inspect(command: str, arguments: Sequence[str]) -> InspectFlags:
 
 
 def inspect_parser(command: str) -> DispatcherParser:
-    """Of status, cancel or dead-letters."""
+    """The parser of status, cancel or dead-letters."""
     about = {
         "status": "Where requests are; without ids, how the whole queue is.",
         "cancel": "Ends requests, queued or on their way; each gets the result CANCELLED.",
@@ -187,7 +187,7 @@ def _count(text: str) -> int:
 def _duration(text: str) -> float:
     seconds = argument(parse_duration)(text)
     if seconds <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time at all")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive duration")
     return seconds
 
 

@@ -116,8 +116,8 @@ class Gateway:
 
     def _to_answer(self, answer: HttpResponse) -> GatewayAnswer:
         fields = answer.fields()
-        asked = fields.get("retry-after")
-        wait = None if asked is None else parse_retry_after(asked, self._now())
+        retry_after = fields.get("retry-after")
+        wait = None if retry_after is None else parse_retry_after(retry_after, self._now())
         return GatewayAnswer(
             answer.status, bytes(answer.body), wait, _valid_text(fields.get(DROPPED_REASON_HEADER) or "")
         )

@@ -1,4 +1,4 @@
-"""What an installed package declares for one kind of gate; it imports these from dispatcher.extension."""
+"""How an installed package declares a gate; it imports these names from `dispatcher.extension`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -117,26 +117,26 @@ class Lanes:
 
         New lanes are opened before a running one is touched: a configuration that cannot be opened changes nothing.
         """
-        spec = {queue.name: _spec_of(queue, config) for queue in config.queues}
-        changed = [want for name, want in spec.items() if not self._runs(name, want)]
-        fresh: list[RunningLane] = []
+        specs = {queue.name: _spec_of(queue, config) for queue in config.queues}
+        changed = [spec for name, spec in specs.items() if not self._runs(name, spec)]
+        new_lanes: list[RunningLane] = []
         try:
-            for want in changed:
-                fresh.append(await self._open(want))
+            for spec in changed:
+                new_lanes.append(await self._open(spec))
         except BaseException:
-            await asyncio.gather(*(running.aclose() for running in fresh))
+            await asyncio.gather(*(running.aclose() for running in new_lanes))
             raise
-        replaced = [name for name, running in self._running.items() if spec.get(name) != running.spec]
+        replaced = [name for name, running in self._running.items() if specs.get(name) != running.spec]
         await asyncio.gather(*(self._drain_one(name) for name in replaced))
-        for want in spec.values():
-            self._slots_of(want.target).limit = want.target.concurrency
-        while fresh:
+        for spec in specs.values():
+            self._slots_of(spec.target).limit = spec.target.concurrency
+        while new_lanes:
             try:
-                await fresh[0].start(self._shared.broker)
+                await new_lanes[0].start(self._shared.broker)
             except BaseException:
-                await asyncio.gather(*(running.aclose() for running in fresh))
+                await asyncio.gather(*(running.aclose() for running in new_lanes))
                 raise
-            running = fresh.pop(0)
+            running = new_lanes.pop(0)
             self._running[running.spec.queue.name] = running
 
     def unready_reason(self) -> str:

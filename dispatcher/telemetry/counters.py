@@ -1,6 +1,6 @@
-"""What the dispatcher counts, under the Go processor's names where it has them, in a registry of its own.
+"""Counters and histograms of this process. Names are those of llm-d's Go processor where it has them.
 
-All of it is of this process; `dispatcher.telemetry.broker_metrics` has what is looked up.
+`dispatcher.telemetry.broker_metrics` has the totals over all processes.
 """
 
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ _COUNTERS = {
 
 
 class QueueCounters(DispatchObserver):
-    """Everything of one queue, plain numbers: a request changes ten of them. Each series is there at 0."""
+    """The metrics of one queue as plain numbers, since each request changes ten of them. All series begin at 0."""
 
     def __init__(self) -> None:
         self.counters = dict.fromkeys(_COUNTERS, 0)
@@ -43,31 +43,30 @@ class QueueCounters(DispatchObserver):
         self.message_ms = Histogram(_MESSAGE_BUCKETS)
 
     def refused(self, candidate: DispatchCandidate, refusal: RefusedError) -> None:
-        """Count it under whom it holds up."""
+        """Counted by the scope of the refusal."""
         self.gate["quota_exhausted" if refusal.scope is Scope.TENANT else "gate_closed"] += 1
 
     def claimed(self, claim: Claim) -> None:
-        """One more on its way."""
         self.inflight += 1
 
     def slot_released(self) -> None:
         self.inflight -= 1
 
     def sent(self, claim: Claim) -> None:
-        """Count the attempt, and the request where it is the first."""
+        """Counts the attempt, and on the first one the request."""
         self.counters["dispatched_requests"] += 1
         if claim.attempt == 0:
             self.counters["request"] += 1
 
     def answered(self, claim: Claim, answer: GatewayAnswer | NoAnswer, seconds: float) -> None:
-        """How long it took, and whether it was shed."""
+        """Observes the latency, and counts answers by which the target shed load."""
         self.inference_ms.observe(seconds * 1000)
         if outcome_of(answer) is Outcome.OVERLOADED:
             self.counters["shedded_requests"] += 1
 
-    def settled(self, claim: Claim, verdict: Verdict, ours: bool) -> None:
-        """Count the end, once: only what was ours."""
-        if not ours:
+    def settled(self, claim: Claim, verdict: Verdict, accepted: bool) -> None:
+        """Counts only verdicts that the broker took: another process counts the others."""
+        if not accepted:
             return
         if isinstance(verdict, Retry):
             self.counters["request_retries"] += 1
@@ -80,18 +79,17 @@ class QueueCounters(DispatchObserver):
 
 
 class DispatcherTelemetry(Collector):
-    """What a metrics page shows of this process. `.config_in_force`: the configuration file as it stands is what runs."""
+    """The metrics of this process. `config_in_force`: the last version of the configuration file was accepted."""
 
     def __init__(self) -> None:
         self._queues: dict[tuple[str, str, str], QueueCounters] = {}
         self.config_in_force = True
 
     def of(self, queue: str, target: str) -> QueueCounters:
-        """The observer of one queue; from now on its series are shown."""
+        """The observer of one queue; its series are exported from now on."""
         return self._queues.setdefault((queue, queue, target), QueueCounters())
 
     def collect(self) -> Iterable[Metric]:
-        """The families, as of this moment."""
         for name, text in _COUNTERS.items():
             family = CounterMetricFamily(PREFIX + name, text, labels=LABELS)
             for labels, counts in self._queues.items():

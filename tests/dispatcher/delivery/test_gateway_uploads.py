@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
-from tests.connections import connected
 from tests.dispatcher.listening import LARGE, PATH, Listening, listening
+from tests.open_connections import connected
 
 TOO_LARGE = b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 2\r\n\r\nno"
 

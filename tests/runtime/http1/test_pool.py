@@ -10,7 +10,7 @@ import pytest
 
 from runtime.http1.pool import ConnectionPool, NotConnectedError
 from runtime.http1.response import IncompleteResponseError, ResponseReader
-from tests.connections import connected
+from tests.open_connections import connected
 
 Eventually = Callable[..., Awaitable[float]]
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n"
