@@ -42,9 +42,7 @@ def _dry_run_exit_code(unread: Sequence[str]) -> int:
     if not unread:
         return 0
     message = f"{len(unread)} metrics cannot be read" if len(unread) > 1 else "a metric cannot be read"
-    return print_error(
-        f"{message}, so the gate is closed or goes by its fallback; {'; '.join(unread)}", FAILED
-    )
+    return print_error(f"{message}, so the gate is closed or uses its fallback; {'; '.join(unread)}", FAILED)
 
 
 async def serve_until_signalled(server: DispatcherServer, reloader: ConfigReloader) -> None:
