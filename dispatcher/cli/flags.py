@@ -56,10 +56,10 @@ def serve_parser() -> DispatcherParser:
         "--config", type=Path, required=True, metavar="FILE", help="YAML; see docs/dispatcher.md"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what each gate would let go now, send nothing, and exit"
+        "--dry-run", action="store_true", help="print what each gate would admit now, send nothing, and exit"
     )
     parser.add_argument("--version", action=ShowVersion)
-    parser.add_argument("-v", action="count", default=0, help="more of what happens; twice: everything")
+    parser.add_argument("-v", action="count", default=0, help="log more; twice: everything")
     return parser
 
 
@@ -146,9 +146,9 @@ def parse_inspect(command: str, arguments: Sequence[str]) -> InspectFlags:
 def inspect_parser(command: str) -> DispatcherParser:
     """The parser of status, cancel or dead-letters."""
     about = {
-        "status": "Where requests are; without ids, how the whole queue is.",
-        "cancel": "Ends requests, queued or on their way; each gets the result CANCELLED.",
-        "dead-letters": "What could not be read as a request, or killed whoever took it; newest first.",
+        "status": "The state of requests; without ids, the totals of the queue.",
+        "cancel": "Cancels requests, queued or in flight; each gets the result CANCELLED.",
+        "dead-letters": "Messages that were no requests, and requests whose dispatchers died too often; newest first.",
     }
     parser = _command_parser(command, about[command])
     if command != "dead-letters":
@@ -164,9 +164,7 @@ def _command_parser(command: str, description: str) -> DispatcherParser:
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="the dispatcher's configuration")
     parser.add_argument("--broker", metavar="URL", help="in place of --config: redis://HOST:PORT/DB")
-    parser.add_argument(
-        "--queue", metavar="NAME", help="may be left out where the configuration has one only"
-    )
+    parser.add_argument("--queue", metavar="NAME", help="optional if the configuration has only one")
     return parser
 
 

@@ -28,7 +28,7 @@ from runtime.durations import parse_duration
 from runtime.sizes import parse_size
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_YAML_RULE = "a value that begins with * & ! % @ or `, or holds a colon and a blank, stands in quotes"
+_YAML_RULE = "put a value in quotes if it begins with * & ! % @ or `, or has a colon and a space"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
 

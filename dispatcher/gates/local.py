@@ -34,7 +34,7 @@ class LocalConcurrencyGate:
     async def admit(self, candidate: DispatchCandidate) -> AsyncIterator[Slot]:
         if self._in_flight >= self._limit:
             seen = self._changes.count
-            reason = f"{self._limit} requests of this process are on their way"
+            reason = f"{self._limit} requests of this process are in flight"
             raise RefusedError(reason, Scope.QUEUE, lambda: self._changes.wait(60.0, seen))
         self._in_flight += 1
         try:

@@ -104,8 +104,8 @@ class Lanes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._closing.aclose()
-        everything = [*self._running.values(), *self._draining]
-        await asyncio.gather(*(running.aclose() for running in everything))
+        lanes = [*self._running.values(), *self._draining]
+        await asyncio.gather(*(running.aclose() for running in lanes))
 
     @property
     def running(self) -> Mapping[str, RunningLane]:
@@ -145,12 +145,12 @@ class Lanes:
         return next((intake.problem for intake in intakes if intake is not None and intake.problem), "")
 
     async def drain(self, timeout: float) -> None:
-        """Claim nothing more, and give what is on its way `timeout` seconds to end."""
-        everything = [*self._running.values(), *self._draining]
-        await asyncio.gather(*(running.stop_claiming() for running in everything))
-        landing = [asyncio.ensure_future(running.lane.drained()) for running in everything]
-        if landing:
-            _, late = await asyncio.wait(landing, timeout=timeout)
+        """Claim nothing more; give requests in flight `timeout` seconds to end."""
+        lanes = [*self._running.values(), *self._draining]
+        await asyncio.gather(*(running.stop_claiming() for running in lanes))
+        drained = [asyncio.ensure_future(running.lane.drained()) for running in lanes]
+        if drained:
+            _, late = await asyncio.wait(drained, timeout=timeout)
             await cancel_and_wait(*late)
 
     def _runs(self, name: str, spec: LaneSpec) -> bool:

@@ -24,7 +24,7 @@ _COUNTERS = {
 }
 _GAUGES: dict[str, tuple[str, Callable[[Totals], int]]] = {
     "broker_backlog": ("Requests without a result in the broker.", lambda totals: totals.pending),
-    "broker_claimed": ("Requests on their way.", lambda totals: totals.claimed),
+    "broker_claimed": ("Requests in flight.", lambda totals: totals.claimed),
     "broker_delayed": ("Requests that wait for another attempt.", lambda totals: totals.delayed),
     "queue_depth": ("Requests that wait or are delayed.", lambda totals: totals.pending - totals.claimed),
 }
@@ -80,7 +80,7 @@ class BrokerMetrics(Collector):
             PREFIX + "broker_backlog_source_available", "Whether the broker answered.", labels=LABELS
         )
         limit = GaugeMetricFamily(
-            PREFIX + "pool_worker_limit", "Requests that may be on their way.", labels=("pool_name",)
+            PREFIX + "pool_worker_limit", "Requests that may be in flight.", labels=("pool_name",)
         )
         for queue in self.queues:
             budget.add_metric(queue.labels, queue.budget)

@@ -23,7 +23,7 @@ _INFERENCE_BUCKETS = (10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000,
 _MESSAGE_BUCKETS = (10, 100, 1000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 10000000)
 _COUNTERS = {
     "request": "Requests sent for the first time.",
-    "request_retries": "Attempts that were followed by a wait for another one.",
+    "request_retries": "Attempts that are followed by a retry.",
     "successful_requests": "Requests answered with a status below 400.",
     "failed_requests": "Requests answered with an error, the deadline's apart.",
     "shedded_requests": "Attempts that the target refused as too many.",
@@ -97,7 +97,7 @@ class DispatcherTelemetry(Collector):
             yield family
         yield from self._gate_families()
         yield from self._latency_families()
-        text = "1: the configuration file as it stands is in force."
+        text = "1: the last version of the configuration file is in force."
         yield GaugeMetricFamily(PREFIX + "config_in_force", text, value=float(self.config_in_force))
 
     def _gate_families(self) -> Iterable[Metric]:
@@ -105,7 +105,7 @@ class DispatcherTelemetry(Collector):
             PREFIX + "gate_decisions", "Refusals of a gate.", labels=(*LABELS, "reason")
         )
         inflight = GaugeMetricFamily(
-            PREFIX + "inflight_requests", "Requests claimed, whose end the broker does not know yet.", labels=LABELS
+            PREFIX + "inflight_requests", "Requests claimed and not settled yet.", labels=LABELS
         )  # fmt: skip
         for labels, counts in self._queues.items():
             inflight.add_metric(labels, counts.inflight)

@@ -1,4 +1,4 @@
-"""`python -m tests.dispatcher.faulty`: the dispatcher, killed by SIGKILL at a named point of a request's life."""
+"""`python -m tests.dispatcher.faulty`: a dispatcher that kills itself with SIGKILL at a named point of a request's life."""
 
 import argparse
 import asyncio

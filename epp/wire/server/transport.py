@@ -20,8 +20,8 @@ from epp.wire.server.tls import server_context
 from epp.wire.transport import ListenAddress
 from runtime.serving.acceptor import Acceptor
 from runtime.serving.connections import Connections
-from runtime.serving.descriptors import most_connections
-from runtime.serving.sockets import listening_socket, tune
+from runtime.serving.descriptors import connection_limit
+from runtime.serving.sockets import listening_socket, set_tcp_options
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Http2Listener:
         self, place: ListenAddress, open_connection: Callable[[Callable[[], None]], Connection], most: int
     ) -> None:
         self._place = place
-        self.connections = Connections(most_connections(most), IDLE)
+        self.connections = Connections(connection_limit(most), IDLE)
         self.open_connection = open_connection
         self.port = place.port
         self.peers: set[_Peer] = set()
@@ -183,7 +183,7 @@ class _Peer(asyncio.BufferedProtocol):
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             transport.abort()
             return
-        tune(transport.get_extra_info("socket"))
+        set_tcp_options(transport.get_extra_info("socket"))
         transport.set_write_buffer_limits(high=HIGH_WATER)
         self._timer = self._loop.call_later(GREETING, self._greet_or_go)
         self._write()

@@ -1,4 +1,4 @@
-"""Bodies that are larger than what goes out at once, and targets that do not wait for their end."""
+"""Large request bodies, and targets that answer before a body ends."""
 
 import asyncio
 import gc

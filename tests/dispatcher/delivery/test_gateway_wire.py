@@ -1,4 +1,4 @@
-"""What goes over the connection between a gateway and its target, and when the connection may serve again."""
+"""The bytes between a gateway and its target, and when a connection may be reused."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Redis or a gateway away, with requests on their way: what becomes of them, and what the log says."""
+"""Outages of Redis and of the gateway with requests in flight: their results, and the log."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Idle connections, more than the dispatcher has descriptors: its pages are answered, and its log stays short."""
+"""More idle connections than descriptors: the pages still answer, and the log stays short."""
 
 import asyncio
 from pathlib import Path
