@@ -138,6 +138,7 @@ class DispatcherServer(ResourceOwner):
         return self._unready or self._broker_away or self._lanes.unready_reason()
 
     async def _ping(self, broker: Broker) -> None:
+        """Readiness must fail during an outage even if no queue has work."""
         while True:
             try:
                 async with asyncio.timeout(PING_TIMEOUT):

@@ -124,7 +124,7 @@ SPLITS: Mapping[str, str] = {
     "epp/scraping/metrics_page.py _names": "_MAX_LINE_BYTES bytes",
     "epp/telemetry/exposition.py form_of": "a header field as aiohttp bounds it: 8,190 bytes",
     "epp/telemetry/exposition.py form_of 2": "a part of the same",
-    "dispatcher/broker/redis/quota.py SCRIPT": "our own script, when the module is imported",
+    "dispatcher/broker/redis/quota.py SCRIPT": "a file of this package",
     "dispatcher/broker/redis/records.py dead_letter": "three splits at most",
     "dispatcher/delivery/route.py _decoded_path": "the path of a message, whose size its queue bounds",
 }
