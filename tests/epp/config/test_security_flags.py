@@ -137,7 +137,9 @@ async def test_a_replaced_certificate_that_no_suite_fits_stays_out(
     async with picker(only_rsa, f"--cert-path={tmp_path}", "--enable-cert-reload") as where:
         write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
         async with asyncio.timeout(90):
-            while "the certificate stays as it was: --tls-cipher-suites" not in caplog.text:
+            while (
+                "certificate not reloaded, the old one stays in use: --tls-cipher-suites" not in caplog.text
+            ):
                 await asyncio.sleep(0.1)
         assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) == "ECDHE-RSA-AES128-GCM-SHA256"
 
@@ -190,7 +192,7 @@ async def test_a_page_that_everybody_can_read_is_said_to_be_one(
     """The Go picker asks for a token unless it is told not to."""
     caplog.set_level("INFO")
     async with picker(*arguments.split()):
-        assert ("the metrics page is open to whoever reaches 0.0.0.0:" in caplog.text) is told
+        assert ("the metrics page is served to every client that reaches 0.0.0.0:" in caplog.text) is told
 
 
 @pytest.mark.parametrize(
