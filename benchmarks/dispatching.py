@@ -29,6 +29,12 @@ CONCURRENCY = 256
 RULES = QueueRules(result_ttl_ms=30_000)
 
 
+def add_flags(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--go-processor", type=Path, metavar="FILE", help="measure this Go processor's binary also"
+    )
+
+
 async def main(requests: int = REQUESTS, rounds: int = ROUNDS, binary: Path | None = None) -> None:
     """`binary`: a Go processor's, to be measured in turn on the same work."""
     cores = sorted(os.sched_getaffinity(0))
@@ -143,8 +149,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.dispatching", description=__doc__)
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument(
-        "--go-processor", type=Path, metavar="FILE", help="measure this Go processor's binary also"
-    )
+    add_flags(parser)
     given = parser.parse_args()
     asyncio.run(main(given.requests, given.rounds, given.go_processor))

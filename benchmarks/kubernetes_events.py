@@ -20,7 +20,7 @@ from benchmarks.recorded_api import ENDPOINTS, NAMESPACE, SLICES
 from benchmarks.stalls import Stalls
 from discovery import InstanceEventStream, MetadataClient, SourceDiscovery
 from discovery.kubernetes import Cluster, ClusterTransport, KubernetesSource, ServiceSelection
-from discovery.metadata.silence import Silence
+from discovery.metadata.silence import SilenceTimings
 
 _ROUNDS = 10
 _EVENTS = 42
@@ -108,7 +108,9 @@ async def watching(server: Recorded, component: str) -> AsyncIterator[InstanceEv
 
 def discovery_of(server: Recorded) -> SourceDiscovery:
     transport = ClusterTransport(Cluster(server.url, NAMESPACE))
-    nobody_is_asked = MetadataClient(silence=Silence.told_within(0))  # the pods of the recording are nowhere
+    nobody_is_asked = MetadataClient(
+        silence=SilenceTimings.detected_within(0)
+    )  # the pods of the recording are nowhere
     source = KubernetesSource(transport, NAMESPACE, ServiceSelection())
     return SourceDiscovery(source, client=nobody_is_asked, sync_timeout=90.0)
 

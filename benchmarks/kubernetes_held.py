@@ -25,10 +25,12 @@ async def main(who: str, url: str) -> None:
 async def _ours(url: str, component: str) -> AsyncIterator[object]:
     from discovery import MetadataClient, SourceDiscovery
     from discovery.kubernetes import Cluster, ClusterTransport, KubernetesSource, ServiceSelection
-    from discovery.metadata.silence import Silence
+    from discovery.metadata.silence import SilenceTimings
 
     source = KubernetesSource(ClusterTransport(Cluster(url, NAMESPACE)), NAMESPACE, ServiceSelection())
-    nobody_is_asked = MetadataClient(silence=Silence.told_within(0))  # the pods of the recording are nowhere
+    nobody_is_asked = MetadataClient(
+        silence=SilenceTimings.detected_within(0)
+    )  # the pods of the recording are nowhere
     async with (
         SourceDiscovery(source, client=nobody_is_asked, sync_timeout=90.0) as service,
         service.watch(NAMESPACE, component) as stream,

@@ -22,8 +22,8 @@ from discovery import Instance, InstanceAddedEvent
 from epp.endpoints.datastore import Datastore
 from epp.scraping.engines import ENGINES
 from epp.scraping.metrics_page import read_load
-from epp.scraping.schedule import Rhythm
-from epp.scraping.scraper import Scraper, ScrapeRules
+from epp.scraping.schedule import ScrapeIntervals
+from epp.scraping.scraper import Scraper, ScrapeSettings
 
 _WORKERS = 100
 _INTERVAL = 0.05
@@ -38,8 +38,8 @@ async def main() -> None:
     async with _pages() as ports:
         ways: dict[str, list[_Cost]] = {"every 50 ms": [], "adaptive": [], "aiohttp, every 50 ms": []}
         for _ in range(_ROUNDS):
-            ways["every 50 ms"].append(await _scrape(ports, Rhythm.fixed(_INTERVAL)))
-            ways["adaptive"].append(await _scrape(ports, Rhythm()))
+            ways["every 50 ms"].append(await _scrape(ports, ScrapeIntervals.fixed(_INTERVAL)))
+            ways["adaptive"].append(await _scrape(ports, ScrapeIntervals()))
             ways["aiohttp, every 50 ms"].append(await _by_aiohttp(ports))
     for way, costs in ways.items():
         print(f"{way}: " + "; ".join(map(str, costs)))
@@ -85,7 +85,7 @@ class _Counting(Datastore):
         super().observe(*arguments)
 
 
-async def _scrape(ports: list[int], rhythm: Rhythm) -> _Cost:
+async def _scrape(ports: list[int], intervals: ScrapeIntervals) -> _Cost:
     store = _Counting()
     for number, port in enumerate(ports):
         instance = Instance(f"w-{number}", "bench", "decode", "127.0.0.1", port, "1")
@@ -97,7 +97,7 @@ async def _scrape(ports: list[int], rhythm: Rhythm) -> _Cost:
             await asyncio.sleep(0.1)
             ages.append(float(store.pool(time.monotonic()).age.max()))
 
-    async with _running(Scraper(store, ScrapeRules(rhythm=rhythm), random.Random(1)).run()):
+    async with _running(Scraper(store, ScrapeSettings(intervals=intervals), random.Random(1)).run()):
         await asyncio.sleep(_SETTLE)
         async with _running(watch()):
             before, spent = store.looks, processor_seconds()

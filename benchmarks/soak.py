@@ -14,8 +14,8 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.processor import resident_megabytes
-from examples.demo.load import Load
-from examples.demo.stage import MODEL, Stage
+from examples.demo.cluster import MODEL, DemoCluster
+from examples.demo.load import LoadGenerator
 
 _CHURN = 10.0
 """Seconds between one worker joining and an older one draining."""
@@ -34,13 +34,13 @@ def main() -> int:
 async def _soak(seconds: float) -> int:
     with tempfile.TemporaryDirectory(prefix="adsum-soak-") as root:
         async with (
-            Stage(Path(root), pickers=_PICKERS) as stage,
-            Load(stage.url, MODEL) as load,
+            DemoCluster(Path(root), pickers=_PICKERS) as cluster,
+            LoadGenerator(cluster.url, MODEL) as load,
             asyncio.TaskGroup() as others,
         ):
-            churning = others.create_task(_churn(stage))
-            renewing = others.create_task(_renew(stage, seconds / (_RENEWALS + 1)))
-            await _report(stage, load, time.monotonic() + seconds)
+            churning = others.create_task(_churn(cluster))
+            renewing = others.create_task(_renew(cluster, seconds / (_RENEWALS + 1)))
+            await _report(cluster, load, time.monotonic() + seconds)
             churning.cancel()
             await renewing
             await load.stop()
@@ -49,33 +49,33 @@ async def _soak(seconds: float) -> int:
             return 1 if failures else 0
 
 
-async def _report(stage: Stage, load: Load, until: float) -> None:
+async def _report(cluster: DemoCluster, load: LoadGenerator, until: float) -> None:
     started = time.monotonic()
     while (left := until - time.monotonic()) > 0:
-        stage.check_alive()
+        cluster.check_alive()
         minutes = (time.monotonic() - started) / 60
-        held = ", ".join(f"{resident_megabytes(picker.pid):.1f}" for picker in stage.pickers.values())
+        held = ", ".join(f"{resident_megabytes(picker.pid):.1f}" for picker in cluster.pickers.values())
         print(f"{minutes:6.1f} min  pickers {held} MB  {len(load.exchanges)} requests", flush=True)
         await asyncio.sleep(min(60.0, left))
 
 
-async def _churn(stage: Stage) -> None:
+async def _churn(cluster: DemoCluster) -> None:
     """One worker joins, the oldest drains; three remain."""
     number = 3
     while True:
         await asyncio.sleep(_CHURN)
         number += 1
-        await stage.add_worker(f"worker-{number}")
-        oldest = next(name for name, process in stage.workers.items() if process.alive)
-        stage.workers[oldest].send(signal.SIGTERM)
-        await stage.workers[oldest].wait()
+        await cluster.add_worker(f"worker-{number}")
+        oldest = next(name for name, process in cluster.workers.items() if process.alive)
+        cluster.workers[oldest].send(signal.SIGTERM)
+        await cluster.workers[oldest].wait()
 
 
-async def _renew(stage: Stage, every: float) -> None:
+async def _renew(cluster: DemoCluster, every: float) -> None:
     """One picker after the other."""
     for number in range(_RENEWALS):
         await asyncio.sleep(every)
-        await stage.renew_picker(number % _PICKERS)
+        await cluster.restart_picker(number % _PICKERS)
         print(f"            picker {number % _PICKERS + 1} was told to end, and is back", flush=True)
 
 

@@ -1,6 +1,6 @@
-"""Who is there? Service discovery for LLM inference: list the instances of a component, watch them, read their metadata.
+"""Service discovery for LLM inference: list the instances of a component, watch them, read their metadata.
 
-The words and the Protocols, each imported when it is asked for; backends are when `open` is asked for one.
+Each name is imported at its first use, each backend when `open` needs it: `import discovery` must stay fast.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`python -m discovery list|watch|explain|check`: who is there, for people (a table) and scripts (`--json` lines)."""
+"""`python -m discovery list|watch|explain|check`: the command line; its commands are in `commands.py`."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ from runtime.command_line import INTERRUPTED, Parser, ShowVersion, complain, out
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 done, 1 the answer is bad news, 2 the question was wrong."""
+    """Returns the exit code: 0 success, 1 something is wrong with the workers, 2 wrong usage."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     parser = build_parser()
     if given and given[0].startswith("-") and given[0] not in ("-h", "--help", "--version"):
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     options = parser.parse_args(given)
     try:
-        from discovery.commands import run  # after the flags: --help need not wait for what it imports
+        from discovery.commands import run  # imported after the flags are parsed, so that --help is fast
 
         return run(options)
     except KeyboardInterrupt:

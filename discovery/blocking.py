@@ -1,7 +1,7 @@
-"""The same names without `await`: scripts and notebooks run them as they stand.
+"""The same API without `await`, for scripts and notebooks.
 
-One thread runs the event loop of one discovery; the calls may come from any thread, also from inside a running loop
-(which they block, as any blocking call does).
+Each discovery has one thread, which runs its event loop. Calls may come from any thread, also from a running event loop,
+which they block as any blocking call does.
 """
 
 import ssl
@@ -39,10 +39,12 @@ class Instance(discovery.Instance):
     portal: Portal | None = field(default=None, compare=False, repr=False)
 
     def metadata(self) -> dict[str, Any]:  # type: ignore[override]  # the same name without await is the point
-        """The worker's document. Raises `MetadataUnavailableError`."""
+        """Raises `MetadataUnavailableError`."""
         if self.portal is None:
             raise discovery.MetadataUnavailableError(
-                self.id, self.authority, "this instance came without a way to ask it"
+                self.id,
+                self.authority,
+                "this instance has no metadata reader: take it from list_instances or watch",
             )
         try:
             return self.portal.call(discovery.Instance.metadata, self)
@@ -51,10 +53,7 @@ class Instance(discovery.Instance):
 
 
 class InstanceEventStream:
-    """The changes of one component's instances: a context manager and an iterator. Iterating enters it.
-
-    It ends with the discovery that it came from.
-    """
+    """A context manager and an iterator; iterating enters it. Closing its discovery ends it."""
 
     def __init__(self, stream: AsyncInstanceEventStream, portal: Portal) -> None:
         self._stream = stream
@@ -71,7 +70,7 @@ class InstanceEventStream:
 
     @property
     def instances(self) -> Mapping[str, Instance]:
-        """READY instances by id, as they are now."""
+        """READY instances by id: a copy of the set as it is now."""
         self._portal.check_process()
         return {key: _blocking(instance, self._portal) for key, instance in self._stream.instances.items()}
 
@@ -94,15 +93,15 @@ class InstanceEventStream:
             raise StopIteration from None
 
     def close(self) -> None:
-        """End the iteration, also from another thread. Idempotent; in a forked process it is the parent's to end."""
+        """End the iteration; any thread may call it. Idempotent. Does nothing in a forked child: the stream is the parent's."""
         with suppress(PortalClosedError):
             self._portal.call(self._stream.aclose)
 
 
 class ServiceDiscovery:
-    """`discovery.ServiceDiscovery` without await. A context manager; `close` ends its thread.
+    """`discovery.ServiceDiscovery` without `await`. A context manager; `close` ends its thread.
 
-    RuntimeError when it is called after `close`, or in a process that was forked after its first call.
+    Calls raise RuntimeError after `close`, and in a process that was forked after the first call.
     """
 
     def __init__(self, native: AsyncServiceDiscovery, portal: Portal) -> None:

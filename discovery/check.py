@@ -1,4 +1,4 @@
-"""Does a worker keep the wire contract? What `python -m discovery check URL` asks, and its verdicts."""
+"""Tests a worker against the wire contract: the requests and verdicts of `python -m discovery check URL`."""
 
 import asyncio
 import json
@@ -25,6 +25,7 @@ from discovery.metadata.aiohttp_answer import connection_problem, read_body
 from discovery.metadata.document import read_etag
 
 _HOLD: Final = 1
+"""Seconds for which the worker is asked to hold a GET."""
 _TIMEOUT: Final = 5.0
 _REVISION: Final = re.compile(r'(W/)?"[^".]+\.[^".]+\.\d+"')
 
@@ -34,7 +35,7 @@ _HELD: Final = "with Prefer: wait=N it holds the answer and says Preference-Appl
 
 
 class Verdict(StrEnum):
-    """OK; WEAK: a plain server, which works but is polled or unverified; BROKEN: discovery cannot use it."""
+    """WEAK: usable as a plain server, polled or unverified. BROKEN: discovery cannot use it."""
 
     OK = "ok"
     WEAK = "weak"
@@ -43,7 +44,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One requirement, the verdict, and what was seen when it is not OK."""
+    """One requirement; `seen`: what the worker did instead, if the verdict is not OK."""
 
     requirement: str
     verdict: Verdict
@@ -59,9 +60,9 @@ class _Answer:
 
 
 async def check_contract(url: str, *, token: str | None = None) -> AsyncIterator[Finding]:
-    """Ask the worker at `url` (`http://host:port`) everything the contract names; findings as they come.
+    """Test all requirements on the worker at `url` (`http://host:port`); yields findings as the answers arrive.
 
-    Raises ValueError for a URL that is none. Takes about a second longer than the worker: one GET is held.
+    Raises ValueError for an invalid URL. Takes a second at least, for the GET that is held.
     """
     base = URL(url)
     if base.scheme not in ("http", "https") or not base.host:
@@ -78,8 +79,8 @@ async def check_contract(url: str, *, token: str | None = None) -> AsyncIterator
             async for finding in _judge_conditional(session, base.with_path(METADATA_PATH), etag):
                 yield finding
         else:
-            yield Finding(_CONDITIONAL, Verdict.WEAK, "no sound ETag to ask with")
-            yield Finding(_HELD, Verdict.WEAK, "no sound ETag to ask with: it will be polled")
+            yield Finding(_CONDITIONAL, Verdict.WEAK, "no valid ETag to send")
+            yield Finding(_HELD, Verdict.WEAK, "no valid ETag to send, so that it will be polled")
         yield _judge_health(await _get(session, base.with_path(HEALTH_PATH)))
         yield _judge_live(await _get(session, base.with_path(LIVE_PATH)))
 
@@ -87,7 +88,7 @@ async def check_contract(url: str, *, token: str | None = None) -> AsyncIterator
 async def _get(
     session: aiohttp.ClientSession, url: URL, headers: Mapping[str, str] | None = None
 ) -> _Answer | str:
-    """The answer, or what went wrong in words."""
+    """The answer, or why there is none."""
     started = asyncio.get_running_loop().time()
     try:
         async with session.get(url, headers=headers, allow_redirects=False) as response:
@@ -106,13 +107,13 @@ def _judge_metadata(answer: _Answer | str) -> list[Finding]:
         return [Finding(requirement, Verdict.BROKEN, answer)]
     if answer.status in (404, 405, 501):
         return [Finding(requirement, Verdict.WEAK, f"HTTP {answer.status}: an instance without metadata")]
-    wrong = _wrong_document(answer)
-    if wrong:
-        return [Finding(requirement, Verdict.BROKEN, wrong)]
+    problem = _document_problem(answer)
+    if problem:
+        return [Finding(requirement, Verdict.BROKEN, problem)]
     return [Finding(requirement, Verdict.OK), *(_judge_header(answer, *rule) for rule in _HEADERS)]
 
 
-def _wrong_document(answer: _Answer) -> str:
+def _document_problem(answer: _Answer) -> str:
     content_type = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if answer.status != 200:
         return f"HTTP {answer.status}"

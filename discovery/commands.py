@@ -1,4 +1,4 @@
-"""What `python -m discovery list|watch|explain|check` ask and print, for people and for scripts."""
+"""The commands of `python -m discovery`: what `list`, `watch`, `explain` and `check` print, as text or as JSON."""
 
 import argparse
 import asyncio
@@ -16,21 +16,21 @@ from discovery.errors import AdsumError
 from discovery.events import InstanceEvent, InstanceRemovedEvent
 from discovery.explanation import Explanation
 from discovery.instance import Instance
-from discovery.metadata.serving_address import Located, locate, locate_all
-from discovery.opening import open, shown_url
-from discovery.same_address import sharing
+from discovery.metadata.lookup import MetadataLookup, look_up, look_up_all
+from discovery.opening import display_url, open
+from discovery.same_address import find_same_address
 from discovery.service import ServiceDiscovery
 from runtime.command_line import SUCCEEDED, program
 from runtime.serving.descriptors import raise_limit
 from runtime.signals import cancel_on
 
-_SHOWN = 400
-"""Characters of a document in a line for people."""
+_LONGEST_SHOWN = 400
+"""Characters of a document in one line of text."""
 _COLUMNS = ("ID", "URL", "STATUS")
 
 
 def run(options: argparse.Namespace) -> int:
-    """The command's exit code."""
+    """Returns the exit code."""
     raise_limit()  # a watch holds a GET for each worker
     commands = {"list": _list, "watch": _watch, "explain": _explain, "check": _check}
     try:
@@ -43,56 +43,56 @@ async def _list(options: argparse.Namespace) -> int:
     async with open(options.discovery, token=_token()) as service:
         found = await service.list_instances(options.namespace, options.component, timeout=options.timeout)
         if not found:
-            await _say_nobody(service, options)
-        located = await locate_all(found)
+            await _warn_none_ready(service, options)
+        lookups = await look_up_all(found)
     if options.json:
-        for one in located:
+        for one in lookups:
             document = {"metadata": one.metadata} if options.metadata else {}
             _print_json(_as_dict(one.instance) | document)
     else:
-        shown = (_COLUMNS, *(_row(one.instance) for one in located))
-        documents = ("METADATA", *(_document(one.metadata) for one in located))
+        shown = (_COLUMNS, *(_row(one.instance) for one in lookups))
+        documents = ("METADATA", *(_document(one.metadata) for one in lookups))
         wide = zip(shown, documents, strict=True)
         _print_table([(*row, document) if options.metadata else row for row, document in wide])
-    _say_unlocated(located, options)
-    _say_shared([one.instance for one in located])
+    _warn_no_metadata(lookups, options)
+    _warn_same_address([one.instance for one in lookups])
     return 0
 
 
-def _say_shared(instances: Sequence[Instance]) -> None:
-    """Who is one server to whoever asks."""
-    others = sharing(instances)
+def _warn_same_address(instances: Sequence[Instance]) -> None:
+    """Names instances that share one address."""
+    others = find_same_address(instances)
     for instance in instances:
         if instance.id in others and instance.id < min(others[instance.id]):
             beside = ", ".join(others[instance.id])
-            said = f"{instance.id} serves the same address as {beside} ({instance.url}): one server, counted twice or more"
-            print(said, file=sys.stderr, flush=True)
+            message = f"{instance.id} serves the same address as {beside} ({instance.url}): one server, counted twice or more"
+            print(message, file=sys.stderr, flush=True)
 
 
-def _say_unlocated(located: Sequence[Located], options: argparse.Namespace) -> None:
-    """Whose URL is what was registered, because they could not be asked where they serve."""
-    unknown = [one for one in located if one.metadata is None]
+def _warn_no_metadata(lookups: Sequence[MetadataLookup], options: argparse.Namespace) -> None:
+    """Names instances whose URL is the registered one because their metadata is unavailable."""
+    unknown = [one for one in lookups if one.metadata is None]
     if unknown:
         others = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         print(
-            f"{unknown[0].instance.id}{others}: the URL is the registered one, the metadata cannot be had "
+            f"{unknown[0].instance.id}{others}: the URL is the registered one, because its metadata is unavailable "
             f"({unknown[0].problem}); {program('discovery')} explain {options.namespace} {options.component} says more",
             file=sys.stderr,
             flush=True,
         )
 
 
-async def _say_nobody(service: ServiceDiscovery, options: argparse.Namespace) -> None:
-    """That there is no ready instance, and what is there instead."""
-    where = shown_url(options.discovery)
-    said = f"no ready instance of {options.namespace}/{options.component} at {where}"
-    with suppress(AdsumError, TimeoutError):  # the list was told; what is there instead is a courtesy
+async def _warn_none_ready(service: ServiceDiscovery, options: argparse.Namespace) -> None:
+    """Says that there is no ready instance, and what is there instead."""
+    where = display_url(options.discovery)
+    message = f"no ready instance of {options.namespace}/{options.component} at {where}"
+    with suppress(AdsumError, TimeoutError):  # the empty list is known already; `explain` may fail
         async with asyncio.timeout(options.timeout):
             explanation = await service.explain(options.namespace, options.component)
-        asked = f"{program('discovery')} explain {options.namespace} {options.component} says why"
-        waiting = f"{len(explanation.candidates)} not ready, {asked}"
-        said += f": {waiting if explanation.candidates else '; '.join(explanation.remarks())}"
-    print(said, file=sys.stderr, flush=True)
+        hint = f"{program('discovery')} explain {options.namespace} {options.component} says why"
+        waiting = f"{len(explanation.candidates)} not ready, {hint}"
+        message += f": {waiting if explanation.candidates else '; '.join(explanation.remarks())}"
+    print(message, file=sys.stderr, flush=True)
 
 
 async def _watch(options: argparse.Namespace) -> int:
@@ -101,25 +101,25 @@ async def _watch(options: argparse.Namespace) -> int:
         open(options.discovery, token=_token()) as service,
         service.watch(options.namespace, options.component, metadata=options.metadata) as stream,
     ):
-        last: dict[str, Located] = {}
+        last: dict[str, MetadataLookup] = {}
         async for event in stream:
-            located = await _of_event(event, last)
-            document = {"metadata": located.metadata} if options.metadata else {}
-            _print_event(event, located.instance, document, as_json=options.json)
+            lookup = await _look_up_event(event, last)
+            document = {"metadata": lookup.metadata} if options.metadata else {}
+            _print_event(event, lookup.instance, document, as_json=options.json)
     return 0
 
 
-async def _of_event(event: InstanceEvent, last: dict[str, Located]) -> Located:
-    """Where it serves, or did before it was removed; what is not to be had is as it was `last`."""
+async def _look_up_event(event: InstanceEvent, last: dict[str, MetadataLookup]) -> MetadataLookup:
+    """The instance with its serving port; if its metadata is unavailable, with the port of its `last` lookup."""
     instance = event.instance
-    before = last.pop(instance.id, Located(instance, None))
-    asked = not isinstance(event, InstanceRemovedEvent) and instance.reachable
-    located = await locate(instance) if asked else Located(instance, None)
-    if located.metadata is None:
-        located = Located(replace(instance, serving_port=before.instance.serving_port), None)
+    before = last.pop(instance.id, MetadataLookup(instance, None))
+    may_answer = not isinstance(event, InstanceRemovedEvent) and instance.reachable
+    lookup = await look_up(instance) if may_answer else MetadataLookup(instance, None)
+    if lookup.metadata is None:
+        lookup = MetadataLookup(replace(instance, serving_port=before.instance.serving_port), None)
     if not isinstance(event, InstanceRemovedEvent):
-        last[instance.id] = located
-    return located
+        last[instance.id] = lookup
+    return lookup
 
 
 async def _explain(options: argparse.Namespace) -> int:
@@ -134,7 +134,7 @@ async def _explain(options: argparse.Namespace) -> int:
             )
     else:
         print(explanation)
-    return 0 if _is_well(explanation) else 1
+    return 0 if _is_faultless(explanation) else 1
 
 
 async def _check(options: argparse.Namespace) -> int:
@@ -158,7 +158,7 @@ def _token() -> str | None:
     return os.environ.get("ADSUM_TOKEN") or None
 
 
-def _is_well(explanation: Explanation) -> bool:
+def _is_faultless(explanation: Explanation) -> bool:
     return bool(explanation.candidates) and not any(candidate.reason for candidate in explanation.candidates)
 
 
@@ -179,7 +179,7 @@ def _print_event(
 
 def _document(metadata: dict[str, Any] | None) -> str:
     text = "-" if metadata is None else json.dumps(metadata)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... (--json has all of it)"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}... (--json has all of it)"
 
 
 def _as_dict(instance: Instance) -> dict[str, Any]:

@@ -1,4 +1,8 @@
-"""Sets that are handed over whole and cost only what changed: a dict that is frozen without being copied."""
+"""A dict whose immutable snapshots share all parts that did not change, so that a large set is never copied.
+
+A snapshot of 10,000 Pods for each event would copy and compare 10,000 entries: 12 ms, where an event now takes 0.14 to
+0.22 ms (benchmarks/README.md, "kubernetes").
+"""
 
 from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
 from itertools import chain, compress
@@ -8,12 +12,13 @@ from typing import Final, Generic, TypeVar
 V = TypeVar("V")
 
 _PARTS: Final = 128
-"""Of 10,000 entries the first write after `frozen` copies 80, and 128 looks tell what two frozen sets share."""
+"""With 10,000 entries, the first write to a part after `frozen` copies 80 of them, and 128 identity checks find the
+parts that two snapshots share. Python keys its hash of strings (PEP 456): no names can be chosen to fill one part."""
 
 
 class FrozenDict(Mapping[str, V], Generic[V]):
-    """What a `CopyOnWriteDict` held at one moment; it never changes. Of two moments, the parts that nobody wrote to in
-    between are the same objects. `FrozenDict()` is empty.
+    """A snapshot of a `CopyOnWriteDict`. Two snapshots share the parts that were not written to in between, as the same
+    objects. `FrozenDict()` is empty.
     """
 
     __slots__ = ("parts",)
@@ -42,12 +47,12 @@ class FrozenDict(Mapping[str, V], Generic[V]):
     def get(self, key: str, default: V | None = None) -> V | None:  # type: ignore[override]
         return self.parts[hash(key) % _PARTS].get(key, default)
 
-    def overlaid(self, values: Mapping[str, V]) -> "FrozenDict[V]":
-        """Another one, in which `values` take the place of what stands there; the parts without any are shared."""
+    def updated(self, values: Mapping[str, V]) -> "FrozenDict[V]":
+        """A copy with `values` set; shares the parts that have none of their keys."""
         parts = list(self.parts)
         for key, value in values.items():
-            place = hash(key) % _PARTS
-            parts[place] = {**parts[place], key: value}
+            index = hash(key) % _PARTS
+            parts[index] = {**parts[index], key: value}
         return FrozenDict(tuple(parts))
 
     def values(self) -> ValuesView[V]:
@@ -57,6 +62,7 @@ class FrozenDict(Mapping[str, V], Generic[V]):
         return _Items(self)
 
 
+# the views of `collections.abc` would hash and look up every key once more
 class _Values(ValuesView[V]):
     _mapping: FrozenDict[V]
 
@@ -72,18 +78,18 @@ class _Items(ItemsView[str, V]):
 
 
 class CopyOnWriteDict(MutableMapping[str, V], Generic[V]):
-    """A dict in parts, by the hash of the key. `frozen` costs nothing; the next write to a part copies that part."""
+    """A dict in parts, by the hash of the key. After `frozen`, the first write to each part copies that part."""
 
     def __init__(self) -> None:
         self._frozen: FrozenDict[V] | None = FrozenDict()
         self._parts = list(self._frozen.parts)
-        self._own: set[int] = set()
+        self._owned: set[int] = set()
 
     def frozen(self) -> FrozenDict[V]:
-        """What is in it now: the same object as long as nothing is written."""
+        """A snapshot; the same object until the next write."""
         if self._frozen is None:
             self._frozen = FrozenDict(tuple(self._parts))
-            self._own.clear()
+            self._owned.clear()
         return self._frozen
 
     def __getitem__(self, key: str) -> V:
@@ -105,17 +111,19 @@ class CopyOnWriteDict(MutableMapping[str, V], Generic[V]):
         return self._parts[hash(key) % _PARTS].get(key, default)
 
     def _writable(self, key: str) -> dict[str, V]:
-        """The part of `key`, no frozen set's any more."""
-        place = hash(key) % _PARTS
-        if place not in self._own:
-            self._own.add(place)
-            self._parts[place] = self._parts[place].copy()
+        """The part of `key`, copied if a snapshot shares it."""
+        index = hash(key) % _PARTS
+        if index not in self._owned:
+            self._owned.add(index)
+            self._parts[index] = self._parts[index].copy()
         self._frozen = None
-        return self._parts[place]
+        return self._parts[index]
 
 
-def unshared(old: Mapping[str, V], new: Mapping[str, V]) -> Iterator[tuple[Mapping[str, V], Mapping[str, V]]]:
-    """What is to be compared when two sets are: nothing that they share. A key is in one pair only, on both sides."""
+def differing_parts(
+    old: Mapping[str, V], new: Mapping[str, V]
+) -> Iterator[tuple[Mapping[str, V], Mapping[str, V]]]:
+    """The pairs of parts in which two mappings can differ. Each key is in one pair at most, on both sides."""
     if isinstance(old, FrozenDict) and isinstance(new, FrozenDict):
         both = zip(old.parts, new.parts, strict=True)
         yield from compress(both, map(is_not, old.parts, new.parts))

@@ -1,13 +1,13 @@
-"""What can go wrong, in one tree.
+"""All errors of discovery and registry:
 
 AdsumError
 ├── DiscoveryError                  the set of instances cannot be known
-│   ├── DiscoveryTimeoutError       (also TimeoutError) not within the time given; says what was last heard
-│   ├── ForbiddenError              (also PermissionError) the source of truth refuses us; says which right is missing
-│   ├── InputFileError              (also ValueError) a file that says where to look is missing or cannot be used
-│   └── MetadataUnavailableError    one worker's document cannot be had; says why
-│       └── WorkerUnreachableError  because nothing answered at its address, or somebody else did
-└── RegistrationError               a worker cannot announce itself; says what is missing
+│   ├── DiscoveryTimeoutError       (also TimeoutError) not within the timeout; says what the source reported last
+│   ├── ForbiddenError              (also PermissionError) the source of truth refused us; says which right is missing
+│   ├── InputFileError              (also ValueError) a file that a URL or a flag names is missing or not valid
+│   └── MetadataUnavailableError    one worker's metadata cannot be read; says why
+│       └── WorkerUnreachableError  because nothing, or another worker, answers at its address
+└── RegistrationError               a worker cannot register; says what is missing
 
 A wrong argument is a plain `ValueError` or `TypeError` that names the rule.
 """
@@ -31,21 +31,21 @@ class DiscoveryError(AdsumError):
 
 
 class DiscoveryTimeoutError(DiscoveryError, TimeoutError):
-    """Not within the time given. The text names the last thing that was heard from the source."""
+    """No result within the timeout. The text has the last problem that the source reported."""
 
 
 class ForbiddenError(DiscoveryError, PermissionError):
-    """The source of truth refuses us. The text names the missing right."""
+    """The source of truth refused a request. The text names the missing right."""
 
 
 class InputFileError(DiscoveryError, ValueError):
-    """A file that says where to look is missing or cannot be used. The text names it and what is wrong in it."""
+    """A file that a URL or a flag names is missing or not valid. The text names the file and the fault."""
 
 
 class MetadataUnavailableError(DiscoveryError):
-    """One worker's metadata cannot be had; `reason` is the short cause that `explain` shows.
+    """One worker's metadata cannot be read; `reason` is the short cause that `explain` shows.
 
-    `connected`: somebody listens at its address.
+    `connected`: its address accepted a connection.
     """
 
     def __init__(self, instance_id: str, authority: str, reason: str, *, connected: bool = False) -> None:
@@ -57,9 +57,9 @@ class MetadataUnavailableError(DiscoveryError):
 
 
 class WorkerUnreachableError(MetadataUnavailableError):
-    """Refused, reset, silent, or another instance answered: the worker may be gone, which only the source can say.
+    """Refused, reset, silent, or another instance answered. The worker may be gone; only the source can tell.
 
-    `silent`: it did not answer in time, and nothing else was wrong.
+    `silent`: the only fault is that no answer came in time.
     """
 
     def __init__(
@@ -76,4 +76,4 @@ class WorkerUnreachableError(MetadataUnavailableError):
 
 
 class RegistrationError(AdsumError):
-    """A worker cannot announce itself. The text says what was expected and what to do."""
+    """A worker cannot register. The text says what was expected and what to do."""

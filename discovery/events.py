@@ -1,4 +1,4 @@
-"""What a watch tells its reader, and the rule by which it is found: the difference between two sets."""
+"""The events of a watch, and `diff`, which derives them from two sets of instances."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Generic, Literal, Protocol, TypeAlias
 
 from typing_extensions import TypeVar
 
-from discovery.copy_on_write import unshared
+from discovery.copy_on_write import differing_parts
 from discovery.instance import Instance, InstanceStatus
 
 RemovalReason: TypeAlias = Literal["deleted", "not_ready", "terminating", "replaced"]
@@ -16,7 +16,7 @@ RemovalReason: TypeAlias = Literal["deleted", "not_ready", "terminating", "repla
 InstanceT = TypeVar("InstanceT", bound=Instance, default=Instance)
 
 
-class _AboutInstance(Protocol):
+class _HasInstance(Protocol):
     @property
     def instance(self) -> Instance: ...
 
@@ -25,24 +25,24 @@ class _Shortcuts:
     __slots__ = ()
 
     @property
-    def instance_id(self: _AboutInstance) -> str:
+    def instance_id(self: _HasInstance) -> str:
         return self.instance.id
 
     @property
-    def address(self: _AboutInstance) -> str:
+    def address(self: _HasInstance) -> str:
         return self.instance.address
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceAddedEvent(_Shortcuts, Generic[InstanceT]):
-    """A READY instance that the reader does not know yet."""
+    """A READY instance that is new to the reader."""
 
     instance: InstanceT
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceUpdatedEvent(_Shortcuts, Generic[InstanceT]):
-    """The same incarnation, but its address, port, labels, revision or reachability changed."""
+    """The same incarnation with another address, port, labels, revision or reachability."""
 
     old: InstanceT
     new: InstanceT
@@ -54,7 +54,7 @@ class InstanceUpdatedEvent(_Shortcuts, Generic[InstanceT]):
 
 @dataclass(frozen=True, slots=True)
 class InstanceRemovedEvent(_Shortcuts, Generic[InstanceT]):
-    """Not an instance any more; `instance` is as it was last told."""
+    """No longer an instance; `instance` is as the reader last had it."""
 
     instance: InstanceT
     reason: RemovalReason
@@ -66,20 +66,21 @@ InstanceEvent: TypeAlias = (
 
 
 def diff(
-    told: Mapping[str, Instance],
-    truth: Mapping[str, Instance],
+    delivered: Mapping[str, Instance],
+    current: Mapping[str, Instance],
     known: Mapping[str, Instance],
     ids: Collection[str],
 ) -> Iterator[InstanceEvent]:
-    """What a reader who was told `told` must hear of `ids` so that it knows `truth`; removals first. All by id.
+    """The events that bring a reader from the set `delivered` to the set `current`, about `ids` only. Removals first: an
+    address that moved to another instance never has two. All mappings are by id.
 
-    `known` holds every candidate whatever its status: the reason of a removal follows from it. `told` may be brought
-    up to date with each event as it comes.
+    `known` has all candidates, also those that are not READY: the reason of a removal follows from it. The caller may
+    update `delivered` with each event while it iterates.
     """
-    for old, new in ((told[i], truth.get(i)) for i in ids if i in told):
+    for old, new in ((delivered[i], current.get(i)) for i in ids if i in delivered):
         if new is None or new.incarnation != old.incarnation:
             yield InstanceRemovedEvent(old, _reason(old, known.get(old.id)))
-    for before, new in ((told.get(i), truth[i]) for i in ids if i in truth):
+    for before, new in ((delivered.get(i), current[i]) for i in ids if i in current):
         if before is None or before.incarnation != new.incarnation:
             yield InstanceAddedEvent(new)
         elif before is not new and before != new:
@@ -87,13 +88,14 @@ def diff(
 
 
 def changed_ids(old: Mapping[str, Instance], new: Mapping[str, Instance]) -> list[str]:
-    """The ids that two sets do not agree on. What both share is not looked at."""
+    """The ids that were added, removed or changed. Parts that both sets share are not compared."""
     changed: list[str] = []
-    for before, after in unshared(old, new):
+    for before, after in differing_parts(old, new):
         changed += [i for i in before if i not in after]
         if not before:
             changed += after
             continue
+        # identity first, without a loop in Python: of thousands almost all are the same objects
         others = compress(after, map(is_not, map(before.get, after), after.values()))
         changed += [i for i in others if i not in before or before[i] != after[i]]
     return changed

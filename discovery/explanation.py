@@ -1,11 +1,11 @@
-"""Why something is, or is not, an instance: what `explain` answers and `wait_for_instances` says when it gives up."""
+"""Explains why candidates are, or are not, instances: for `explain`, and for the error of `wait_for_instances`."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
 from discovery.instance import METADATA_PATH, Instance
-from discovery.same_address import sharing
+from discovery.same_address import find_same_address
 from discovery.source import ComponentKey
 from discovery.watch import WatchHealth, WatchState
 from runtime.command_line import program
@@ -13,7 +13,7 @@ from runtime.command_line import program
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCandidate:
-    """`reason` None: it is an instance and nothing is wrong. A reachable problem of an instance is a reason too."""
+    """`reason`: why it is not an instance, or what is wrong with an instance; None: an instance without problems."""
 
     id: str
     instance: Instance | None
@@ -23,19 +23,19 @@ class ExplainedCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Every candidate of one component, each with one reason; as text, one line each."""
+    """Every candidate of one component; as text, one line each."""
 
     key: ComponentKey
     health: WatchHealth
     candidates: tuple[ExplainedCandidate, ...]
     elsewhere: tuple[ComponentKey, ...] = ()
-    """Where something is registered, when nothing is here: most often a name is misspelt."""
+    """Components with registrations, given if this one has none: most often a name is misspelt."""
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
     def remarks(self) -> Iterator[str]:
-        """What is to be said of the whole, one sentence each: a degraded source, nothing here."""
+        """Sentences about the component: a degraded source, no registrations."""
         if self.health.state is WatchState.DEGRADED:
             yield f"the source of truth is degraded: {self.health.reason}"
         if not self.candidates:
@@ -49,10 +49,10 @@ class Explanation:
             yield f"{candidate.id} {verdict}{f': {candidate.reason}' if candidate.reason else ''}"
 
 
-def with_neighbours(candidates: Iterable[ExplainedCandidate]) -> Iterator[ExplainedCandidate]:
-    """The candidates; those instances that are one server to whoever asks say so, beside what else is wrong."""
+def with_shared_addresses(candidates: Iterable[ExplainedCandidate]) -> Iterator[ExplainedCandidate]:
+    """The candidates, with a reason added to instances that share their address."""
     candidates = list(candidates)
-    others = sharing(c.instance for c in candidates if c.is_instance and c.instance is not None)
+    others = find_same_address(c.instance for c in candidates if c.is_instance and c.instance is not None)
     for candidate in candidates:
         if candidate.instance is None or not candidate.is_instance or candidate.id not in others:
             yield candidate
@@ -65,8 +65,8 @@ def with_neighbours(candidates: Iterable[ExplainedCandidate]) -> Iterator[Explai
         )
 
 
-def in_full(error: MetadataUnavailableError, scheme: str) -> str:
-    """Why a worker's metadata cannot be had, and what to do, in one line; `scheme` of the URL that was asked."""
+def describe_failure(error: MetadataUnavailableError, scheme: str) -> str:
+    """The request, why it failed and what to do, in one line; `scheme`: `http` or `https`."""
     remedy = _remedy(error, f"{scheme}://{error.authority}")
     return f"GET {scheme}://{error.authority}{METADATA_PATH}: {error.reason}" + (
         f"; {remedy}" if remedy else ""
@@ -81,7 +81,7 @@ def _remedy(error: MetadataUnavailableError, url: str) -> str:
             "(a worker: registry.open(..., port=...); a list: host:port)"
         )
     if isinstance(error, WorkerUnreachableError) and error.silent:
-        return "its process may have stopped, or something on the way drops what is sent to it"
+        return "its process may have stopped, or a firewall on the way drops the packets"
     if isinstance(error, WorkerUnreachableError) or not error.connected:
         return ""
     return f"{program('discovery')} check {url} says what it should answer"

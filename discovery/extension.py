@@ -1,7 +1,7 @@
-"""What an installed package imports to add a source to discovery: docs/extending.md walks through one.
+"""All that an installed package imports to add a source; docs/extending.md has an example.
 
-It declares entry points in the group `adsum.sources`. The name of each is a URL scheme, in lower-case letters, the object
-it refers to is an `OpenSource`.
+The package declares entry points in the group `adsum.sources`. The name of each is a URL scheme in lower-case letters; it
+refers to an `OpenSource`.
 """
 
 from typing import Final, Protocol
@@ -27,20 +27,20 @@ _MEMBERS: Final = ("run", "suspect", "explain", "components", "aclose")
 
 
 class OpenSource(Protocol):
-    """From a URL to a source."""
+    """A function from a URL to a source."""
 
     def __call__(self, url: str, /) -> Source:
-        """Raises ValueError for a URL that is not sound. Connects to nothing and reads nothing: that is for `Source.run`."""
+        """Raises ValueError for an invalid URL. Must not do I/O: that is for `Source.run`."""
 
 
 def open_installed(url: str, scheme: str) -> Source | None:
-    """The source of an installed package; None where no package declares that scheme. Raises ValueError."""
+    """The source of an installed package; None if no package declares the scheme. Raises ValueError."""
     opened: Source | None = SOURCES.open(
         scheme, url, expected="discovery.extension.OpenSource", members=_MEMBERS
     )
     return opened
 
 
-def listed(group: PluginGroup) -> str:
-    """The schemes of installed packages, to end a list of those that there are."""
+def installed_schemes(group: PluginGroup) -> str:
+    """The schemes of installed packages, as the end of a sentence that lists all."""
     return "".join(f", {name}://... ({package})" for name, package in group.packages().items())

@@ -1,4 +1,4 @@
-"""One registered worker, and the words of its HTTP contract: paths, header names, label keys, name rules."""
+"""`Instance`, one registered worker, and the names of the wire contract: paths, headers, labels, rules for names."""
 
 import re
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ INSTANCE_INCARNATION_HEADER: Final = "Instance-Incarnation"
 INSTANCE_STATUS_HEADER: Final = "Instance-Status"
 
 METADATA_LIMIT: Final = 1024 * 1024
-"""Largest metadata document in encoded bytes, on both ends."""
+"""Largest metadata document in encoded bytes, for workers and readers."""
 
 ENGINES: Final = (
     "vllm",
@@ -31,11 +31,12 @@ ENGINES: Final = (
     "tgi",
     "lmdeploy",
 )
-"""Whose metrics page the picker can read, as `transport.http.engine` names them; its configuration may add more."""
+"""Values of `transport.http.engine` whose metrics the picker can read; its configuration may add more."""
 
 NAMESPACE_LABEL: Final = "nvidia.com/dynamo-namespace"
 COMPONENT_LABEL: Final = "nvidia.com/dynamo-component"
 
+# labels and subdomains as Kubernetes restricts RFC 1123: lower case (kubernetes.io, "Object Names and IDs")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _HOST_NAME = re.compile(
@@ -43,10 +44,11 @@ _HOST_NAME = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _INSTANCE_ID_LIMIT = 200
+"""A Pod's name may have 253 characters, but a file's 255 bytes: `.<id>.json.<32 hexadecimal digits>.tmp` must fit."""
 
 
 class InstanceStatus(StrEnum):
-    """What a worker says of itself: only READY ones are instances to route to."""
+    """A worker's own status; only READY workers are instances."""
 
     READY = "ready"
     NOT_READY = "not_ready"
@@ -59,18 +61,17 @@ class InstanceStatus(StrEnum):
 
 
 class MetadataReader(Protocol):
-    """Whoever can read an instance's document: a `MetadataClient`, or the pushed copy of a watch."""
+    """Reads an instance's document: a `MetadataClient` by a GET, a watch with metadata from its pushed copy."""
 
     async def read(self, instance: "Instance") -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One registered worker as the source of truth knows it. `port` is where its HTTP contract is served.
+    """One registered worker as the source of truth knows it. `port` serves the wire contract.
 
-    `incarnation` is "" where the source knows addresses only. `ports`: those that the source knows by name (the TCP
-    ports of an EndpointSlice), `port` among them.
-    `revision` (the metadata's ETag) and `serving_port` (its `transport.http.port`) are known in
+    `incarnation` is "" if the source knows only addresses. `ports`: by name, as in an EndpointSlice (TCP only), `port`
+    among them. `revision` (the metadata's ETag) and `serving_port` (its `transport.http.port`) are set in
     `watch(..., metadata=True)` only, `reachable` in every watch.
     """
 
@@ -97,33 +98,32 @@ class Instance:
 
     @property
     def url(self) -> str:
-        """Where its requests go, as far as that is known: `serving_port`, else `port`."""
+        """Where requests go: to `serving_port` if it is known, else to `port`."""
         return f"http://{authority(self.address, self.serving_port or self.port)}"
 
     async def metadata(self) -> dict[str, Any]:
-        """The worker's document, asked of the worker itself (a conditional GET) or taken from the pushed copy.
-
-        Raises `MetadataUnavailableError`.
-        """
+        """The worker's document, by a conditional GET or from the pushed copy. Raises `MetadataUnavailableError`."""
         if self.reader is None:
             raise MetadataUnavailableError(
-                self.id, self.authority, "this instance came without a way to ask it"
+                self.id,
+                self.authority,
+                "this instance has no metadata reader: take it from list_instances or watch",
             )
         return await self.reader.read(self)
 
 
 def check_namespace(namespace: str) -> str:
-    """The namespace itself, or ValueError: a DNS-1123 label."""
+    """Returns the namespace. Raises ValueError if it is not a DNS-1123 label."""
     return _check_label("namespace", namespace)
 
 
 def check_component(component: str) -> str:
-    """The component itself, or ValueError: a DNS-1123 label."""
+    """Returns the component. Raises ValueError if it is not a DNS-1123 label."""
     return _check_label("component", component)
 
 
 def check_instance_id(instance_id: str) -> str:
-    """The id itself, or ValueError: a DNS-1123 subdomain of at most 200 characters."""
+    """Returns the id. Raises ValueError if it is not a DNS-1123 subdomain of at most 200 characters."""
     if len(instance_id) <= _INSTANCE_ID_LIMIT and _SUBDOMAIN.fullmatch(instance_id):
         return instance_id
     raise ValueError(
@@ -133,7 +133,8 @@ def check_instance_id(instance_id: str) -> str:
 
 
 def check_address(address: str) -> str:
-    """The address itself, or ValueError: a host name or an IP address that others can reach, without a port or zone."""
+    """Returns the address. Raises ValueError if it is not a host name or an IP address, without port or zone, that others
+    can reach."""
     unspecified = address == "0.0.0.0"  # noqa: S104  # refused, not listened on
     if not _HOST_NAME.fullmatch(address):
         try:
@@ -143,7 +144,7 @@ def check_address(address: str) -> str:
                 f"address {address!r} is neither a host name nor an IP address (the port is an argument of its own)"
             ) from error
         if "%" in address:
-            raise ValueError(f"address {address!r} has a zone, which only this machine knows: leave it out")
+            raise ValueError(f"address {address!r} has a zone, which only this machine knows: remove it")
         unspecified = ip.is_unspecified
     if unspecified:
         raise ValueError(f"nobody can reach {address!r}: give the host name or IP address that others use")

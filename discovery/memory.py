@@ -1,4 +1,4 @@
-"""Instances of one process, for tests and for programs that are registry and discovery at once."""
+"""The memory source: instances in one process, for tests and for programs that both register and discover."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ from discovery.source import Candidate, ComponentKey, Report, Snapshot
 
 
 class MemoryStore:
-    """What a memory registry writes and memory sources read. May be used from several threads and event loops."""
+    """Written by memory registries, read by memory sources. Safe for use from several threads and event loops."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -19,7 +19,7 @@ class MemoryStore:
         self._listeners: dict[Callable[[], object], ComponentKey] = {}
 
     def put(self, instance: Instance) -> bool:
-        """Add or change an instance; False, and nothing done, if another incarnation holds that id."""
+        """Add or change an instance; returns False, without effect, if another incarnation has its id."""
         key = ComponentKey(instance.namespace, instance.component)
         with self._lock:
             members = self._components.setdefault(key, {})
@@ -31,7 +31,7 @@ class MemoryStore:
         return True
 
     def remove(self, instance: Instance) -> None:
-        """Remove this incarnation, if it is there."""
+        """Remove this incarnation, if present."""
         key = ComponentKey(instance.namespace, instance.component)
         with self._lock:
             members = self._components.get(key, {})
@@ -51,7 +51,7 @@ class MemoryStore:
             return [key for key, members in self._components.items() if members]
 
     def listen(self, key: ComponentKey, listener: Callable[[], object]) -> Callable[[], None]:
-        """Call `listener`, in whatever thread, after each change of `key`; returns the way to stop that."""
+        """Call `listener` after each change of `key`, in the thread that made it; call the result to stop."""
         with self._lock:
             self._listeners[listener] = key
 
@@ -64,12 +64,12 @@ class MemoryStore:
     def _notify(self, key: ComponentKey) -> None:
         with self._lock:
             listeners = [listener for listener, wanted in self._listeners.items() if wanted == key]
-        for listener in listeners:
+        for listener in listeners:  # outside the lock: a listener may read the store
             listener()
 
 
 class MemorySource:
-    """The truth is a `MemoryStore`."""
+    """Reports what is in a `MemoryStore`."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
@@ -87,28 +87,27 @@ class MemorySource:
             stop()
 
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
-        """Nothing to look at: a store knows only what it is told."""
+        """A store has no means to check a worker."""
 
     async def explain(self, key: ComponentKey) -> list[Candidate]:
-        """The snapshot says all there is."""
+        """Nothing beyond the snapshot."""
         return []
 
     async def components(self) -> list[ComponentKey]:
         return self._store.components()
 
     async def aclose(self) -> None:
-        """Nothing is held between runs."""
+        """`run` frees all it holds."""
 
 
-_named: Final[WeakValueDictionary[str, MemoryStore]] = WeakValueDictionary()
+_named_stores: Final[WeakValueDictionary[str, MemoryStore]] = WeakValueDictionary()
 _named_lock: Final = threading.Lock()
 
 
-def named(name: str) -> MemoryStore:
-    """The store behind `memory://name`: how two URLs in one process can mean the same one. It lives as long as it is
-    used."""
+def named_store(name: str) -> MemoryStore:
+    """The store of `memory://name`, the same for all uses of that URL in this process, for as long as one uses it."""
     with _named_lock:
-        store = _named.get(name)
+        store = _named_stores.get(name)
         if store is None:
-            store = _named[name] = MemoryStore()
+            store = _named_stores[name] = MemoryStore()
         return store

@@ -1,4 +1,4 @@
-"""Instances that are one server to whoever asks: several registrations name one address and one port (pure)."""
+"""Finds instances that share one address and port: one server that was registered several times (pure)."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -7,11 +7,11 @@ from discovery.instance import Instance
 from runtime.addresses import is_loopback
 
 
-def sharing(instances: Iterable[Instance]) -> Mapping[str, list[str]]:
-    """The ids of the others at its address, for each instance that is not alone there."""
+def find_same_address(instances: Iterable[Instance]) -> Mapping[str, list[str]]:
+    """For each instance that shares its address: the ids of the others there, sorted."""
     groups: dict[tuple[str, int, str | None], list[str]] = defaultdict(list)
     for instance in instances:
-        groups[_place(instance)].append(instance.id)
+        groups[_server_key(instance)].append(instance.id)
     return {
         one: sorted(other for other in ids if other != one)
         for ids in groups.values()
@@ -20,7 +20,7 @@ def sharing(instances: Iterable[Instance]) -> Mapping[str, list[str]]:
     }
 
 
-def _place(instance: Instance) -> tuple[str, int, str | None]:
-    """A loopback address means another server on each machine."""
+def _server_key(instance: Instance) -> tuple[str, int, str | None]:
+    """Loopback addresses of different machines are different servers."""
     port = instance.serving_port or instance.port
     return instance.address, port, instance.node if is_loopback(instance.address) else None

@@ -1,4 +1,4 @@
-"""What users type against, and its one implementation over any Source."""
+"""The public API: the `ServiceDiscovery` Protocol, and `SourceDiscovery`, its implementation over any `Source`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Protocol, Self
 from weakref import WeakSet
 
-from discovery.explanation import ExplainedCandidate, Explanation, with_neighbours
+from discovery.explanation import ExplainedCandidate, Explanation, with_shared_addresses
 from discovery.instance import Instance, InstanceStatus
 from discovery.metadata.client import MetadataClient
 from discovery.shared import SharedWatch
@@ -17,25 +17,25 @@ from discovery.watch import InstanceEventStream, Truth
 
 
 class ServiceDiscovery(Protocol):
-    """Who is there? An async context manager; leaving it ends all its watches."""
+    """An async context manager; leaving it ends all its watches."""
 
     async def list_instances(
         self, namespace: str, component: str, *, timeout: float = 10.0
     ) -> list[Instance]:
         """The READY instances, sorted by id. `timeout` in seconds.
 
-        Raises `DiscoveryTimeoutError` naming what was last heard; a source out of reach is never an empty list.
+        Raises `DiscoveryTimeoutError` with the source's last problem; a source out of reach never gives an empty list.
         """
         ...
 
     def watch(self, namespace: str, component: str, *, metadata: bool = False) -> InstanceEventStream:
-        """The instances and their changes. With `metadata`, an instance is told once its document is in, changes of
-        documents and of reachability are told, and `Instance.metadata()` answers from the pushed copy.
+        """The instances and their changes. With `metadata`, an instance is Added once its document has arrived, changes of
+        the document are Updated events, and `Instance.metadata()` returns the pushed copy.
         """
         ...
 
     async def explain(self, namespace: str, component: str) -> Explanation:
-        """Every candidate, and the one reason why it is not an instance."""
+        """Every candidate, and why it is not an instance."""
         ...
 
     async def aclose(self) -> None: ...
@@ -50,7 +50,7 @@ class ServiceDiscovery(Protocol):
 class SourceDiscovery:
     """`ServiceDiscovery` over any `Source`, so that sources cannot drift apart.
 
-    `sync_timeout`: seconds that entering a watch waits for the first set.
+    `sync_timeout`: seconds that entering a watch waits for the first snapshot.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class SourceDiscovery:
     async def list_instances(
         self, namespace: str, component: str, *, timeout: float = 10.0
     ) -> list[Instance]:
-        async with self._attached(component_key(namespace, component), timeout) as shared:
+        async with self._use_shared(component_key(namespace, component), timeout) as shared:
             instances = shared.membership.instances
             return [instances[i] for i in sorted(instances)]
 
@@ -78,30 +78,30 @@ class SourceDiscovery:
 
     async def explain(self, namespace: str, component: str) -> Explanation:
         key = component_key(namespace, component)
-        async with self._attached(key, self._sync_timeout) as shared:
-            found = _completed(shared.candidates, await self._source.explain(key))
+        async with self._use_shared(key, self._sync_timeout) as shared:
+            found = _merge_explained(shared.candidates, await self._source.explain(key))
             explained = await asyncio.gather(*(_explain(shared, candidate) for candidate in found))
             self._check_open()
             elsewhere = () if explained else tuple(sorted(await self._source.components()))
-            candidates = tuple(with_neighbours(sorted(explained, key=lambda e: e.id)))
+            candidates = tuple(with_shared_addresses(sorted(explained, key=lambda e: e.id)))
             return Explanation(key, shared.membership.health, candidates, elsewhere)
 
     def missing(self, namespace: str, component: str) -> dict[str, str]:
-        """Who cannot be told by a watch with metadata that is open now, and why, by id: a worker that does not answer,
-        a name that does not resolve. As `explain`, but nobody is asked. Empty where nothing is watched.
+        """Why candidates are missing from the open watches with metadata, by id: a worker does not answer, a name does not
+        resolve. Without I/O, in contrast to `explain`. Empty if nothing is watched.
         """
         shared = self._shared.get(component_key(namespace, component))
         return {} if shared is None else shared.missing()
 
     def without_document(self, namespace: str, component: str) -> dict[str, str]:
-        """Who is listed, and told by a watch with metadata that is open now though it gave no sound document, and why, by
-        id. A worker that answers that there is none (404, 405, 501) is not among them.
+        """Why listed instances in the open watches with metadata have no valid document, by id. Without I/O. Workers that
+        answered 404, 405 or 501 are left out: having no document is no fault.
         """
         shared = self._shared.get(component_key(namespace, component))
         return {} if shared is None else shared.without_document()
 
     async def aclose(self) -> None:
-        """End what is under way: streams end, whoever waits for a set gets RuntimeError."""
+        """End all streams; calls that wait for a snapshot raise RuntimeError."""
         self._closed = True
         async with AsyncExitStack() as closing:  # last in, first out
             closing.push_async_callback(self._source.aclose)
@@ -121,24 +121,25 @@ class SourceDiscovery:
 
     @asynccontextmanager
     async def _membership(self, key: ComponentKey) -> AsyncIterator[Truth]:
-        async with self._attached(key, self._sync_timeout) as shared, shared.watched() as truth:
+        async with self._use_shared(key, self._sync_timeout) as shared, shared.watch() as truth:
             yield truth
 
     @asynccontextmanager
     async def _documents(self, key: ComponentKey) -> AsyncIterator[Truth]:
-        async with self._attached(key, self._sync_timeout) as shared, shared.followed() as truth:
+        async with self._use_shared(key, self._sync_timeout) as shared, shared.watch_documents() as truth:
             yield truth
 
     @asynccontextmanager
-    async def _attached(self, key: ComponentKey, timeout: float) -> AsyncIterator[SharedWatch]:
-        """The shared watch of `key`, synced; it ends with its last user."""
+    async def _use_shared(self, key: ComponentKey, timeout: float) -> AsyncIterator[SharedWatch]:
+        """The shared watch of `key`, synced; its last user ends it."""
         self._check_open()
         shared = self._shared.get(key)
+        # a source's error is final for those who share its run; the next call begins another one
         if shared is None or shared.membership.error is not None:
             shared = self._shared[key] = SharedWatch(self._source, key, self._client)
         shared.users += 1
         try:
-            await shared.synced(timeout)
+            await shared.wait_synced(timeout)
             yield shared
         finally:
             shared.users -= 1
@@ -156,9 +157,9 @@ def _closed() -> RuntimeError:
     return RuntimeError("this discovery is closed; open another one")
 
 
-def _completed(candidates: Iterable[Candidate], looked: Iterable[Candidate]) -> list[Candidate]:
-    """The candidates, those that only a closer look finds among them; its reason counts where they have none."""
-    closer = {candidate.id: candidate for candidate in looked}
+def _merge_explained(candidates: Iterable[Candidate], explained: Iterable[Candidate]) -> list[Candidate]:
+    """The snapshot's candidates and those that only `Source.explain` found, whose reasons fill in missing ones."""
+    closer = {candidate.id: candidate for candidate in explained}
     known = [
         replace(c, reason=closer[c.id].reason) if c.reason is None and c.id in closer else c
         for c in candidates
@@ -175,10 +176,10 @@ async def _explain(shared: SharedWatch, candidate: Candidate) -> ExplainedCandid
         and member.incarnation == candidate.instance.incarnation
     )
     reason = candidate.reason
-    if is_instance and member is not None and (problem := await shared.problem(member)):
+    if is_instance and member is not None and (problem := await shared.metadata_problem(member)):
         reason = f"its metadata is unavailable: {problem}"
     if reason is None and not is_instance and candidate.instance is not None:
         not_ready = candidate.instance.status is InstanceStatus.NOT_READY
         draining = f"its status is {candidate.instance.status}"
-        reason = await shared.standing(candidate.instance) if not_ready else draining
+        reason = await shared.not_ready_reason(candidate.instance) if not_ready else draining
     return ExplainedCandidate(candidate.id, candidate.instance, is_instance, reason)

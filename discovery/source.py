@@ -1,4 +1,4 @@
-"""What a backend implements: a Source reports whole Snapshots; SourceDiscovery turns them into everything else."""
+"""The `Source` Protocol that a backend implements, and the `Snapshot`s of `Candidate`s that it reports."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from discovery.instance import (
 SCHEMES: Final = (
     "file:///path, static://host:port,..., static:///file.yaml, kubernetes://[namespace], memory://name"
 )
-"""The URLs of what is built in."""
+"""Of the built-in sources, for help and error messages."""
 
 
 class ComponentKey(NamedTuple):
-    """What is watched: one component of one namespace."""
+    """One component of one namespace."""
 
     namespace: str
     component: str
@@ -31,14 +31,13 @@ class ComponentKey(NamedTuple):
 
 
 def component_key(namespace: str, component: str) -> ComponentKey:
-    """The key, checked; ValueError names the rule that is broken."""
+    """Raises ValueError with the rule that a name breaks."""
     return ComponentKey(check_namespace(namespace), check_component(component))
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Something that is, or could be, an instance. `reason` says why it is none; `instance` is None when even its
-    record cannot be read."""
+    """An instance, or what could be one. `reason`: why it is none. `instance` is None if its record is not valid."""
 
     id: str
     instance: Instance | None = None
@@ -46,7 +45,9 @@ class Candidate:
 
 
 class Snapshot:
-    """Every candidate of one component that a source knows at one moment. Never a difference."""
+    """Every candidate of one component that a source knows at one moment. Never a difference: after a lost connection a
+    source cannot know what it missed.
+    """
 
     def __init__(self, candidates: Iterable[Candidate]) -> None:
         self._candidates = tuple(candidates)
@@ -66,27 +67,28 @@ class Snapshot:
 
     @property
     def others(self) -> tuple[Candidate, ...]:
-        """The candidates of which no sound record is had; each has a reason."""
+        """The candidates without a valid record; each has a reason."""
         return tuple(candidate for candidate in self.candidates if candidate.instance is None)
 
     @cached_property
     def known(self) -> Mapping[str, Instance]:
-        """The candidates whose record is sound, by id; of one id the READY incarnation, else the last one named."""
+        """The instances of all candidates by id. Of several incarnations, the READY one, else the last listed."""
         known: dict[str, Instance] = {}
         for instance in (candidate.instance for candidate in self.candidates):
+            # while a worker is replaced, both lives can be listed: the draining one must not hide the ready one
             if instance is not None and not is_ready(known.get(instance.id)):
                 known[instance.id] = instance
         return known
 
     @cached_property
     def instances(self) -> Mapping[str, Instance]:
-        """The READY ones, by id: the truth that readers are told."""
+        """The READY ones, by id: what watches report."""
         return {i.id: i for i in self.known.values() if is_ready(i)}
 
 
 class PersistentSnapshot(Snapshot):
-    """As whole as any; it shares with the one before what did not change, and only the rest is compared. For sources
-    of thousands. `others`: the candidates that are not in `known`. All instances are made with `Report.reader`.
+    """A snapshot that shares its unchanged parts with the one before: only the rest is compared. For thousands of
+    instances. `others`: the candidates that are not in `known`. Each instance must have `Report.reader`.
     """
 
     def __init__(
@@ -118,41 +120,41 @@ def is_ready(instance: Instance | None) -> TypeGuard[Instance]:
 
 
 class Report(Protocol):
-    """How a source speaks. Each snapshot replaces the last one whole."""
+    """What `Source.run` calls with each snapshot, which replaces the one before."""
 
     @property
     def reader(self) -> MetadataReader:
-        """What `Instance.reader` is to be; a source that reports Snapshots need not care."""
+        """For `Instance.reader`; only a source that reports `PersistentSnapshot`s must set it."""
 
     def __call__(self, snapshot: Snapshot) -> None: ...
 
     def degraded(self, reason: str) -> None:
-        """Contact to the truth is lost: the last snapshot goes on serving. The next snapshot ends it."""
+        """The source of truth is out of reach: the last snapshot stays in use. The next snapshot ends this."""
 
 
 class Source(Protocol):
-    """A source of truth. It retries for ever by itself; what it raises is final and reaches every reader.
+    """A source of truth. It retries for ever by itself; an error that it raises is final and reaches every reader.
 
-    Its instances registered themselves, and are told in a watch with metadata once their documents are in. One whose
-    instances are listed or selected by somebody else says `needs_documents = False`: they are told whatever they answer.
+    Its instances registered themselves: a watch with metadata adds them once their documents have arrived. A source
+    whose instances are listed or selected by others sets `needs_documents = False`: they are added whatever they answer.
     """
 
     async def run(self, key: ComponentKey, report: Report) -> None:
-        """Report the set of `key`, at once and whenever it changes, until cancelled."""
+        """Report the snapshot of `key`, at once and after each change, until cancelled."""
 
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
-        """A hint that this instance just stopped answering: look now rather than later."""
+        """A hint that this instance just stopped answering: check it now rather than later."""
 
     async def explain(self, key: ComponentKey) -> list[Candidate]:
-        """What a closer look finds beside the candidates of the snapshot, or says more about them; [] if nothing."""
+        """Further candidates, or further reasons, that need requests of their own; [] if there are none."""
 
     async def components(self) -> list[ComponentKey]:
-        """Where something is registered, for people who look in the wrong place; empty where that cannot be known."""
+        """The components with registrations, to hint at a misspelt name; empty if the source cannot list them."""
 
     async def aclose(self) -> None:
-        """Give back what `run` does not own."""
+        """Free what `run` does not own."""
 
 
 def needs_documents(source: Source) -> bool:
-    """What it says of itself; it says nothing where its instances registered themselves."""
+    """The source's attribute; True where it is absent."""
     return bool(getattr(source, "needs_documents", True))

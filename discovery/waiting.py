@@ -1,4 +1,4 @@
-"""Waiting until a component is complete."""
+"""`wait_for_instances`: waits until a component has enough reachable instances."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -22,10 +22,10 @@ async def wait_for_instances(
     stable_for: float = 0.0,
     timeout: float = 60.0,
 ) -> list[Instance]:
-    """At least `count` reachable instances with their metadata, the same set for `stable_for` seconds; sorted by id.
+    """At least `count` reachable instances with their metadata, once the set was the same for `stable_for` seconds; by id.
 
-    Raises `DiscoveryTimeoutError` that says who is missing and why, ValueError for a number below zero, RuntimeError
-    when the discovery is closed meanwhile. Times are in seconds.
+    Raises `DiscoveryTimeoutError` with the missing workers and why, ValueError for a negative number, RuntimeError if
+    the discovery is closed meanwhile. Times are in seconds.
     """
     for name, value in (("count", count), ("stable_for", stable_for), ("timeout", timeout)):
         if not value >= 0:
@@ -35,10 +35,10 @@ async def wait_for_instances(
     try:
         await _enter(stream, discovery.list_instances(namespace, component, timeout=timeout))
         with anyio.CancelScope(deadline=deadline):
-            return await _stable(stream, count, stable_for)
-        explanation = await discovery.explain(namespace, component)  # shares the open watch: nobody is asked
+            return await _wait_stable(stream, count, stable_for)
+        explanation = await discovery.explain(namespace, component)  # uses the open watch: sends no requests
         raise DiscoveryTimeoutError(
-            f"{namespace}/{component}: {len(_complete(stream))} of {count} instances, not stable for "
+            f"{namespace}/{component}: {len(_reachable(stream))} of {count} instances, not stable for "
             f"{stable_for:g} s within {timeout:g} s:\n{explanation}"
         )
     finally:
@@ -46,7 +46,7 @@ async def wait_for_instances(
 
 
 async def _enter(stream: InstanceEventStream, listing: Coroutine[Any, Any, object]) -> None:
-    """Enter; `listing`, which reads the same set, keeps the time: its error says what was heard of the source."""
+    """Enter within the timeout of `listing`, which waits for the same snapshot: its error says what is wrong."""
     both = [asyncio.ensure_future(stream.__aenter__()), asyncio.ensure_future(listing)]
     try:
         await asyncio.gather(*both)
@@ -54,25 +54,26 @@ async def _enter(stream: InstanceEventStream, listing: Coroutine[Any, Any, objec
         await cancel_and_wait(*both)
 
 
-async def _stable(stream: InstanceEventStream, count: int, stable_for: float) -> list[Instance]:
+async def _wait_stable(stream: InstanceEventStream, count: int, stable_for: float) -> list[Instance]:
     while True:
-        before = _complete(stream)
+        before = _reachable(stream)
         is_enough = len(before) >= count
         if not is_enough or stable_for > 0:
-            with anyio.move_on_after(stable_for if is_enough else None) as patience:
-                while _complete(stream) == before:
-                    await _change(stream)
-            if not patience.cancelled_caught or _complete(stream) != before:
+            with anyio.move_on_after(stable_for if is_enough else None) as unchanged:
+                while _reachable(stream) == before:
+                    await _next_change(stream)
+            # an event can arrive together with the end of the time
+            if not unchanged.cancelled_caught or _reachable(stream) != before:
                 continue
         return [stream.instances[i] for i in sorted(before)]
 
 
-async def _change(stream: InstanceEventStream) -> None:
+async def _next_change(stream: InstanceEventStream) -> None:
     try:
         await anext(stream)
     except StopAsyncIteration as error:
-        raise RuntimeError("the discovery was closed while its instances were waited for") from error
+        raise RuntimeError("the discovery was closed while `wait_for_instances` waited") from error
 
 
-def _complete(stream: InstanceEventStream) -> dict[str, str]:
+def _reachable(stream: InstanceEventStream) -> dict[str, str]:
     return {i.id: i.incarnation for i in stream.instances.values() if i.reachable}

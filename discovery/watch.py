@@ -1,4 +1,4 @@
-"""The truth and its readers: the truth is replaced wholesale, each reader is told the difference."""
+"""The set of instances, replaced as a whole by its one writer, and the event streams that tell each reader what changed."""
 
 import asyncio
 import time
@@ -20,8 +20,8 @@ from discovery.events import (
 )
 from discovery.instance import Instance
 
-_AT_ONCE: Final = 500
-"""Events that a reader is given without others on the loop having a turn: at most some milliseconds of them."""
+_EVENTS_PER_TURN: Final = 500
+"""Events that `async for` returns before other tasks run: `__anext__` does not suspend while there are events."""
 
 
 class WatchState(StrEnum):
@@ -31,9 +31,9 @@ class WatchState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WatchHealth:
-    """SYNCED: the source is heard. DEGRADED: the set is the last one known; `reason` says why.
+    """SYNCED: the source is up to date. DEGRADED: the source is out of reach, and the set is the last one known.
 
-    `since` is the moment of the change on `time.monotonic()`'s clock: readers decide what stale is.
+    `since`: when the state began, on the clock of `time.monotonic()`. Readers decide how old is too old.
     """
 
     state: WatchState
@@ -42,7 +42,7 @@ class WatchHealth:
 
 
 class Subscription:
-    """One reader's ear: `wake` is set after every change, `dirty` collects the ids that changed since it was read."""
+    """One reader of a `Truth`. `wake` is set after every change; `dirty` has the ids that changed since it was emptied."""
 
     def __init__(self, ids: Iterable[str]) -> None:
         self.wake = asyncio.Event()
@@ -50,7 +50,10 @@ class Subscription:
 
 
 class Truth:
-    """The set as one writer knows it; readers subscribe."""
+    """The instances as the source of truth reports them. One task writes; any number of readers subscribe.
+
+    Readers share this one set. Each keeps only what it was told, so that no queue can overflow.
+    """
 
     def __init__(self) -> None:
         self.instances: Mapping[str, Instance] = FrozenDict()
@@ -67,29 +70,30 @@ class Truth:
         known: Mapping[str, Instance],
         health: WatchHealth | None = None,
     ) -> None:
-        """Another set takes the place of the last one. `health` None: the source was heard just now."""
+        """Replace the whole set. `health` None: SYNCED."""
         changed = changed_ids(self.instances, instances)
         self.instances, self.known, self.synced = instances, known, True
         if health is not None:
             self.health = health
         elif self.health.state is not WatchState.SYNCED:
             self.health = WatchHealth(WatchState.SYNCED, time.monotonic())
-        self._changed(changed)
+        self._notify(changed)
 
     def degrade(self, reason: str) -> None:
-        """The set stays; readers can see that it may be old."""
+        """Keep the set; mark it as possibly out of date."""
+        # the time since when the set may be out of date, also if the reason changes
         since = self.health.since if self.health.state is WatchState.DEGRADED else time.monotonic()
         self.health = WatchHealth(WatchState.DEGRADED, since, reason)
-        self._changed(())
+        self._notify(())
 
     def fail(self, error: BaseException) -> None:
-        """The writer died: every reader gets `error`, now and later."""
+        """Every reader raises `error`, now and later."""
         self.error = error
-        self._changed(())
+        self._notify(())
 
     @contextmanager
-    def subscribed(self) -> Iterator[Subscription]:
-        """A subscription for as long as the block lasts; the set as it stands counts as changed."""
+    def subscribe(self) -> Iterator[Subscription]:
+        """A subscription for the duration of the block; all present ids begin as changed."""
         subscription = Subscription(self.instances)
         self._subscriptions.add(subscription)
         try:
@@ -97,7 +101,7 @@ class Truth:
         finally:
             self._subscriptions.discard(subscription)
 
-    def _changed(self, ids: Iterable[str]) -> None:
+    def _notify(self, ids: Iterable[str]) -> None:
         self.generation += 1
         for subscription in self._subscriptions:
             subscription.dirty.update(ids)
@@ -107,24 +111,24 @@ class Truth:
 class InstanceEventStream:
     """The changes of one component's instances, one event at a time.
 
-    `async with` enters when the first sync is in (an error of the source is raised there); `async for` then replays
-    that set as Added events and goes on with changes. A reader that is slow is told the difference to what it was
-    told last: a flap that it never read vanishes, memory is O(instances).
+    `async with` waits for the first snapshot and raises the source's error if there is one. `async for` then yields an
+    Added for each instance of it, and every later change. A slow reader gets the difference to what it read last, so
+    that an instance that came and went in between is never seen, and memory is O(instances).
     """
 
     def __init__(self, attach: Callable[[], AbstractAsyncContextManager[Truth]]) -> None:
         self._attach = attach
         self._resources = AsyncExitStack()
         self._truth: Truth | None = None
-        self._ear = Subscription(())
+        self._subscription = Subscription(())
         self._closed = False
-        self._told: dict[str, Instance] = {}
+        self._delivered: dict[str, Instance] = {}
         self._pending: Iterator[InstanceEvent] = iter(())
         self._pending_generation = -1
-        self._at_once = 0
+        self._events_this_turn = 0
 
     async def __aenter__(self) -> Self:
-        await self._entered()
+        await self._enter_once()
         return self
 
     async def __aexit__(
@@ -134,54 +138,54 @@ class InstanceEventStream:
 
     @property
     def instances(self) -> Mapping[str, Instance]:
-        """READY instances by id, live and read-only; ahead of the events by what was not read yet."""
-        return MappingProxyType(self._entered_truth().instances)
+        """READY instances by id, live and read-only. Unread events are already included."""
+        return MappingProxyType(self._require_truth().instances)
 
     @property
     def health(self) -> WatchHealth:
-        return self._entered_truth().health
+        return self._require_truth().health
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> InstanceEvent:
-        """The next change; waits for one. Raises what ended the source, StopAsyncIteration after `aclose`."""
+        """Waits for a change. Raises the source's final error; StopAsyncIteration after `aclose`."""
         if self._closed:
             raise StopAsyncIteration
-        truth = await self._entered()
-        if self._at_once == _AT_ONCE:
-            self._at_once = 0
+        truth = await self._enter_once()
+        if self._events_this_turn == _EVENTS_PER_TURN:
+            self._events_this_turn = 0
             await asyncio.sleep(0)
         while not self._closed:
             event = self._next(truth)
             if event is not None:
-                self._at_once += 1
+                self._events_this_turn += 1
                 return event
             if truth.error is not None:
                 raise truth.error
-            self._at_once = 0
-            self._ear.wake.clear()
-            await self._ear.wake.wait()
+            self._events_this_turn = 0
+            self._subscription.wake.clear()
+            await self._subscription.wake.wait()
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """End the iteration, wherever it waits, and give back what the stream holds. May be called by any task."""
+        """End the iteration, also while it waits, and free what the stream holds. Any task may call it."""
         self._closed = True
-        self._ear.wake.set()
+        self._subscription.wake.set()
         await self._resources.aclose()
 
-    async def _entered(self) -> Truth:
+    async def _enter_once(self) -> Truth:
         if self._closed:
             raise RuntimeError("the stream is closed; `watch` again")
         if self._truth is None:
             truth = await self._resources.enter_async_context(self._attach())
-            self._ear = self._resources.enter_context(truth.subscribed())
+            self._subscription = self._resources.enter_context(truth.subscribe())
             self._truth = truth
-            if self._closed:  # by another task, while this one waited for the first sync
+            if self._closed:  # another task closed it while this one waited for the first snapshot
                 await self._resources.aclose()
         return self._truth
 
-    def _entered_truth(self) -> Truth:
+    def _require_truth(self) -> Truth:
         if self._truth is None:
             raise RuntimeError(
                 "the stream is not entered yet: use `async with discovery.watch(...) as stream`"
@@ -189,21 +193,24 @@ class InstanceEventStream:
         return self._truth
 
     def _next(self, truth: Truth) -> InstanceEvent | None:
+        # `diff` is lazy and compares with the present set: after a change it begins again, with all ids still dirty
         if self._pending_generation != truth.generation:
-            self._pending = diff(self._told, truth.instances, truth.known, tuple(self._ear.dirty))
+            self._pending = diff(
+                self._delivered, truth.instances, truth.known, tuple(self._subscription.dirty)
+            )
             self._pending_generation = truth.generation
         event = next(self._pending, None)
         if event is None:
-            self._ear.dirty.clear()
+            self._subscription.dirty.clear()
             return None
-        self._tell(event)
-        if self._told.get(event.instance_id) is truth.instances.get(event.instance_id):
-            self._ear.dirty.discard(event.instance_id)
+        self._record_delivery(event)
+        if self._delivered.get(event.instance_id) is truth.instances.get(event.instance_id):
+            self._subscription.dirty.discard(event.instance_id)
         return event
 
-    def _tell(self, event: InstanceEvent) -> None:
+    def _record_delivery(self, event: InstanceEvent) -> None:
         match event:
             case InstanceRemovedEvent(instance):
-                del self._told[instance.id]
+                del self._delivered[instance.id]
             case InstanceAddedEvent(instance) | InstanceUpdatedEvent(_, instance):
-                self._told[instance.id] = instance
+                self._delivered[instance.id] = instance

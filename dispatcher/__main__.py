@@ -21,13 +21,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """All that the command line takes: the dispatcher's flags, or a command and its own."""
-    looks = {name: flags.look_parser(name) for name in flags.COMMANDS if name != "submit"}
-    return with_commands(flags.serve_parser(), {"submit": flags.submit_parser(), **looks})
+    parsers = {name: flags.inspect_parser(name) for name in flags.COMMANDS if name != "submit"}
+    return with_commands(flags.serve_parser(), {"submit": flags.submit_parser(), **parsers})
 
 
 def _run(given: Sequence[str]) -> int:
     """What runs is imported after its flags are read: --help need not wait for it."""
-    chosen = _chosen(given)
+    command = _select_command(given)
     import asyncio
 
     from dispatcher.broker.queue import QueueError
@@ -35,7 +35,7 @@ def _run(given: Sequence[str]) -> int:
     from runtime.config.problems import ConfigError
 
     try:
-        return asyncio.run(_work(chosen()))
+        return asyncio.run(_run_and_flush(command()))
     except KeyboardInterrupt:
         if given[:1] == ["submit"]:
             print("stopped; what was submitted stays, the same command goes on from here", file=sys.stderr)
@@ -46,37 +46,37 @@ def _run(given: Sequence[str]) -> int:
         return complain(error)
 
 
-def _chosen(given: Sequence[str]) -> Callable[[], Coroutine[Any, Any, int]]:
+def _select_command(given: Sequence[str]) -> Callable[[], Coroutine[Any, Any, int]]:
     """What to run. Exits with 2 on bad flags."""
     if given[:1] == ["submit"]:
         return partial(_submit, flags.parse_submit(given[1:]))
     if given and given[0] in flags.COMMANDS:
-        return partial(_look, given[0], flags.parse_look(given[0], given[1:]))
+        return partial(_inspect, given[0], flags.parse_inspect(given[0], given[1:]))
     if given and not given[0].startswith("-"):
-        flags.complain(f"there is no command {given[0]!r}; there are {', '.join(flags.COMMANDS)}")
+        flags.exit_with_error(f"there is no command {given[0]!r}; there are {', '.join(flags.COMMANDS)}")
     return partial(_serve, flags.parse_serve(given))
 
 
-async def _submit(told: flags.SubmitFlags) -> int:
+async def _submit(options: flags.SubmitFlags) -> int:
     from dispatcher.cli.submission import submit
 
-    return await submit(told)
+    return await submit(options)
 
 
-async def _look(command: str, told: flags.LookFlags) -> int:
+async def _inspect(command: str, options: flags.InspectFlags) -> int:
     from dispatcher.cli import commands
 
-    return await commands.LOOKS[command](told)
+    return await commands.HANDLERS[command](options)
 
 
-async def _serve(told: flags.ServeFlags) -> int:
+async def _serve(options: flags.ServeFlags) -> int:
     from dispatcher.process import serve
 
-    return await serve(told)
+    return await serve(options)
 
 
-async def _work(chosen: Coroutine[Any, Any, int]) -> int:
-    code = await chosen
+async def _run_and_flush(command: Coroutine[Any, Any, int]) -> int:
+    code = await command
     sys.stdout.flush()
     return code
 

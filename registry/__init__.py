@@ -1,4 +1,4 @@
-"""I am here. How a worker announces itself: register, publish metadata, say when it is ready, drain."""
+"""Registers a worker: publishes its metadata and readiness, and drains it on the way down."""
 
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ _EXPORTS = {
     "registry.opening": ("open",),
     "registry.service": ("InstanceHandle", "Registration", "ServiceRegistry", "StatusWord"),
 }
-"""The same as the imports below, which type checkers read."""
+"""The same names as the imports below: type checkers read those, `lazy_imports` reads these."""
 
 if TYPE_CHECKING:
     from discovery.errors import AdsumError, RegistrationError

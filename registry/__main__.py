@@ -1,4 +1,4 @@
-"""`python -m registry`: registers a model server not written in Python, or not ours (vLLM, SGLang, ...), from beside it."""
+"""`python -m registry`: the sidecar that registers a model server which cannot register itself (vLLM, SGLang, ...)."""
 
 import argparse
 import sys
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 left as asked, 1 the worker cannot be registered, 2 the arguments are wrong."""
+    """Returns the exit code: 0 after a drain, 1 if the worker cannot be registered, 2 for wrong arguments."""
     options = build_parser().parse_args(arguments)
-    from registry.sidecar.process import run  # after the flags: --help need not wait for what it imports
+    from registry.sidecar.process import run  # aiohttp takes 0.3 s to import: --help does not wait for it
 
     return run(options)
 
@@ -88,7 +88,7 @@ def _engine(text: str) -> str:
 
 
 def _seconds(text: str) -> float:
-    """A duration; a bare number is in seconds."""
+    """A duration in seconds; text without a unit counts as seconds."""
     try:
         seconds = parse_duration(text if text[-1:].isalpha() else f"{text}s")
     except ValueError:

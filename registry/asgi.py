@@ -1,10 +1,10 @@
-"""The wire contract as an ASGI application: FastAPI and Starlette users mount it."""
+"""Serves the wire contract as an ASGI application, to be mounted in FastAPI or Starlette."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, TypeAlias
 
 from registry.contract import Contract, Header
-from registry.document import DocumentAnswer
+from registry.document import DocumentResponse
 from runtime.tasks import first_of
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -12,17 +12,17 @@ Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
-_NOT_FOUND = DocumentAnswer(404, body=b'{"detail": "Not Found"}')
-_NOT_ALLOWED = DocumentAnswer(
+_NOT_FOUND = DocumentResponse(404, body=b'{"detail": "Not Found"}')
+_NOT_ALLOWED = DocumentResponse(
     405, {"Allow": "GET, HEAD", "Content-Type": "application/json"}, b'{"detail": "Method Not Allowed"}'
 )
 
 
 class ContractApp:
-    """`app.mount("/", ContractApp(contract))`, after the application's own routes; or served by itself.
+    """Mount it last, `app.mount("/", ContractApp(contract))`, or serve it by itself.
 
-    A server that stops waits for answers under way, so for held GETs too, and tells an application of it (`lifespan`)
-    only after that: without `handle.drain_on_sigterm()` the worker stays in the rotation meanwhile.
+    ASGI servers send `lifespan.shutdown` only after all responses are complete, and held GETs are such responses.
+    So `lifespan` is too late to drain: without `handle.drain_on_sigterm()` the worker stays ready while it stops.
     """
 
     def __init__(self, contract: Contract) -> None:
@@ -37,23 +37,27 @@ class ContractApp:
             case "websocket":
                 await send({"type": "websocket.close", "code": 1000})
             case other:
-                raise ValueError(f"{other!r} is no ASGI scope that this application knows")
+                raise ValueError(
+                    f"{other!r} is not a supported ASGI scope; expected http, lifespan or websocket"
+                )
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answer: DocumentAnswer | None
+        response: DocumentResponse | None
         route = self._routes.get(_path(scope))
         if route is None:
-            answer = _NOT_FOUND
+            response = _NOT_FOUND
         elif scope["method"] not in ("GET", "HEAD"):
-            answer = _NOT_ALLOWED
+            response = _NOT_ALLOWED
         else:
-            answer = await _unless_gone(route(_header(scope)), receive)
-        if answer is not None:
-            await _send(answer, scope, send)
+            response = await _respond_unless_disconnected(route(_header(scope)), receive)
+        if response is not None:
+            await _send(response, scope, send)
 
 
 def _path(scope: Scope) -> str:
-    """The path below the mount point: ASGI's `path` has the mount point in it, where the server follows the standard."""
+    """The path below the mount point."""
+    # `path` includes `root_path` (https://asgi.readthedocs.io/en/latest/specs/www.html#wsgi-compatibility);
+    # Starlette before 0.33 removed it
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
     return path.removeprefix(root) if path.startswith(f"{root}/") else path
 
@@ -67,22 +71,24 @@ def _header(scope: Scope) -> Header:
     return header
 
 
-async def _unless_gone(answering: Awaitable[DocumentAnswer], receive: Receive) -> DocumentAnswer | None:
-    """The answer; None when the client went away first, so that its GET is not held any longer."""
-    return await first_of(answering, _disconnected(receive))
+async def _respond_unless_disconnected(
+    response: Awaitable[DocumentResponse], receive: Receive
+) -> DocumentResponse | None:
+    """None if the client disconnects first: a held GET then ends at once and its slot is free."""
+    return await first_of(response, _wait_for_disconnect(receive))
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _send(answer: DocumentAnswer, scope: Scope, send: Send) -> None:
-    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
-    if answer.status != 304:
-        headers.append((b"content-length", str(len(answer.body)).encode()))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    body = b"" if scope["method"] == "HEAD" else answer.body
+async def _send(response: DocumentResponse, scope: Scope, send: Send) -> None:
+    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in response.headers.items()]
+    if response.status != 304:  # it has no body, and a length of 0 would describe the 200 (RFC 9110 §8.6)
+        headers.append((b"content-length", str(len(response.body)).encode()))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    body = b"" if scope["method"] == "HEAD" else response.body
     await send({"type": "http.response.body", "body": body})
 
 

@@ -1,7 +1,7 @@
-"""The same names without `await`: scripts and notebooks run them as they stand.
+"""The registry API without `await`, for scripts, notebooks and workers that are not asyncio programs.
 
-One thread runs the event loop of one registry; the calls may come from any thread, also from inside a running loop
-(which they block, as any blocking call does). What is still registered when the interpreter ends is taken back.
+Each registry has one thread with an event loop. Calls may come from any thread, also from inside a running loop, which
+they block. Instances that are still registered when the interpreter exits are removed.
 """
 
 import ssl
@@ -22,7 +22,7 @@ __all__ = ["InstanceHandle", "ServiceRegistry", "open"]
 
 
 class InstanceHandle:
-    """`registry.InstanceHandle` without await; a context manager. In a process that was forked since, RuntimeError."""
+    """`registry.InstanceHandle` without `await`. A context manager. RuntimeError in a forked child, except from `close`."""
 
     def __init__(self, native: AsyncInstanceHandle, portal: Portal) -> None:
         self._native = native
@@ -36,35 +36,35 @@ class InstanceHandle:
         return self._native.instance_id()
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Raises TypeError or ValueError that name the place; then the old document stays."""
+        """Raises TypeError or ValueError, which name the invalid value; the old document then stays published."""
         self._portal.check_process()
         self._native.set_metadata(metadata)
 
     def set_ready(self, status: InstanceStatus | StatusWord, reason: str | None = None) -> None:
-        """One of "ready", "not_ready", "draining"; ValueError otherwise. `reason`: why not, for people."""
+        """`status` is "ready", "not_ready" or "draining", else ValueError. `reason` is shown to people."""
         self._portal.check_process()
         self._native.set_ready(status, reason)
 
     def busy(self) -> AbstractContextManager[None]:
-        """Work that a drain waits for, in whatever thread."""
+        """`with handle.busy(): ...` around each request; a drain waits for it. May be used in any thread."""
         self._portal.check_process()
         return self._native.busy()
 
     def drain(self, timeout: float) -> None:
-        """Say DRAINING, wait until nothing is busy or `timeout` seconds passed, then close."""
+        """Report DRAINING, wait until no request is busy, at most `timeout` seconds, then close."""
         self._portal.check_process()
         with suppress(PortalClosedError):
             self._portal.call(self._native.drain, timeout)
 
     def drain_on_sigterm(self, timeout: float = 30.0) -> None:
-        """On SIGTERM drain, beside the program's own work, then do what SIGTERM did before: end it, by default.
+        """On SIGTERM, drain in a thread, then run the previous SIGTERM action, which by default ends the process.
 
         A second SIGTERM cuts the drain short. ValueError outside the main thread.
         """
         on_sigterm_in_thread(lambda: self.drain(timeout))
 
     def close(self) -> None:
-        """Idempotent; in a forked process nothing happens: the registration is its parent's."""
+        """Idempotent. Does nothing in a forked child: the registration belongs to the parent."""
         with suppress(PortalClosedError):
             self._portal.call(self._native.close)
 
@@ -78,9 +78,9 @@ class InstanceHandle:
 
 
 class ServiceRegistry:
-    """`registry.ServiceRegistry` without await. A context manager; `close` closes its handles and ends its thread.
+    """`registry.ServiceRegistry` without `await`. A context manager; `close` closes its handles and ends its thread.
 
-    RuntimeError when it is called after `close`, or in a process that was forked after its first call.
+    RuntimeError after `close`, and in a child that was forked after the first call.
     """
 
     def __init__(self, native: AsyncServiceRegistry, portal: Portal) -> None:
@@ -89,7 +89,7 @@ class ServiceRegistry:
         self._handles: dict[tuple[str, str], InstanceHandle] = {}
 
     def register_instance(self, namespace: str, component: str) -> InstanceHandle:
-        """Register this worker, NOT_READY. Raises ValueError for a bad name, `RegistrationError`."""
+        """Register this worker as NOT_READY. Raises ValueError for an invalid name, else `RegistrationError`."""
 
         async def register() -> AsyncInstanceHandle:
             return await self._native.register_instance(namespace, component)
@@ -122,7 +122,7 @@ def open(  # noqa: PLR0913  # as registry.open
     ssl_context: ssl.SSLContext | None = None,
     token: str | None = None,
 ) -> ServiceRegistry:
-    """As `registry.open`; the contract is served by the registry's own thread."""
+    """Takes the arguments of `registry.open`, except `contract`; the registry's own thread serves the wire contract."""
     native = opening.open(
         url,
         address=address,

@@ -1,4 +1,4 @@
-"""The worker's wire contract: who may ask, how many GETs are held. `server` and `asgi` only translate."""
+"""Answers `/metadata`, `/health` and `/live`: checks the token, holds GETs. `server` and `asgi` put it on HTTP."""
 
 import asyncio
 import hmac
@@ -10,15 +10,16 @@ import anyio
 
 from discovery.errors import RegistrationError
 from discovery.instance import HEALTH_PATH, LIVE_PATH, METADATA_PATH, InstanceStatus
-from registry.document import LONGEST_WAIT, DocumentAnswer, Hold, PublishedDocument, Question, Revision
+from registry.document import MAX_WAIT, DocumentResponse, Hold, MetadataRequest, PublishedDocument, Revision
 
 Header: TypeAlias = Callable[[str], str | None]
-"""A request's header field by name, several lines joined by commas; None without it."""
+"""Returns a header field of the request by name, several lines joined by commas; None if it is absent."""
 
 MAX_HELD: Final = 2048
+"""Held GETs in one process: one for each process that watches this worker. Further watchers poll."""
 
-_NOT_REGISTERED: Final = DocumentAnswer(503, body=b'{"error": "this worker is not registered yet"}')
-_WANTS_TOKEN: Final = DocumentAnswer(
+_NOT_REGISTERED: Final = DocumentResponse(503, body=b'{"error": "this worker is not registered yet"}')
+_UNAUTHORIZED: Final = DocumentResponse(
     401,
     {"Content-Type": "application/json", "WWW-Authenticate": 'Bearer realm="adsum"'},
     b'{"error": "this needs the bearer token that the worker was given"}',
@@ -26,15 +27,15 @@ _WANTS_TOKEN: Final = DocumentAnswer(
 
 
 class Contract:
-    """What a worker answers to `/metadata`, `/health` and `/live`.
+    """The handlers of `/metadata`, `/health` and `/live` for one instance at a time; 503 until one is registered.
 
-    Mount it in the worker's own application (`server.add_routes`, `asgi.ContractApp`) and hand it to `registry.open`;
-    until an instance is registered with it, it answers 503. With a `token`, `/metadata` needs it as a bearer token;
-    the probes stay open. At most `max_held` GETs are held, each for `max_wait` seconds; others are answered at once.
+    Mount it in the worker's own application (`server.add_routes`, `asgi.ContractApp`) and pass it to `registry.open`.
+    With a `token`, `/metadata` requires it as a bearer token; kubelet's probes have none, so `/health` and `/live` do
+    not. At most `max_held` GETs are held, each for at most `max_wait` seconds; further ones are answered at once.
     """
 
     def __init__(
-        self, *, token: str | None = None, max_held: int = MAX_HELD, max_wait: float = LONGEST_WAIT
+        self, *, token: str | None = None, max_held: int = MAX_HELD, max_wait: float = MAX_WAIT
     ) -> None:
         self._authorization = None if token is None else f"Bearer {token}".encode()
         self._max_held = max_held
@@ -44,56 +45,58 @@ class Contract:
         self._bound = False
 
     @property
-    def routes(self) -> Mapping[str, Callable[[Header], Awaitable[DocumentAnswer]]]:
-        """What answers a GET or HEAD of each path."""
+    def routes(self) -> Mapping[str, Callable[[Header], Awaitable[DocumentResponse]]]:
+        """The handler of GET and HEAD for each path."""
         return MappingProxyType(
             {METADATA_PATH: self.metadata, HEALTH_PATH: self.health, LIVE_PATH: self.live}
         )
 
     @property
     def held(self) -> int:
-        """How many GETs are held now."""
+        """The number of GETs that are held now."""
         return self._held
 
     def bind(self, document: PublishedDocument) -> None:
-        """Answer for this instance. RegistrationError while another one is registered with this contract."""
+        """Serve this instance's document. RegistrationError while another instance uses this contract."""
         if self._bound and self._document is not None:
             raise RegistrationError(
-                f"this contract already answers for instance {self._document.current.instance_id!r}: "
-                "mount another one, or leave it out to have each instance served on its own port"
+                f"this contract already serves instance {self._document.current.instance_id!r}: "
+                "mount another one, or pass none so that each instance gets a port of its own"
             )
         self._document, self._bound = document, True
 
     def unbind(self) -> None:
-        """The instance left: answer as one that drains, until another one is bound."""
+        """Serve the document of the instance that left as DRAINING, until another instance is bound."""
         if self._document is not None:
             self._document.set_status(InstanceStatus.DRAINING)
         self._bound = False
 
-    async def metadata(self, header: Header) -> DocumentAnswer:
-        if not self._may_ask(header):
-            return _WANTS_TOKEN
+    async def metadata(self, header: Header) -> DocumentResponse:
+        if not self._is_authorized(header):
+            return _UNAUTHORIZED
         if self._document is None:
             return _NOT_REGISTERED
-        question = Question.of(header("If-None-Match"), header("Prefer"), longest=self._max_wait)
+        request = MetadataRequest.from_headers(
+            header("If-None-Match"), header("Prefer"), max_wait=self._max_wait
+        )
         asked = self._document.current
-        answer = asked.respond(question, may_hold=self._held < self._max_held)
-        if isinstance(answer, DocumentAnswer):
-            return answer
-        await self._hold(self._document, asked, answer)
+        response = asked.respond(request, can_hold=self._held < self._max_held)
+        if isinstance(response, DocumentResponse):
+            return response
+        await self._hold(self._document, asked, response)
         now = self._document.current
-        return now.unchanged(question) if now is asked else now.changed(question)
+        return now.unchanged(request) if now is asked else now.changed(request)
 
-    async def health(self, header: Header) -> DocumentAnswer:
+    async def health(self, header: Header) -> DocumentResponse:
         return _NOT_REGISTERED if self._document is None else self._document.current.health()
 
-    async def live(self, header: Header) -> DocumentAnswer:
-        return DocumentAnswer(200, body=b'{"status": "live"}')
+    async def live(self, header: Header) -> DocumentResponse:
+        return DocumentResponse(200, body=b'{"status": "live"}')
 
     async def _hold(self, document: PublishedDocument, asked: Revision, hold: Hold) -> None:
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
-        stop = document.listen(lambda: loop.call_soon_threadsafe(changed.set))
+        unsubscribe = document.subscribe(lambda: loop.call_soon_threadsafe(changed.set))
         self._held += 1
         try:
             with anyio.move_on_after(hold.seconds):
@@ -101,10 +104,10 @@ class Contract:
                     await changed.wait()
         finally:
             self._held -= 1
-            stop()
+            unsubscribe()
 
-    def _may_ask(self, header: Header) -> bool:
+    def _is_authorized(self, header: Header) -> bool:
         if self._authorization is None:
             return True
         given = (header("Authorization") or "").encode("utf-8", "surrogateescape")
-        return hmac.compare_digest(given, self._authorization)
+        return hmac.compare_digest(given, self._authorization)  # `==` would leak the token by its timing

@@ -1,4 +1,4 @@
-"""The worker's document and what a GET of it is answered: revisions, conditions, waiting. Decides, does no I/O."""
+"""The metadata document and the response to a conditional or held GET of it: ETag, 304, `Prefer: wait`. No I/O."""
 
 import json
 import math
@@ -22,15 +22,16 @@ from discovery.instance import (
 _ENTITY_TAG: Final = re.compile(r'"[\x21\x23-\x7e\x80-\xff]*"')
 _LIST_ELEMENT: Final = re.compile(r'(?:[^,"]|"[^"]*")+')
 _SECONDS: Final = re.compile(r"\d{1,9}(\.\d{1,9})?", re.ASCII)
-_DEEPEST: Final = 100
+_MAX_DEPTH: Final = 100
 
-LONGEST_WAIT: Final = 60.0
-"""Seconds that a GET is held at most, whatever it asks for: proxies on the way give up after about as long."""
+MAX_WAIT: Final = 60.0
+"""Upper bound of `Prefer: wait`, in seconds: nginx (`proxy_read_timeout`) and AWS load balancers end a silent request
+after 60 s by default."""
 _JSON: Final[Mapping[str, str]] = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
-class DocumentAnswer:
+class DocumentResponse:
     status: int
     headers: Mapping[str, str] = field(default_factory=lambda: _JSON)
     body: bytes = b""
@@ -38,32 +39,32 @@ class DocumentAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Not answered yet: wait for the document's next change, at most `seconds`, then take what `respond` says."""
+    """No response yet: the caller waits for the next change of the document, at most `seconds`."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What a GET of the metadata asks: the entity tags it knows (None: it names none), the seconds it would wait."""
+class MetadataRequest:
+    """A conditional GET: the entity tags of If-None-Match (None without the field), and `Prefer: wait` in seconds."""
 
-    known: frozenset[str] | None = None
+    etags: frozenset[str] | None = None
     wait: float = 0.0
 
     @classmethod
-    def of(
-        cls, if_none_match: str | None, prefer: str | None, *, longest: float = LONGEST_WAIT
-    ) -> "Question":
-        """From the two header fields, several lines of one joined by commas; no wait is longer than `longest`."""
-        return cls(parse_if_none_match(if_none_match), min(parse_wait(prefer), longest))
+    def from_headers(
+        cls, if_none_match: str | None, prefer: str | None, *, max_wait: float = MAX_WAIT
+    ) -> "MetadataRequest":
+        """Several lines of one field are joined by commas. `max_wait` bounds the wait."""
+        return cls(parse_if_none_match(if_none_match), min(parse_wait(prefer), max_wait))
 
-    def knows(self, etag: str) -> bool:
-        return self.known is not None and (etag in self.known or "*" in self.known)
+    def matches(self, etag: str) -> bool:
+        return self.etags is not None and (etag in self.etags or "*" in self.etags)
 
 
 @dataclass(frozen=True)
 class Revision:
-    """The document at one moment: identity, count, status, bytes; `reason` is why the status is not READY."""
+    """One version of the document. `reason` says why the status is not READY."""
 
     instance_id: str
     incarnation: str
@@ -87,37 +88,37 @@ class Revision:
             "Cache-Control": "no-cache",
         }
 
-    def respond(self, question: Question, *, may_hold: bool) -> DocumentAnswer | Hold:
-        """RFC 9110 §13.1.2 and RFC 7240 §4.3: 200, 304, or held while nothing changes.
+    def respond(self, request: MetadataRequest, *, can_hold: bool) -> DocumentResponse | Hold:
+        """200 or 304 (RFC 9110 §13.1.2), or `Hold` if the client prefers to wait (RFC 7240 §4.3) and knows this version.
 
-        A wait that is granted is confirmed (`Preference-Applied`), also where the answer is ready at once.
-        A worker that drains grants none: whoever asks it would only delay its end.
+        `Preference-Applied` confirms a granted wait also on a response that comes at once: readers learn from it
+        whether this worker holds GETs. A draining worker holds none, because a held GET delays its shutdown.
         """
-        granted = may_hold and question.wait > 0 and question.known is not None
+        granted = can_hold and request.wait > 0 and request.etags is not None
         granted = granted and self.status is not InstanceStatus.DRAINING
-        if not question.knows(self.etag):
-            return self.changed(question if granted else None)
-        return Hold(question.wait) if granted else self.unchanged(None)
+        if not request.matches(self.etag):
+            return self.changed(request if granted else None)
+        return Hold(request.wait) if granted else self.unchanged(None)
 
-    def changed(self, granted: Question | None) -> DocumentAnswer:
-        return DocumentAnswer(200, {**self.headers, **_JSON, **_applied(granted)}, self.body)
+    def changed(self, granted: MetadataRequest | None) -> DocumentResponse:
+        return DocumentResponse(200, {**self.headers, **_JSON, **_preference_applied(granted)}, self.body)
 
-    def unchanged(self, granted: Question | None) -> DocumentAnswer:
-        return DocumentAnswer(304, {**self.headers, **_applied(granted)})
+    def unchanged(self, granted: MetadataRequest | None) -> DocumentResponse:
+        return DocumentResponse(304, {**self.headers, **_preference_applied(granted)})
 
-    def health(self) -> DocumentAnswer:
+    def health(self) -> DocumentResponse:
         """200 when READY, else 503: what a readiness probe asks."""
         body = {"status": self.status.value, "instance_id": self.instance_id}
         if self.reason is not None:
             body["reason"] = self.reason
-        return DocumentAnswer(
+        return DocumentResponse(
             200 if self.status is InstanceStatus.READY else 503, body=json.dumps(body).encode()
         )
 
 
 @dataclass(eq=False)
 class PublishedDocument:
-    """The document of one life of one instance. May be changed from any thread; listeners run in that thread."""
+    """The document of one incarnation. Any thread may change it; listeners run in the thread that changed it."""
 
     current: Revision
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -126,12 +127,12 @@ class PublishedDocument:
 
     @classmethod
     def of(cls, instance_id: str, incarnation: str) -> "PublishedDocument":
-        """An empty one, not ready, with an epoch of its own: a restarted process is told from its predecessor."""
+        """An empty document, NOT_READY, with a new epoch: a Pod keeps its UID when its container restarts in place."""
         return cls(Revision(instance_id, incarnation, secrets.token_hex(4)))
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Swap the metadata whole. Raises TypeError or ValueError as `encode_metadata` does; the old one stays."""
-        body = encode_metadata(_labelled(metadata, self.labels))
+        """Replace the metadata as a whole. Raises what `encode_metadata` raises; the old metadata then stays."""
+        body = encode_metadata(_with_labels(metadata, self.labels))
         self._change(lambda current: replace(current, body=body))
 
     def set_status(self, status: InstanceStatus, reason: str | None = None) -> None:
@@ -140,22 +141,23 @@ class PublishedDocument:
     def identify(
         self, instance_id: str, incarnation: str, labels: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """What the source of truth calls the instance, which may differ from what was proposed to it. `labels` stand
-        under `labels` in every document from now on, below what the worker says there: EndpointSlices carry none.
+        """Set the id and incarnation that the source of truth chose, and clear the metadata.
+
+        `labels` become the defaults of the field `labels` in each later document: EndpointSlices carry no Pod labels.
         """
         self.labels = labels
-        body = encode_metadata(_labelled({}, labels))
+        body = encode_metadata(_with_labels({}, labels))
         self._change(
             lambda current: replace(current, instance_id=instance_id, incarnation=incarnation, body=body)
         )
 
-    def listen(self, listener: Callable[[], object]) -> Callable[[], None]:
-        """Call `listener` after each change; returns the way to stop that."""
+    def subscribe(self, listener: Callable[[], object]) -> Callable[[], None]:
+        """Call `listener` after each change; the returned function unsubscribes it."""
         with self._lock:
             self._listeners.add(listener)
-        return lambda: self._forget(listener)
+        return lambda: self._unsubscribe(listener)
 
-    def _forget(self, listener: Callable[[], object]) -> None:
+    def _unsubscribe(self, listener: Callable[[], object]) -> None:
         with self._lock:
             self._listeners.discard(listener)
 
@@ -173,12 +175,12 @@ class PublishedDocument:
 def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
     """The metadata as JSON.
 
-    TypeError: not a mapping with string keys, or a value that JSON has no word for. ValueError: NaN or infinity, a
-    string that is no Unicode text, nested too deeply, or longer than `METADATA_LIMIT` bytes. Both name the place.
+    Raises TypeError for anything but a mapping with string keys, and for a value that JSON cannot represent; ValueError
+    for NaN, infinity, a lone surrogate, too deep nesting, or more than `METADATA_LIMIT` bytes. Both name the value.
     """
     if not isinstance(metadata, Mapping):
         raise TypeError(f"metadata must be a mapping, that is a JSON object, not {type(metadata).__name__}")
-    plain = _plain(metadata, "metadata", 0)
+    plain = _to_json(metadata, "metadata", 0)
     body = json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     if len(body) > METADATA_LIMIT:
         largest = max(plain, key=lambda key: len(json.dumps(plain[key])))
@@ -189,8 +191,8 @@ def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
     return body
 
 
-def _labelled(metadata: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[str, Any]:
-    """Both; a document that is none, or whose `labels` are none, is left to `encode_metadata` and to readers."""
+def _with_labels(metadata: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping[str, Any]:
+    """The metadata with `labels` as defaults. Invalid metadata is returned as it is: `encode_metadata` rejects it."""
     if not labels or not isinstance(metadata, Mapping):
         return metadata
     own = metadata.get("labels", {})
@@ -198,15 +200,17 @@ def _labelled(metadata: Mapping[str, Any], labels: Mapping[str, str]) -> Mapping
 
 
 def parse_if_none_match(value: str | None) -> frozenset[str] | None:
-    """The entity tags named, each in its quotes and without `W/`, since the comparison is weak (RFC 9110 §13.1.2);
-    a bare `*` stands for any. None if there is no such field."""
+    """The entity tags, in quotes and without `W/`: If-None-Match compares weakly (RFC 9110 §13.1.2). "*" matches any.
+
+    None without the field.
+    """
     if value is None:
         return None
     return frozenset("*") if value.strip() == "*" else frozenset(_ENTITY_TAG.findall(value))
 
 
 def parse_wait(prefer: str | None) -> float:
-    """The seconds of `Prefer: wait=N`, 0 without it. The first one counts (RFC 7240 §2); fractions are accepted."""
+    """The seconds of `Prefer: wait=N`, 0 without it. The first of several counts (RFC 7240 §2). Fractions are accepted."""
     for element in _LIST_ELEMENT.findall(prefer or ""):
         name, _, value = element.partition(";")[0].partition("=")
         if name.strip().lower() == "wait":
@@ -215,40 +219,42 @@ def parse_wait(prefer: str | None) -> float:
     return 0.0
 
 
-def _applied(granted: Question | None) -> Mapping[str, str]:
+def _preference_applied(granted: MetadataRequest | None) -> Mapping[str, str]:
     return {} if granted is None else {"Preference-Applied": f"wait={granted.wait:g}"}
 
 
-def _plain(value: Any, place: str, depth: int) -> Any:
-    """The value made of nothing but what JSON has, so that no later change of the original can reach it."""
-    if depth > _DEEPEST:
-        raise ValueError(f"{place[:200]}... is nested deeper than {_DEEPEST} levels, or contains itself")
+def _to_json(value: Any, path: str, depth: int) -> Any:
+    """A deep copy of JSON types only: later changes of the caller's objects do not reach the published document."""
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"{path[:200]}... is nested deeper than {_MAX_DEPTH} levels, or contains itself")
     if isinstance(value, Mapping):
-        return {_key(key, place): _plain(item, f"{place}[{key!r}]", depth + 1) for key, item in value.items()}
+        return {
+            _json_key(key, path): _to_json(item, f"{path}[{key!r}]", depth + 1) for key, item in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [_plain(item, f"{place}[{index}]", depth + 1) for index, item in enumerate(value)]
+        return [_to_json(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
     if isinstance(value, str):
-        return _text(value, place)
+        return _json_text(value, path)
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{place} is {value}, which JSON has no word for; leave it out or use null")
+        raise ValueError(f"{path} is {value}, which JSON cannot represent; leave it out or use null")
     if value is None or isinstance(value, bool | int | float):
         return value
     raise TypeError(
-        f"{place} is of type {type(value).__name__}, which JSON has no word for; "
+        f"{path} is of type {type(value).__name__}, which JSON cannot represent; "
         "use str, int, float, bool, None, list or dict"
     )
 
 
-def _key(key: object, place: str) -> str:
+def _json_key(key: object, path: str) -> str:
     if not isinstance(key, str):
-        raise TypeError(f"{place} has the key {key!r} of type {type(key).__name__}; keys must be strings")
-    return _text(key, f"{place}[{key!r}]")
+        raise TypeError(f"{path} has the key {key!r} of type {type(key).__name__}; keys must be strings")
+    return _json_text(key, f"{path}[{key!r}]")
 
 
-def _text(text: str, place: str) -> str:
+def _json_text(text: str, path: str) -> str:
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"{place} is not Unicode text: it holds a lone surrogate") from error
+            raise ValueError(f"{path} is not Unicode text: it holds a lone surrogate") from error
     return text

@@ -1,7 +1,7 @@
-"""What an installed package imports to let workers register in a store of its own: docs/extending.md walks through one.
+"""What an installed package imports to add a registry: a store of its own that workers register in (docs/extending.md).
 
-It declares entry points in the group `adsum.registries`. The name of each is a URL scheme, in lower-case letters, the
-object it refers to is an `OpenMembership`. Readers find these workers by a source of the same scheme (`discovery.extension`).
+The package declares entry points in the group `adsum.registries`. Each is named by a URL scheme in lower-case letters
+and refers to an `OpenMembership`. A source of the same scheme (`discovery.extension`) finds these workers.
 """
 
 from collections.abc import Callable
@@ -18,17 +18,17 @@ REGISTRIES: Final = PluginGroup("adsum.registries", "URL scheme", ("file", "kube
 
 
 class OpenMembership(Protocol):
-    """From a URL to how one instance is made visible there."""
+    """Turns a registry URL into a factory of memberships."""
 
     def __call__(self, url: str, /) -> Callable[[], Membership]:
-        """What it returns is called once for each instance that registers, and connects to nothing before `Membership.join`.
+        """The returned factory is called once for each instance that registers. Connect in `Membership.join`, not before.
 
-        Raises ValueError for a URL that is not sound.
+        Raises ValueError for an invalid URL.
         """
 
 
 def open_installed(url: str, scheme: str) -> Callable[[], Membership] | None:
-    """Of an installed package; None where no package declares that scheme. Raises ValueError."""
+    """The factory that an installed package makes of the URL; None if no package declares the scheme. Raises ValueError."""
     opened: Callable[[], Membership] | None = REGISTRIES.open(
         scheme, url, expected="registry.extension.OpenMembership", members=()
     )

@@ -1,4 +1,4 @@
-"""The one InstanceHandle, over any Membership, so that backends cannot drift apart."""
+"""Implements `InstanceHandle` over any `Membership`: metadata, readiness, drain, leave."""
 
 import asyncio
 import logging
@@ -20,41 +20,44 @@ from runtime.signals import on_sigterm
 
 log = logging.getLogger(__name__)
 
-_SETTLE: Final = 0.1
-"""Seconds without a request after which a drain believes that no more come: routers pick until they have heard."""
+_IDLE_SECONDS: Final = 0.1
+"""Seconds without a request after which a drain ends: routers send requests until they have heard of DRAINING."""
 
 
 class Membership(Protocol):
-    """How one backend makes one instance visible to discovery."""
+    """Makes one instance visible in one source of truth; each backend implements it."""
 
     async def join(self, instance: Instance) -> Instance:
-        """Claim the id and be visible with the instance's status. May choose id and incarnation: the answer counts.
+        """Claim the id and publish the instance. Returns it with the id and incarnation that the source of truth uses.
 
         Raises `RegistrationError`: the id is taken, the root cannot be written, ...
         """
         ...
 
     def update(self, instance: Instance) -> None:
-        """Another status; quick, called in the loop's thread. Raises `RegistrationError`; the old one stays."""
+        """Publish another status. Called in the loop's thread, so it must not block.
+
+        Raises `RegistrationError`; the old status then stays published.
+        """
         ...
 
     async def leave(self) -> None:
-        """Gone for every watcher. Idempotent; also called after a failed join."""
+        """Remove the instance for every watcher. Idempotent; also called after a failed `join`."""
         ...
 
 
 class Serving(Protocol):
-    """Where the wire contract is served: a port of our own, or the worker's application."""
+    """Serves the wire contract: on a port of its own, or in the worker's application."""
 
     async def start(self) -> int:
-        """The port to announce."""
+        """Returns the port to publish."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 class RegisteredInstance:
-    """An `InstanceHandle`. Belongs to the event loop it was opened in."""
+    """The `InstanceHandle` of every backend. Bound to the event loop in which it was opened."""
 
     def __init__(
         self,
@@ -74,15 +77,18 @@ class RegisteredInstance:
         self._leaving: asyncio.Task[None] | None = None
         self._draining = False
         self._lock = threading.Lock()
-        self._requests = 0
-        self._arrivals = 0
+        self._active_requests = 0
+        self._requests_started = 0
         self._idle = asyncio.Event()
 
     @classmethod
     async def join(
         cls, proposal: Instance, membership: Membership, contract: Contract, serving: Serving
     ) -> "RegisteredInstance":
-        """Serve the contract, then be visible. Raises `RegistrationError`; then nothing is left behind."""
+        """Serve the contract, then join: readers GET `/metadata` as soon as they see the instance.
+
+        Raises `RegistrationError`, after everything that was opened is closed again.
+        """
         document = PublishedDocument.of(proposal.id, proposal.incarnation)
         contract.bind(document)
         try:
@@ -111,28 +117,28 @@ class RegisteredInstance:
         self._document.set_metadata(metadata)
 
     def set_ready(self, status: InstanceStatus | StatusWord, reason: str | None = None) -> None:
-        wanted = InstanceStatus(status)
+        requested = InstanceStatus(status)
         self._check_open()
-        self._in_loop(lambda: self._tell(wanted, reason))
+        self._run_in_loop(lambda: self._publish_status(requested, reason))
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        self._count(+1)
+        self._count_requests(+1)
         try:
             yield
         finally:
-            self._count(-1)
+            self._count_requests(-1)
 
     async def drain(self, timeout: float) -> None:
         if not self.closed:
             self._begin_drain()
             with anyio.move_on_after(timeout):
-                await self._quiet()
-            if self._requests:
+                await self._wait_until_idle()
+            if self._active_requests:
                 log.warning(
                     "%s: %d requests are not done %g s after draining began",
                     self.instance_id(),
-                    self._requests,
+                    self._active_requests,
                     timeout,
                 )
         await self.leave()
@@ -145,13 +151,13 @@ class RegisteredInstance:
         if self._users <= 0:
             await self.leave()
 
-    def share(self) -> "RegisteredInstance":
-        """One more user who will close."""
+    def add_user(self) -> "RegisteredInstance":
+        """Count another user, who must `close`; the last one to close leaves."""
         self._users += 1
         return self
 
     async def leave(self) -> None:
-        """Leave, whoever still uses it; returns when that is done, also if it was begun elsewhere."""
+        """Leave, however many users there are. Concurrent calls wait for the same departure."""
         if self._leaving is None:
             self._leaving = asyncio.create_task(
                 _leave(self._membership, self._contract, self._serving), name=f"leave {self.instance_id()}"
@@ -159,53 +165,55 @@ class RegisteredInstance:
         with anyio.CancelScope(shield=True):
             await asyncio.shield(self._leaving)
 
-    def _tell(self, status: InstanceStatus, reason: str | None = None) -> None:
-        """On the way up the worker says so first, on the way down the source: no reader sees a ready worker deny it."""
+    def _publish_status(self, status: InstanceStatus, reason: str | None = None) -> None:
+        """Publish in the document and in the source of truth, so that no reader sees a ready instance whose own
+        document denies it: READY goes to the document first, every other status to the source first.
+        """
         self._check_open()
         if self._draining:
             return
         before = self._document.current
-        told = replace(self._instance, status=status)
+        updated = replace(self._instance, status=status)
         if before.status is status is self._instance.status:
             self._document.set_status(status, reason)
             return
         if status is InstanceStatus.READY:
             self._document.set_status(status, reason)
         try:
-            self._membership.update(told)
+            self._membership.update(updated)
         except RegistrationError:
             if status is InstanceStatus.READY:
                 status, reason = before.status, before.reason
             self._document.set_status(status, reason)
             raise
         self._document.set_status(status, reason)
-        self._instance = told
+        self._instance = updated
 
     def _begin_drain(self) -> None:
         try:
-            self._tell(InstanceStatus.DRAINING)
+            self._publish_status(InstanceStatus.DRAINING)
         except RegistrationError as error:  # leaving matters more than saying so beforehand
             log.warning("%s drains, but %s", self.instance_id(), error)
         self._draining = True
-        self._see_requests()
+        self._update_idle()
 
-    async def _quiet(self) -> None:
-        seen = None
-        while seen != self._arrivals or self._requests:
-            seen = self._arrivals
+    async def _wait_until_idle(self) -> None:
+        starts_before = None
+        while starts_before != self._requests_started or self._active_requests:
+            starts_before = self._requests_started
             await self._idle.wait()
-            await anyio.sleep(_SETTLE)
+            await anyio.sleep(_IDLE_SECONDS)
 
-    def _count(self, change: int) -> None:
+    def _count_requests(self, change: int) -> None:
         with self._lock:
-            self._requests += change
-            self._arrivals += change > 0
+            self._active_requests += change
+            self._requests_started += change > 0
         if self._draining:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                self._loop.call_soon_threadsafe(self._see_requests)
+            with suppress(RuntimeError):  # the loop is closed, so no drain waits
+                self._loop.call_soon_threadsafe(self._update_idle)
 
-    def _see_requests(self) -> None:
-        if self._requests:
+    def _update_idle(self) -> None:
+        if self._active_requests:
             self._idle.clear()
         else:
             self._idle.set()
@@ -216,7 +224,7 @@ class RegisteredInstance:
                 f"the registration of {self._instance.id!r} is closed; register_instance gives a new one"
             )
 
-    def _in_loop(self, call: Callable[[], None]) -> None:
+    def _run_in_loop(self, call: Callable[[], None]) -> None:
         if _running_loop() is self._loop:
             call()
             return

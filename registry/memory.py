@@ -1,4 +1,4 @@
-"""Membership in a `MemoryStore`: registry and discovery in one process."""
+"""Registers instances in a `MemoryStore`, for workers and readers in one process."""
 
 from discovery.errors import RegistrationError
 from discovery.instance import Instance
@@ -6,7 +6,7 @@ from discovery.memory import MemoryStore
 
 
 class MemoryMembership:
-    """One instance in `store`."""
+    """The membership of one instance in `store`."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store

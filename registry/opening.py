@@ -1,11 +1,11 @@
-"""From a URL to a ServiceRegistry."""
+"""Opens a registry from a URL."""
 
 import ssl
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 from urllib.parse import urlsplit
 
-from discovery.extension import listed
+from discovery.extension import installed_schemes
 from discovery.opening import default_url, file_path
 from registry.contract import Contract
 from registry.extension import REGISTRIES, open_installed
@@ -26,15 +26,15 @@ def open(  # noqa: PLR0913  # what a worker may say, each optional and by name; 
     token: str | None = None,
     contract: Contract | None = None,
 ) -> MembershipRegistry:
-    """The registry that `url` names: `file:///path`, `kubernetes://`, `memory://name`; default as `discovery.open`.
+    """The registry that `url` names: `file:///path`, `kubernetes://`, `memory://name`, or a scheme of an installed package.
 
-    `address`: host name or IP address by which others reach this machine; without it the contract is served to this
-    machine only, on 127.0.0.1. `port`: where it is served, any free one without it. `instance_id`: made up without
-    it. On Kubernetes the three are the pod's IP, 8080 and the pod's name. `ssl_context`, `token`: serve over TLS, ask
-    readers of the metadata for a bearer token. `contract`: one that the worker mounted in its own application, which
-    listens on `port`.
+    Without `url`: $ADSUM_DISCOVERY, else `kubernetes://` in a Pod, else `file://`. `address`: the host name or IP address
+    at which others reach this machine; None serves the contract on 127.0.0.1 only. `port`: where it is served, None on
+    any free one. `instance_id`: None generates one. On Kubernetes these default to the Pod's IP, 8080 and the Pod's
+    name. `ssl_context` serves over TLS, `token` is the bearer token that readers of the metadata need. `contract`: one
+    that the worker mounted in its own application, which listens on `port`.
 
-    Raises ValueError or TypeError. Nothing is opened before an instance is registered.
+    Raises ValueError or TypeError. Opens no socket or file before an instance is registered.
     """
     announcement = Announcement(
         address, port or 0, instance_id, dict(labels or {}), ssl_context, token, contract
@@ -43,7 +43,7 @@ def open(  # noqa: PLR0913  # what a worker may say, each optional and by name; 
 
 
 def _registry(url: str, announcement: Announcement) -> MembershipRegistry:
-    """The registry of one backend; each is imported when it is asked for."""
+    """Imports only the backend that the URL names: kubernetes-asyncio alone takes over a second."""
     scheme, _, rest = url.partition("://")
     if rest and scheme.lower() not in REGISTRIES.built_in:
         opened = open_installed(url, scheme.lower())
@@ -56,7 +56,7 @@ def _registry(url: str, announcement: Announcement) -> MembershipRegistry:
 
 
 def _membership(url: str) -> Callable[[], Membership]:
-    """How to make one instance's membership; each backend is imported when it is asked for."""
+    """A factory of memberships of a built-in scheme, called once for each instance."""
     parts = urlsplit(url)
     match parts.scheme:
         case "file":
@@ -65,17 +65,19 @@ def _membership(url: str) -> Callable[[], Membership]:
             root = file_path(parts, url)
             return lambda: FilesystemMembership(root)
         case "memory":
-            from discovery.memory import named
+            from discovery.memory import named_store
             from registry.memory import MemoryMembership
 
-            store = named(parts.netloc + parts.path)
+            store = named_store(parts.netloc + parts.path)
             return lambda: MemoryMembership(store)
         case "static":
             raise ValueError(
-                f"{url!r} lists fixed addresses: nobody registers there; register in {_EXPECTED}"
+                f"{url!r} lists fixed addresses, so workers cannot register there; expected one of {_EXPECTED}"
             )
     return _unknown(url)
 
 
 def _unknown(url: str) -> NoReturn:
-    raise ValueError(f"{url!r} is not a registry URL; expected one of {_EXPECTED}{listed(REGISTRIES)}")
+    raise ValueError(
+        f"{url!r} is not a registry URL; expected one of {_EXPECTED}{installed_schemes(REGISTRIES)}"
+    )

@@ -1,4 +1,4 @@
-"""The one ServiceRegistry, over any Membership: what an instance announces, and who shares a handle."""
+"""Implements `ServiceRegistry` over any `Membership`: validates the settings, shares one handle for each key."""
 
 import asyncio
 import secrets
@@ -19,10 +19,9 @@ from runtime.addresses import is_loopback
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What a registry's instances announce, checked: ValueError or TypeError name the rule.
+    """What the instances of one registry announce, as `registry.open` takes it; validated, ValueError or TypeError.
 
-    `address`: how others reach this machine; None: only from this machine. `port`: where the contract is served,
-    0 any free one. `contract`: the worker's application serves it, on `port`; None: it is served by us.
+    `address` None: reachable from this machine only. `port` 0: any free one. `contract` None: served on a port of ours.
     """
 
     address: str | None = None
@@ -40,12 +39,12 @@ class Announcement:
         if self.instance_id is not None:
             check_instance_id(self.instance_id)
         if not 0 <= self.port <= 65535:
-            raise ValueError(f"port {self.port} is not one: 1 to 65535, or 0 for any free one")
+            raise ValueError(f"{self.port} is not a port; expected 1 to 65535, or 0 for any free one")
         if self.contract is not None:
             _check_mounted(self)
 
-    def propose(self, key: ComponentKey) -> Instance:
-        """An instance that nobody knows yet, with an id and an incarnation of its own."""
+    def new_instance(self, key: ComponentKey) -> Instance:
+        """An unpublished instance with a new incarnation; the membership may replace both id and incarnation."""
         return Instance(
             id=self.instance_id or f"{key.component}-{secrets.token_hex(4)}",
             namespace=key.namespace,
@@ -57,19 +56,19 @@ class Announcement:
             labels=MappingProxyType(dict(self.labels)),
         )
 
-    def serve(self, contract: Contract) -> Serving:
-        return _Mounted(self.port) if self.contract is not None else _OwnPort(self, contract)
+    def contract_server(self, contract: Contract) -> Serving:
+        return _MountedContract(self.port) if self.contract is not None else _OwnPort(self, contract)
 
     @property
     def host(self) -> str | None:
-        """The interface to listen on: only this machine's loopback, or every one (None)."""
+        """The address to listen on; None: every interface, because `address` may be a name or a NAT address."""
         if self.address is None:
             return "127.0.0.1"
         return self.address if is_loopback(self.address) else None
 
 
 class MembershipRegistry:
-    """`ServiceRegistry` over whatever `membership()` makes, one for each instance."""
+    """The `ServiceRegistry` of every backend; calls `membership()` once for each instance."""
 
     def __init__(self, membership: Callable[[], Membership], announcement: Announcement) -> None:
         self._membership = membership
@@ -82,17 +81,17 @@ class MembershipRegistry:
         return HandleRegistration(self, component_key(namespace, component))
 
     async def acquire(self, key: ComponentKey) -> RegisteredInstance:
-        """The handle of `key`, opened if there is none, with one more user."""
+        """The handle of `key`, joined if there is none, with one more user."""
         async with self._registering:
             if self._closed:
                 raise RegistrationError("this registry is closed; open another one")
             handle = self._handles.get(key)
             if handle is not None and not handle.closed:
-                return handle.share()
+                return handle.add_user()
             if handle is not None:
                 await handle.leave()
             self._handles[key] = await self._join(key)
-            return self._handles[key].share()
+            return self._handles[key].add_user()
 
     async def aclose(self) -> None:
         async with self._registering:
@@ -110,15 +109,18 @@ class MembershipRegistry:
         await self.aclose()
 
     async def _join(self, key: ComponentKey) -> RegisteredInstance:
-        told = self._announcement
-        contract = told.contract or Contract(token=told.token)
+        announcement = self._announcement
+        contract = announcement.contract or Contract(token=announcement.token)
         return await RegisteredInstance.join(
-            told.propose(key), self._membership(), contract, told.serve(contract)
+            announcement.new_instance(key),
+            self._membership(),
+            contract,
+            announcement.contract_server(contract),
         )
 
 
 class HandleRegistration:
-    """A `Registration`: nothing happens before it is awaited or entered."""
+    """A `Registration`. Registers when it is awaited or entered, not before."""
 
     def __init__(self, registry: MembershipRegistry, key: ComponentKey) -> None:
         self._registry = registry
@@ -160,35 +162,35 @@ class _OwnPort:
 
 
 @dataclass(frozen=True, slots=True)
-class _Mounted:
+class _MountedContract:
     port: int
 
     async def start(self) -> int:
         return self.port
 
     async def aclose(self) -> None:
-        """The worker's application goes on."""
+        """The worker's own application keeps its port."""
 
 
 def _check_labels(labels: Mapping[str, str]) -> None:
     for key, value in labels.items():
         if not isinstance(key, str) or not isinstance(value, str):
-            raise TypeError(f"label {key!r}: {value!r} is not a string named by a string")
+            raise TypeError(f"label {key!r}: {value!r}; expected a string key and a string value")
         try:
             (key + value).encode()
         except UnicodeEncodeError as error:
             raise ValueError(
-                f"label {key!r}: {value!r} holds a lone surrogate, which is no text: decode it rightly"
+                f"label {key!r}: {value!r} has a lone surrogate, which UTF-8 cannot encode; expected Unicode text"
             ) from error
 
 
 def _check_mounted(announcement: Announcement) -> None:
     if announcement.port == 0:
         raise ValueError(
-            "a contract in your own application needs `port`, the one that application listens on"
+            "a contract in your own application needs `port`, the port that this application listens on"
         )
     if announcement.token is not None or announcement.ssl_context is not None:
         raise ValueError(
-            "`token` and `ssl_context` are for a port of its own; with a contract in your own application, "
-            "give the token to `Contract` and TLS to the application"
+            "`token` and `ssl_context` apply to a port of adsum's own; with a contract in your own application, "
+            "pass the token to `Contract` and configure TLS in the application"
         )

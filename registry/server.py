@@ -1,4 +1,4 @@
-"""The wire contract over aiohttp: in the worker's own application, or on a port of its own."""
+"""Serves the wire contract with aiohttp: in the worker's own application, or on a port of its own."""
 
 import errno
 import socket
@@ -10,36 +10,37 @@ from aiohttp import web
 
 from discovery.errors import RegistrationError
 from registry.contract import Contract, Header
-from registry.document import DocumentAnswer
+from registry.document import DocumentResponse
 from runtime.addresses import authority
 from runtime.serving.pages import Bounds, PageServer
 
-CONNECTIONS = 4096
-"""Open at once: 2,048 held GETs, and those who ask now and then."""
-IDLE = 75.0
-"""Seconds; readers keep a connection for longer than the pause between two of their GETs."""
-_LINGER = 1.0
-"""Seconds that answers under way get when the server stops."""
+MAX_CONNECTIONS = 4096
+"""2,048 held GETs (`MAX_HELD`), and as many readers that poll."""
+IDLE_TIMEOUT = 75.0
+"""Seconds. Longer than the interval between two GETs of a polling reader, so that it can keep its connection."""
+_SHUTDOWN_TIMEOUT = 1.0
+"""Seconds in which running responses may complete when the server stops."""
 
 
 def application(contract: Contract) -> web.Application:
-    """An application of its own; `app.add_subapp("/worker", application(contract))` puts it under a prefix."""
+    """An application with the contract's paths; `app.add_subapp("/worker", application(contract))` adds a prefix."""
     app = web.Application(client_max_size=1)
     add_routes(app, contract)
     return app
 
 
 def add_routes(app: web.Application, contract: Contract) -> None:
-    """Put the contract's paths into an application that is not started yet.
+    """Add the contract's paths to an application that is not started yet.
 
-    There, aiohttp does not say that a reader went away: its GET stays held for the rest of its wait.
+    aiohttp cancels the handler of a client that disconnects only with `handler_cancellation=True`, which is off by
+    default: without it a GET stays held for the rest of its wait.
     """
-    for path, answer in contract.routes.items():
-        app.router.add_get(path, _handler(answer))
+    for path, respond in contract.routes.items():
+        app.router.add_get(path, _handler(respond))
 
 
 class ContractServer:
-    """The contract on its own port. `start` returns the port; `aclose` ends held GETs and may be called twice."""
+    """Serves the contract on its own port. `aclose` aborts held GETs and may be called twice."""
 
     def __init__(self, contract: Contract, *, ssl_context: ssl.SSLContext | None = None) -> None:
         self._contract = contract
@@ -47,15 +48,15 @@ class ContractServer:
         self._server: PageServer | None = None
 
     async def start(self, host: str | None, port: int) -> int:
-        """Listen on `host` (None: every interface, IPv6 and IPv4) and `port` (0: any free one).
+        """Listen on `host` (None: every interface, IPv6 and IPv4) and `port` (0: any free one); returns the port.
 
-        Raises `RegistrationError` when that cannot be had.
+        Raises `RegistrationError` if the address is not available.
         """
         self._server = PageServer(
             application(self._contract),
-            [_listen(host, port)],
+            [_open_socket(host, port)],
             "the metadata's port",
-            Bounds(CONNECTIONS, IDLE, _LINGER),
+            Bounds(MAX_CONNECTIONS, IDLE_TIMEOUT, _SHUTDOWN_TIMEOUT),
             self._ssl,
         )
         try:
@@ -71,11 +72,11 @@ class ContractServer:
 
 
 def _handler(
-    answer: Callable[[Header], Awaitable[DocumentAnswer]],
+    respond: Callable[[Header], Awaitable[DocumentResponse]],
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def handle(request: web.Request) -> web.Response:
-        answered = await answer(_header(request))
-        return web.Response(status=answered.status, headers=answered.headers, body=answered.body)
+        response = await respond(_header(request))
+        return web.Response(status=response.status, headers=response.headers, body=response.body)
 
     return handle
 
@@ -88,32 +89,34 @@ def _header(request: web.Request) -> Header:
     return header
 
 
-def _listen(host: str | None, port: int) -> socket.socket:
+def _open_socket(host: str | None, port: int) -> socket.socket:
     try:
         if host is None:
-            return _listen_everywhere(port)
+            return _listen_on_every_interface(port)
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
-        place = f"port {port}" if host is None else authority(host, port)
+        where = f"port {port}" if host is None else authority(host, port)
         raise RegistrationError(
-            f"the worker's metadata cannot be served on {place}: {_cause(error)}"
+            f"the worker's metadata cannot be served on {where}: {_describe(error)}"
         ) from error
 
 
-def _listen_everywhere(port: int) -> socket.socket:
+def _listen_on_every_interface(port: int) -> socket.socket:
     if socket.has_dualstack_ipv6():
-        with suppress(OSError):  # no IPv6 address on this machine, or a taken port: the next line says which
+        with suppress(
+            OSError
+        ):  # without an IPv6 address IPv4 works; if the port is taken, the next line raises
             return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024)
     return socket.create_server(("", port), backlog=1024)
 
 
-def _cause(error: OSError | OverflowError) -> str:
+def _describe(error: OSError | OverflowError) -> str:
     match getattr(error, "errno", None):
         case errno.EADDRINUSE:
-            return "another process listens there; choose another port, or 0 for any free one"
+            return "another process listens on it; choose another port, or 0 for any free one"
         case errno.EACCES:
-            return "ports below 1024 need a privilege that this process lacks; pass a higher one"
+            return "ports below 1024 need a privilege that this process lacks; choose a higher one"
         case errno.EADDRNOTAVAIL | socket.EAI_NONAME | socket.EAI_AGAIN:
             return f"{error.args[-1]}; `address` must be a host name or an IP address of this machine"
     return str(error)

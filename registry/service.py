@@ -1,4 +1,4 @@
-"""What workers type against: the registry, the grip on one registration, and how it is taken."""
+"""The protocols that workers type against: `ServiceRegistry`, `Registration`, `InstanceHandle`."""
 
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager
@@ -8,57 +8,57 @@ from typing import Any, Literal, Protocol, Self, TypeAlias
 from discovery.instance import Instance, InstanceStatus
 
 StatusWord: TypeAlias = Literal["ready", "not_ready", "draining"]
-"""The values of `InstanceStatus`, for a type checker to read."""
+"""The values of `InstanceStatus`, so that type checkers reject other strings."""
 
 
 class InstanceHandle(Protocol):
-    """A worker's grip on its own registration. The synchronous calls may come from any thread."""
+    """A worker's own registration. The synchronous methods may be called from any thread."""
 
     @property
     def instance(self) -> Instance:
-        """As it is announced now; `port` is where the wire contract is served."""
+        """The instance as it is published now; `port` is where the wire contract is served."""
         ...
 
     def instance_id(self) -> str: ...
 
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
-        """Publish another document, whole: a JSON object of at most 1 MiB.
+        """Replace the published document: a JSON object of at most 1 MiB.
 
-        Raises TypeError or ValueError that name the place; then the old document stays. `RegistrationError` once
-        the handle is closed.
+        Raises TypeError or ValueError, which name the invalid value; the old document then stays published.
+        `RegistrationError` once the handle is closed.
         """
         ...
 
     def set_ready(self, status: InstanceStatus | StatusWord, reason: str | None = None) -> None:
-        """One of "ready", "not_ready", "draining" (ValueError otherwise). A drain that has begun is not taken back.
-        `reason` says why it is not ready, for people: `explain` and `/health` show it.
+        """`status` is "ready", "not_ready" or "draining", else ValueError. Ignored once a drain has begun.
 
-        Raises `RegistrationError` when the source of truth cannot be told, or once the handle is closed.
+        `reason` says why the worker is not ready, for people: `explain` and `/health` show it.
+        Raises `RegistrationError` if the source of truth cannot be written, or once the handle is closed.
         """
         ...
 
     def busy(self) -> AbstractContextManager[None]:
-        """Work that a drain waits for: `with handle.busy(): ...` around each request."""
+        """`with handle.busy(): ...` around each request; a drain waits for it."""
         ...
 
     async def drain(self, timeout: float) -> None:
-        """Say DRAINING at once, wait until nothing is busy or `timeout` seconds passed, then close for every user."""
+        """Report DRAINING at once, wait until no request is busy, at most `timeout` seconds, then close for every user."""
         ...
 
     def drain_on_sigterm(self, timeout: float = 30.0) -> None:
-        """On SIGTERM drain, then do what SIGTERM did before: the handler of uvicorn or aiohttp, or the program's end.
+        """On SIGTERM, drain, then run the previous SIGTERM action: the handler of uvicorn or aiohttp, else SystemExit.
 
-        A second SIGTERM cuts the drain short. RuntimeError outside the main thread: only there signals arrive.
+        A second SIGTERM cuts the drain short. RuntimeError outside the main thread: Python runs signal handlers there.
         """
         ...
 
     async def close(self) -> None:
-        """Leave. Where one key was registered several times on one registry, the last release leaves."""
+        """Leave. If one key was registered several times on one registry, the last `close` leaves."""
         ...
 
 
 class Registration(Protocol):
-    """An instance about to be registered: await it for the handle, or enter it (`async with`) and leave by leaving."""
+    """What `register_instance` returns: `await` it for the handle, or enter it (`async with`) to close it at the end."""
 
     def __await__(self) -> Generator[Any, None, InstanceHandle]: ...
 
@@ -70,12 +70,12 @@ class Registration(Protocol):
 
 
 class ServiceRegistry(Protocol):
-    """I am here. An async context manager; leaving it closes its handles. Need not be entered."""
+    """An async context manager that closes its handles at the end. It need not be entered."""
 
     def register_instance(self, namespace: str, component: str) -> Registration:
-        """Register this worker, NOT_READY. Twice for one key: the same handle, closed after the last release.
+        """Register this worker as NOT_READY. A second call for one key returns the same handle, for both to close.
 
-        Raises ValueError for a name that is no DNS-1123 label; awaiting raises `RegistrationError`.
+        Raises ValueError for a name that is not a DNS-1123 label; awaiting raises `RegistrationError`.
         """
         ...
 

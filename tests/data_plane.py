@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from epp.ext_proc import exchange
-from epp.ext_proc.answers import Answer, whole
+from epp.ext_proc.answers import Answer, to_bytes
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 
 
 def read(answers: Iterable[Answer]) -> list[ProcessingResponse]:
     """Serialised answers as messages."""
-    return [ProcessingResponse.FromString(whole(answer)) for answer in answers]
+    return [ProcessingResponse.FromString(to_bytes(answer)) for answer in answers]
 
 
 class ReadExchange:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from discovery import InstanceStatus
-from discovery.filesystem.record import Record, this_host
+from discovery.filesystem.record import Record, boot_id
 from registry.filesystem.locks import HeldLock
 from registry.filesystem.record_file import write_record
 
@@ -19,7 +19,7 @@ def write(component: Path, instance_id: str, **changes: object) -> Path:
         namespace=component.parent.name,
         component=component.name,
         incarnation="one",
-        host=this_host(),
+        host=boot_id(),
         address="127.0.0.1",
         port=80,
         status=InstanceStatus.READY,

@@ -15,24 +15,8 @@ import aiohttp
 
 from benchmarks import compiled
 from benchmarks.processor import processor_seconds, resident_megabytes
+from benchmarks.profiles import GO_DEFAULT, over_endpoints_file
 
-_CONFIG: Final = """
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- {type: file-discovery, parameters: {path: ENDPOINTS}}
-- {type: queue-scorer}
-- {type: kv-cache-utilization-scorer}
-- {type: prefix-cache-scorer}
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: queue-scorer, weight: 2}
-  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
-  - {pluginRef: prefix-cache-scorer, weight: 3}
-dataLayer: {discovery: {pluginRef: file-discovery}}
-"""
-"""The default profile, as both have it; a file of endpoints is all that both can read without Kubernetes."""
 _SELDOM: Final = ("--refresh-metrics-interval=10s", "--metrics-staleness-threshold=1h")
 """How often pages are read, so that what is measured is the pick."""
 _GO: Final = (
@@ -135,10 +119,10 @@ async def picker(
 ) -> AsyncIterator[Picker]:
     """A picker of these workers that answers; raises TimeoutError when it does not come up.
 
-    `config`: in place of the profile that both have, with ENDPOINTS for the file of endpoints.
+    `config`: replaces the default profile of the Go picker; ENDPOINTS stands in it for the file of endpoints.
     """
     with tempfile.TemporaryDirectory() as folder:
-        written = _configuration(Path(folder), ports, config or _CONFIG)
+        written = _configuration(Path(folder), ports, config or over_endpoints_file(GO_DEFAULT))
         grpc, health, metrics = _free_ports(3)
         flags = [f"--grpc-port={grpc}", f"--grpc-health-port={health}", f"--metrics-port={metrics}"]
         flags += ["--secure-serving=false", f"--config-file={written}", "-v=0", *options]

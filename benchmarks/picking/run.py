@@ -1,5 +1,6 @@
 """`python -m benchmarks picking`: the figures of benchmarks/README.md."""
 
+import argparse
 import contextlib
 import datetime
 import importlib.metadata
@@ -8,6 +9,7 @@ import platform
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from benchmarks.picking import memory, pickers
 from benchmarks.picking.envoys import behind_envoy
@@ -21,9 +23,9 @@ _BODIES = (KIBIBYTE, 64 * KIBIBYTE, 220 * KIBIBYTE, MEBIBYTE)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`binary`: a Go picker's. `figures`: where to write what was measured. `picks`: 0 leaves memory out.
+    """`binary`: a Go picker's. `figures`: the file for the results. `seconds`: of each turn. `picks`: 0 skips memory.
 
-    `compiled`: whether ours is measured compiled too; memory is that of the compiled one then.
+    `compiled`: also measure our picker compiled by mypyc; memory is then that of the compiled one.
     """
 
     binary: Path | None = None
@@ -32,6 +34,23 @@ class Plan:
     seconds: float = 0.5
     picks: int = 1_000_000
     compiled: bool = False
+
+    @classmethod
+    def from_flags(cls, flags: argparse.Namespace) -> Self:
+        """Reads the flags of `add_flags`."""
+        return cls(flags.go_picker, flags.figures, flags.rounds, flags.seconds, flags.picks, flags.compiled)
+
+
+def add_flags(parser: argparse._ActionsContainer) -> None:
+    plan = Plan()
+    parser.add_argument("--go-picker", type=Path, metavar="FILE", help="measure this Go picker's binary also")
+    parser.add_argument("--compiled", action="store_true", help="measure the picker compiled by mypyc also")
+    parser.add_argument("--figures", type=Path, metavar="FILE", help="write what was measured, as JSON")
+    parser.add_argument("--rounds", type=int, default=plan.rounds, help=f"default: {plan.rounds}")
+    parser.add_argument(
+        "--seconds", type=float, default=plan.seconds, help=f"a turn (default: {plan.seconds})"
+    )
+    parser.add_argument("--picks", type=int, default=plan.picks, help=f"for memory (default: {plan.picks})")
 
 
 async def main(plan: Plan) -> None:

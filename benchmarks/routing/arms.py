@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from benchmarks.profiles import GO_DEFAULT
 from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
 from epp.endpoints.datastore import Datastore
@@ -17,21 +18,6 @@ from epp.scheduling.plugin import DataProducer
 from epp.scheduling.scheduler import Scheduler
 
 _DEMO: Final = Path(__file__).parents[2] / "examples" / "demo" / "picker.yaml"
-_GO: Final = """\
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-- type: prefix-cache-scorer
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: queue-scorer, weight: 2}
-  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
-  - {pluginRef: prefix-cache-scorer, weight: 3}
-"""
-"""The Go picker's default profile, as our code decides by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +30,8 @@ class Arm:
 
 ARMS: Final[Mapping[str, Arm]] = {
     "default": Arm(DEFAULT_CONFIG),
-    "the Go picker's weights": Arm(_GO),
-    "the Go picker's weights, learning at the headers": Arm(_GO, learns_late=True),
+    "the Go picker's weights": Arm(GO_DEFAULT),
+    "the Go picker's weights, learning at the headers": Arm(GO_DEFAULT, learns_late=True),
     "the demo's weights": Arm(_DEMO.read_text()),
 }
 

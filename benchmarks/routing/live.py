@@ -19,6 +19,7 @@ import aiohttp
 
 from benchmarks.picking.envoys import behind_envoy
 from benchmarks.picking.pickers import OURS, Kind, cores, go_picker, picker, started
+from benchmarks.profiles import over_endpoints_file
 from benchmarks.routing.figures import Answer, Figures, median
 from benchmarks.routing.virtual import LIMITS, WORKERS
 from benchmarks.routing.workloads import Turn, shared
@@ -26,16 +27,6 @@ from epp.config.picker_config import DEFAULT_CONFIG
 
 _MODEL: Final = "tiny"
 _TIMEOUT: Final = 300.0
-_FILE: Final = """\
-- {type: file-discovery, parameters: {path: ENDPOINTS}}
-- type: queue-scorer
-"""
-_DISCOVERY: Final = "dataLayer: {discovery: {pluginRef: file-discovery}}\n"
-
-
-def _our_default() -> str:
-    """Our default profile over a file of endpoints, which is what the Go picker can read without Kubernetes."""
-    return DEFAULT_CONFIG.replace("- type: queue-scorer\n", _FILE, 1) + _DISCOVERY
 
 
 @contextlib.asynccontextmanager
@@ -92,7 +83,7 @@ class _Users:
 
 async def _turn(kind: Kind, turns: Sequence[Turn], speed: float) -> Figures:
     core = cores()[1]
-    config = None if kind.binary else _our_default()
+    config = None if kind.binary else over_endpoints_file(DEFAULT_CONFIG)
     async with (
         _workers(speed) as ports,
         picker(kind, ports, core, options=(), config=config) as direct,

@@ -17,7 +17,7 @@ from benchmarks.routing.figures import Answer
 from benchmarks.routing.workloads import Turn, Workload
 from epp.endpoints.load import Load
 from epp.scheduling.pick import Pick
-from examples.simulator.queueing import Limits, Queueing, Work
+from examples.simulator.scheduler_model import Limits, SchedulerModel, Work
 from examples.simulator.tokens import block_digests, echo, tokenize
 
 WORKERS: Final = 5
@@ -56,7 +56,7 @@ class Run:
         self._pages = workload.kv_usage
         count = len(self._pages) or WORKERS
         self._store, self._director = picker(arm, count, seed)
-        self._workers = [Queueing(LIMITS) for _ in range(count)]
+        self._workers = [SchedulerModel(LIMITS) for _ in range(count)]
         self._due: list[float | None] = [None] * count
         self._requests: dict[int, _Request] = {}
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -64,7 +64,7 @@ class Run:
         turns = workload.turns(seed)
         self._left = len(turns)
         for endpoint in self._store.endpoints:
-            self._store.size_cache(endpoint, LIMITS.kv_tokens)
+            self._store.set_cache_tokens(endpoint, LIMITS.kv_tokens)
         self._scrape(0.0)
         for key, turn in enumerate(turns):
             self._at(turn.at, self._arrive, key, turn)

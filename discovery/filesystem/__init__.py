@@ -1,1 +1,1 @@
-"""Source: a directory with one record for each instance, and the locks that prove that their owners live."""
+"""Source: a directory with one JSON record for each instance, beside a lock file that its living owner holds."""

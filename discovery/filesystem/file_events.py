@@ -1,4 +1,9 @@
-"""Which records changed, by the kernel's word; and where its word does not reach."""
+"""Reports which record files changed, by file events of the kernel; recognizes network file systems, which have none.
+
+Events only save reads. The queue of inotify drops events when it overflows (inotify(7)), and Linux limits instances and
+watches for each user, so that opening a watch may fail. So the directory is read in full every few seconds, and at every
+probe where events do not work.
+"""
 
 import asyncio
 import logging
@@ -18,9 +23,9 @@ from runtime.threads import Started, outlast, start_thread
 _log = logging.getLogger(__name__)
 
 _RESCAN: Final = 5.0
-"""Seconds between two readings of the whole directory, for events that the kernel dropped."""
+"""Seconds between two reads of the whole directory, which find the changes of dropped events."""
 _DEBOUNCE_MS: Final = 50
-_STEP_MS: Final = 5
+_POLL_MS: Final = 5
 _TIMEOUT_MS: Final = 5000
 _NETWORK_FILESYSTEMS: Final = frozenset(
     [
@@ -44,80 +49,87 @@ _NETWORK_FILESYSTEMS: Final = frozenset(
 
 
 class FileEvents:
-    """The names of the records that changed in `path`; `look` is set when there are any.
+    """Collects the names of the records that changed in `path`, and sets `wake`.
 
-    A thread of its own listens: each directory needs one for as long as it is watched, so no limit may be shared.
+    It has a thread of its own, which waits for as long as the directory is watched: in a shared pool, enough watched
+    directories would occupy every thread.
     """
 
-    def __init__(self, path: Path, look: asyncio.Event) -> None:
+    def __init__(self, path: Path, wake: asyncio.Event) -> None:
         self._path = path
-        self._look = look
+        self._wake = wake
         self._loop = asyncio.get_running_loop()
         self._changed: set[str] = set()
-        self._whole_at = 0.0
+        self._rescan_at = 0.0
         self._reliable = False
         self._stop = threading.Event()
-        self._listening: Started | None = None
+        self._thread: Started | None = None
 
-    def take(self) -> frozenset[str] | None:
-        """What to read anew: the files that changed; None, everything, at first, every few seconds, and always when
-        there are no events to rely on.
-        """
+    def take_changes(self) -> frozenset[str] | None:
+        """The files to read again; None for all: at first, every few seconds, and always without working events."""
         changed = frozenset(self._changed)
         self._changed.clear()
-        if self._reliable and time.monotonic() < self._whole_at:
+        if self._reliable and time.monotonic() < self._rescan_at:
             return changed
-        self._whole_at = time.monotonic() + _RESCAN
+        self._rescan_at = time.monotonic() + _RESCAN
         return None
 
     async def __aenter__(self) -> Self:
-        """Entered, the kernel listens: what is read from now on misses nothing."""
+        """The kernel queues events before this returns, so that no change after the first read is missed."""
         try:
+            # not `watchfiles.awatch`: it does not tell when the kernel begins to queue events, and shares a thread pool
             notify = RustNotify([str(self._path)], False, False, 0, False, False)
-            self._listening = start_thread(self._listen, notify)
-        except Exception as error:  # noqa: BLE001 -- no watch left in the kernel, or whatever: reading everything works
-            self._lose(error)
+            self._thread = start_thread(self._listen, notify)
+        except Exception as error:  # noqa: BLE001 -- such as no inotify watch left: reading everything still works
+            self._give_up(error)
         else:
             self._reliable = True
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._stop.set()
-        if self._listening is not None:
-            await outlast(self._listening)
+        if self._thread is not None:
+            await outlast(self._thread)
 
     def _listen(self, notify: RustNotify) -> None:
         try:
             while not self._stop.is_set():
-                found = notify.watch(_DEBOUNCE_MS, _STEP_MS, _TIMEOUT_MS, self._stop)
+                found = notify.watch(_DEBOUNCE_MS, _POLL_MS, _TIMEOUT_MS, self._stop)
                 if isinstance(found, set):
-                    self._loop.call_soon_threadsafe(self._hear, {Path(path).name for _, path in found})
+                    self._loop.call_soon_threadsafe(
+                        self._record_changes, {Path(path).name for _, path in found}
+                    )
         except Exception as error:  # noqa: BLE001 -- as above
-            self._loop.call_soon_threadsafe(self._lose, error)
+            self._loop.call_soon_threadsafe(self._give_up, error)
         finally:
             notify.close()
 
-    def _hear(self, names: Collection[str]) -> None:
+    def _record_changes(self, names: Collection[str]) -> None:
         records = {name for name in names if name.endswith(RECORD_SUFFIX)}
         if records:
             self._changed |= records
-            self._look.set()
+            self._wake.set()
 
-    def _lose(self, error: Exception) -> None:
+    def _give_up(self, error: Exception) -> None:
         self._reliable = False
         if self._path.exists():
-            _log.warning("no file events for %s (%s): all of it is read each time", self._path, error)
+            _log.warning(
+                "no file events for %s (%s): the whole directory is read at each probe", self._path, error
+            )
 
 
 def is_network_filesystem(path: Path) -> bool:
-    """Whether file events of other hosts cannot reach us: judged by the mount's type (Linux), False where unknown."""
+    """Whether file events miss what other hosts write (inotify(7), "Limitations"): by the mount's type on Linux.
+
+    False where the type is unknown.
+    """
     try:
         mounts = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).rstrip("\n").split("\n")
     except OSError:
         return False
     resolved = path.resolve()
     best, kind = "", ""
-    for line in mounts:
+    for line in mounts:  # proc(5): " - " ends the optional fields; spaces in paths are octal escapes
         before, _, after = line.partition(" - ")
         point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), before.split(" ")[4])
         if len(point) >= len(best) and resolved.is_relative_to(point):

@@ -1,7 +1,8 @@
-"""The filesystem truth as bytes on disk: what a record holds, who is this machine.
+"""The record of one instance on disk: its fields, its validation, and the boot id of this machine.
 
-`<root>/<namespace>/<component>/<instance_id>.json` is the record, `<instance_id>.lock` beside it is held with flock
-for the owner's life, `.lock` is held by whoever registers or reaps.
+`<root>/<namespace>/<component>/<instance_id>.json` is the record. Its owner holds `<instance_id>.lock` beside it with
+flock for its life: not the record itself, since each update renames a new file into its place, and a lock belongs to the
+old one. A worker that registers or cleans up holds `.lock`.
 """
 
 import os
@@ -18,15 +19,15 @@ from discovery.instance import Instance, InstanceStatus, check_address, check_in
 RECORD_SUFFIX: Final = ".json"
 LOCK_SUFFIX: Final = ".lock"
 COMPONENT_LOCK: Final = ".lock"
-ASIDE_SUFFIX: Final = ".tmp"
+TEMPORARY_SUFFIX: Final = ".tmp"
 HEARTBEAT: Final = 2.0
-"""Seconds between two rewrites of the record's counter, by which other hosts see that the owner lives."""
+"""Seconds between two rewrites of the record's counter, by which other hosts see that the owner is alive."""
 RECORD_LIMIT: Final = 64 * 1024
 """Largest record in encoded bytes, on both ends."""
 
 
 class Record(BaseModel):
-    """One instance on disk. Unknown keys are tolerated: a newer writer may say more."""
+    """One instance on disk. Unknown keys are ignored: a newer version may write more."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -56,8 +57,13 @@ class Record(BaseModel):
         )
 
 
+def is_record_name(name: str) -> bool:
+    """Whether a file of that name holds a record; a hidden file is one that is still being written."""
+    return name.endswith(RECORD_SUFFIX) and not name.startswith(".")
+
+
 def read_record(path: Path) -> Record:
-    """The record at `path`; ValueError says what is wrong with it, FileNotFoundError that it is gone."""
+    """The record at `path`. Raises ValueError if it is not valid or does not belong to its path; OSError."""
     raw = _read_regular(path, RECORD_LIMIT + 1)
     if len(raw) > RECORD_LIMIT:
         raise ValueError(f"the record is larger than {RECORD_LIMIT} bytes")
@@ -66,7 +72,7 @@ def read_record(path: Path) -> Record:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"not a whole record: {where + ': ' if where else ''}{first['msg']}") from error
+        raise ValueError(f"not a valid record: {where + ': ' if where else ''}{first['msg']}") from error
     expected = (path.parent.parent.name, path.parent.name, path.name.removesuffix(RECORD_SUFFIX))
     if (record.namespace, record.component, record.instance_id) != expected:
         raise ValueError("a foreign record: its namespace, component or id is not the one of its path")
@@ -74,7 +80,7 @@ def read_record(path: Path) -> Record:
 
 
 def _read_regular(path: Path, limit: int) -> bytes:
-    # without O_NONBLOCK a FIFO would wait for a writer
+    # without O_NONBLOCK a FIFO would block until a writer opens it (fifo(7))
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -85,11 +91,15 @@ def _read_regular(path: Path, limit: int) -> bytes:
         os.close(descriptor)
 
 
-def this_host() -> str:
-    """This boot of this machine: `/proc/sys/kernel/random/boot_id`, on macOS `kern.bootsessionuuid`."""
+def boot_id() -> str:
+    """An id of this boot of this machine; on macOS `kern.bootsessionuuid`.
+
+    Readers with the same boot id share a kernel with the owner, so that its lock proves that it lives. The id changes at
+    a reboot: records from before are another host's, whose counter stands still.
+    """
     if sys.platform == "darwin":
-        asked = subprocess.run(
+        found = subprocess.run(
             ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=True
         )
-        return asked.stdout.strip().lower()
+        return found.stdout.strip().lower()
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,4 +1,4 @@
-"""Instances of one machine, or of several that share a disk: one JSON record each under a root directory."""
+"""The filesystem source: watches a component's directory, on one machine or on a disk that several share."""
 
 import asyncio
 import errno
@@ -13,93 +13,99 @@ import anyio
 
 from discovery.filesystem.directory import ComponentDirectory
 from discovery.filesystem.file_events import FileEvents, is_network_filesystem
-from discovery.filesystem.record import RECORD_SUFFIX, this_host
+from discovery.filesystem.record import RECORD_SUFFIX, boot_id
 from discovery.filesystem.root import RootError, find_component, find_root
 from discovery.source import Candidate, ComponentKey, Report, Snapshot
 from runtime.threads import in_thread
 
-_PROBE: Final = 0.25
-"""Seconds between two probes of the owners' locks: a death raises no file event."""
-_NETWORK_PROBE: Final = 1.0
-_PAUSE: Final = 0.02
-"""Seconds after which a directory is looked for that went away, or came and went."""
+_PROBE_INTERVAL: Final = 0.25
+"""Seconds between two probes of the locks: the kernel raises no file event when it releases one."""
+_NETWORK_PROBE_INTERVAL: Final = 1.0
+"""Without file events each probe reads the whole directory from the server."""
+_RETRY_DELAY: Final = 0.02
+"""Seconds before a directory that was removed is looked for again."""
 _THREADS: Final = 8
+"""Directories read at once: a hanging network file system must not occupy the threads of the whole process."""
 
 
 class FilesystemSource:
-    """The truth is a directory, which is only read. `root` None: the default one. A root that was named must exist
-    (`RootError`): a missing one means that a disk is not mounted or a word is misspelt. What is missing below the root,
-    and a default root, is what nobody has made yet: an empty set.
+    """Membership is the records in a directory; writes nothing. `root` None: the default root.
+
+    A named root must exist (`RootError`): if it does not, a disk is not mounted or the name is misspelt. A missing
+    default root, or a missing directory below a root, is an empty set: no worker has created it yet.
     """
 
     def __init__(self, root: Path | None = None, *, host: str | None = None) -> None:
         self._root = root
-        self._host = host or this_host()
-        self._looks: dict[Look, ComponentKey] = {}
+        self._host = host or boot_id()
+        self._triggers: dict[ScanTrigger, ComponentKey] = {}
         self._threads = anyio.CapacityLimiter(_THREADS)
 
     async def run(self, key: ComponentKey, report: Report) -> None:
-        look = Look()
-        self._looks[look] = key
+        trigger = ScanTrigger()
+        self._triggers[trigger] = key
         try:
             while True:
-                path, is_remote = await self._until_made(key, report, look)
-                await self._report_until_gone(key, path, report, look, is_remote=is_remote)
-                await asyncio.sleep(_PAUSE)
+                path, is_network = await self._wait_until_created(key, report, trigger)
+                await self._report_until_gone(key, path, report, trigger, is_network=is_network)
+                await asyncio.sleep(_RETRY_DELAY)
         finally:
-            del self._looks[look]
+            del self._triggers[trigger]
 
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
-        """Probe the owners now."""
-        for look, wanted in self._looks.items():
+        """Probe the locks now: a connection is often reset because its owner has died."""
+        for trigger, wanted in self._triggers.items():
             if wanted == key:
-                look.probe_at = 0.0
-                look.now.set()
+                trigger.probe_at = 0.0
+                trigger.wake.set()
 
     async def explain(self, key: ComponentKey) -> list[Candidate]:
-        """The snapshot says all there is."""
+        """Nothing beyond the snapshot."""
         return []
 
     async def components(self) -> list[ComponentKey]:
-        def look() -> list[Path]:
+        def find_records() -> list[Path]:
             root = find_root(self._root)
             return [] if root is None else list(root.path.glob(f"*/*/[!.]*{RECORD_SUFFIX}"))
 
-        records = await in_thread(self._threads, look)
+        records = await in_thread(self._threads, find_records)
         return list({ComponentKey(path.parent.parent.name, path.parent.name) for path in records})
 
     async def aclose(self) -> None:
-        """Nothing is held between runs."""
+        """`run` frees all it holds."""
 
-    async def _until_made(self, key: ComponentKey, report: Report, look: "Look") -> tuple[Path, bool]:
-        """Where the directory is and whether other hosts' file events do not reach us; empty sets are reported until
-        it is there. RootError if it could never be looked for.
+    async def _wait_until_created(
+        self, key: ComponentKey, report: Report, trigger: "ScanTrigger"
+    ) -> tuple[Path, bool]:
+        """The directory, and whether it is on a network file system; reports empty sets until it exists.
+
+        Raises RootError if the root was never usable.
         """
-        told: str | None = None
+        reported: str | None = None
         while True:
-            look.now.clear()
-            found = await self._seek(key, look)
+            trigger.wake.clear()
+            found = await self._try_find(key, trigger)
             if isinstance(found, Path):
                 return found, await in_thread(self._threads, is_network_filesystem, found)
             if found:
                 report.degraded(found)
-            elif found != told:
+            elif found != reported:
                 report(Snapshot(()))
-                look.succeeded = True
-            told = found
-            look.probe_at = time.monotonic() + _PROBE
-            await look.wait()
+                trigger.has_reported = True
+            reported = found
+            trigger.probe_at = time.monotonic() + _PROBE_INTERVAL
+            await trigger.wait()
 
-    async def _seek(self, key: ComponentKey, look: "Look") -> Path | str:
-        """Where the directory is, why that cannot be known just now, or "" where nobody has made it yet."""
+    async def _try_find(self, key: ComponentKey, trigger: "ScanTrigger") -> Path | str:
+        """The directory, or why it cannot be looked for now, or "" if it does not exist yet."""
         try:
             return await in_thread(self._threads, self._find, key) or ""
         except RootError as error:
-            if not look.succeeded:
+            if not trigger.has_reported:
                 raise
             return str(error)
         except OSError as error:
-            return _why(error, self._root)
+            return _read_problem(error, self._root)
 
     def _find(self, key: ComponentKey) -> Path | None:
         root = find_root(self._root)
@@ -107,46 +113,48 @@ class FilesystemSource:
         return None if component is None else component.path
 
     async def _report_until_gone(
-        self, key: ComponentKey, path: Path, report: Report, look: "Look", *, is_remote: bool
+        self, key: ComponentKey, path: Path, report: Report, trigger: "ScanTrigger", *, is_network: bool
     ) -> None:
         directory = ComponentDirectory(path, self._host)
-        look.probe_at = 0.0
+        trigger.probe_at = 0.0
         try:
-            if is_remote:
+            if is_network:
                 scan = partial(self._scan, key, directory, lambda: None)
-                await self._report(scan, directory.path, report, look, pause=_NETWORK_PROBE)
+                await self._scan_until_gone(
+                    scan, directory.path, report, trigger, interval=_NETWORK_PROBE_INTERVAL
+                )
                 return
-            async with FileEvents(path, look.now) as events:
-                scan = partial(self._scan, key, directory, events.take)
-                await self._report(scan, directory.path, report, look, pause=_PROBE)
+            async with FileEvents(path, trigger.wake) as events:
+                scan = partial(self._scan, key, directory, events.take_changes)
+                await self._scan_until_gone(scan, directory.path, report, trigger, interval=_PROBE_INTERVAL)
         finally:
             directory.close()
 
-    async def _report(
+    async def _scan_until_gone(
         self,
         scan: Callable[[bool, bool], Awaitable[Snapshot]],
         path: Path,
         report: Report,
-        look: "Look",
-        pause: float,
+        trigger: "ScanTrigger",
+        interval: float,
     ) -> None:
-        """Scan when told, and every `pause` seconds; returns when the directory is gone."""
+        """Scan at each wake-up and every `interval` seconds; returns when the directory is gone."""
         last: Snapshot | None = None
         failed = False
         while True:
-            look.now.clear()
+            trigger.wake.clear()
             try:
-                snapshot = await scan(failed, look.take_probe(pause))
+                snapshot = await scan(failed, trigger.begin_probe(interval))
             except FileNotFoundError:
                 return
             except (OSError, RootError) as error:
                 failed = True
-                report.degraded(_why(error, path) if isinstance(error, OSError) else str(error))
+                report.degraded(_read_problem(error, path) if isinstance(error, OSError) else str(error))
             else:
                 if snapshot != last or failed:
                     report(snapshot)
-                last, failed, look.succeeded = snapshot, False, True
-            await look.wait()
+                last, failed, trigger.has_reported = snapshot, False, True
+            await trigger.wait()
 
     async def _scan(
         self,
@@ -156,7 +164,7 @@ class FilesystemSource:
         everything: bool,
         probe: bool,
     ) -> Snapshot:
-        """FileNotFoundError when the directory is gone; a look at everything looks at who may write there too."""
+        """Raises FileNotFoundError when the directory is gone. A full scan checks the permissions again, too."""
         changed = None if everything else take_changes()
 
         def scan() -> Snapshot:
@@ -167,34 +175,34 @@ class FilesystemSource:
         return await in_thread(self._threads, scan)
 
 
-class Look:
-    """When to look: `now` is set when files changed; the owners are probed when `probe_at` (monotonic) has come.
+class ScanTrigger:
+    """When to scan: `wake` is set when files changed; the locks are probed at `probe_at` (monotonic).
 
-    `succeeded`: a set was reported, so that whatever goes wrong from now on is waited out.
+    `has_reported`: a set was reported, so that later errors degrade the watch instead of ending it.
     """
 
     def __init__(self) -> None:
-        self.now = asyncio.Event()
+        self.wake = asyncio.Event()
         self.probe_at = 0.0
-        self.succeeded = False
+        self.has_reported = False
 
-    def take_probe(self, pause: float) -> bool:
-        """Whether it is time to probe; the next time is `pause` seconds later."""
+    def begin_probe(self, interval: float) -> bool:
+        """Whether a probe is due; if so, the next is `interval` seconds later."""
         if time.monotonic() < self.probe_at:
             return False
-        self.probe_at = time.monotonic() + pause
+        self.probe_at = time.monotonic() + interval
         return True
 
     async def wait(self) -> None:
-        """Until there is something to look at."""
+        """Wait until a file changed or a probe is due."""
         try:
             async with asyncio.timeout(max(0.0, self.probe_at - time.monotonic())):
-                await self.now.wait()
+                await self.wake.wait()
         except TimeoutError:
             pass
 
 
-def _why(error: OSError, path: Path | None) -> str:
+def _read_problem(error: OSError, path: Path | None) -> str:
     reason = f"{error.filename or path} cannot be read: {error.strerror or error}"
     match error.errno:
         case errno.EMFILE:

@@ -1,6 +1,6 @@
-"""The truth is a Kubernetes API server: the EndpointSlices of one Service.
+"""Source: instances are the Pods in the EndpointSlices of one Service, watched at a Kubernetes API server.
 
-Only `kubeconfig` imports its client.
+Only `kubeconfig` imports Kubernetes' own client.
 """
 
 from discovery.kubernetes.cluster import load_cluster

@@ -1,4 +1,4 @@
-"""Finds the API server and our credentials: those of the pod that we run in, else those of a kubeconfig."""
+"""Finds the API server and our credentials: the own pod's service account, else a kubeconfig."""
 
 import asyncio
 import os
@@ -22,15 +22,15 @@ async def load_cluster(
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> Cluster:
-    """The cluster of the pod that we run in, else the one of a kubeconfig: `kubeconfig`, `$KUBECONFIG`,
-    `~/.kube/config`; always that when `context` or `kubeconfig` is given. `context` None: its current one.
+    """The cluster of the pod that we run in; outside of pods, or with `context` or `kubeconfig`, that of a kubeconfig:
+    `kubeconfig`, `$KUBECONFIG` or `~/.kube/config`. `context` None: its current context.
 
-    Raises DiscoveryError that says what is missing and what to do.
+    Raises DiscoveryError with what is missing and what to do.
     """
     timings = timings or Timings()
     if context is None and kubeconfig is None and environ.get("KUBERNETES_SERVICE_HOST"):
         return await asyncio.to_thread(_in_cluster, environ, service_account, timings)
-    from discovery.kubernetes.kubeconfig import load_kubeconfig  # brings pydantic, which a pod does without
+    from discovery.kubernetes.kubeconfig import load_kubeconfig  # slow imports that a pod does not need
 
     return await load_kubeconfig(kubeconfig, context, environ, timings)
 

@@ -1,4 +1,4 @@
-"""Who we are to the API server: a bearer token that rotates, what a kubeconfig brings, or nobody."""
+"""Credentials for the API server: a bearer token that rotates, those of a kubeconfig, or none."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """What TLS is made of: paths of PEM files. `authority` None: the system's certificate authorities."""
+    """Paths of PEM files. `authority` None: the system's certificate authorities."""
 
     authority: str | None = None
     certificate: str | None = None
@@ -26,9 +26,10 @@ class TlsFiles:
     server_name: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Reads the files. OSError (ssl.SSLError is one) when that cannot be done."""
+        """Reads the files; blocks. Raises OSError, of which ssl.SSLError is one."""
         context = ssl.create_default_context(cafile=self.authority)
-        # Python >= 3.13 rejects authorities without a key identifier, which clusters made by old tools have
+        # On by default since Python 3.13 (python/cpython#107361): it rejects authorities without a key identifier, which
+        # clusters made by old tools have
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if self.certificate is not None:
             context.load_cert_chain(self.certificate, self.key)
@@ -40,7 +41,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What one request shows. `expires`: on the wall clock, seconds since 1970; None when nobody said."""
+    """What one request authenticates with. `expires`: seconds since the epoch, None if unknown."""
 
     authorization: str | None = None
     tls: TlsFiles | None = None
@@ -52,20 +53,18 @@ class Identity:
 
 
 class Credentials(Protocol):
-    """Where identities come from."""
-
     async def identity(self) -> Identity:
-        """Who we are now. What was known before goes on when it cannot be renewed; OSError when nothing ever was."""
+        """The current identity. The last one stays while it cannot be renewed; OSError if there has never been one."""
         ...
 
     def rejected(self) -> None:
-        """The server answered 401: what is remembered is worth nothing."""
+        """The server answered 401: do not use the current identity again if there is another."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FixedCredentials:
-    """An identity that never changes; the default is nobody's."""
+    """An identity that never changes. Default: anonymous."""
 
     fixed: Identity = Identity()
 
@@ -73,12 +72,12 @@ class FixedCredentials:
         return self.fixed
 
     def rejected(self) -> None:
-        """There is no other."""
+        """Does nothing: there is no other identity."""
 
 
 class TokenFileCredentials:
-    """A service account's token: read again every minute and after a 401, the last one stays while the file is
-    missing or empty, as kubelet leaves it for a moment when it rotates.
+    """A service account's token, read again every `Timings.token_refresh` and after a 401. The last one stays while the
+    file is missing or empty, as it may be for a moment while kubelet rotates it (client-go keeps it as well).
     """
 
     def __init__(self, path: Path, tls: TlsFiles | None, timings: Timings | None = None) -> None:
@@ -90,7 +89,7 @@ class TokenFileCredentials:
 
     async def identity(self) -> Identity:
         now = self._timings.clock()
-        if self._identity is None or now - self._read_at >= self._timings.token_reread:
+        if self._identity is None or now - self._read_at >= self._timings.token_refresh:
             try:
                 self._identity = Identity(f"Bearer {await self._read()}", self._tls)
                 self._read_at = now
@@ -110,7 +109,7 @@ class TokenFileCredentials:
 
 
 class RenewedCredentials:
-    """What `renew` brings (a kubeconfig's exec plugin, an identity provider): until it expires or is rejected."""
+    """Calls `renew` (a kubeconfig's exec plugin or identity provider) when the identity expires or is rejected."""
 
     def __init__(
         self, first: Identity, renew: Callable[[], Awaitable[Identity]], clock: Callable[[], float]
@@ -122,15 +121,19 @@ class RenewedCredentials:
         self._lock = asyncio.Lock()
 
     async def identity(self) -> Identity:
-        async with self._lock:
+        async with self._lock:  # one exec plugin at a time, however many requests wait for it
             expires = self._identity.expires
             if self._stale or (expires is not None and self._clock() >= expires):
                 try:
                     self._identity = await self._renew()
                     self._stale = False
                 except OSError as error:
-                    self._stale = False  # the next 401 asks again; until then the old one is all there is
-                    _log.warning("the API server's credentials are not renewed, the old ones stay: %s", error)
+                    self._stale = (
+                        False  # or the plugin would run for each request; the next 401 calls it again
+                    )
+                    _log.warning(
+                        "cannot renew the credentials for the API server, the old ones stay: %s", error
+                    )
         return self._identity
 
     def rejected(self) -> None:
@@ -139,9 +142,10 @@ class RenewedCredentials:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where an API server is and who we are to it. `server` may have a path. `namespace`: the pod's own or the
-    kubeconfig context's. `trust_env`: proxies of the environment apply (a kubeconfig's user sits behind them, a pod
-    must not go through them).
+    """An API server and our credentials for it. `server`: its URL, which may have a path. `namespace`: the pod's own, or
+    that of the kubeconfig's context. `trust_env`: use the proxies of the environment variables. A kubeconfig's user may
+    need them. A pod must not: $HTTPS_PROXY is meant for hosts outside of the cluster, and Python ignores the networks in
+    $NO_PROXY that would except the API server (dask/dask-kubernetes#420).
     """
 
     server: str

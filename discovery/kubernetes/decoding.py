@@ -1,4 +1,4 @@
-"""Slices decoded: an endpoint whose bytes did not change is the object that it was, and is not decoded again."""
+"""Decodes slices; an endpoint whose bytes have not changed is not decoded again, and stays the same object."""
 
 from itertools import compress
 from operator import ne
@@ -9,50 +9,51 @@ from discovery.kubernetes.wire import EndpointSlice, RawSlice, SliceEndpoint, de
 
 
 class SliceDecoder:
-    """Remembers each slice by name as it was last. Equal bytes only ever stand for equal content: what was decoded
-    from them may be shared.
+    """Remembers the last endpoints of each slice. Each event carries a whole slice, of which one endpoint changed.
+
+    Equal bytes have equal content, so that what was decoded from them may be shared.
     """
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[tuple[msgspec.Raw, ...], tuple[SliceEndpoint, ...]]] = {}
 
-    def decoded(self, found: RawSlice) -> EndpointSlice:
-        """The slice with its endpoints. Raises msgspec.DecodeError or UnicodeDecodeError when they do not fit."""
+    def decode(self, raw: RawSlice) -> EndpointSlice:
+        """Raises msgspec.DecodeError or UnicodeDecodeError for endpoints that do not fit the API."""
         endpoints: tuple[SliceEndpoint, ...] | None = None
-        if found.endpoints is not None:
-            endpoints = self._shared(found.endpoints, *self._last.get(found.metadata.name, ((), ())))
-            self._last[found.metadata.name] = found.endpoints, endpoints
-        return EndpointSlice(found.metadata, found.address_type, endpoints, found.ports)
+        if raw.endpoints is not None:
+            endpoints = self._decode_changed(raw.endpoints, *self._last.get(raw.metadata.name, ((), ())))
+            self._last[raw.metadata.name] = raw.endpoints, endpoints
+        return EndpointSlice(raw.metadata, raw.address_type, endpoints, raw.ports)
 
-    def listed(self, found: tuple[RawSlice, ...]) -> tuple[EndpointSlice, ...]:
-        """As `decoded`, of a page."""
-        return tuple([self.decoded(each) for each in found])
+    def decode_all(self, page: tuple[RawSlice, ...]) -> tuple[EndpointSlice, ...]:
+        return tuple([self.decode(raw) for raw in page])
 
     def forget(self, name: str) -> None:
-        """That slice is gone."""
         self._last.pop(name, None)
 
-    def keep(self, slices: tuple[EndpointSlice, ...]) -> None:
-        """Only these are left."""
+    def retain(self, slices: tuple[EndpointSlice, ...]) -> None:
+        """Forgets all other slices."""
         names = {each.metadata.name for each in slices}
         self._last = {name: last for name, last in self._last.items() if name in names}
 
-    def _shared(
+    def _decode_changed(
         self, raw: tuple[msgspec.Raw, ...], old_raw: tuple[msgspec.Raw, ...], old: tuple[SliceEndpoint, ...]
     ) -> tuple[SliceEndpoint, ...]:
         if len(raw) != len(old_raw):
-            return _by_bytes(raw, dict(zip(map(bytes, old_raw), old, strict=True)))
+            return _decode_moved(raw, dict(zip(map(bytes, old_raw), old, strict=True)))
         changed = list(compress(range(len(raw)), map(ne, raw, old_raw)))
         if not changed:
             return old
         endpoints = list(old)
-        for place, endpoint in zip(changed, _decode([raw[place] for place in changed]), strict=True):
-            endpoints[place] = endpoint
+        for index, endpoint in zip(changed, _decode([raw[index] for index in changed]), strict=True):
+            endpoints[index] = endpoint
         return tuple(endpoints)
 
 
-def _by_bytes(raw: tuple[msgspec.Raw, ...], known: dict[bytes, SliceEndpoint]) -> tuple[SliceEndpoint, ...]:
-    """Endpoints came or went, so that others moved to another place."""
+def _decode_moved(
+    raw: tuple[msgspec.Raw, ...], known: dict[bytes, SliceEndpoint]
+) -> tuple[SliceEndpoint, ...]:
+    """An endpoint was added or removed, so that others have another index: look them up by their bytes."""
     if not known:
         return _decode(raw)
     return tuple([known.get(bytes(each)) or _decode([each])[0] for each in raw])

@@ -1,5 +1,7 @@
-"""A kubeconfig's cluster and credentials, by way of kubernetes_asyncio: its one import, made when it is asked for (it
-costs 0.3 to 3 s), and never its models or its Watch.
+"""Loads a kubeconfig's cluster and credentials by kubernetes_asyncio.
+
+Nothing else imports that library, and this module only when a kubeconfig is opened: the import takes 0.3 to 3 s. Its
+models and its Watch are not used: the Watch raises at 410 Gone and loses what was deleted meanwhile.
 """
 
 import asyncio
@@ -20,23 +22,23 @@ if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration
 
 _LEEWAY: Final = 10.0
-"""Seconds before its expiry that a plugin's token is asked for anew."""
+"""Seconds before a token expires at which it is renewed."""
 
 
 async def load_kubeconfig(
     kubeconfig: str | None, context: str | None, environ: Mapping[str, str], timings: Timings
 ) -> Cluster:
-    """The cluster of `context` (None: the current one). InputFileError says what is wrong with which file; DiscoveryError:
-    it is sound, but brings nothing.
+    """`context` None: the current one. InputFileError: a file is missing or wrong. DiscoveryError: the files are right,
+    but provide no credentials, or kubernetes_asyncio is not installed.
     """
     paths = kubeconfig or environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     if not _exists(paths):
         raise InputFileError(
-            f"no Kubernetes cluster: this is no pod ($KUBERNETES_SERVICE_HOST is not set) and there is no kubeconfig "
+            f"no Kubernetes cluster: this is no pod ($KUBERNETES_SERVICE_HOST is not set), and there is no kubeconfig "
             f"at {paths}; name one with ?kubeconfig=PATH or $KUBECONFIG, or a server with ?server=URL"
         )
     loaded = await _load(paths, context, timings)
-    renew = partial(_renewed, paths, context, timings)
+    renew = partial(_renew, paths, context, timings)
     return Cluster(
         loaded.server,
         loaded.namespace,
@@ -50,15 +52,15 @@ def _exists(paths: str) -> bool:
     return any(Path(path).expanduser().is_file() for path in paths.split(os.pathsep) if path)
 
 
-class _Loaded:
-    """One reading of a kubeconfig. `source` is kubernetes_asyncio's untyped loader."""
+class _LoadedConfig:
+    """What we use of a loaded kubeconfig. `loader`: kubernetes_asyncio's, which is untyped."""
 
-    def __init__(self, configuration: "Configuration", source: Any) -> None:
+    def __init__(self, configuration: "Configuration", loader: Any) -> None:
         self.server: str = configuration.host or ""
         self.proxy: str | None = configuration.proxy
-        chosen = source.current_context or {}
+        chosen = loader.current_context or {}
         self.namespace: str = chosen.get("context", {}).get("namespace") or "default"
-        expiry = getattr(source, "exec_plugin_expiry", None)
+        expiry = getattr(loader, "exec_plugin_expiry", None)
         tls = TlsFiles(
             configuration.ssl_ca_cert,
             configuration.cert_file,
@@ -71,7 +73,7 @@ class _Loaded:
         )
 
 
-async def _load(paths: str, context: str | None, timings: Timings) -> _Loaded:
+async def _load(paths: str, context: str | None, timings: Timings) -> _LoadedConfig:
     try:
         config, configuration = await asyncio.to_thread(_import)
     except ImportError as error:
@@ -80,17 +82,19 @@ async def _load(paths: str, context: str | None, timings: Timings) -> _Loaded:
         ) from error
     try:
         async with asyncio.timeout(timings.credentials_deadline):
-            source = await config.load_kube_config(
+            loader = await config.load_kube_config(
                 config_file=paths, context=context, client_configuration=configuration
             )
     except TimeoutError as error:
         raise DiscoveryError(
-            f"the kubeconfig {paths} brought no credentials within {timings.credentials_deadline:g} s: "
+            f"the kubeconfig {paths} provided no credentials within {timings.credentials_deadline:g} s: "
             "its exec plugin hangs, or its identity provider does not answer"
         ) from error
-    except Exception as error:  # the loader raises whatever a broken file makes it raise
-        raise InputFileError(_broken(paths, context, error)) from error
-    return _Loaded(configuration, source)
+    except (
+        Exception
+    ) as error:  # the loader does not check the file's structure: it raises KeyError and the like
+        raise InputFileError(_load_error(paths, context, error)) from error
+    return _LoadedConfig(configuration, loader)
 
 
 def _import() -> "tuple[Any, Configuration]":
@@ -100,7 +104,7 @@ def _import() -> "tuple[Any, Configuration]":
     return config, Configuration()
 
 
-def _broken(paths: str, context: str | None, error: Exception) -> str:
+def _load_error(paths: str, context: str | None, error: Exception) -> str:
     which = f"the context {context!r}" if context else "its current context"
     return (
         f"the kubeconfig {paths} cannot be used with {which}: {yaml_problem(error)}; "
@@ -108,8 +112,8 @@ def _broken(paths: str, context: str | None, error: Exception) -> str:
     )
 
 
-async def _renewed(paths: str, context: str | None, timings: Timings) -> Identity:
-    """OSError when there is no other identity to be had now."""
+async def _renew(paths: str, context: str | None, timings: Timings) -> Identity:
+    """OSError, as RenewedCredentials expects, if the kubeconfig provides no identity now."""
     try:
         return (await _load(paths, context, timings)).identity
     except DiscoveryError as error:

@@ -1,6 +1,8 @@
-"""The slices of one component merged into one set of candidates, each pod once. Pure: time is passed in.
+"""Merges the slices of one component into one set of candidates, each pod once. Pure: time is passed in.
 
-Slices are written one at a time, so that for some milliseconds a pod may stand in two of them, or in none.
+A pod may be in several slices at once, or in none for some milliseconds: the EndpointSlice controller moves endpoints
+by several writes, and each slice arrives as an event of its own ("Duplicate endpoints" in Kubernetes' page on
+EndpointSlices). So no event of a single slice says that a pod came or went: only all slices together do.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,18 +13,18 @@ from typing import Final
 
 from discovery.copy_on_write import CopyOnWriteDict
 from discovery.instance import Instance, InstanceStatus, MetadataReader
-from discovery.kubernetes.endpointslice import SliceContent, SliceReading, read_slice, status_of
+from discovery.kubernetes.endpointslice import AddressSelection, ParsedSlice, parse_slice, status_of
 from discovery.kubernetes.wire import EndpointSlice, SliceEndpoint
 from discovery.source import Candidate, ComponentKey, PersistentSnapshot, is_ready
 
-_GIVEN_UP: Final = 1000
+_EXPIRED_AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sighting:
+class PodEndpoint:
     """A pod as one slice shows it."""
 
-    content: SliceContent
+    slice: ParsedSlice
     endpoint: SliceEndpoint
 
     @property
@@ -31,40 +33,45 @@ class Sighting:
 
 
 class MergedSet:
-    """State is slice → endpoints; truth is what they say together. `grace`: seconds that a ready pod may be missing
-    from all slices. One that is present and not available is no instance at once. `reader`: that of all instances.
+    """`grace`: seconds that a ready pod may be missing from all slices. A pod that a slice shows as unavailable leaves
+    at once. `reader`: for each Instance.
     """
 
     def __init__(
-        self, key: ComponentKey, reading: SliceReading, grace: float, reader: MetadataReader | None = None
+        self,
+        key: ComponentKey,
+        address_selection: AddressSelection,
+        grace: float,
+        reader: MetadataReader | None = None,
     ) -> None:
         self._key = key
-        self._reading = reading
+        self._address_selection = address_selection
         self._grace = grace
         self._reader = reader
-        self._contents: dict[str, SliceContent] = {}
-        self._seen_in: dict[str, set[str]] = {}
-        self._seen_twice: set[str] = set()
-        self._known: CopyOnWriteDict[Instance] = CopyOnWriteDict()
+        self._slices: dict[str, ParsedSlice] = {}
+        self._slices_of: dict[str, set[str]] = {}
+        self._in_several: set[str] = set()
+        self._instances: CopyOnWriteDict[Instance] = CopyOnWriteDict()
         self._ready: CopyOnWriteDict[Instance] = CopyOnWriteDict()
-        self._others: dict[str, tuple[Candidate, ...]] = {}
+        self._excluded: dict[str, tuple[Candidate, ...]] = {}
         self._missing: dict[str, float] = {}
 
     @property
-    def due(self) -> float | None:
-        """When `expire` has something to do next, if no slice comes before."""
+    def expires_at(self) -> float | None:
+        """When to call `expire` if no slice changes before."""
         return min(self._missing.values(), default=None)
 
     def snapshot(self) -> PersistentSnapshot:
-        strangers = (content.strangers for content in self._contents.values() if content.strangers)
-        others = chain.from_iterable(chain(self._others.values(), strangers))
-        return PersistentSnapshot(self._known.frozen(), self._ready.frozen(), others)
+        without_pod = (parsed.excluded for parsed in self._slices.values() if parsed.excluded)
+        excluded = chain.from_iterable(chain(self._excluded.values(), without_pod))
+        return PersistentSnapshot(self._instances.frozen(), self._ready.frozen(), excluded)
 
     def replace(self, slices: Iterable[EndpointSlice], now: float) -> Iterator[bool]:
-        """All slices there are, in as many steps as there are slices, so that others may run between them; each step
-        says whether it changed the set. What is there comes first: a pod that moved is never missing.
+        """Replaces all slices, one at each step of the iterator, so that the caller may let other tasks run between
+        them. Each step says whether the set changed.
         """
-        gone = set(self._contents)
+        # Slices are removed last: a pod that moved to another slice is never missing
+        gone = set(self._slices)
         for found in slices:
             gone.discard(found.metadata.name)
             yield self.put(found, now)
@@ -72,118 +79,118 @@ class MergedSet:
             yield self.remove(name, now)
 
     def put(self, found: EndpointSlice, now: float) -> bool:
-        """A slice as it is now; whether the set changed."""
-        before = self._contents.get(found.metadata.name)
+        """Adds or replaces a slice; returns whether the set changed."""
+        name = found.metadata.name
+        before = self._slices.get(name)
         if before is not None and before.slice == found:
             return False
-        after = self._contents[found.metadata.name] = read_slice(found, self._key, self._reading, before)
-        return self._changed(before, after, found.metadata.name, now)
+        after = self._slices[name] = parse_slice(found, self._key, self._address_selection, before)
+        return self._slice_changed(before, after, name, now)
 
     def remove(self, name: str, now: float) -> bool:
-        """A slice is gone; whether the set changed."""
-        before = self._contents.pop(name, None)
-        return before is not None and self._changed(before, None, name, now)
+        """Returns whether the set changed."""
+        before = self._slices.pop(name, None)
+        return before is not None and self._slice_changed(before, None, name, now)
 
     def expire(self, now: float) -> bool:
-        """Give up pods that have been missing for too long; whether the set changed. Of very many some, so that the
-        loop is not held up: `due` is then in the past still.
+        """Removes pods whose grace is over; returns whether there were any. A part of very many, so that the event loop
+        is not held up: `expires_at` then stays in the past.
         """
         late = (pod for pod, deadline in self._missing.items() if deadline <= now)
-        gone = list(islice(late, _GIVEN_UP))
+        gone = list(islice(late, _EXPIRED_AT_ONCE))
         for pod in gone:
             del self._missing[pod]
-            self._tell(pod, None, ())
+            self._store(pod, None, ())
         return bool(gone)
 
-    def wait_anew(self, now: float) -> None:
-        """Contact was lost and is back: nobody could show us the missing pods meanwhile."""
+    def restart_grace(self, now: float) -> None:
+        """The API server was lost until now: nothing could show us the missing pods."""
         self._missing = {pod: max(deadline, now + self._grace) for pod, deadline in self._missing.items()}
 
-    def _changed(
-        self, before: SliceContent | None, after: SliceContent | None, name: str, now: float
+    def _slice_changed(
+        self, before: ParsedSlice | None, after: ParsedSlice | None, name: str, now: float
     ) -> bool:
         old = before.pods if before is not None else {}
         new = after.pods if after is not None else {}
         for pod in new.keys() - old.keys():
-            self._see(pod, name)
+            self._add_slice(pod, name)
         for pod in old.keys() - new.keys():
-            self._seen_in[pod].discard(name)
-            if len(self._seen_in[pod]) < 2:
-                self._seen_twice.discard(pod)
-        judged = [self._judge(pod, now) for pod in self._touched(before, after)]
-        return any(judged) or (before.strangers if before else ()) != (after.strangers if after else ())
+            self._slices_of[pod].discard(name)
+            if len(self._slices_of[pod]) < 2:
+                self._in_several.discard(pod)
+        changes = [self._update_pod(pod, now) for pod in self._affected_pods(before, after)]
+        return any(changes) or (before.excluded if before else ()) != (after.excluded if after else ())
 
-    def _see(self, pod: str, name: str) -> None:
-        names = self._seen_in.setdefault(pod, set())
+    def _add_slice(self, pod: str, name: str) -> None:
+        names = self._slices_of.setdefault(pod, set())
         names.add(name)
         if len(names) > 1:
-            self._seen_twice.add(pod)
+            self._in_several.add(pod)
 
-    def _touched(self, before: SliceContent | None, after: SliceContent | None) -> Iterable[str]:
-        """The pods whose candidate may be another one now."""
+    def _affected_pods(self, before: ParsedSlice | None, after: ParsedSlice | None) -> Iterable[str]:
         if before is None or after is None:
             return after.pods if after is not None else before.pods if before is not None else ()
-        if (before.port, before.ports, before.rank, before.problem) != (
+        if (before.port, before.ports, before.family_rank, before.problem) != (
             after.port,
             after.ports,
-            after.rank,
+            after.family_rank,
             after.problem,
         ):
             return before.pods.keys() | after.pods.keys()
-        others = compress(after.pods, map(is_not, map(before.pods.get, after.pods), after.pods.values()))
-        return {*others, *(before.pods.keys() - after.pods.keys()), *(self._seen_twice & after.pods.keys())}
+        changed = compress(after.pods, map(is_not, map(before.pods.get, after.pods), after.pods.values()))
+        # The slice's new version may make it the preferred one of a pod that is in several
+        return {*changed, *(before.pods.keys() - after.pods.keys()), *(self._in_several & after.pods.keys())}
 
-    def _judge(self, pod: str, now: float) -> bool:
-        """Find the pod's candidates anew; whether they changed."""
-        names = self._seen_in[pod]
+    def _update_pod(self, pod: str, now: float) -> bool:
+        names = self._slices_of[pod]
         if not names:
-            del self._seen_in[pod]
-            return self._miss(pod, now)
+            del self._slices_of[pod]
+            return self._pod_missing(pod, now)
         self._missing.pop(pod, None)
-        sightings = [Sighting(self._contents[name], self._contents[name].pods[pod]) for name in names]
-        best, replaced = (sightings[0], ()) if len(sightings) == 1 else _living(pod, sightings)
+        shown = [PodEndpoint(self._slices[name], self._slices[name].pods[pod]) for name in names]
+        best, replaced = (shown[0], ()) if len(shown) == 1 else _choose(pod, shown)
         instance = self._instance(pod, best)
         if instance is None:
-            return self._tell(pod, None, (Candidate(pod, reason=best.content.problem), *replaced))
-        return self._tell(pod, instance, replaced)
+            return self._store(pod, None, (Candidate(pod, reason=best.slice.problem), *replaced))
+        return self._store(pod, instance, replaced)
 
-    def _miss(self, pod: str, now: float) -> bool:
+    def _pod_missing(self, pod: str, now: float) -> bool:
         if pod in self._missing:
             return False
-        if self._grace > 0 and is_ready(self._known.get(pod)):
+        if self._grace > 0 and is_ready(self._instances.get(pod)):
             self._missing[pod] = now + self._grace
             return False
-        return self._tell(pod, None, ())
+        return self._store(pod, None, ())
 
-    def _tell(self, pod: str, instance: Instance | None, others: tuple[Candidate, ...]) -> bool:
-        """What the pod is from now on, and what there is to say beside; whether that is news."""
-        known = self._known.get(pod)
-        if known == instance and self._others.get(pod, ()) == others:
+    def _store(self, pod: str, instance: Instance | None, excluded: tuple[Candidate, ...]) -> bool:
+        """`excluded`: candidates of the pod's name that are no instances. Returns whether anything changed."""
+        known = self._instances.get(pod)
+        if known == instance and self._excluded.get(pod, ()) == excluded:
             return False
         if known != instance:
-            _put(self._known, pod, instance)
+            _put(self._instances, pod, instance)
             _put(self._ready, pod, instance if is_ready(instance) else None)
-        if others:
-            self._others[pod] = others
+        if excluded:
+            self._excluded[pod] = excluded
         else:
-            self._others.pop(pod, None)
+            self._excluded.pop(pod, None)
         return True
 
-    def _instance(self, pod: str, sighting: Sighting) -> Instance | None:
-        content, endpoint = sighting.content, sighting.endpoint
-        if content.port is None or not endpoint.addresses:
+    def _instance(self, pod: str, shown: PodEndpoint) -> Instance | None:
+        parsed, endpoint = shown.slice, shown.endpoint
+        if parsed.port is None or not endpoint.addresses:
             return None
         return Instance(
             pod,
             self._key.namespace,
             self._key.component,
-            endpoint.addresses[0],
-            content.port,
-            sighting.uid,
+            endpoint.addresses[0],  # the API defines no meaning for further ones
+            parsed.port,
+            shown.uid,
             status_of(endpoint),
             zone=endpoint.zone,
             node=endpoint.node_name,
-            ports=content.ports,
+            ports=parsed.ports,
             reader=self._reader,
         )
 
@@ -195,25 +202,26 @@ def _put(into: CopyOnWriteDict[Instance], pod: str, instance: Instance | None) -
         into.pop(pod, None)
 
 
-def _living(pod: str, sightings: list[Sighting]) -> tuple[Sighting, tuple[Candidate, ...]]:
-    """The living pod of that name, and one candidate for each that it took the place of.
+def _choose(pod: str, shown: list[PodEndpoint]) -> tuple[PodEndpoint, tuple[Candidate, ...]]:
+    """The endpoint that counts, and a candidate for each pod that it replaced.
 
-    A name is unique at any moment, so of several uids the one written last is alive. A pod in several slices is seen
-    where its port is, in the preferred address family, as written last.
+    A pod's name is unique at any moment, so that of several UIDs the one in the slice written last is alive (a
+    StatefulSet gives a new pod the old name). Of the slices with that UID, the first has the wanted port, then the
+    preferred address family, then the latest version.
     """
-    uid = max(sightings, key=_written_last).uid
+    uid = max(shown, key=_write_key).uid
     replaced = [
         Candidate(pod, reason=f"its pod (uid {other}) was replaced by another of that name (uid {uid})")
-        for other in sorted({s.uid for s in sightings} - {uid})
+        for other in sorted({s.uid for s in shown} - {uid})
     ]
-    return max((s for s in sightings if s.uid == uid), key=_seen_best), tuple(replaced)
+    return max((s for s in shown if s.uid == uid), key=_preference_key), tuple(replaced)
 
 
-def _written_last(sighting: Sighting) -> tuple[object, ...]:
-    ready = status_of(sighting.endpoint) is InstanceStatus.READY
-    return sighting.content.stamp, ready, sighting.uid
+def _write_key(shown: PodEndpoint) -> tuple[object, ...]:
+    ready = status_of(shown.endpoint) is InstanceStatus.READY
+    return shown.slice.write_order, ready, shown.uid
 
 
-def _seen_best(sighting: Sighting) -> tuple[object, ...]:
-    content = sighting.content
-    return content.port is not None, -content.rank, content.stamp, content.slice.metadata.name
+def _preference_key(shown: PodEndpoint) -> tuple[object, ...]:
+    parsed = shown.slice
+    return parsed.port is not None, -parsed.family_rank, parsed.write_order, parsed.slice.metadata.name

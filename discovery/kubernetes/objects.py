@@ -1,11 +1,11 @@
-"""Services and pods, as far as they explain why a pod is no instance. Unknown keys are skipped."""
+"""Decodes Services and pods, and says why a pod is not ready. Unknown fields are skipped. Pure."""
 
 from typing import Final
 
 import msgspec
 
 
-class Meta(msgspec.Struct, frozen=True, rename="camel"):
+class ObjectMeta(msgspec.Struct, frozen=True, rename="camel"):
     name: str = ""
     uid: str = ""
     labels: dict[str, str] | None = None
@@ -22,17 +22,17 @@ class ServiceSpec(msgspec.Struct, frozen=True):
 
 
 class Service(msgspec.Struct, frozen=True):
-    metadata: Meta
+    metadata: ObjectMeta
     spec: ServiceSpec = ServiceSpec()
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class ContainerStateWaiting(msgspec.Struct, frozen=True):
     reason: str = ""
     message: str = ""
 
 
 class ContainerState(msgspec.Struct, frozen=True):
-    waiting: Waiting | None = None
+    waiting: ContainerStateWaiting | None = None
 
 
 class ContainerStatus(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class PodStatus(msgspec.Struct, frozen=True, rename={"address": "podIP", "contai
 
 
 class Pod(msgspec.Struct, frozen=True):
-    metadata: Meta
+    metadata: ObjectMeta
     status: PodStatus = PodStatus()
 
 
@@ -69,14 +69,15 @@ class PodList(msgspec.Struct, frozen=True):
 _PENDING: Final = "Pending"
 
 
-def pod_trouble(pod: Pod) -> str | None:
-    """Why a pod that its Service selects is not ready; None when it is. What a person would look for first."""
+def pod_problem(pod: Pod) -> str | None:
+    """Why the pod is not ready, None if it is. The first cause counts: a container that waits also fails its probe."""
     if pod.metadata.deletion_timestamp is not None:
         return "its pod is terminating"
     waiting = next((c for c in pod.status.containers or () if c.state and c.state.waiting), None)
     if waiting is not None and waiting.state is not None and waiting.state.waiting is not None:
-        why = waiting.state.waiting
-        return f"its container {waiting.name} waits: {why.reason}{f': {why.message}' if why.message else ''}"
+        state = waiting.state.waiting
+        message = f": {state.message}" if state.message else ""
+        return f"its container {waiting.name} waits: {state.reason}{message}"
     failed = {c.type: c for c in pod.status.conditions or () if c.status == "False"}
     if pod.status.phase == _PENDING and "PodScheduled" in failed:
         return f"its pod is not scheduled: {failed['PodScheduled'].message}"
@@ -85,9 +86,9 @@ def pod_trouble(pod: Pod) -> str | None:
     if not pod.status.address:
         return "its pod has no address yet"
     if "Ready" in failed:
-        return f"its pod is not ready: its readiness probe (GET /health) fails{_said(failed['Ready'])}"
+        return f"its pod is not ready: its readiness probe (GET /health) fails{_message(failed['Ready'])}"
     return None
 
 
-def _said(condition: PodCondition) -> str:
+def _message(condition: PodCondition) -> str:
     return f" ({condition.message})" if condition.message else ""

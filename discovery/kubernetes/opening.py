@@ -1,4 +1,4 @@
-"""From a `kubernetes://` URL to a source that connects when it is first asked."""
+"""Opens the source that a `kubernetes://` URL names; it connects when it is first used."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,41 +25,41 @@ _PARAMETERS: Final = frozenset(
 
 
 class DeferredSource:
-    """A source whose making needs the network or slow imports: made at its first run, once for all keys."""
+    """Makes its source on first use, once for all keys: that needs the network or slow imports."""
 
     def __init__(self, make: Callable[[], Awaitable[KubernetesSource]]) -> None:
         self._make = make
-        self._made: KubernetesSource | None = None
+        self._source: KubernetesSource | None = None
         self._lock = asyncio.Lock()
 
     async def run(self, key: ComponentKey, report: Report) -> None:
         report.degraded("not connected to the Kubernetes API yet: loading the configuration")
-        await (await self._source()).run(key, report)
+        await (await self._get()).run(key, report)
 
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
-        if self._made is not None:
-            self._made.suspect(key, instance_id)
+        if self._source is not None:
+            self._source.suspect(key, instance_id)
 
     async def explain(self, key: ComponentKey) -> list[Candidate]:
-        return await (await self._source()).explain(key)
+        return await (await self._get()).explain(key)
 
     async def components(self) -> list[ComponentKey]:
-        return await (await self._source()).components()
+        return await (await self._get()).components()
 
     async def aclose(self) -> None:
-        if self._made is not None:
-            await self._made.aclose()
+        if self._source is not None:
+            await self._source.aclose()
 
-    async def _source(self) -> KubernetesSource:
+    async def _get(self) -> KubernetesSource:
         async with self._lock:
-            if self._made is None:
-                self._made = await self._make()
-            return self._made
+            if self._source is None:
+                self._source = await self._make()
+            return self._source
 
 
 def open_kubernetes(parts: SplitResult, url: str) -> Source:
-    """The source that `url` names (`parts` is the URL split). ValueError for a URL that is none of ours."""
-    options = read_options(parts, url)
+    """`parts`: `url` split. ValueError for a URL that is not of the form `EXPECTED`."""
+    options = parse_options(parts, url)
     namespace = _namespace(parts, url)
     selection = _selection(options, url)
     grace = _grace(options.get("grace", "0.5"), url)
@@ -77,25 +77,27 @@ def open_kubernetes(parts: SplitResult, url: str) -> Source:
     return DeferredSource(make)
 
 
-def read_options(parts: SplitResult, url: str) -> dict[str, str]:
-    """The query of a `kubernetes://` URL. ValueError for a word that we do not know or that comes twice."""
+def parse_options(parts: SplitResult, url: str) -> dict[str, str]:
+    """The query of a `kubernetes://` URL. ValueError for an unknown or repeated parameter."""
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     options = dict(pairs)
     if unknown := sorted(options.keys() - _PARAMETERS):
-        raise ValueError(f"{url!r}: {', '.join(unknown)} means nothing here; expected {EXPECTED}")
+        raise ValueError(f"{url!r}: unknown parameter {', '.join(unknown)}; expected {EXPECTED}")
     if len(options) < len(pairs):
-        raise ValueError(f"{url!r}: a parameter stands twice; expected {EXPECTED}")
+        raise ValueError(f"{url!r}: a parameter appears twice; expected {EXPECTED}")
     if parts.path not in ("", "/") or parts.fragment:
         raise ValueError(f"{url!r} has a path; expected {EXPECTED}")
     if "server" in options and not options["server"].startswith(("http://", "https://")):
-        raise ValueError(f"{url!r}: server={options['server']!r} is no URL; expected http://host:port")
+        raise ValueError(f"{url!r}: server={options['server']!r} is not a URL; expected http://host:port")
     if "server" in options and options.keys() & {"context", "kubeconfig"}:
-        raise ValueError(f"{url!r}: server= takes no credentials; leave context= and kubeconfig= out")
+        raise ValueError(
+            f"{url!r}: server= cannot be combined with context= or kubeconfig=, since it uses no credentials"
+        )
     return options
 
 
 async def find_cluster(options: Mapping[str, str], timings: Timings | None = None) -> Cluster:
-    """The cluster that a URL's options name; DiscoveryError when there is none."""
+    """The cluster that the options of a URL name. DiscoveryError if there is none."""
     if server := options.get("server"):
         return Cluster(server)
     load = partial(load_cluster, context=options.get("context"), kubeconfig=options.get("kubeconfig"))
@@ -113,7 +115,7 @@ def _namespace(parts: SplitResult, url: str) -> str | None:
 
 def _selection(options: Mapping[str, str], url: str) -> Selection:
     if "service" in options and "labels" in options:
-        raise ValueError(f"{url!r}: select by service= or by labels=true, not by both")
+        raise ValueError(f"{url!r}: service= and labels= exclude each other")
     if options.get("labels", "true") not in ("true", "false"):
         raise ValueError(f"{url!r}: labels={options['labels']!r}; expected true or false")
     if options.get("labels") == "true":

@@ -1,8 +1,7 @@
-"""LIST, then WATCH, then LIST again when that is what it takes: a state machine without I/O.
+"""Keeps a copy of one Service's EndpointSlices by LIST, then WATCH: a state machine without I/O.
 
-`Reflector.next` says what to ask; the answer's head, bytes, end and the passing of time go in; news comes out. The
-rules are those of client-go's Reflector and of `discovery.k8s.io/v1`; versions are advanced by every object and
-bookmark. WatchList is never asked for: one Service's slices are one small list.
+`Reflector.next_step` says what to send. The answer's headers, bytes and end, and the passing of time go in; events for
+the copy come out. The rules are those of client-go's Reflector and of the Kubernetes API concepts.
 """
 
 import math
@@ -13,22 +12,29 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from discovery.kubernetes.decoding import SliceDecoder
-from discovery.kubernetes.recovery import Ask, Lost, Recovery
-from discovery.kubernetes.refusal import read_refusal
+from discovery.kubernetes.recovery import NextRequest, Recovery
+from discovery.kubernetes.reflector_events import (
+    ReflectorEvent,
+    SliceDeleted,
+    SlicesListed,
+    SliceUpdated,
+    SyncLost,
+    SyncRestored,
+)
+from discovery.kubernetes.refusal import parse_refusal
 from discovery.kubernetes.response_body import (
     NO_PAGES,
+    ErrorBody,
     LineTooLongError,
+    ListBody,
     ListPages,
-    ListReading,
-    RefusedReading,
-    WatchReading,
+    WatchBody,
 )
 from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.wire import (
-    EndpointSlice,
-    Failure,
-    Removed,
-    WatchProgress,
+    BookmarkEvent,
+    DeletedEvent,
+    ErrorEvent,
     decode_event,
     decode_list,
     decode_status,
@@ -38,81 +44,53 @@ from discovery.kubernetes.wire import (
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Ask for the slices with these parameters."""
+    """Send GET for the slices with this query."""
 
     params: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Ask nothing before this moment; `knock`: unless a connection can be had again, which `reached` is told."""
+    """Send nothing until then. `probe_connection`: meanwhile try to connect, and call `connection_possible`."""
 
     until: float
-    knock: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """All slices there are."""
-
-    slices: tuple[EndpointSlice, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Put:
-    """One slice was added or changed."""
-
-    slice: EndpointSlice
-
-
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    """One slice is gone."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Contact:
-    """The server is heard again, and had nothing new to say."""
+    probe_connection: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """Between two answers. `pages`: of a list that goes on; empty after everything else."""
+    """No request is out. `pages`: those of a list that goes on; else empty."""
 
     pages: ListPages = NO_PAGES
 
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """A GET is out and its head is not in."""
+    """A GET is out, and its headers have not arrived."""
 
     pages: ListPages
 
 
 Step: TypeAlias = Get | Wait
-News: TypeAlias = Listed | Put | Deleted | Contact | Lost
-_SomeNews = TypeVar("_SomeNews", Contact, News)
-ReflectorState: TypeAlias = Idle | Requested | ListReading | WatchReading | RefusedReading
+_Event = TypeVar("_Event", SyncRestored, ReflectorEvent)
+ReflectorState: TypeAlias = Idle | Requested | ListBody | WatchBody | ErrorBody
 
 
-class MalformedAnswerError(ValueError):
-    """What came is not what was asked for."""
+class MalformedEventError(ValueError):
+    """A watch event that no API server sends."""
 
 
 class Reflector:
-    """Give it each `Get`'s answer: `opened`, then `received` until `finished`, `ended` or the `deadline`.
+    """After each `Get` call `headers_received`, then `data_received` until `finished`, `eof_received` or `deadline`.
 
-        Idle ──next: Get──► Requested ──opened──► ListReading     200, a list was asked for
-         ▲ ▲                    │                 WatchReading    200, a watch was asked for
-         │ └───────broke────────┘                 RefusedReading  anything else
-         │                                            │
-         └───── ended, broke, received enough ────────┘
+        Idle ──next_step: Get──► Requested ──headers_received──► ListBody     200, a list was asked for
+         ▲ ▲                        │                            WatchBody    200, a watch was asked for
+         │ └─────request_failed─────┘                            ErrorBody    anything else
+         │                                                           │
+         └───── eof_received, request_failed, enough received ───────┘
 
-    `next` in Idle says Wait until `Recovery.wait_until`, then Get: the next page of a list that goes on, else what
-    `Recovery.ask` says: LIST and LIST_SINCE until a list is accepted, WATCH until it expires, fails or is due for a list.
-    Contact is lost from a `Lost` that is told until any other news.
+    `next_step` in Idle returns Wait until `Recovery.wait_until`, then Get: the next page of a list that goes on, else
+    what `Recovery.next_request` says. The copy is out of sync from SyncLost until any other event.
     """
 
     def __init__(self, selector: str, timings: Timings) -> None:
@@ -121,190 +99,198 @@ class Reflector:
         self._timings = timings
         self._recovery = Recovery(timings)
         self._state: ReflectorState = Idle()
-        self._last_news: News | None = None
+        self._last_event: ReflectorEvent | None = None
         self._slices = SliceDecoder()
 
     @property
     def finished(self) -> bool:
-        """Nothing more of this answer is wanted."""
+        """The rest of the answer is of no use: close the connection."""
         return isinstance(self._state, Idle)
 
     @property
-    def tick_at(self) -> float | None:
-        """When `tick` has something to say though nothing was received."""
-        if isinstance(self._last_news, Lost) and isinstance(self._state, WatchReading):
+    def timer_at(self) -> float | None:
+        """When to call `timer_expired` if no bytes arrive."""
+        if isinstance(self._last_event, SyncLost) and isinstance(self._state, WatchBody):
             return self._state.opened_at + self._timings.short_watch
         return None
 
-    def next(self, now: float) -> Step:
-        """What to do now; a `Get` begins a new exchange."""
+    def next_step(self, now: float) -> Step:
         pages = self._state.pages if isinstance(self._state, Idle) else NO_PAGES
-        self._recovery.look_again(now)
+        self._recovery.relist_if_due(now)
         if now < self._recovery.wait_until:
-            return Wait(self._recovery.wait_until, self._recovery.knock)
+            return Wait(self._recovery.wait_until, self._recovery.probe_connection)
         self._state = Requested(pages)
         self.deadline = now + self._timings.list_deadline
         params = {"labelSelector": self._selector}
-        if pages.rest:
-            return Get(params | {"continue": pages.rest})
-        version = self._recovery.version
-        match self._recovery.ask:
-            case Ask.LIST:
+        if pages.continue_token:
+            return Get(params | {"continue": pages.continue_token})
+        version = self._recovery.resource_version
+        # No limit: one Service's slices are a small list (10,000 pods are 3 MB), and with a resourceVersion a limit
+        # would keep the server from answering out of its watch cache (client-go turns paging off for that reason).
+        # Nor a streaming list (KEP-3157, sendInitialEvents): it saves the server memory in lists of hundreds of megabytes.
+        match self._recovery.next_request:
+            case NextRequest.LIST:
                 return Get(params)
-            case Ask.LIST_SINCE:
+            case NextRequest.LIST_NOT_OLDER:
                 return Get(params | {"resourceVersion": version, "resourceVersionMatch": "NotOlderThan"})
         seconds = self._watch_seconds(now)
         self.deadline = now + seconds + self._timings.watch_slack
+        # Bookmarks (KEP-956) advance our version while our slices do not change, or it would expire
         watch = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
         return Get(params | watch | {"resourceVersion": version})
 
-    def opened(self, status: int, headers: Mapping[str, str], now: float) -> None:
-        """The head of the answer. The deadline may be nearer afterwards."""
-        self._recovery.answered()
-        kind = headers.get("Content-Type", "application/json").partition(";")[0].strip()
-        if status != 200 or not kind.endswith("json"):
+    def headers_received(self, status: int, headers: Mapping[str, str], now: float) -> None:
+        """Sets `deadline` anew."""
+        self._recovery.headers_received()
+        content_type = headers.get("Content-Type", "application/json").partition(";")[0].strip()
+        if status != 200 or not content_type.endswith("json"):
             self.deadline = min(self.deadline, now + self._timings.header_deadline)
-            self._state = RefusedReading(status, headers, kind)
-        elif self._recovery.ask is Ask.WATCH:
-            self._state = WatchReading(now, self.deadline, self._timings)
+            self._state = ErrorBody(status, headers, content_type)
+        elif self._recovery.next_request is NextRequest.WATCH:
+            self._state = WatchBody(now, self.deadline, self._timings)
         else:
-            self._state = ListReading(self._state.pages if isinstance(self._state, Requested) else NO_PAGES)
+            self._state = ListBody(self._state.pages if isinstance(self._state, Requested) else NO_PAGES)
 
-    def received(self, chunk: bytes, now: float) -> list[News]:
-        """Bytes of the body, cut anyhow."""
+    def data_received(self, chunk: bytes, now: float) -> list[ReflectorEvent]:
+        """`chunk` may begin and end anywhere in the body."""
         match self._state:
-            case WatchReading() as watch:
-                return self._watched(watch, chunk, now)
-            case ListReading() | RefusedReading() as body if not body.add(chunk):
-                return self._failed(f"an answer of more than {len(body.body)} bytes", now)
+            case WatchBody() as watch:
+                return self._watch_data(watch, chunk, now)
+            case ListBody() | ErrorBody() as body if not body.add(chunk):
+                return self._relist(f"an answer of more than {len(body.body)} bytes", now)
         return []
 
-    def tick(self, now: float) -> list[Contact]:
-        """Time has passed: a stream that lives on is contact, even when it is quiet."""
-        due = self.tick_at
-        return self._contact() if due is not None and now >= due else []
+    def timer_expired(self, now: float) -> list[SyncRestored]:
+        """A watch that the server has not ended by now is in order, even if nothing has happened to be sent."""
+        due = self.timer_at
+        return self._restored() if due is not None and now >= due else []
 
-    def ended(self, now: float) -> list[News]:
-        """The body ended as it should."""
+    def eof_received(self, now: float) -> list[ReflectorEvent]:
+        """The body has ended, and is complete as far as HTTP can tell."""
         match self._state:
-            case WatchReading() as watch:
-                lived = self._lived(watch, now)
-                return self._end(self._recovery.ended(now, lived, empty=not watch.brought))
-            case ListReading() as listed:
-                return self._listed(listed, now)
-            case RefusedReading() as refused:
-                return self._refused(refused, now)
+            case WatchBody() as watch:
+                lived = self._note_lifetime(watch, now)
+                return self._finish(self._recovery.watch_ended(now, lived, empty=not watch.has_events))
+            case ListBody() as body:
+                return self._list_complete(body, now)
+            case ErrorBody() as body:
+                return self._error_complete(body, now)
         return []
 
-    def reached(self, now: float) -> None:
-        """While waiting: a connection can be had again."""
-        self._recovery.reached(now)
+    def connection_possible(self, now: float) -> None:
+        """During a Wait: a connection could be made."""
+        self._recovery.connection_possible(now)
 
-    def broke(self, reason: str, now: float, *, unreachable: bool = False) -> list[News]:
-        """There was no answer (`unreachable`: nor a connection), or its body broke off, or the deadline passed."""
-        if isinstance(self._state, WatchReading):
-            self._lived(self._state, now)
-        if isinstance(self._state, RefusedReading):
-            return self._refused(self._state, now)
-        if unreachable:
-            return self._end(self._recovery.unreachable(reason, now))
-        return self._end(self._recovery.failed(reason, now))
+    def request_failed(
+        self, reason: str, now: float, *, connect_failed: bool = False
+    ) -> list[ReflectorEvent]:
+        """No answer came, it broke off, or `deadline` has passed. `connect_failed`: there was not even a connection."""
+        if isinstance(self._state, WatchBody):
+            self._note_lifetime(self._state, now)
+        if isinstance(self._state, ErrorBody):
+            return self._error_complete(self._state, now)
+        if connect_failed:
+            return self._finish(self._recovery.connect_failed(reason, now))
+        return self._finish(self._recovery.request_failed(reason, now))
 
     def _watch_seconds(self, now: float) -> int:
-        wanted = min(self._timings.uniform(*self._timings.watch), self._recovery.relist_at - now)
+        # Not beyond the next list, but never so short that the end counts as a failure
+        wanted = min(self._timings.uniform(*self._timings.watch_timeout), self._recovery.relist_at - now)
         return max(1, math.ceil(max(wanted, 2 * self._timings.short_watch)))
 
-    def _lived(self, watch: WatchReading, now: float) -> float:
+    def _note_lifetime(self, watch: WatchBody, now: float) -> float:
         lived = now - watch.opened_at
-        if lived >= self._timings.healthy:
-            self._recovery.healthy()
+        if lived >= self._timings.backoff_reset:
+            self._recovery.reset_backoff()
         return lived
 
-    def _watched(self, watch: WatchReading, chunk: bytes, now: float) -> list[News]:
-        self._lived(watch, now)
-        news: list[News] = []
+    def _watch_data(self, watch: WatchBody, chunk: bytes, now: float) -> list[ReflectorEvent]:
+        self._note_lifetime(watch, now)
+        events: list[ReflectorEvent] = []
         try:
             for line in watch.lines.feed(chunk):
-                news += self._event(watch, line, now)
+                events += self._watch_event(watch, line, now)
                 if self.finished:
-                    return news
-        except (msgspec.DecodeError, MalformedAnswerError, LineTooLongError, UnicodeDecodeError) as error:
-            return news + self._failed(f"the watch brought something that is no event: {error}", now)
+                    return events
+        except (msgspec.DecodeError, MalformedEventError, LineTooLongError, UnicodeDecodeError) as error:
+            return events + self._relist(f"the watch sent something that is no event: {error}", now)
         self.deadline = watch.deadline
-        return news or [*(self._contact() if watch.brought else ())]
+        return events or [*(self._restored() if watch.has_events else ())]
 
-    def _event(self, watch: WatchReading, line: bytes, now: float) -> list[News]:
+    def _watch_event(self, watch: WatchBody, line: bytes, now: float) -> list[ReflectorEvent]:
         match decode_event(line):
-            case Failure(status):
-                return self._end(self._recovery.refused(read_refusal(status.code, status), now))
-            case WatchProgress(bookmark):
-                if not self._advanced(bookmark.metadata.resource_version):
-                    return self._went_back(now)
-                watch.heard(now, bookmark=True)
+            case ErrorEvent(status):
+                return self._finish(self._recovery.request_refused(parse_refusal(status.code, status), now))
+            case BookmarkEvent(bookmark):
+                if not self._advance_version(bookmark.metadata.resource_version):
+                    return self._version_regressed(now)
+                watch.event_received(now, bookmark=True)
                 return []
             case event:
                 name = event.object.metadata.name
                 if not name:
-                    raise MalformedAnswerError("a slice without a name")
-                if not self._advanced(event.object.metadata.resource_version):
-                    return self._went_back(now)
-                watch.heard(now)
-                if isinstance(event, Removed):
+                    raise MalformedEventError("a slice without a name")
+                if not self._advance_version(event.object.metadata.resource_version):
+                    return self._version_regressed(now)
+                watch.event_received(now)
+                if isinstance(event, DeletedEvent):
                     self._slices.forget(name)
-                    return self._tell(Deleted(name))
-                return self._tell(Put(self._slices.decoded(event.object)))
+                    return self._emit(SliceDeleted(name))
+                return self._emit(SliceUpdated(self._slices.decode(event.object)))
 
-    def _advanced(self, version: str) -> bool:
-        if is_older(version, self._recovery.version):
+    def _advance_version(self, version: str) -> bool:
+        """False for a version that is older than the last: events of one watch come in the order of their versions."""
+        if is_older(version, self._recovery.resource_version):
             return False
-        self._recovery.version = version or self._recovery.version
+        self._recovery.resource_version = version or self._recovery.resource_version
         return True
 
-    def _went_back(self, now: float) -> list[News]:
-        return self._end(self._recovery.expired(now, consistent=True))
+    def _version_regressed(self, now: float) -> list[ReflectorEvent]:
+        return self._finish(self._recovery.version_expired(now, consistent=True))
 
-    def _listed(self, listed: ListReading, now: float) -> list[News]:
+    def _list_complete(self, body: ListBody, now: float) -> list[ReflectorEvent]:
         try:
-            page = decode_list(bytes(listed.body))
-            items = self._slices.listed(page.items or ())
+            page = decode_list(bytes(body.body))
+            items = self._slices.decode_all(page.items or ())
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return self._failed(f"the list is no EndpointSliceList: {error}", now)
-        if not page.metadata.version:
-            return self._failed("the list has no resourceVersion", now)
-        slices = listed.pages.slices + items
-        if page.metadata.rest:
-            self._state = Idle(ListPages(slices, page.metadata.rest))
+            return self._relist(f"the list is no EndpointSliceList: {error}", now)
+        if not page.metadata.resource_version:
+            return self._relist("the list has no resourceVersion", now)
+        slices = body.pages.slices + items
+        if page.metadata.continue_token:
+            self._state = Idle(ListPages(slices, page.metadata.continue_token))
             return []
-        lost = self._recovery.accept(page.metadata.version, now)
+        lost = self._recovery.list_received(page.metadata.resource_version, now)
         if lost is not None:
-            return self._end(lost)
-        self._slices.keep(slices)
-        return self._end(Listed(slices))
+            return self._finish(lost)
+        self._slices.retain(slices)
+        return self._finish(SlicesListed(slices))
 
-    def _refused(self, refused: RefusedReading, now: float) -> list[News]:
-        if refused.status == 200:
-            return self._failed(
-                f"HTTP 200 with {refused.kind} where JSON was expected: this is no Kubernetes API server, "
-                "or something stands before it",
+    def _error_complete(self, body: ErrorBody, now: float) -> list[ReflectorEvent]:
+        if body.status == 200:
+            return self._relist(
+                f"HTTP 200 with {body.content_type}, expected JSON: the server is no Kubernetes API server, "
+                "or a proxy answers in its place",
                 now,
             )
-        status = decode_status(refused.body)
-        return self._end(self._recovery.refused(read_refusal(refused.status, status, refused.headers), now))
+        status = decode_status(body.body)
+        refusal = parse_refusal(body.status, status, body.headers)
+        return self._finish(self._recovery.request_refused(refusal, now))
 
-    def _failed(self, reason: str, now: float) -> list[News]:
-        """What came cannot be used: drop the connection and list."""
-        return self._end(self._recovery.failed(reason, now, relist=True))
+    def _relist(self, reason: str, now: float) -> list[ReflectorEvent]:
+        """The answer cannot be used, and an event may be in it: the watch cannot go on from the last version."""
+        return self._finish(self._recovery.request_failed(reason, now, relist=True))
 
-    def _contact(self) -> list[Contact]:
-        return self._tell(Contact()) if isinstance(self._last_news, Lost) else []
+    def _restored(self) -> list[SyncRestored]:
+        return self._emit(SyncRestored()) if isinstance(self._last_event, SyncLost) else []
 
-    def _end(self, news: Listed | Lost | None) -> list[News]:
-        """The answer is dealt with, and so is a list that it was a page of."""
+    def _finish(self, event: SlicesListed | SyncLost | None) -> list[ReflectorEvent]:
+        """Drops the rest of the answer, and the earlier pages of its list: a list whose page failed starts anew."""
         self._state = Idle()
-        return self._tell(news)
+        return self._emit(event)
 
-    def _tell(self, news: _SomeNews | None) -> list[_SomeNews]:
-        if news is None:
+    def _emit(self, event: _Event | None) -> list[_Event]:
+        if event is None:
             return []
-        self._last_news = news
-        return [news]
+        self._last_event = event
+        return [event]

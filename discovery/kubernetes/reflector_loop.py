@@ -1,92 +1,100 @@
-"""Drives a Reflector over a Transport: sends what it asks, feeds it what comes."""
+"""Runs a Reflector over a transport: sends the requests that it asks for, passes it the answers as they arrive."""
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from discovery.kubernetes.reflector import Get, Reflector, Wait
-from discovery.kubernetes.snapshot_publisher import Following
+from discovery.kubernetes.snapshot_publisher import SnapshotPublisher
 from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.transport import ApiTransport, TransportError
 
 
-class Drive:
-    """One reflector's requests, one after the other; `following` hears the news in order."""
+class ReflectorLoop:
+    """One request at a time. The publisher gets the reflector's events in order."""
 
     def __init__(
-        self, reflector: Reflector, transport: ApiTransport, path: str, timings: Timings, following: Following
+        self,
+        reflector: Reflector,
+        transport: ApiTransport,
+        path: str,
+        timings: Timings,
+        publisher: SnapshotPublisher,
     ) -> None:
         self._reflector = reflector
         self._transport = transport
         self._path = path
         self._timings = timings
         self._clock = timings.clock
-        self._following = following
+        self._publisher = publisher
 
     async def run(self) -> None:
-        """Until cancelled; raises what `Following.tell` raises and nothing else."""
+        """Runs until it is cancelled. Raises what `SnapshotPublisher.apply` raises, and nothing else."""
         while True:
-            match self._reflector.next(self._clock()):
-                case Wait(until, knock=False):
+            match self._reflector.next_step(self._clock()):
+                case Wait(until, probe_connection=False):
                     await asyncio.sleep(until - self._clock())
                 case Wait(until):
-                    await self._knock(until)
+                    await self._wait_for_connection(until)
                 case Get() as get:
-                    await self._exchange(get)
+                    await self._request(get)
 
-    async def _knock(self, until: float) -> None:
-        """Wait, but no longer than until the server can be connected to."""
+    async def _wait_for_connection(self, until: float) -> None:
+        # A TCP connection costs the server far less than a list, and shows a restart within a second: the backoff alone
+        # may take 30 s
         while (left := until - self._clock()) > 0:
-            await asyncio.sleep(min(left, self._timings.uniform(*self._timings.knock)))
-            if self._clock() < until and await self._transport.reachable():
-                self._reflector.reached(self._clock())
+            await asyncio.sleep(min(left, self._timings.uniform(*self._timings.connect_probe_interval)))
+            if self._clock() < until and await self._transport.can_connect():
+                self._reflector.connection_possible(self._clock())
                 return
 
-    async def _exchange(self, get: Get) -> None:
+    async def _request(self, get: Get) -> None:
         reflector = self._reflector
         try:
-            async with asyncio.timeout_at(self._on_loop(reflector.deadline)) as limit:
-                finished = await self._read(get, limit)
+            async with asyncio.timeout_at(self._loop_time(reflector.deadline)) as timeout:
+                finished = await self._read_response(get, timeout)
         except TransportError as error:
-            lost = reflector.broke(str(error), self._clock(), unreachable=error.unreachable)
-            await self._following.tell(lost)
+            lost = reflector.request_failed(str(error), self._clock(), connect_failed=error.connect_failed)
+            await self._publisher.apply(lost)
         except TimeoutError:
-            await self._following.tell(
-                reflector.broke("the server went silent in the middle of its answer", self._clock())
+            await self._publisher.apply(
+                reflector.request_failed("the server stopped sending before its answer ended", self._clock())
             )
         else:
             if not finished:
-                await self._following.tell(reflector.ended(self._clock()))
+                await self._publisher.apply(reflector.eof_received(self._clock()))
 
-    async def _read(self, get: Get, limit: asyncio.Timeout) -> bool:
-        """Whether the reflector has had enough before the end."""
+    async def _read_response(self, get: Get, timeout: asyncio.Timeout) -> bool:
+        """Returns whether the reflector needs no more of the answer; False: the body has ended."""
         reflector = self._reflector
         async with self._transport.open(self._path, get.params) as response:
-            reflector.opened(response.status, response.headers, self._clock())
-            limit.reschedule(self._on_loop(reflector.deadline))
-            with self._ticking():
+            reflector.headers_received(response.status, response.headers, self._clock())
+            timeout.reschedule(self._loop_time(reflector.deadline))
+            with self._timer():
                 async for chunk in response.chunks:
-                    await self._following.tell(reflector.received(chunk, self._clock()))
+                    await self._publisher.apply(reflector.data_received(chunk, self._clock()))
                     if reflector.finished:
                         return True
-                    limit.reschedule(self._on_loop(reflector.deadline))
+                    timeout.reschedule(self._loop_time(reflector.deadline))
         return False
 
     @contextmanager
-    def _ticking(self) -> Iterator[None]:
-        due = self._reflector.tick_at
+    def _timer(self) -> Iterator[None]:
+        """A quiet watch sends no byte that could wake us, so that a timer tells the reflector of the time."""
+        due = self._reflector.timer_at
         if due is None:
             yield
             return
-        timer = asyncio.get_running_loop().call_at(self._on_loop(due), self._tick)
+        timer = asyncio.get_running_loop().call_at(self._loop_time(due), self._timer_expired)
         try:
             yield
         finally:
             timer.cancel()
 
-    def _tick(self) -> None:
-        for contact in self._reflector.tick(self._clock()):
-            self._following.hear(contact)
+    def _timer_expired(self) -> None:
+        for restored in self._reflector.timer_expired(self._clock()):
+            self._publisher.sync_restored(restored)
 
-    def _on_loop(self, moment: float) -> float:
+    def _loop_time(self, moment: float) -> float:
+        """A moment of `Timings.clock` on the event loop's clock."""
         return asyncio.get_running_loop().time() + moment - self._clock()

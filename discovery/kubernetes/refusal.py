@@ -1,4 +1,4 @@
-"""How an API server says no, as an HTTP status or as an ERROR event: one shape for both; the Role rules to add. Pure."""
+"""Reads how an API server refuses, by HTTP status or ERROR event, and names the Role rule that is missing. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,65 +7,68 @@ from typing import Final
 from discovery.kubernetes.wire import Status
 
 _TOO_LARGE: Final = "ResourceVersionTooLarge"
-_LONGEST_WAIT: Final = 300.0
-"""Seconds of a Retry-After that are believed; more is a mistake of somebody's clock or unit."""
+_LONGEST_RETRY_AFTER: Final = 300.0
+"""Seconds; a longer Retry-After is taken for a mistake in a clock or a unit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRefusal:
-    """`code` as HTTP has it. `wait`: seconds that the server asks for. `too_large`: it does not know our version."""
+    """`code`: the HTTP status. `retry_after`: seconds. `version_too_large`: our resourceVersion is from its future."""
 
     code: int
     text: str
-    wait: float | None = None
-    too_large: bool = False
+    retry_after: float | None = None
+    version_too_large: bool = False
 
 
-def read_refusal(code: int, status: Status, headers: Mapping[str, str] | None = None) -> ApiRefusal:
-    """From an HTTP answer (`headers`) or an ERROR event (none, and `code` is the Status' own)."""
+def parse_refusal(code: int, status: Status, headers: Mapping[str, str] | None = None) -> ApiRefusal:
+    """`headers` None: an ERROR event, which has only its Status."""
     details = status.details
     causes = (details.causes if details is not None else None) or ()
     seconds = details.retry_after_seconds if details is not None else None
-    said = (headers or {}).get("Retry-After", "")
-    if said.isascii() and said.isdigit():
-        seconds = int(said)
-    wait = min(float(seconds), _LONGEST_WAIT) if seconds and (code == 429 or code >= 500) else None
+    header = (headers or {}).get("Retry-After", "")
+    if header.isascii() and header.isdigit():
+        seconds = int(header)
+    retry_after = (
+        min(float(seconds), _LONGEST_RETRY_AFTER) if seconds and (code == 429 or code >= 500) else None
+    )
+    # Old servers say it only in the message (client-go, isTooLargeResourceVersionError)
     too_large = code == 504 and (any(c.reason == _TOO_LARGE for c in causes) or "Too large" in status.message)
-    return ApiRefusal(code, _text(code, status), wait, too_large)
+    return ApiRefusal(code, _text(code, status), retry_after, too_large)
 
 
 def _text(code: int, status: Status) -> str:
-    said = f": {status.message}" if status.message else ""
-    return f"HTTP {code}{f' {status.reason}' if status.reason else ''}{said}"[:1000]
+    message = f": {status.message}" if status.message else ""
+    return f"HTTP {code}{f' {status.reason}' if status.reason else ''}{message}"[:1000]
 
 
 @dataclass(frozen=True, slots=True)
-class Right:
-    """One rule of a Role."""
+class PolicyRule:
+    """A rule of a Role (rbac.authorization.k8s.io/v1). `group` "": the core API."""
 
     group: str
     resource: str
     verbs: tuple[str, ...]
 
-    def rule(self) -> str:
-        """As in a manifest."""
+    def manifest(self) -> str:
+        """The rule as YAML."""
         return f'- apiGroups: ["{self.group}"]\n  resources: ["{self.resource}"]\n  verbs: [{", ".join(self.verbs)}]'
 
 
-LIST_SLICES: Final = Right("discovery.k8s.io", "endpointslices", ("list", "watch"))
-GET_SERVICES: Final = Right("", "services", ("get", "list"))
-LIST_PODS: Final = Right("", "pods", ("list",))
+LIST_SLICES: Final = PolicyRule("discovery.k8s.io", "endpointslices", ("list", "watch"))
+GET_SERVICES: Final = PolicyRule("", "services", ("get", "list"))
+LIST_PODS: Final = PolicyRule("", "pods", ("list",))
 
 
-def explain_refusal(code: int | None, said: str, right: Right, namespace: str) -> str:
-    """What the API server said, and what to do about it."""
+def explain_refusal(code: int | None, text: str, rule: PolicyRule, namespace: str) -> str:
+    """`text` and what to do about it. `rule`: what the request needed."""
     if code == 403:
         return (
-            f"{said}\nThe service account needs this rule in a Role of the namespace {namespace}, bound to it by a "
-            f"RoleBinding:\n{right.rule()}"
+            f"{text}\nThe service account needs this rule in a Role of the namespace {namespace}, bound to it by a "
+            f"RoleBinding:\n{rule.manifest()}"
         )
     if code == 401:
-        return f"{said}: the credentials are not accepted; is the token or the kubeconfig of another cluster?"
+        return f"{text}: the credentials are not accepted; is the token or the kubeconfig of another cluster?"
     if code == 404:
-        return f"{said}: it serves no {right.resource} there; is this a Kubernetes API server, 1.21 or newer?"
-    return said
+        return f"{text}: it serves no {rule.resource} there; is this a Kubernetes API server, 1.21 or newer?"
+    return text

@@ -1,4 +1,4 @@
-"""The body of one answer while it comes in: a list, a watch, or a refusal. Pure: time is passed in."""
+"""Collects the body of one answer as its bytes arrive: a list, a watch or an error. Pure: time is passed in."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,16 +8,20 @@ from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.wire import EndpointSlice
 
 LINE_LIMIT: Final = 16 * 1024 * 1024
+"""Bytes of one watch event; a slice of 1,000 endpoints, the most that the API allows, makes 0.3 MB."""
+LIST_LIMIT: Final = 256 * 1024 * 1024
+"""Bytes of one list; 100,000 pods make 31 MB."""
+_ERROR_LIMIT: Final = 64 * 1024
 
 
 class LineTooLongError(ValueError):
-    """More bytes than the limit and still no end of the line."""
+    """More bytes than the limit without the end of the line."""
 
 
 class LineSplitter:
     """Splits at b"\\n" and nothing else: `str.splitlines` would also split at U+0085, which JSON text may hold.
 
-    What follows the last line's end is never a line: a stream that breaks off leaves half of one.
+    Bytes after the last line end are never a line: a stream that breaks off leaves half of one.
     """
 
     def __init__(self, limit: int = LINE_LIMIT) -> None:
@@ -25,9 +29,11 @@ class LineSplitter:
         self._rest = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that `chunk` completes, without their end, empty ones left out. LineTooLongError."""
+        """The lines that `chunk` completes, without their line ends; empty ones are left out."""
         lines: list[bytes] = []
-        searched = len(self._rest)
+        searched = len(
+            self._rest
+        )  # or a long line in small chunks would be searched from its start each time
         self._rest += chunk
         start = 0
         while (end := self._rest.find(b"\n", max(start, searched))) >= 0:
@@ -45,38 +51,33 @@ class LineSplitter:
             raise LineTooLongError(f"a line of more than {self._limit} bytes")
 
 
-LIST_LIMIT: Final = 256 * 1024 * 1024
-"""Bytes of one list; 100,000 pods make 31 MB."""
-_REFUSAL_LIMIT: Final = 64 * 1024
+class ErrorBody:
+    """The body of an error status, or of an answer that is not JSON."""
 
-
-class RefusedReading:
-    """The answer is no, or it is not from an API server."""
-
-    def __init__(self, status: int, headers: Mapping[str, str], kind: str) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str], content_type: str) -> None:
         self.status = status
         self.headers = headers
-        self.kind = kind
+        self.content_type = content_type
         self.body = bytearray()
 
     def add(self, chunk: bytes) -> bool:
-        """What is more than a Status may be is not kept."""
-        self.body += chunk[: _REFUSAL_LIMIT - len(self.body)]
+        """Always True: bytes beyond the size of any Status are dropped, since the HTTP status says enough."""
+        self.body += chunk[: _ERROR_LIMIT - len(self.body)]
         return True
 
 
 @dataclass(frozen=True, slots=True)
 class ListPages:
-    """What the pages of a list have brought so far; `rest`: the token of the next one."""
+    """The slices of a list's pages so far, and the token that asks for the next page."""
 
     slices: tuple[EndpointSlice, ...] = ()
-    rest: str = ""
+    continue_token: str = ""
 
 
 NO_PAGES: Final = ListPages()
 
 
-class ListReading:
+class ListBody:
     """One page of a list; `pages`: those before it."""
 
     def __init__(self, pages: ListPages) -> None:
@@ -84,29 +85,31 @@ class ListReading:
         self.body = bytearray()
 
     def add(self, chunk: bytes) -> bool:
-        """False when it is too much to keep."""
+        """False when the list is too long."""
         self.body += chunk
         return len(self.body) <= LIST_LIMIT
 
 
-class WatchReading:
-    """One watch stream. `deadline`: when its silence is a dead peer's."""
+class WatchBody:
+    """One watch stream. At `deadline` its silence means that the peer is dead."""
 
     def __init__(self, now: float, deadline: float, timings: Timings) -> None:
         self.opened_at = now
         self.lines = LineSplitter()
         self.deadline = deadline
-        self.brought = False
-        self._last = deadline
-        self._patience, self._interval = timings.bookmarks
+        self.has_events = False
+        self._latest_deadline = deadline
+        self._silence_factor, self._bookmark_interval = timings.bookmark_silence
         self._bookmarks: list[float] = []
 
-    def heard(self, now: float, *, bookmark: bool = False) -> None:
-        """A line came. Once two bookmarks have shown their interval, their absence is a sign."""
-        self.brought = True
+    def event_received(self, now: float, *, bookmark: bool = False) -> None:
+        self.has_events = True
         if bookmark:
             if self._bookmarks:
-                self._interval = max(self._interval, now - self._bookmarks[-1])
+                self._bookmark_interval = max(self._bookmark_interval, now - self._bookmarks[-1])
             self._bookmarks = [*self._bookmarks[-1:], now]
+        # The API concepts promise neither bookmarks nor their interval. Two of them show that this server sends them,
+        # and how often; before that silence means nothing.
         if len(self._bookmarks) == 2:
-            self.deadline = min(self._last, now + self._patience * self._interval)
+            silence = self._silence_factor * self._bookmark_interval
+            self.deadline = min(self._latest_deadline, now + silence)

@@ -1,4 +1,4 @@
-"""Which EndpointSlices belong to a component: those of one Service, or those that carry Dynamo's labels."""
+"""Selects the EndpointSlices of a component: those of one Service, or those with Dynamo's labels. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -16,21 +16,22 @@ _SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 
 
 class Selection(Protocol):
-    """How the slices of a component are found."""
+    """Finds the slices of a component."""
 
     def selector(self, key: ComponentKey) -> str:
-        """The labelSelector of list and watch. ValueError when the key cannot be selected."""
+        """The labelSelector of list and watch. ValueError for a key that no Service can have."""
         ...
 
     def service(self, key: ComponentKey) -> str | None:
-        """The name of the one Service, None when labels may select several."""
+        """The Service's name; None when labels may select several Services."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSelection:
-    """By the label that the EndpointSlice controller sets on each slice. The default is Dynamo's name; two
-    namespaces in one Kubernetes namespace need a template with `{namespace}` in it.
+    """By `kubernetes.io/service-name`, which the EndpointSlice controller sets on each slice. The default is Dynamo's name
+    of a Service. It lacks the Dynamo namespace: two of them in one Kubernetes namespace need a template with
+    `{namespace}`.
     """
 
     template: str = SERVICE_TEMPLATE
@@ -43,7 +44,7 @@ class ServiceSelection:
         for _, field, layout, conversion in parts:
             if field is not None and (field not in _FIELDS or layout or conversion):
                 raise ValueError(
-                    f"Service template {self.template!r}: {{{field}}} means nothing; "
+                    f"Service template {self.template!r}: {{{field}}} is unknown; "
                     "expected {namespace} and {component} only"
                 )
 
@@ -62,8 +63,8 @@ class ServiceSelection:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelection:
-    """By `nvidia.com/dynamo-namespace` and `-component`. The controller copies a Service's own labels to its slices,
-    never its selector: the Service must carry both in `metadata.labels`.
+    """By `nvidia.com/dynamo-namespace` and `-component`. The controller copies a Service's `metadata.labels` to its slices,
+    and neither its selector nor the labels of pods: the Service itself needs both.
     """
 
     def selector(self, key: ComponentKey) -> str:

@@ -1,4 +1,4 @@
-"""From a reflector's news to a source's reports: grace, contact, and the one warning when nobody is there."""
+"""Applies a reflector's events to the merged set and reports snapshots: grace, loss of sync, the none-ready warning."""
 
 import asyncio
 import logging
@@ -8,125 +8,133 @@ from typing import Final
 
 from discovery.errors import ForbiddenError
 from discovery.kubernetes.merge import MergedSet
-from discovery.kubernetes.recovery import Lost
-from discovery.kubernetes.reflector import Contact, Deleted, Listed, News, Put
+from discovery.kubernetes.reflector_events import (
+    ReflectorEvent,
+    SliceDeleted,
+    SlicesListed,
+    SliceUpdated,
+    SyncLost,
+    SyncRestored,
+)
 from discovery.kubernetes.refusal import LIST_SLICES, explain_refusal
 from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.wire import EndpointSlice
 from discovery.source import Report
 from runtime.tasks import cancel_and_wait
 
-_HOLD: Final = 0.005
-"""Seconds of work on a list after which others may run."""
+_YIELD_AFTER: Final = 0.005
+"""Seconds of work on a list after which other tasks may run: 10,000 pods take a tenth of a second."""
 
 _log = logging.getLogger(__name__)
 
 
-class Following:
-    """Keeps the merged set of one component and reports it. `on_nobody`: what to do, once, after nobody was ready
-    for `Timings.nobody` seconds.
+class SnapshotPublisher:
+    """Reports the merged set of one component. `on_none_ready` runs once after `Timings.none_ready_warning` seconds
+    without a ready instance.
     """
 
     def __init__(self, merged: MergedSet, report: Report, namespace: str, timings: Timings) -> None:
-        self.on_nobody: Callable[[], Awaitable[None]] | None = None
+        self.on_none_ready: Callable[[], Awaitable[None]] | None = None
         self._merged = merged
         self._report = report
         self._namespace = namespace
         self._timings = timings
-        self._synced = False
-        self._lost = False
+        self._has_synced = False
+        self._is_lost = False
         self._grace: asyncio.TimerHandle | None = None
-        self._nobody: asyncio.TimerHandle | None = None
+        self._none_ready: asyncio.TimerHandle | None = None
         self._warning: asyncio.Task[None] | None = None
 
-    async def tell(self, news: Iterable[News]) -> None:
-        """Raises ForbiddenError when the first list is refused."""
+    async def apply(self, events: Iterable[ReflectorEvent]) -> None:
+        """Reports at most one snapshot for events that came together. ForbiddenError when the first list is refused."""
         changed = False
-        for item in news:
-            match item:
-                case Lost():
+        for event in events:
+            match event:
+                case SyncLost():
                     if changed:
                         self._publish()
                     changed = False
-                    self._lose(item)
-                case Listed(slices):
+                    self._mark_lost(event)
+                case SlicesListed(slices):
                     changed |= await self._replace(slices)
                 case _:
-                    changed |= self._take(item)
+                    changed |= self._apply_one(event)
         if changed:
             self._publish()
-        self._arm_grace()
+        self._schedule_expiry()
 
-    def hear(self, contact: Contact) -> None:
-        """The server is heard again, though it had nothing to tell."""
-        if self._take(contact):
+    def sync_restored(self, event: SyncRestored) -> None:
+        """`apply` for a timer, which cannot await."""
+        if self._apply_one(event):
             self._publish()
-        self._arm_grace()
+        self._schedule_expiry()
 
     async def aclose(self) -> None:
-        for timer in (self._grace, self._nobody):
+        for timer in (self._grace, self._none_ready):
             if timer is not None:
                 timer.cancel()
         if self._warning is not None:
             await cancel_and_wait(self._warning)
 
-    def _take(self, item: Put | Deleted | Contact) -> bool:
-        """Whether there is something to report."""
+    def _apply_one(self, event: SliceUpdated | SliceDeleted | SyncRestored) -> bool:
+        """Returns whether there is something to report."""
         now = self._timings.clock()
-        regained = self._regain(now)
-        match item:
-            case Put(found):
-                return self._merged.put(found, now) or regained
-            case Deleted(name):
-                return self._merged.remove(name, now) or regained
-            case Contact():
-                return regained
+        restored = self._mark_restored(now)
+        match event:
+            case SliceUpdated(updated):
+                return self._merged.put(updated, now) or restored
+            case SliceDeleted(name):
+                return self._merged.remove(name, now) or restored
+            case SyncRestored():
+                return restored
 
     async def _replace(self, slices: tuple[EndpointSlice, ...]) -> bool:
-        """As `_take`, without holding up the loop: ten thousand pods take a tenth of a second."""
-        self._disarm_grace()
+        # A pod whose grace ends meanwhile may be in a slice of this list that is not merged yet
+        self._cancel_expiry()
         now = self._timings.clock()
-        changed = self._regain(now) or not self._synced
+        changed = self._mark_restored(now) or not self._has_synced
         started = time.perf_counter()
-        for step in self._merged.replace(slices, now):
-            changed |= step
-            if time.perf_counter() - started > _HOLD:
+        for step_changed in self._merged.replace(slices, now):
+            changed |= step_changed
+            if time.perf_counter() - started > _YIELD_AFTER:
                 await asyncio.sleep(0)
                 started = time.perf_counter()
-        self._synced = True
+        self._has_synced = True
         return changed
 
-    def _lose(self, lost: Lost) -> None:
+    def _mark_lost(self, lost: SyncLost) -> None:
         reason = explain_refusal(lost.code, lost.reason, LIST_SLICES, self._namespace)
-        if lost.code == 403 and not self._synced:
+        # Before the first list nobody depends on us, and a missing Role is a mistake to be told at once; afterwards the
+        # known set stays, whatever the server answers
+        if lost.code == 403 and not self._has_synced:
             raise ForbiddenError(reason)
-        if self._synced and not self._lost:
-            _log.warning("contact to the Kubernetes API is lost, the last known set stays: %s", reason)
-        self._lost = True
+        if self._has_synced and not self._is_lost:
+            _log.warning("lost the Kubernetes API server, the last known set stays: %s", reason)
+        self._is_lost = True
         self._report.degraded(reason)
 
-    def _regain(self, now: float) -> bool:
-        regained, self._lost = self._lost, False
-        if regained:
-            self._merged.wait_anew(now)
-            if self._synced:
-                _log.info("the Kubernetes API is heard again")
-        return regained
+    def _mark_restored(self, now: float) -> bool:
+        restored, self._is_lost = self._is_lost, False
+        if restored:
+            self._merged.restart_grace(now)
+            if self._has_synced:
+                _log.info("the Kubernetes API server answers again")
+        return restored
 
     def _publish(self) -> None:
         snapshot = self._merged.snapshot()
         self._report(snapshot)
-        self._watch_for_nobody(empty=not snapshot.instances)
+        self._schedule_warning(empty=not snapshot.instances)
 
-    def _arm_grace(self) -> None:
-        """Pods that are missing are given up in time, but not while nobody could show them to us."""
-        self._disarm_grace()
-        due = self._merged.due
-        if due is not None and not self._lost:
-            delay = due - self._timings.clock()
+    def _schedule_expiry(self) -> None:
+        """Not while the API server is lost: it could not tell us that a missing pod is in another slice now."""
+        self._cancel_expiry()
+        expires_at = self._merged.expires_at
+        if expires_at is not None and not self._is_lost:
+            delay = expires_at - self._timings.clock()
             self._grace = asyncio.get_running_loop().call_later(delay, self._expire)
 
-    def _disarm_grace(self) -> None:
+    def _cancel_expiry(self) -> None:
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
@@ -134,15 +142,17 @@ class Following:
     def _expire(self) -> None:
         if self._merged.expire(self._timings.clock()):
             self._publish()
-        self._arm_grace()
+        self._schedule_expiry()
 
-    def _watch_for_nobody(self, *, empty: bool) -> None:
-        if not empty and self._nobody is not None:
-            self._nobody.cancel()
-            self._nobody = None
-        elif empty and self._nobody is None:
-            self._nobody = asyncio.get_running_loop().call_later(self._timings.nobody, self._warn)
+    def _schedule_warning(self, *, empty: bool) -> None:
+        if not empty and self._none_ready is not None:
+            self._none_ready.cancel()
+            self._none_ready = None
+        elif empty and self._none_ready is None:
+            self._none_ready = asyncio.get_running_loop().call_later(
+                self._timings.none_ready_warning, self._warn
+            )
 
     def _warn(self) -> None:
-        if self.on_nobody is not None and (self._warning is None or self._warning.done()):
-            self._warning = asyncio.ensure_future(self.on_nobody())
+        if self.on_none_ready is not None and (self._warning is None or self._warning.done()):
+            self._warning = asyncio.ensure_future(self.on_none_ready())

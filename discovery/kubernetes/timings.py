@@ -1,4 +1,4 @@
-"""Every duration of the Kubernetes source in one value, with the clock and the dice that go with them."""
+"""Every duration of the Kubernetes source, in seconds, with its clock and its random numbers."""
 
 import random
 import time
@@ -8,39 +8,53 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Seconds; pairs are bounds of a uniform choice unless said otherwise. The defaults are client-go's where it has
-    one: its backoff, its watch timeout, its short-watch rule, its token cache.
-    """
+    """Pairs are bounds of a uniform choice unless the field says otherwise."""
 
+    # client-go's (tools/cache/reflector.go): 0.8 s, doubled up to 30 s, started anew after two minutes
     backoff: tuple[float, float] = (0.8, 30.0)
-    """First and longest delay of a doubling backoff; each is drawn from its upper half, so that an outage costs no
-    more than one request in 20 s and still ends within 30 s."""
-    healthy: float = 120.0
+    """First and longest delay of a doubling backoff. Each delay is drawn from its upper half, so that a long outage
+    costs at most one request in 20 s and is noticed to be over within 30 s."""
+    backoff_reset: float = 120.0
     """How long one stream must live before the backoff starts anew."""
-    watch: tuple[float, float] = (300.0, 600.0)
+
+    # client-go's: five minutes to twice that, at random, so that restarted API servers get their share of watches back
+    watch_timeout: tuple[float, float] = (300.0, 600.0)
+    """`timeoutSeconds` of a watch: the server ends the stream after it."""
     watch_slack: float = 15.0
-    """How much longer than it asked for a watch may live before it is taken for dead."""
-    relist: tuple[float, float] = (600.0, 1800.0)
-    knock: tuple[float, float] = (0.5, 1.0)
-    """Between two looks whether a server that could not be connected to can be again, while the backoff runs."""
-    away: float = 2.0
-    """A server that could not be connected to for this long, and can be again, has started: what it refuses first is
-    asked for again after the backoff's first delay."""
-    list_deadline: float = 30.0
+    """A watch that the server has not ended so long after its timeout is dead."""
+    relist_interval: tuple[float, float] = (600.0, 1800.0)
+    """Between complete lists while nothing is wrong. After etcd was restored from a backup the server accepts a watch
+    from a version of its future and stays silent (kubernetes/kubernetes#107457): only a list shows that."""
     short_watch: float = 1.0
-    """A watch that ends sooner than this and brought nothing is a failure; one that lives on is contact."""
-    rewatch: float = 0.1
-    """Longest pause before a watch that ended as it should is opened again."""
-    bookmarks: tuple[float, float] = (2.5, 30.0)
-    """Silence for this many of the longest interval between bookmarks is a dead stream; the interval counts for no
-    less than the second number."""
-    connect: float = 5.0
+    """A watch that ends sooner without an event is a failure (client-go: "very short watch"). One that lives longer
+    shows that the API server is in order."""
+    rewatch_delay: float = 0.1
+    """The longest pause before the next watch when one ended as it should."""
+
+    # The server sends a bookmark each minute (defaultBookmarkFrequency in apiserver's cacher.go), but promises none
+    bookmark_silence: tuple[float, float] = (2.5, 30.0)
+    """A factor and an interval, not bounds: a stream is dead after `factor` times its longest interval between
+    bookmarks without an event. An interval below the second number counts as that number."""
+
+    connect_probe_interval: tuple[float, float] = (0.5, 1.0)
+    """Between attempts to connect to a server that refused connections, while the backoff runs."""
+    restart_threshold: float = 2.0
+    """A server that refused connections for so long has restarted when it accepts them again. It answers with errors
+    until its caches are filled; the first of them are followed by the shortest delay."""
+
+    list_deadline: float = 30.0
+    connect_timeout: float = 5.0
     header_deadline: float = 15.0
-    """From the start of a request to the answer's headers, name resolution and TLS included."""
-    token_reread: float = 60.0
+    """From the start of a request to the headers of its response: name resolution and TLS included."""
+
+    token_refresh: float = 60.0
+    """How long a token that was read from a file is used: half of the time between kubelet's rotation of a token of
+    ten minutes and its expiry (client-go, transport/token_source.go)."""
     credentials_deadline: float = 30.0
-    """For an exec plugin of the kubeconfig, or whatever else brings credentials."""
-    nobody: float = 30.0
-    """How long nobody may be ready before one warning says why."""
+    """For an exec plugin of the kubeconfig, or whatever else provides credentials."""
+
+    none_ready_warning: float = 30.0
+    """Without a ready instance for so long, one warning in the log says why."""
+
     clock: Callable[[], float] = time.monotonic
     uniform: Callable[[float, float], float] = random.uniform

@@ -1,4 +1,4 @@
-"""GETs to an API server over our own aiohttp session."""
+"""Sends GETs to an API server with aiohttp, and streams the answers."""
 
 import asyncio
 import socket
@@ -20,22 +20,23 @@ _KEEPALIVE: Final = (
     ("TCP_KEEPCNT", 3),
     ("TCP_USER_TIMEOUT", 20_000),
 )
-"""A peer that vanished is noticed in 20 s (measured with packets dropped in a network namespace)."""
+"""A watch may be silent for minutes, so that only the kernel can notice a peer that vanished: in 20 s, measured with
+packets dropped in a network namespace."""
 
 
 class TransportError(Exception):
-    """No answer, or an answer that broke off: connection, name, TLS, deadline. The text says which. `unreachable`: no
-    connection could be made.
+    """No answer, or one that broke off; the text says whether by the connection, name, TLS or deadline.
+    `connect_failed`: no connection could be made.
     """
 
-    def __init__(self, reason: str, *, unreachable: bool = False) -> None:
+    def __init__(self, reason: str, *, connect_failed: bool = False) -> None:
         super().__init__(reason)
-        self.unreachable = unreachable
+        self.connect_failed = connect_failed
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer whose headers are in. `chunks` raises TransportError when the body breaks off."""
+    """An answer whose headers have arrived. Iterating `chunks` raises TransportError when the body breaks off."""
 
     status: int
     headers: Mapping[str, str]
@@ -43,25 +44,24 @@ class Response:
 
 
 class ApiTransport(Protocol):
-    """One GET for each call; many at once."""
+    """What the source needs of HTTP. Any number of GETs may run at once."""
 
     def open(self, path: str, params: Mapping[str, str]) -> AbstractAsyncContextManager[Response]:
-        """Entering sends the request and waits for the headers; TransportError when there are none. Header names of
-        the response are matched without case.
+        """Entering sends the request and waits for the headers; TransportError if none arrive. `Response.headers` is
+        a mapping without regard to case.
         """
         ...
 
-    async def reachable(self) -> bool:
-        """Whether a connection can be made now, without asking anything; False where that cannot be told."""
+    async def can_connect(self) -> bool:
+        """Tries to connect, and sends nothing. False as well where that would say nothing of the API server."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 class ClusterTransport:
-    """A `ApiTransport` over aiohttp: no pool limit, identity encoding, dead peers noticed in 20 s, credentials read anew
-    and tried once more after a 401, certificate authorities read anew and tried once more when the server's
-    certificate does not verify.
+    """ApiTransport over aiohttp. After a 401 the credentials are read again and the request is repeated once; after a
+    certificate that does not verify, so are the certificate authorities. Both are rotated while we run.
     """
 
     def __init__(self, cluster: Cluster, timings: Timings | None = None) -> None:
@@ -73,19 +73,19 @@ class ClusterTransport:
     @asynccontextmanager
     async def open(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[Response]:
         url = URL(self._cluster.server.rstrip("/") + path).with_query(params)
-        response = await self._answer(url)
+        response = await self._get_authenticated(url)
         try:
             async with aclosing(_chunks(response)) as chunks:
                 yield Response(response.status, response.headers, chunks)
         finally:
-            _drop(response)
+            _abort(response)
 
-    async def reachable(self) -> bool:
+    async def can_connect(self) -> bool:
         server = URL(self._cluster.server)
         if self._cluster.proxy is not None or server.host is None or server.port is None:
-            return False  # a proxy that listens says nothing of the server behind it
+            return False  # a proxy accepts connections whether or not the server behind it lives
         try:
-            async with asyncio.timeout(self._timings.connect):
+            async with asyncio.timeout(self._timings.connect_timeout):
                 _, writer = await asyncio.open_connection(server.host, server.port)
         except OSError:  # TimeoutError is one
             return False
@@ -95,17 +95,17 @@ class ClusterTransport:
     async def aclose(self) -> None:
         if self._session is not None:
             await self._session.close()
-            await asyncio.sleep(0)  # what was dropped is closed in the loop's next round
+            await asyncio.sleep(0)  # aborted connections are closed in the next iteration of the event loop
 
-    async def _answer(self, url: URL) -> aiohttp.ClientResponse:
-        response = await self._verified(url)
+    async def _get_authenticated(self, url: URL) -> aiohttp.ClientResponse:
+        response = await self._get_verified(url)
         if response.status == 401:
-            _drop(response)
+            _abort(response)
             self._cluster.credentials.rejected()
-            response = await self._verified(url)
+            response = await self._get_verified(url)
         return response
 
-    async def _verified(self, url: URL) -> aiohttp.ClientResponse:
+    async def _get_verified(self, url: URL) -> aiohttp.ClientResponse:
         try:
             return await self._get(url)
         except _CertificateError:
@@ -123,7 +123,7 @@ class ClusterTransport:
                 return await self._open_session().get(
                     url,
                     headers=identity.headers,
-                    ssl=await self._context(identity.tls),
+                    ssl=await self._ssl_context(identity.tls),
                     server_hostname=identity.tls.server_name if identity.tls else None,
                     proxy=self._cluster.proxy,
                     allow_redirects=False,
@@ -132,12 +132,14 @@ class ClusterTransport:
             raise _CertificateError(f"{self._cluster.server}: {error.certificate_error}") from error
         except TimeoutError as error:
             reason = str(error) or f"no answer within {deadline:g} s"
-            unreachable = isinstance(error, aiohttp.ConnectionTimeoutError)
-            raise TransportError(f"{self._cluster.server}: {reason}", unreachable=unreachable) from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            unreachable = isinstance(error, aiohttp.ClientConnectorError)
+            connect_failed = isinstance(error, aiohttp.ConnectionTimeoutError)
             raise TransportError(
-                f"{self._cluster.server}: {_cause(error)}", unreachable=unreachable
+                f"{self._cluster.server}: {reason}", connect_failed=connect_failed
+            ) from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            connect_failed = isinstance(error, aiohttp.ClientConnectorError)
+            raise TransportError(
+                f"{self._cluster.server}: {_cause(error)}", connect_failed=connect_failed
             ) from error
 
     async def _identity(self) -> Identity:
@@ -146,7 +148,7 @@ class ClusterTransport:
         except OSError as error:
             raise TransportError(f"no credentials for {self._cluster.server}: {error}") from error
 
-    async def _context(self, files: TlsFiles | None) -> ssl.SSLContext | bool:
+    async def _ssl_context(self, files: TlsFiles | None) -> ssl.SSLContext | bool:
         if files is None:
             return True
         if self._tls is None or self._tls[0] != files:
@@ -156,22 +158,30 @@ class ClusterTransport:
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
+                # limit: each watch occupies a connection, so that a hundred of them would block all other requests
                 connector=aiohttp.TCPConnector(limit=0, socket_factory=keepalive_socket),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timings.connect),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._timings.connect_timeout),
+                # identity: a server that compresses a watch ends a gzip member at each flush, and clients have lost all
+                # but the first (aio-libs/aiohttp#7157)
                 headers={"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "adsum"},
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=self._cluster.trust_env,
-                middlewares=(_once,),
+                middlewares=(_without_retry,),
             )
         return self._session
 
 
 class _CertificateError(Exception):
-    """The server's certificate does not verify."""
+    """The server's certificate does not verify: the authorities may have been rotated."""
 
 
-async def _once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """aiohttp repeats a GET at once whose connection broke; how often we ask is the reflector's to say."""
+async def _without_retry(
+    request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """aiohttp repeats a GET whose kept connection broke, at once; but only the reflector may decide when to ask again.
+
+    A TransportError ends aiohttp's retry, since it is none of aiohttp's own errors.
+    """
     try:
         return await send(request)
     except aiohttp.ClientConnectorError:
@@ -188,8 +198,8 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
         raise TransportError(f"the answer broke off: {_cause(error)}") from error
 
 
-def _drop(response: aiohttp.ClientResponse) -> None:
-    """Without a goodbye: TLS would wait for the peer's, for half a minute if that is gone."""
+def _abort(response: aiohttp.ClientResponse) -> None:
+    """Closes without TLS close_notify: asyncio waits 30 s for the peer's, which may be gone."""
     connection = response.connection  # None once the body was read to its end
     if connection is not None and connection.transport is not None:
         connection.transport.abort()
@@ -203,7 +213,7 @@ def _cause(error: Exception) -> str:
 
 
 def keepalive_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket for aiohttp whose silent peer is given up by the kernel."""
+    """A socket for aiohttp whose connection the kernel ends when the peer has vanished."""
     opened = socket.socket(*address[:3])
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE:

@@ -1,6 +1,7 @@
-"""What the API server sends, decoded: EndpointSlices, their list, watch events, Status. Unknown keys are skipped.
+"""Decodes what the API server sends: EndpointSlices, their list, watch events, Status. Unknown fields are skipped.
 
-Absent and null are alike (a slice without pods has `endpoints: null`). What does not fit raises msgspec's errors.
+Structs have the names and fields of the API (discovery.k8s.io/v1, meta/v1), as far as we read them. An absent field and
+null are alike: a slice without pods has `endpoints: null`. What does not fit raises msgspec.ValidationError.
 """
 
 from typing import Final, Literal, TypeAlias
@@ -13,35 +14,35 @@ from discovery.kubernetes.selection import SERVICE_NAME_LABEL
 _LABELS: Final = {"namespace": NAMESPACE_LABEL, "component": COMPONENT_LABEL, "service": SERVICE_NAME_LABEL}
 _ANNOTATIONS: Final = {"last_change": "endpoints.kubernetes.io/last-change-trigger-time"}
 
+# gc=False: these hold no reference cycles, and 10,000 endpoints would be walked by each full garbage collection
 
-class Labels(msgspec.Struct, frozen=True, gc=False, rename=_LABELS):
-    """The labels of a slice that mean something to us."""
 
+class SliceLabels(msgspec.Struct, frozen=True, gc=False, rename=_LABELS):
     namespace: str | None = None
     component: str | None = None
     service: str | None = None
 
 
-class Annotations(msgspec.Struct, frozen=True, gc=False, rename=_ANNOTATIONS):
+class SliceAnnotations(msgspec.Struct, frozen=True, gc=False, rename=_ANNOTATIONS):
     last_change: str | None = None
 
 
-class Metadata(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+class SliceMetadata(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     name: str = ""
     resource_version: str = ""
-    labels: Labels | None = None
-    annotations: Annotations | None = None
+    labels: SliceLabels | None = None
+    annotations: SliceAnnotations | None = None
 
 
-class Conditions(msgspec.Struct, frozen=True, gc=False):
-    """None means true, true and false (the API's own rule)."""
+class EndpointConditions(msgspec.Struct, frozen=True, gc=False):
+    """None counts as true, true and false, in this order: the API says so."""
 
     ready: bool | None = None
     serving: bool | None = None
     terminating: bool | None = None
 
 
-class Target(msgspec.Struct, frozen=True, gc=False):
+class ObjectReference(msgspec.Struct, frozen=True, gc=False):
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -49,124 +50,132 @@ class Target(msgspec.Struct, frozen=True, gc=False):
 
 class SliceEndpoint(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     addresses: tuple[str, ...] | None = None
-    conditions: Conditions | None = None
-    target_ref: Target | None = None
+    conditions: EndpointConditions | None = None
+    target_ref: ObjectReference | None = None
     zone: str | None = None
     node_name: str | None = None
 
 
-class Port(msgspec.Struct, frozen=True, gc=False):
+class EndpointPort(msgspec.Struct, frozen=True, gc=False):
     name: str | None = None
     port: int | None = None
     protocol: str | None = None
 
 
 class EndpointSlice(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    metadata: Metadata
+    metadata: SliceMetadata
     address_type: str
     endpoints: tuple[SliceEndpoint, ...] | None = None
-    ports: tuple[Port, ...] | None = None
+    ports: tuple[EndpointPort, ...] | None = None
 
 
 class RawSlice(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """An EndpointSlice whose endpoints are cut apart and not decoded: most of them are what they were before."""
+    """An EndpointSlice whose endpoints are not decoded yet: `SliceDecoder` decodes those that have changed."""
 
-    metadata: Metadata
+    metadata: SliceMetadata
     address_type: str
     endpoints: tuple[msgspec.Raw, ...] | None = None
-    ports: tuple[Port, ...] | None = None
+    ports: tuple[EndpointPort, ...] | None = None
 
 
-class ListMetadata(msgspec.Struct, frozen=True, rename={"version": "resourceVersion", "rest": "continue"}):
-    version: str = ""
-    rest: str = ""
+class ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    """`continue_token` asks for the next page; empty on the last one."""
+
+    resource_version: str = ""
+    continue_token: str = msgspec.field(default="", name="continue")
 
 
 class EndpointSliceList(msgspec.Struct, frozen=True):
-    """One page; `metadata.rest` asks for the next one. `kind` is required: what is no list must not read as an empty
-    one."""
+    """One page. `kind` is required: another document must not count as an empty list."""
 
     kind: Literal["EndpointSliceList"]
-    metadata: ListMetadata
+    metadata: ListMeta
     items: tuple[EndpointSlice, ...] | None = None
 
 
 class RawSliceList(msgspec.Struct, frozen=True):
     kind: Literal["EndpointSliceList"]
-    metadata: ListMetadata
+    metadata: ListMeta
     items: tuple[RawSlice, ...] | None = None
 
 
-class Bookmark(msgspec.Struct, frozen=True):
-    metadata: Metadata
+class BookmarkObject(msgspec.Struct, frozen=True):
+    metadata: SliceMetadata
 
 
-class Cause(msgspec.Struct, frozen=True):
+class StatusCause(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-class Details(msgspec.Struct, frozen=True, rename="camel"):
+class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
     retry_after_seconds: int | None = None
-    causes: tuple[Cause, ...] | None = None
+    causes: tuple[StatusCause, ...] | None = None
 
 
 class Status(msgspec.Struct, frozen=True):
-    """How the API server says no, in a body or in an ERROR event."""
+    """How the API server reports an error, in a body or in an ERROR event."""
 
     code: int = 0
     reason: str = ""
     message: str = ""
-    details: Details | None = None
+    details: StatusDetails | None = None
 
 
-class Added(msgspec.Struct, frozen=True, tag_field="type", tag="ADDED"):
+class AddedEvent(msgspec.Struct, frozen=True, tag_field="type", tag="ADDED"):
     object: RawSlice
 
 
-class Modified(msgspec.Struct, frozen=True, tag_field="type", tag="MODIFIED"):
+class ModifiedEvent(msgspec.Struct, frozen=True, tag_field="type", tag="MODIFIED"):
     object: RawSlice
 
 
-class Removed(msgspec.Struct, frozen=True, tag_field="type", tag="DELETED"):
-    """`object` is the slice as it was before, with the version of the event."""
+class DeletedEvent(msgspec.Struct, frozen=True, tag_field="type", tag="DELETED"):
+    """`object`: the slice before its deletion, but with the resourceVersion of this event. Its endpoints are gone."""
 
     object: RawSlice
 
 
-class WatchProgress(msgspec.Struct, frozen=True, tag_field="type", tag="BOOKMARK"):
-    object: Bookmark
+class BookmarkEvent(msgspec.Struct, frozen=True, tag_field="type", tag="BOOKMARK"):
+    """All changes up to this resourceVersion have been sent."""
+
+    object: BookmarkObject
 
 
-class Failure(msgspec.Struct, frozen=True, tag_field="type", tag="ERROR"):
+class ErrorEvent(msgspec.Struct, frozen=True, tag_field="type", tag="ERROR"):
+    """An error after the headers were sent, such as 410 Gone. The server ends the stream."""
+
     object: Status
 
 
 decode_list = msgspec.json.Decoder(RawSliceList).decode
-decode_event = msgspec.json.Decoder(Added | Modified | Removed | WatchProgress | Failure).decode
-"""One line of a watch, in one pass."""
+decode_event = msgspec.json.Decoder(
+    AddedEvent | ModifiedEvent | DeletedEvent | BookmarkEvent | ErrorEvent
+).decode
 decode_endpoints = msgspec.json.Decoder(tuple[SliceEndpoint, ...]).decode
 decode_slice = msgspec.json.Decoder(EndpointSlice).decode
 _decode_status = msgspec.json.Decoder(Status).decode
 
 
 def decode_status(body: bytes | bytearray) -> Status:
-    """The Status, or an empty one when something else answers: a proxy's page of HTML."""
+    """An empty Status for a body that is none, such as a proxy's HTML page."""
     try:
         return _decode_status(body)
     except msgspec.DecodeError:
         return Status()
 
 
-Age: TypeAlias = tuple[int, str]
+VersionKey: TypeAlias = tuple[int, str]
 
 
-def age(version: str) -> Age:
-    """Orders resource versions: integers of up to 128 bit as text, comparable since Kubernetes 1.35 (KEP-5504). A version that is no integer
-    (an aggregated API's own) is older than all and equal to its like.
+def version_key(version: str) -> VersionKey:
+    """The sort key of a resourceVersion.
+
+    Versions are integers of up to 128 bits as text, to be compared by length, then by text (KEP-5504). An aggregated
+    API server may have others: those are equal to each other and older than all integers.
     """
     return (len(version), version) if version.isascii() and version.isdigit() else (0, "")
 
 
 def is_older(version: str, than: str) -> bool:
-    """Whether `version` is certainly from an earlier moment than `than`."""
-    return (0, "") < age(version) < age(than)
+    """False as well if the two cannot be compared."""
+    return (0, "") < version_key(version) < version_key(than)

@@ -1,1 +1,1 @@
-"""A worker's own document: how it is asked for, held, checked and followed."""
+"""Reads what workers say of themselves at `/metadata`: connections, conditional and held GETs, checks, changes."""

@@ -1,4 +1,4 @@
-"""Asking a worker for its metadata: one GET, conditional, held by the worker when asked (design: the wire contract)."""
+"""Fetches a worker's metadata: conditional GETs (RFC 9110 §13.1.2) that the worker may hold (RFC 7240, `Prefer: wait`)."""
 
 import json
 import ssl
@@ -11,8 +11,8 @@ import tenacity
 
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
 from discovery.instance import HEALTH_PATH, METADATA_PATH, Instance
-from discovery.metadata.concurrency import Turns
-from discovery.metadata.connections import Asker
+from discovery.metadata.concurrency import FetchLimiter
+from discovery.metadata.connections import WorkerConnections
 from discovery.metadata.document import (
     NO_DOCUMENT,
     MetadataDocument,
@@ -21,27 +21,28 @@ from discovery.metadata.document import (
     read_ready,
     verify_identity,
 )
-from discovery.metadata.silence import Silence, given
+from discovery.metadata.silence import SilenceTimings, silence_timings
 from runtime.http1 import answer as http_answer
 
-_WITHOUT_DOCUMENT: Final = (404, 405, 501)
-_REMEMBERED: Final = 4096
+_NO_DOCUMENT_STATUSES: Final = (404, 405, 501)
+_CACHE_SIZE: Final = 4096
+"""Documents kept for `read`, whose ETags make its next GET conditional."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataAnswer:
-    """What a GET brought. `held`: the worker promised to hold the next one (`Preference-Applied: wait`)."""
+    """The document of one answer. `held`: the worker holds GETs (`Preference-Applied: wait`, RFC 7240 §3)."""
 
     document: MetadataDocument
     held: bool = False
 
 
 class MetadataClient:
-    """GETs of `/metadata`, many at once; must be closed. Redirects are not followed, proxies not asked.
+    """GETs of `/metadata` from many workers. Must be closed. Follows no redirects and uses no proxy.
 
-    At most `concurrency` fetches begin at once, of which a quarter may be retries. At most `held` GETs are held, which
-    do not count as fetches. `timeout`: seconds for an answer of a worker that was not heard yet. `silence` None: what
-    the environment says.
+    At most `concurrency` fetches begin at once, of which a quarter may be retries. At most `held` GETs are held; they
+    do not count as fetches. `timeout`: seconds for the answer of a worker that has not answered before. `silence` None:
+    from `$ADSUM_SILENT_AFTER`.
     """
 
     def __init__(
@@ -50,36 +51,38 @@ class MetadataClient:
         ssl_context: ssl.SSLContext | None = None,
         token: str | None = None,
         timeout: float = 5.0,
-        silence: Silence | None = None,
+        silence: SilenceTimings | None = None,
         concurrency: int = 128,
         held: int = 2048,
     ) -> None:
-        self.silence = silence or given(None)
+        self.silence = silence or silence_timings(None)
         self.timeout = timeout
         self.scheme = "https" if ssl_context else "http"
-        self._asker = Asker(ssl_context=ssl_context, token=token)
-        self._turns = Turns(concurrency)
+        self._connections = WorkerConnections(ssl_context=ssl_context, token=token)
+        self._limiter = FetchLimiter(concurrency)
         self._free_holds = held
-        self._read: OrderedDict[tuple[str, str, str], MetadataDocument] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, str, str], MetadataDocument] = OrderedDict()
 
     async def read(self, instance: Instance) -> dict[str, Any]:
-        """The metadata now: a conditional GET, tried up to three times when the connection fails.
+        """The metadata now, by a conditional GET; three attempts if the connection fails.
 
-        Raises `MetadataUnavailableError`. Makes this client an `Instance`'s reader.
+        Raises `MetadataUnavailableError`. `Instance.metadata` calls this.
         """
+        # never the ETag of another life: a plain server may count its ETags from the start again
         identity = (instance.id, instance.incarnation, instance.authority)
         async for attempt in tenacity.AsyncRetrying(
+            # any other error is an answer, and the next answer would be the same
             retry=tenacity.retry_if_exception_type(WorkerUnreachableError),
             stop=tenacity.stop_after_attempt(3),
             wait=tenacity.wait_random_exponential(multiplier=0.05, max=0.5),
             reraise=True,
         ):
             with attempt:
-                answer = await self.fetch(instance, self._read.get(identity))
-        self._read[identity] = answer.document
-        self._read.move_to_end(identity)
-        if len(self._read) > _REMEMBERED:
-            self._read.popitem(last=False)
+                answer = await self.fetch(instance, self._cache.get(identity))
+        self._cache[identity] = answer.document
+        self._cache.move_to_end(identity)
+        if len(self._cache) > _CACHE_SIZE:
+            self._cache.popitem(last=False)
         return read_metadata(instance, answer.document)
 
     async def fetch(
@@ -91,54 +94,57 @@ class MetadataClient:
         timeout: float | None = None,
         connected: Callable[[], object] | None = None,
     ) -> MetadataAnswer:
-        """One GET that is answered at once; `known` comes back when it is still current.
+        """One GET that is not held; returns `known` if it is still current (304).
 
-        `connected` is called when a connection was made for it. Raises `MetadataUnavailableError`, and its subclass
-        `WorkerUnreachableError` when nothing answered.
+        `connected` is called when a new connection is established. Raises `MetadataUnavailableError`, and its subclass
+        `WorkerUnreachableError` if nothing answered.
         """
-        async with self._turns.turn(retry=retry):
-            fields = _condition(known)
-            answer = await self._asker.get(
+        async with self._limiter.slot(retry=retry):
+            fields = _conditional_fields(known)
+            answer = await self._connections.get(
                 instance, METADATA_PATH, fields, timeout or self.timeout, connected
             )
         return _read_answer(instance, known, answer)
 
     async def hold(self, instance: Instance, known: MetadataDocument) -> MetadataAnswer | None:
-        """One GET that the worker holds until something changes or `silence.wait` seconds pass; None: no hold is free.
+        """One GET that the worker holds until a change, or for `silence.wait` seconds; None: too many are held already.
 
-        Raises as `fetch` does; silence for `silence.margin` seconds longer is `WorkerUnreachableError`.
+        Raises `MetadataUnavailableError`, and `WorkerUnreachableError` after `silence.wait + silence.margin` seconds.
         """
         if self._free_holds <= 0:
             return None
         self._free_holds -= 1
         wait = self.silence.wait
         try:
-            fields = _condition(known) | {"Prefer": f"wait={wait:g}"}
-            answer = await self._asker.get(instance, METADATA_PATH, fields, wait + self.silence.margin)
+            # RFC 7240 §4.3 has whole seconds only. Our workers accept fractions, which a `silent_after` below 2 needs;
+            # any other server ignores what it does not understand (§2), answers at once and is polled.
+            fields = _conditional_fields(known) | {"Prefer": f"wait={wait:g}"}
+            answer = await self._connections.get(instance, METADATA_PATH, fields, wait + self.silence.margin)
         finally:
             self._free_holds += 1
         return _read_answer(instance, known, answer)
 
     async def read_health(self, instance: Instance) -> str | None:
-        """Why the worker is not ready, as its `/health` says it; None where it does not say.
+        """The `reason` in the worker's `/health`; None if it gives none.
 
-        Raises `WorkerUnreachableError` when nothing answered.
+        Raises `WorkerUnreachableError` if nothing answered.
         """
-        async with self._turns.turn():
-            answer = await self._asker.get(instance, HEALTH_PATH, {}, self.timeout)
+        async with self._limiter.slot():
+            answer = await self._connections.get(instance, HEALTH_PATH, {}, self.timeout)
         try:
-            said = json.loads(bytes(answer.body))
+            health = json.loads(bytes(answer.body))
         except (ValueError, RecursionError):
             return None
-        reason = said.get("reason") if isinstance(said, dict) else None
+        reason = health.get("reason") if isinstance(health, dict) else None
         return reason if isinstance(reason, str) and reason.isprintable() else None
 
     async def aclose(self) -> None:
-        """Whoever asks from now on gets `MetadataUnavailableError`."""
-        await self._asker.aclose()
+        """Fails all later calls with `MetadataUnavailableError`."""
+        await self._connections.aclose()
 
 
-def _condition(known: MetadataDocument | None) -> dict[str, str]:
+def _conditional_fields(known: MetadataDocument | None) -> dict[str, str]:
+    # sent as a strong tag although `read_etag` drops W/: If-None-Match compares weakly (RFC 9110 §13.1.2)
     return {} if known is None or known.etag is None else {"If-None-Match": f'"{known.etag}"'}
 
 
@@ -149,19 +155,19 @@ def _read_answer(
     held = "wait" in (fields.get("Preference-Applied") or "").lower()
     if answer.status == 304 and known is not None:
         verify_identity(instance, fields)
-        return MetadataAnswer(_with_ready(known, read_ready(fields)), held)
-    if answer.status in _WITHOUT_DOCUMENT:
+        return MetadataAnswer(_update_ready(known, read_ready(fields)), held)
+    if answer.status in _NO_DOCUMENT_STATUSES:
         return MetadataAnswer(NO_DOCUMENT)
     if answer.status in (401, 403):
         raise _unavailable(
-            instance, f"HTTP {answer.status}: the worker wants a bearer token, or another one than was shown"
+            instance, f"HTTP {answer.status}: the worker wants a bearer token, or another one than was sent"
         )
     if answer.status != 200:
         raise _unavailable(instance, f"HTTP {answer.status}, expected 200")
     return MetadataAnswer(read_document(instance, fields, bytes(answer.body)), held)
 
 
-def _with_ready(known: MetadataDocument, ready: bool) -> MetadataDocument:
+def _update_ready(known: MetadataDocument, ready: bool) -> MetadataDocument:
     if known.ready == ready:
         return known
     return MetadataDocument(known.body, known.etag, ready, known.verified)

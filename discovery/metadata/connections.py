@@ -1,4 +1,7 @@
-"""GETs of workers over kept connections: one kept for each place that is asked again, none for a place that is not."""
+"""Sends GETs to many workers over persistent HTTP/1.1 connections; at most one idle connection is kept for each worker.
+
+With one aiohttp request each, the client took most of the time of such a small GET (benchmarks/README.md, "scraping").
+"""
 
 import asyncio
 import os
@@ -17,34 +20,37 @@ from runtime.http1.answer import AnswerCutError, AnswerError, AnswerReader, Http
 from runtime.http1.connection import KeptConnection
 
 _BUFFER: Final = 64 * 1024
-"""Bytes taken in at once."""
-_IDLE: Final = 15.0
-"""Seconds after which a connection that nobody uses is closed: longer than any pause between two polls."""
+"""Bytes of the receive buffer. All connections share it: the event loop reads one at a time."""
+_IDLE_TIMEOUT: Final = 15.0
+"""Seconds after which an idle connection is closed. Longer than any delay between two polls, so that those reuse it."""
 
 _reader: Final = partial(AnswerReader, METADATA_LIMIT)
 
 
 @dataclass(slots=True, eq=False)
-class _Asked:
-    """A place that is asked; `head`: what all questions to it have in common; `since`: idle, on the loop's clock."""
+class _WorkerConnection:
+    """`head`: the request's bytes from the path to the fields that never change. `idle_since`: on the loop's clock."""
 
     connection: KeptConnection
     head: str
-    since: float = 0.0
+    idle_since: float = 0.0
 
 
-class Asker:
-    """GETs of many workers at once. Redirects are not followed, proxies not asked. Must be closed."""
+class WorkerConnections:
+    """GETs to many workers concurrently. Follows no redirects and uses no proxy. Must be closed.
+
+    Addresses come from the source only: a worker that redirects could make its readers ask any host that they reach.
+    """
 
     def __init__(self, *, ssl_context: ssl.SSLContext | None, token: str | None) -> None:
         self._tls = ssl_context
         self._fields = "Accept: application/json\r\nAccept-Encoding: identity\r\nUser-Agent: adsum\r\n"
         if token:
-            self._fields += f"Authorization: Bearer {_checked(token)}\r\n"
+            self._fields += f"Authorization: Bearer {_check_token(token)}\r\n"
         self._buffer = bytearray(_BUFFER)
-        self._idle: dict[str, _Asked] = {}
-        self._busy: set[_Asked] = set()
-        self._sweeping: asyncio.TimerHandle | None = None
+        self._idle: dict[str, _WorkerConnection] = {}
+        self._busy: set[_WorkerConnection] = set()
+        self._idle_timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def get(
@@ -55,70 +61,77 @@ class Asker:
         timeout: float,
         connected: Callable[[], object] | None = None,
     ) -> HttpAnswer:
-        """The answer, whatever its status; `connected` is called when a connection was made for it. `timeout` in seconds.
+        """The answer, whatever its status. `timeout` in seconds; `connected` is called when a new connection is established.
 
-        Raises `MetadataUnavailableError` for what is no answer, and its subclass `WorkerUnreachableError` where
-        nothing answered: its `connected` says whether somebody listens there.
+        Raises `MetadataUnavailableError` for an answer that is not HTTP, and its subclass `WorkerUnreachableError` for
+        none at all: its `connected` says whether a connection was established.
         """
         if self._closed:
-            raise _unavailable(instance, "its discovery is closed")
-        asked = self._take(instance)
+            raise _unavailable(instance, "this discovery is closed")
+        worker = self._acquire(instance)
         more = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-        request = f"GET {path}{asked.head}{more}\r\n".encode()
+        request = f"GET {path}{worker.head}{more}\r\n".encode()
         try:
             until = asyncio.get_running_loop().time() + timeout
-            return await asked.connection.ask(request, _reader, until, connected)
+            return await worker.connection.ask(request, _reader, until, connected)
         except (OSError, AnswerError, UnicodeError) as error:
-            raise _failure(instance, error, timeout, connected=asked.connection.connected) from error
+            raise _failure(instance, error, timeout, connected=worker.connection.connected) from error
         finally:
-            self._give_back(instance.authority, asked)
+            self._release(instance.authority, worker)
 
     async def aclose(self) -> None:
-        """Whoever asks from now on, or waits for an answer, gets `MetadataUnavailableError`."""
+        """Fails the GETs that run, and all later ones, with `MetadataUnavailableError`."""
         self._closed = True
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-        for asked in (*self._idle.values(), *self._busy):
-            asked.connection.end()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        for worker in (*self._idle.values(), *self._busy):
+            worker.connection.end()
         self._idle.clear()
-        await asyncio.sleep(0)  # the loop closes what was dropped in its next turn
+        await asyncio.sleep(0)  # an aborted transport closes its socket in the next iteration of the loop
 
-    def _take(self, instance: Instance) -> "_Asked":
-        """A connection that is nobody else's until it is given back."""
-        asked = self._idle.pop(instance.authority, None)
-        if asked is None:
+    def _acquire(self, instance: Instance) -> "_WorkerConnection":
+        """A connection for exclusive use, until `_release`."""
+        worker = self._idle.pop(instance.authority, None)
+        if worker is None:
             try:
                 url = URL(f"{'https' if self._tls else 'http'}://{instance.authority}/")
             except ValueError as error:
-                raise _unavailable(instance, f"its address cannot be asked: {error}") from error
+                raise _unavailable(instance, f"its address is not a valid host: {error}") from error
             kept = KeptConnection((url.host or "", url.port or 0), self._buffer, tls=self._tls)
-            asked = _Asked(kept, f" HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n{self._fields}")
-        self._busy.add(asked)
-        return asked
+            worker = _WorkerConnection(
+                kept, f" HTTP/1.1\r\nHost: {url.host_port_subcomponent}\r\n{self._fields}"
+            )
+        self._busy.add(worker)
+        return worker
 
-    def _give_back(self, authority: str, asked: "_Asked") -> None:
-        self._busy.discard(asked)
-        if not asked.connection.open:
+    def _release(self, authority: str, worker: "_WorkerConnection") -> None:
+        self._busy.discard(worker)
+        if not worker.connection.open:
             return
+        # a held GET and a fetch may overlap; one idle connection is enough for the next of either
         if self._closed or authority in self._idle:
-            asked.connection.end()
+            worker.connection.end()
             return
         loop = asyncio.get_running_loop()
-        asked.since = loop.time()
-        self._idle[authority] = asked
-        if self._sweeping is None:
-            self._sweeping = loop.call_later(_IDLE, self._sweep)
+        worker.idle_since = loop.time()
+        self._idle[authority] = worker
+        if self._idle_timer is None:
+            self._idle_timer = loop.call_later(_IDLE_TIMEOUT, self._close_idle)
 
-    def _sweep(self) -> None:
+    def _close_idle(self) -> None:
         loop = asyncio.get_running_loop()
-        old = [place for place, asked in self._idle.items() if loop.time() - asked.since >= _IDLE]
-        for place in old:
-            self._idle.pop(place).connection.end()
-        self._sweeping = loop.call_later(_IDLE, self._sweep) if self._idle else None
+        old = [
+            authority
+            for authority, worker in self._idle.items()
+            if loop.time() - worker.idle_since >= _IDLE_TIMEOUT
+        ]
+        for authority in old:
+            self._idle.pop(authority).connection.end()
+        self._idle_timer = loop.call_later(_IDLE_TIMEOUT, self._close_idle) if self._idle else None
 
 
 def connection_problem(error: Exception) -> str:
-    """What kept a GET from an answer, in words; of a connection that was not made, what the system says."""
+    """Why a GET got no answer; where no connection was made, the operating system's reason."""
     if not isinstance(error, OSError) or not error.errno:
         return str(error) or type(error).__name__
     if isinstance(error, socket.gaierror | ssl.SSLError):
@@ -126,8 +139,8 @@ def connection_problem(error: Exception) -> str:
     return f"cannot be reached: {os.strerror(error.errno)}"
 
 
-def _checked(token: str) -> str:
-    """The token itself; ValueError, without it, where no header field could hold it (RFC 9110 §5.5)."""
+def _check_token(token: str) -> str:
+    """The token. Raises ValueError if no field value may hold it (RFC 9110 §5.5); the text does not show the token."""
     if not (token.isascii() and token.isprintable()):
         raise ValueError(
             "the bearer token has a character that no header field may have; expected printable ASCII"
@@ -138,7 +151,7 @@ def _checked(token: str) -> str:
 def _failure(
     instance: Instance, error: Exception, timeout: float, *, connected: bool
 ) -> MetadataUnavailableError:
-    """What it means for the worker that its answer did not come; `connected`: there was a connection to it."""
+    """The error for a GET without a usable answer; `connected`: a connection was established."""
     where = instance.id, instance.authority
     match error:
         case TimeoutError() if not error.errno:
@@ -149,7 +162,7 @@ def _failure(
         case AnswerCutError():
             return WorkerUnreachableError(*where, str(error), connected=True)
         case UnicodeError():
-            return MetadataUnavailableError(*where, f"its address cannot be asked: {error}")
+            return MetadataUnavailableError(*where, f"its address is not a valid host: {error}")
     return MetadataUnavailableError(*where, f"not an answer that can be read: {error}", connected=True)
 
 

@@ -1,4 +1,4 @@
-"""A worker's metadata document as it arrives: what makes an answer acceptable, and how the document is read."""
+"""Validates the answers of `/metadata` and decodes the documents in them."""
 
 import hashlib
 import re
@@ -21,11 +21,11 @@ from discovery.instance import (
 _ALIASES: Final = {"Model": "model", "Transport": "transport", "MDC": "mdc"}
 _SPELLINGS: Final = _ALIASES | {small: capital for capital, small in _ALIASES.items()}
 _ENTITY_TAG: Final = re.compile(r'(?:W/)?"([!#-~\xa0-\ud7ff\ue000-\U0010ffff]+)"')
-"""RFC 9110 §8.8.3; what is no Unicode text, or would steer a terminal, is left out of its obs-text."""
+"""`entity-tag` of RFC 9110 §8.8.3. Of its obs-text, surrogates and C1 controls are excluded: revisions are printed."""
 
 
 class MetadataDict(dict[str, Any]):
-    """A dict in which `Model`, `Transport` and `MDC` and their lower-case forms are read alike: workers send both."""
+    """A dict in which `Model`, `Transport` and `MDC` are found by their lower-case forms too, and the reverse."""
 
     def __missing__(self, key: str) -> Any:
         other = _SPELLINGS.get(key)
@@ -45,9 +45,9 @@ class MetadataDict(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class MetadataDocument:
-    """One metadata document as bytes. `etag` is what the worker calls its revision (unquoted), None if it sends none.
+    """One metadata document as bytes. `etag`: without quotes and `W/`; None if the worker sends none.
 
-    `ready` is the worker's own `Instance-Status`; `verified` says that the answer named the expected instance.
+    `ready`: from `Instance-Status`. `verified`: the headers named the expected instance and incarnation.
     """
 
     body: bytes
@@ -57,27 +57,28 @@ class MetadataDocument:
 
     @property
     def revision(self) -> str | None:
-        """The ETag, else a digest of the bytes, so that a change is seen; None for no document."""
+        """The ETag, else a digest of the bytes, so that changes show without ETags; None for `NO_DOCUMENT`."""
         if self.etag is not None or self is NO_DOCUMENT:
             return self.etag
         return "sha256:" + hashlib.sha256(self.body).hexdigest()[:16]
 
     def metadata(self) -> dict[str, Any]:
-        """The document, decoded anew: the caller may change it."""
+        """A new dict at each call: the caller may change it."""
         return MetadataDict(msgspec.json.decode(self.body, type=dict[str, Any]))
 
 
 NO_DOCUMENT: Final = MetadataDocument(b"{}")
-"""What a worker has that answers 404, 405 or 501: nothing to say, which is no fault."""
+"""For workers that answer 404, 405 or 501: a plain model server has no such page, which is not an error."""
 
 
 def read_document(instance: Instance, headers: Mapping[str, str], body: bytes) -> MetadataDocument:
-    """The document in a 200 answer; MetadataUnavailableError when it is not this instance's document.
+    """The document in a 200 answer. Raises MetadataUnavailableError if it is not this instance's valid document.
 
-    `headers` is case-insensitive. Absent identity headers are accepted: any plain HTTP server may publish metadata.
+    `headers` is case-insensitive. Identity headers may be absent: any plain HTTP server may publish metadata.
     """
     verified = verify_identity(instance, headers)
     content_type = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    # `+json`: any type that is encoded as JSON (RFC 6839)
     if content_type != "application/json" and not content_type.endswith("+json"):
         raise _unavailable(instance, f"content type {content_type or '(none)'!r}, expected application/json")
     if len(body) > METADATA_LIMIT:
@@ -88,9 +89,9 @@ def read_document(instance: Instance, headers: Mapping[str, str], body: bytes) -
 
 
 def read_metadata(instance: Instance, document: MetadataDocument) -> dict[str, Any]:
-    """The document, decoded anew; MetadataUnavailableError when it is no JSON object, or nests too deeply.
+    """A new dict. Raises MetadataUnavailableError if the document is not a JSON object, or nests too deeply.
 
-    How deep is too deep follows from the caller's own stack: what could be read once may fail elsewhere.
+    The decoder recurses on the caller's stack: a document that was accepted once can be too deep in a deeper call.
     """
     try:
         return document.metadata()
@@ -101,34 +102,35 @@ def read_metadata(instance: Instance, document: MetadataDocument) -> dict[str, A
 
 
 def verify_identity(instance: Instance, headers: Mapping[str, str]) -> bool:
-    """True when the answer names the expected instance, False when it names none; raises when it names another one.
+    """True if the headers name this instance, False if they name none; raises WorkerUnreachableError if another one.
 
-    An address is reused: the answer may come from a worker that took the place of the expected one. A source that
-    knows addresses only (incarnation "") expects nobody in particular.
+    Addresses are reused: the answer may come from the Pod that has the address now. A source that knows only
+    addresses (incarnation "") cannot verify.
     """
     if not instance.incarnation:
         return False
     named = headers.get(INSTANCE_ID_HEADER)
     incarnation = headers.get(INSTANCE_INCARNATION_HEADER)
     if named is not None and named != instance.id:
-        raise _not_this(instance, f"the answer is of instance {named!r}, expected {instance.id!r}")
+        raise _other_instance(instance, f"the answer is of instance {named!r}, expected {instance.id!r}")
     if incarnation is not None and incarnation != instance.incarnation:
-        raise _not_this(
+        raise _other_instance(
             instance, f"the answer is of incarnation {incarnation!r}, expected {instance.incarnation!r}"
         )
     return named is not None and incarnation is not None
 
 
 def read_etag(headers: Mapping[str, str]) -> str | None:
-    """The entity tag without its quotes; a weak one counts like a strong one. None for none, and for one that RFC
-    9110 §8.8.3 does not allow: it could not be sent back.
+    """The entity tag without its quotes and `W/`: If-None-Match compares weakly (RFC 9110 §13.1.2).
+
+    None if it is absent, or is not a valid entity tag (§8.8.3) and could not be sent back.
     """
     found = _ENTITY_TAG.fullmatch(headers.get("ETag", "").strip())
     return found[1] if found else None
 
 
 def read_ready(headers: Mapping[str, str]) -> bool:
-    """Whether the worker calls itself ready; a worker that says nothing, or a word we do not know, is."""
+    """False for `not_ready` and `draining`. An absent or unknown status is ready: the source decided on readiness."""
     status = headers.get(INSTANCE_STATUS_HEADER)
     return status not in (InstanceStatus.NOT_READY, InstanceStatus.DRAINING)
 
@@ -137,5 +139,5 @@ def _unavailable(instance: Instance, reason: str) -> MetadataUnavailableError:
     return MetadataUnavailableError(instance.id, instance.authority, reason, connected=True)
 
 
-def _not_this(instance: Instance, reason: str) -> WorkerUnreachableError:
+def _other_instance(instance: Instance, reason: str) -> WorkerUnreachableError:
     return WorkerUnreachableError(instance.id, instance.authority, reason, connected=True)

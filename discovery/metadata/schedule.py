@@ -1,24 +1,25 @@
-"""When a worker is asked for its document again, and whether it is asked to hold the answer. Time is passed in."""
+"""When a worker's metadata is fetched again, and whether that GET may be held. Time is passed in."""
 
 import math
 import random
 from typing import Final
 
-_FIRST_RETRY: Final = 0.05
-_LAST_RETRY: Final = 5.0
+_SHORTEST_RETRY: Final = 0.05
+_LONGEST_RETRY: Final = 5.0
 _HOLD_FAILURES: Final = 2
-_HOLD_AGAIN: Final = 60.0
-"""Seconds for which a worker that cannot hold a GET is polled before it is asked to hold one again."""
+"""Held GETs that may fail in a row before the worker is polled: one can be a restart or a broken connection."""
+_HOLD_RETRY: Final = 60.0
+"""Seconds for which a worker that cannot hold a GET is polled before the next one is held."""
 _BURST: Final = 10
-_SPACING: Final = 0.2
+_REFILL: Final = 0.2
+"""Seconds in which the token bucket gains one GET."""
 
 
-class Pace:
-    """One worker's. `now` is seconds on any clock that only goes forward, pauses are seconds.
+class FetchSchedule:
+    """One worker's. `now` is in seconds on any monotonic clock, delays are in seconds, `poll` is between two polls.
 
-    `poll`: between two GETs of a worker that does not hold them.
-
-    GETs that fail because they are to be held are counted apart: a worker that answers all others is well.
+    GETs that fail only while they are held are counted apart: a proxy that cuts idle connections, or a server that
+    cannot hold, does not make a worker unhealthy that answers every plain GET.
     """
 
     def __init__(self, poll: float = 2.0) -> None:
@@ -27,51 +28,56 @@ class Pace:
         self._hold_failures = 0
         self._hold_after = -math.inf
         self._tokens = float(_BURST)
-        self._counted_at = math.inf
+        self._refilled_at = math.inf
 
     def may_hold(self, now: float) -> bool:
         return self.failures == 0 and now >= self._hold_after
 
-    def admit(self, now: float) -> float:
-        """The pause before a question that nothing else delays: ten are free, then one each 0.2 s is."""
-        refilled = max(0.0, now - self._counted_at) / _SPACING
+    def throttle(self, now: float) -> float:
+        """Takes one token; returns the delay until it is available: ten GETs at once, then one each 0.2 s.
+
+        Without it a worker that answers each held GET at once, with another document every time, would be asked in a
+        loop without a pause.
+        """
+        refilled = max(0.0, now - self._refilled_at) / _REFILL
         self._tokens = min(float(_BURST), self._tokens + refilled) - 1
-        self._counted_at = now
-        return max(0.0, -self._tokens * _SPACING)
+        self._refilled_at = now
+        return max(0.0, -self._tokens * _REFILL)
 
     def next_hold(self, now: float) -> float:
-        """The pause before the next question to a worker that just answered and can be asked to hold."""
+        """The delay after a held GET: none while GETs may be held, else a poll's."""
         return 0.0 if self.may_hold(now) else self.next_poll()
 
     def answered(self) -> None:
         self.failures = 0
 
     def failed(self, *, unreachable: bool) -> float:
-        """Nothing usable came; the pause is full jitter over 0.05 s doubling to 5 s.
+        """The delay before the retry: exponential from 0.05 to 5 s, full jitter.
 
-        Unreachable twice in a row was no matter of holding: the worker is gone, and may hold once it is back.
+        Many readers lose a worker at the same moment; full jitter keeps them from returning together.
+        A second failure to connect shows that the worker was gone, so that what it failed to hold does not count.
         """
         self.failures += 1
         if unreachable and self.failures > 1:
-            self.forgive()
-        return random.uniform(0, min(_LAST_RETRY, _FIRST_RETRY * 2 ** min(self.failures, 10)))
+            self.reset_holding()
+        return random.uniform(0, min(_LONGEST_RETRY, _SHORTEST_RETRY * 2 ** min(self.failures, 10)))
 
     def held(self) -> None:
-        """The worker held a GET, or had something new to say."""
+        """The worker held a GET, or answered it early with a change."""
         self._hold_failures = 0
 
     def hold_failed(self, now: float) -> None:
-        """A GET that was to be held failed, or came back early with nothing new: no more of them after two."""
+        """A held GET failed, or returned early without a change; after two, the worker is polled."""
         self._hold_failures += 1
         if self._hold_failures >= _HOLD_FAILURES:
             self.hold_refused(now)
 
     def hold_refused(self, now: float) -> None:
-        """The worker did not promise to hold."""
-        self._hold_after = now + _HOLD_AGAIN * random.uniform(0.9, 1.1)
+        """The answer had no `Preference-Applied: wait`: the worker is polled."""
+        self._hold_after = now + _HOLD_RETRY * random.uniform(0.9, 1.1)
 
-    def forgive(self) -> None:
-        """Whatever kept it from holding is over: it came back, or stopped draining."""
+    def reset_holding(self) -> None:
+        """The worker restarted or stopped draining: GETs may be held again."""
         self._hold_failures = 0
         self._hold_after = -math.inf
 

@@ -1,4 +1,7 @@
-"""How soon a worker that has stopped, and whose connections stay open, is told to be unreachable. Pure but for `given`."""
+"""How soon a worker counts as unreachable that has stopped while its connections stay open; `$ADSUM_SILENT_AFTER`.
+
+Pure, but for reading the environment.
+"""
 
 import math
 import os
@@ -7,15 +10,16 @@ from typing import Final, Self
 
 VARIABLE: Final = "ADSUM_SILENT_AFTER"
 DEFAULT: Final = 4.0
-_LEAST: Final = 1.0
-_MOST: Final = 3600.0
+_SHORTEST: Final = 1.0
+_LONGEST: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
-    """A GET is held for `wait` seconds, others are sent every `poll` seconds; `margin` is what an answer may be late.
+class SilenceTimings:
+    """All in seconds. `wait`: how long a worker holds a GET. `poll`: between two GETs that are not held.
 
-    `in_every_watch`: whether a watch without metadata looks too.
+    `margin`: how much later than that an answer may come before the worker counts as unreachable.
+    `in_every_watch`: a watch without metadata detects silence too.
     """
 
     wait: float = 10.0
@@ -24,32 +28,33 @@ class Silence:
     in_every_watch: bool = True
 
     @classmethod
-    def told_within(cls, seconds: float) -> Self:
-        """So that silence is told within so many seconds; 0: in a watch with metadata only, and late.
+    def detected_within(cls, seconds: float) -> Self:
+        """Timings by which silence is detected within `seconds`; 0: only in a watch with metadata, within 12 s.
 
-        The longest time between two signs of life is wait + margin, or 1.1 poll + margin: pauses have a jitter.
+        The longest time between two signs of life is wait + margin, or 1.1 * poll + margin: polls have a jitter of a
+        tenth. With wait and poll at most 0.5 * seconds and margin at 0.4, that is at most 0.95 * seconds.
         """
         if seconds == 0:
             return cls(in_every_watch=False)
-        if not _LEAST <= seconds <= _MOST:
+        if not _SHORTEST <= seconds <= _LONGEST:
             raise ValueError(
-                f"silent_after is {seconds:g}; expected 0 (do not look) or {_LEAST:g} to {_MOST:g} seconds"
+                f"silent_after is {seconds:g}; expected 0 (off) or {_SHORTEST:g} to {_LONGEST:g} seconds"
             )
         return cls(wait=seconds / 2, margin=seconds * 0.4, poll=min(2.0, seconds / 2))
 
 
-def given(seconds: float | None) -> Silence:
-    """What was asked for, else what the environment says, else the default; ValueError names what is wrong."""
+def silence_timings(seconds: float | None) -> SilenceTimings:
+    """The timings for `seconds`; None: those of `$ADSUM_SILENT_AFTER`, else the default. Raises ValueError."""
     if seconds is not None:
-        return Silence.told_within(seconds)
+        return SilenceTimings.detected_within(seconds)
     text = os.environ.get(VARIABLE) or str(DEFAULT)
     try:
         read = float(text)
     except ValueError:
         read = math.nan
     try:
-        return Silence.told_within(read)
+        return SilenceTimings.detected_within(read)
     except ValueError as error:
         raise ValueError(
-            f"${VARIABLE} is {text!r}; expected seconds from {_LEAST:g} to {_MOST:g}, or 0"
+            f"${VARIABLE} is {text!r}; expected seconds from {_SHORTEST:g} to {_LONGEST:g}, or 0"
         ) from error

@@ -1,1 +1,1 @@
-"""Source: fixed addresses, host names, and the Go picker's endpoints file."""
+"""Source: fixed addresses and host names, from a URL or from the Go picker's endpoints file."""

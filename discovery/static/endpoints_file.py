@@ -1,4 +1,4 @@
-"""Fixed endpoints as text: `host:port` lists, and the Go endpoint picker's `file-discovery` file (its docs/discovery.md).
+"""Parses `host:port` lists and the endpoints file of the Go endpoint picker's `file-discovery`:
 
 endpoints:
   - name: vllm-0            # a DNS-1123 subdomain; name.namespace is the id where two namespaces have the name
@@ -26,14 +26,15 @@ from runtime.config.sections import in_words
 from runtime.config.yaml_problem import yaml_problem
 
 FILE_LIMIT: Final = 1024 * 1024
-_DEEPEST: Final = 20
-_NAMED: Final = 10
-"""Endpoints that one line of the log names."""
+_MAX_DEPTH: Final = 20
+"""Levels of nesting; a valid file has four."""
+_LOGGED: Final = 10
+"""Endpoints named in one log line."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedEndpoint:
-    """One line of the list. `name` None: the id is made of the address and the port."""
+    """One endpoint. `name` None: its id is made of address and port."""
 
     address: str
     port: int
@@ -49,15 +50,15 @@ class FixedEndpoint:
         return authority(self.address, self.port)
 
     def instance_id(self, ip: str) -> str:
-        """The id of the instance at `ip`: a host name can mean several."""
-        place = _dashed(ip)
+        """The id of the instance at `ip`: a host name can have several addresses."""
+        dashed = _dashed(ip)
         if self.name is not None:
-            return self.name if self.is_literal else f"{self.name}-{place}"
-        return f"{place}-{self.port}"
+            return self.name if self.is_literal else f"{self.name}-{dashed}"
+        return f"{dashed}-{self.port}"
 
 
 def parse_hosts(text: str) -> list[FixedEndpoint]:
-    """`host:port,[::1]:8000,...`; ValueError names the entry that is none."""
+    """`host:port,[::1]:8000,...`. Raises ValueError with the invalid entry."""
     entries = [entry.strip() for entry in text.split(",") if entry.strip()]
     if not entries:
         raise ValueError("no endpoint is named; expected host:port,host:port,...")
@@ -65,7 +66,7 @@ def parse_hosts(text: str) -> list[FixedEndpoint]:
 
 
 def parse_host(entry: str) -> FixedEndpoint:
-    """One `host:port`, IPv6 in brackets; ValueError names the entry."""
+    """One `host:port`, IPv6 in brackets. Raises ValueError with the entry."""
     host, port = split_authority(entry)
     try:
         return FixedEndpoint(check_host(host), port)
@@ -74,36 +75,36 @@ def parse_host(entry: str) -> FixedEndpoint:
 
 
 def describe_change(old: Iterable[FixedEndpoint], new: Iterable[FixedEndpoint]) -> str:
-    """Who came, went and changed from one list to the other, in one line; "" where nobody did."""
+    """Which endpoints were added, removed and changed, in one line; "" if none."""
     before, after = ({e.name or e.authority: e for e in listed} for listed in (old, new))
     groups = {
         "added": [name for name in after if name not in before],
         "removed": [name for name in before if name not in after],
         "changed": [name for name in after if name in before and before[name] != after[name]],
     }
-    return "; ".join(f"{what} {_named(names)}" for what, names in groups.items() if names)
+    return "; ".join(f"{what} {_join_names(names)}" for what, names in groups.items() if names)
 
 
-def _named(names: list[str]) -> str:
-    rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + rest
+def _join_names(names: list[str]) -> str:
+    rest = f" and {len(names) - _LOGGED} more" if len(names) > _LOGGED else ""
+    return ", ".join(names[:_LOGGED]) + rest
 
 
 class EndpointsFile(ChangingFile[list[FixedEndpoint]]):
-    """A file of endpoints, read again when it changed. Calling it gives the list, and raises as `read_endpoints_file`."""
+    """An endpoints file; each call returns the list, read again if the file changed. Raises OSError and ValueError."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, read_endpoints_file)
 
 
 def read_endpoints_file(path: Path) -> list[FixedEndpoint]:
-    """What the file lists, all of it or nothing. OSError when it cannot be read, ValueError naming the wrong place."""
+    """The list, which must be valid as a whole. Raises OSError, and ValueError with the place of the fault."""
     with path.open("rb") as file:
         raw = file.read(FILE_LIMIT + 1)
     if len(raw) > FILE_LIMIT:
         raise ValueError(f"{path} is larger than {FILE_LIMIT} bytes")
     try:
-        listed = _Endpoints.model_validate(_decode(raw, path))
+        listed = _EndpointsDocument.model_validate(_decode(raw, path))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
@@ -118,7 +119,7 @@ def read_endpoints_file(path: Path) -> list[FixedEndpoint]:
     ]
 
 
-class _Listed(BaseModel):
+class _EndpointEntry(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     name: str
@@ -138,17 +139,17 @@ class _Listed(BaseModel):
         return check_host(address)
 
 
-class _Endpoints(BaseModel):
+class _EndpointsDocument(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    endpoints: list[_Listed]
+    endpoints: list[_EndpointEntry]
 
 
-def _instance_names(listed: Iterable[_Listed]) -> list[str]:
-    """One for each: its name, or `name.namespace` where several namespaces have that name, so that none hides another."""
+def _instance_names(listed: Iterable[_EndpointEntry]) -> list[str]:
+    """The id of each endpoint: its name, or `name.namespace` if several namespaces have that name."""
     listed = list(listed)
     times = Counter(endpoint.name for endpoint in listed)
-    seen: dict[str, _Listed] = {}
+    seen: dict[str, _EndpointEntry] = {}
     for endpoint in listed:
         name = endpoint.name
         if times[name] > 1:
@@ -156,7 +157,9 @@ def _instance_names(listed: Iterable[_Listed]) -> list[str]:
         if (other := seen.get(name)) is not None and other.name == endpoint.name:
             raise ValueError(f"the name {other.name!r} stands twice in namespace {other.namespace!r}")
         if other is not None:
-            raise ValueError(f"two endpoints would be the instance {name!r}: give one of them another name")
+            raise ValueError(
+                f"two endpoints would have the instance id {name!r}: give one of them another name"
+            )
         seen[name] = endpoint
     return list(seen)
 
@@ -165,9 +168,11 @@ def _decode(raw: bytes, path: Path) -> Any:
     try:
         if path.suffix == ".json":
             return json.loads(raw)
-        import yaml  # an extra: only who uses a YAML file needs it
+        import yaml  # from an extra that only YAML files need
 
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where there is one: ten times as fast
+        loader = getattr(
+            yaml, "CSafeLoader", yaml.SafeLoader
+        )  # libyaml, if PyYAML was built with it: ten times as fast
         _check_depth(yaml.parse(raw, Loader=loader))
         return yaml.load(raw, Loader=loader)  # noqa: S506  # both are safe loaders
     except ModuleNotFoundError as error:
@@ -179,13 +184,13 @@ def _decode(raw: bytes, path: Path) -> Any:
 
 
 def _check_depth(events: Iterable[object]) -> None:
-    """ValueError before libyaml, which nests on the C stack, ends the process."""
+    """Raises ValueError for deep nesting: libyaml recurses on the C stack, and an overflow there kills the process."""
     depth = 0
     for event in events:
         kind = type(event).__name__
         depth += kind.endswith("StartEvent") - kind.endswith("EndEvent")
-        if depth > _DEEPEST:
-            raise ValueError(f"nested deeper than {_DEEPEST} levels")
+        if depth > _MAX_DEPTH:
+            raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
 
 
 def _dashed(ip: str) -> str:

@@ -1,5 +1,7 @@
-"""Fixed addresses, for people who have neither a cluster nor a shared directory. Host names are resolved again and
-again; a list in a file is read again when it changes. Every namespace and component has the same instances.
+"""The static source: fixed addresses, where there is neither a cluster nor a shared directory.
+
+Host names are resolved every 5 s, a file is read again when it changes. Every namespace and component has the same
+instances.
 """
 
 import asyncio
@@ -18,11 +20,12 @@ from discovery.source import Candidate, ComponentKey, Report, Snapshot
 from discovery.static.endpoints_file import EndpointsFile, FixedEndpoint, describe_change, parse_hosts
 
 INCARNATION: Final = ""
-"""A fixed address says nothing about who lives there: a restart shows in the metadata's revision only."""
-_LOOK: Final = 0.5
-"""Seconds between two looks at the list."""
-_RESOLVE: Final = 5.0
-"""Seconds between two resolutions of a host name."""
+"""An address does not tell one life of a worker from the next: only the metadata's revision shows a restart."""
+_READ_INTERVAL: Final = 0.5
+"""Seconds between two checks of the file."""
+_RESOLVE_INTERVAL: Final = 5.0
+"""Seconds between two resolutions of a host name. `getaddrinfo` does not return the TTL of DNS records, so there is one
+interval for all; Envoy's STRICT_DNS clusters resolve as often by default (`dns_refresh_rate`)."""
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +33,10 @@ _Read: TypeAlias = Callable[[], Awaitable[list[FixedEndpoint]]]
 
 
 class StaticSource:
-    """The truth is the list that `read` gives (ValueError, OSError: no sound list). It is called in a thread; the
-    same list again, not only an equal one, costs nothing.
+    """Membership is the list that `read` returns. `read` runs in a thread and may raise ValueError or OSError. Returning the
+    same object means that nothing changed, and costs nothing.
 
-    Without a sound list at first `run` raises; later the last good one stays, the watch is degraded, and a line in the
+    If the first list cannot be read, `run` raises. Later the last valid list stays in use, the watch is degraded, and the
     log says why.
     """
 
@@ -45,59 +48,61 @@ class StaticSource:
         self._names = ResolvedNames()
 
     async def run(self, key: ComponentKey, report: Report) -> None:
+        # one thread at most, which cancellation abandons: the file may be on a disk that hangs
         read = partial(
             anyio.to_thread.run_sync, self._read, limiter=anyio.CapacityLimiter(1), abandon_on_cancel=True
         )
         listed = await read()
         last = listed
-        told: Snapshot | None = None
+        reported: Snapshot | None = None
         changes = 0
         while True:
             await self._names.refresh(listed)
-            if told is None or listed is not last or changes != self._names.changes:
+            if reported is None or listed is not last or changes != self._names.changes:
                 if listed is not last and (changed := describe_change(last, listed)):
-                    log.info("the list of endpoints was read again: %s", changed)
+                    log.info("the list of endpoints changed: %s", changed)
                 last, changes = listed, self._names.changes
                 snapshot = Snapshot(tuple(self._candidates(key, listed)))
-                if snapshot != told:
+                if snapshot != reported:
                     report(snapshot)
-                told = snapshot
+                reported = snapshot
             listed, was_degraded = await self._next_list(listed, read, report)
             if was_degraded:
-                told = None
+                reported = None
 
     async def _next_list(
         self, listed: list[FixedEndpoint], read: _Read, report: Report
     ) -> tuple[list[FixedEndpoint], bool]:
-        """The list a moment later, and whether there was none to be had meanwhile."""
+        """The next valid list, and whether the watch was degraded meanwhile."""
         reason = None
         while True:
-            await asyncio.sleep(_LOOK)
+            # by polling: editors and ConfigMap volumes replace the file, which a watch of the old one would miss
+            await asyncio.sleep(_READ_INTERVAL)
             try:
                 listed = await read() if self._watched else listed
             except (OSError, ValueError) as error:
                 before, reason = reason, _one_line(error)
                 if reason != before:
-                    log.warning("%s; the endpoints stay as they were", reason)
+                    log.warning("%s; the last valid list of endpoints stays in use", reason)
                     report.degraded(reason)
             else:
                 if reason is not None:
-                    log.info("the list of endpoints is good again; it was not: %s", reason)
+                    log.info("the list of endpoints is valid again; before: %s", reason)
                 return listed, reason is not None
 
     def suspect(self, key: ComponentKey, instance_id: str) -> None:
-        """A list knows nothing of the living."""
+        """A list says nothing about whether a worker lives."""
 
     async def explain(self, key: ComponentKey) -> list[Candidate]:
-        """The snapshot says all there is."""
+        """Nothing beyond the snapshot."""
         return []
 
     async def components(self) -> list[ComponentKey]:
-        """Every name means the same list."""
+        """Empty: every name has the same instances, so that none can be misspelt."""
         return []
 
     async def aclose(self) -> None:
-        """Nothing is held between runs."""
+        """`run` frees all it holds."""
 
     def _candidates(self, key: ComponentKey, listed: list[FixedEndpoint]) -> Iterator[Candidate]:
         for endpoint in listed:
@@ -121,7 +126,7 @@ class StaticSource:
 
 
 class ResolvedNames:
-    """Host names and their addresses; a name that stops resolving keeps its last addresses."""
+    """Resolves host names. A name that stops resolving keeps its last addresses: an outage of DNS is not one of workers."""
 
     def __init__(self) -> None:
         self._addresses: dict[str, list[str]] = {}
@@ -133,13 +138,17 @@ class ResolvedNames:
         return self._addresses.get(name, [])
 
     def problem(self, name: str) -> str:
-        return self._problems.get(name, "not asked yet")
+        return self._problems.get(name, "not resolved yet")
 
     async def refresh(self, listed: list[FixedEndpoint]) -> None:
-        """Ask anew for every name whose answer is old."""
+        """Resolve the names whose last resolution is too old."""
         now = asyncio.get_running_loop().time()
         names = {endpoint.address for endpoint in listed if not endpoint.is_literal}
-        old = [name for name in names if now - self._resolved_at.get(name, -_RESOLVE) >= _RESOLVE]
+        old = [
+            name
+            for name in names
+            if now - self._resolved_at.get(name, -_RESOLVE_INTERVAL) >= _RESOLVE_INTERVAL
+        ]
         await asyncio.gather(*(self._resolve(name, now) for name in old))
 
     async def _resolve(self, name: str, now: float) -> None:
@@ -152,19 +161,20 @@ class ResolvedNames:
         else:
             addresses = {str(entry[4][0]) for entry in found}
             self._problems[name] = f"{', '.join(sorted(addresses))} is of use on one machine only"
+            # an address with a zone index (RFC 4007 §6) is valid on this host only, and readers may be elsewhere
             self._addresses[name] = sorted(address for address in addresses if "%" not in address)
         self.changes += before != (self.addresses(name), self.problem(name))
 
 
 def _one_line(error: OSError | ValueError) -> str:
-    """What is wrong; of a file, its path first. A parser of YAML says it in several lines."""
+    """The error in one line; YAML parsers use several. For files, the path first."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split())
 
 
 def open_static(hosts: str, path: str) -> StaticSource:
-    """The source of `static://host:port,...` or `static:///file.yaml`; ValueError when it is neither."""
+    """The source of `static://host:port,...` or `static:///file.yaml`. Raises ValueError for anything else."""
     if hosts and path not in ("", "/"):
         raise ValueError(f"static://{hosts}{path} names hosts and a path; expected host:port,... or ///file")
     if hosts:

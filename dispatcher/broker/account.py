@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dispatcher.broker.budget import allowed, fits
+from dispatcher.broker.budget import admits, within_allotment
 from dispatcher.broker.ledger import Reading, Refusal, Reservation
 
 RAMP_END: Final = 1024
@@ -31,7 +31,7 @@ REASONS: Final[Mapping[str, str]] = {
 LONGEST_RETRY_AFTER_MS: Final = 3_600_000
 """A target that asks to wait for longer is asked again after this."""
 
-ENDLESS_MS: Final = 2**53
+ALWAYS_NEWER_MS: Final = 2**53
 """The time of a reading that is none: newer than whatever happens."""
 
 NEVER: Final = -1
@@ -65,7 +65,7 @@ class TargetAccount:
         return self._units
 
     def reserve(self, now: int, reading: Reading, units: int, id: str) -> Reservation | Refusal:
-        if now < reading.at_ms < ENDLESS_MS:
+        if now < reading.at_ms < ALWAYS_NEWER_MS:
             return Refusal(REASONS["future"])
         if (refusal := self._closed(now, reading)) is not None:
             return refusal
@@ -79,10 +79,10 @@ class TargetAccount:
         return Reservation(id, units, probe)
 
     def _has_room(self, reading: Reading, units: int) -> bool:
-        if fits(reading.allotment, self._units, units):
+        if within_allotment(reading.allotment, self._units, units):
             return True
         unseen = sum(entry.units for entry in self._entries.values() if entry.began_ms >= reading.at_ms)
-        return allowed(reading.headroom, unseen, units, idle=not self._entries)
+        return admits(reading.headroom, unseen, units, idle=not self._entries)
 
     def _closed(self, now: int, reading: Reading) -> Refusal | None:
         """Why overload lets nobody pass, None where it does not."""
@@ -126,7 +126,7 @@ class TargetAccount:
         elif id == self._probe:
             self._window = 2
 
-    def overloaded(self, now: int, retry_after_ms: int) -> None:
+    def report_overload(self, now: int, retry_after_ms: int) -> None:
         self._rejected_ms = now
         self._retry_ms = max(self._retry_ms, now + retry_after_ms)
         self._window = 0

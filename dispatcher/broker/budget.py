@@ -15,20 +15,20 @@ ONE: Final = Fraction(1)
 _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,2})?")
 
 
-def exact(text: str) -> Fraction | None:
+def parse_decimal(text: str) -> Fraction | None:
     """The number that decimal text means; None for NaN, infinity and whatever is no number of a sensible length."""
     text = text.strip()
     return Fraction(text) if _DECIMAL.fullmatch(text) else None
 
 
-def share(value: Fraction | None) -> Fraction | None:
+def valid_share(value: Fraction | None) -> Fraction | None:
     """The value where it is a share of something, None where it is not from 0 to 1."""
     return value if value is not None and 0 <= value <= 1 else None
 
 
 def from_fullness(fullness: Fraction | None) -> Fraction:
     """D = 1 - F; 0 where F is not a share."""
-    known = share(fullness)
+    known = valid_share(fullness)
     return ZERO if known is None else ONE - known
 
 
@@ -46,7 +46,7 @@ def from_load(load: Fraction | None, capacity: Fraction) -> Fraction:
 
 def spare(budget: Fraction | None, baseline: Fraction) -> Fraction:
     """max(0, D - B): closed exactly when D <= B. 0 where D is not a share."""
-    known = share(budget)
+    known = valid_share(budget)
     return ZERO if known is None else max(ZERO, known - baseline)
 
 
@@ -65,12 +65,12 @@ def closing_point(capacity: Fraction, baseline: Fraction) -> Fraction:
     return capacity * (ONE - baseline)
 
 
-def fits(allotment: Fraction, in_flight: int, units: int) -> bool:
+def within_allotment(allotment: Fraction, in_flight: int, units: int) -> bool:
     """Whether one more request of `units` stays within what others leave to us, in all."""
     return in_flight + units <= floor(allotment)
 
 
-def allowed(headroom: Fraction, unseen: int, units: int, *, idle: bool) -> bool:
+def admits(headroom: Fraction, unseen: int, units: int, *, idle: bool) -> bool:
     """Whether one more request of `units` may go.
 
     `headroom`: N at the reading. `unseen`: units of our own that went since, still run, and so are not in it.
@@ -82,11 +82,11 @@ def allowed(headroom: Fraction, unseen: int, units: int, *, idle: bool) -> bool:
     return idle and headroom > 0
 
 
-def cut(headroom: Fraction, sizes: Sequence[int], *, unseen: int = 0, idle: bool = False) -> int:
+def admitted_count(headroom: Fraction, sizes: Sequence[int], *, unseen: int = 0, idle: bool = False) -> int:
     """How many of the waiting requests may go, from the first on: none is split and none is overtaken."""
     admitted = 0
     for units in sizes:
-        if not allowed(headroom, unseen, units, idle=idle):
+        if not admits(headroom, unseen, units, idle=idle):
             break
         unseen, idle, admitted = unseen + units, False, admitted + 1
     return admitted

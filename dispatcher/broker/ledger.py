@@ -16,7 +16,7 @@ class Reading:
     """The state of a target at one instant; `at_ms` on the broker's clock, never later than the sample itself.
 
     `headroom`: N, in units of capacity, at that instant; 0 where the metric could not be read. `allotment`: what others
-    leave of the target to us, in all (`dispatcher.broker.room`); 0 where that is not known.
+    leave of the target to us, in all (`dispatcher.broker.allotment`); 0 where that is not known.
     """
 
     headroom: Fraction
@@ -62,7 +62,7 @@ class Ledger(Protocol):
     async def now_ms(self) -> int:
         """The broker's clock."""
 
-    async def look(self) -> LedgerState:
+    async def state(self) -> LedgerState:
         """What a reading of the target is put beside."""
 
     async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:
@@ -79,7 +79,7 @@ class Ledger(Protocol):
     async def release(self, reservation: Reservation, *, accepted: bool) -> None:
         """The dispatch is over; `accepted` False: it told nothing about the target's state."""
 
-    async def overloaded(self, retry_after_ms: int = 0) -> None:
+    async def report_overload(self, retry_after_ms: int = 0) -> None:
         """The target answered 429 or an overload 503: closed for everybody until a reading later than now."""
 
     async def wait(self, timeout: float, *, seen: int = -1) -> None:

@@ -13,7 +13,7 @@ class Intake(Protocol):
     """What moves foreign messages into a queue."""
 
     @property
-    def why_not(self) -> str:
+    def problem(self) -> str:
         """Why nothing comes in; empty while it does."""
 
 
@@ -34,7 +34,7 @@ def open_broker(url: str) -> AbstractAsyncContextManager[Broker]:
     return RedisBroker(url)
 
 
-async def what_may_be_lost(broker: Broker) -> str:
+async def eviction_warning(broker: Broker) -> str:
     """Why the broker may drop what is queued, for the log; empty: it does not, or does not tell."""
     policy = getattr(broker, "eviction_policy", None)
     found = await policy() if policy is not None else None

@@ -73,7 +73,7 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Leased:
+class LeasedResult:
     """A result handed to one consumer until its lease ends; `fence` goes back with `ack_result`."""
 
     result: Result
@@ -143,10 +143,10 @@ class Queue(Protocol):
     async def wait_result(self, id: str, token: str | None = None, *, timeout: float) -> Result | None:
         """The result of one request as soon as it is there; None after `timeout` seconds. Takes nothing away."""
 
-    async def lease_results(self, limit: int, *, lease_ms: int = 300_000) -> Sequence[Leased]:
+    async def lease_results(self, limit: int, *, lease_ms: int = 300_000) -> Sequence[LeasedResult]:
         """Results nobody else holds, oldest first; they come back unless `ack_result` follows."""
 
-    async def ack_results(self, leased: Sequence[Leased]) -> int:
+    async def ack_results(self, leased: Sequence[LeasedResult]) -> int:
         """They are dealt with; how many leases were still ours."""
 
     async def dead_letters(self, limit: int) -> Sequence[DeadLetter]:

@@ -43,7 +43,7 @@ class Quotas(Protocol):
     async def now_ms(self) -> int:
         """The broker's clock."""
 
-    async def take(self, key: str, quota: Quota) -> Grant | Refusal:
+    async def acquire(self, key: str, quota: Quota) -> Grant | Refusal:
         """A place, or since when asking again may help."""
 
     async def heartbeat(self, grants: Collection[Grant]) -> None:

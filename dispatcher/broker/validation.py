@@ -70,16 +70,16 @@ def checked_rules(name: str, rules: QueueRules) -> QueueRules:
     return rules
 
 
-def names_a_tenant(text: str) -> bool:
+def is_valid_tenant(text: str) -> bool:
     """Whether it can stand in keys and headers."""
     return 0 < len(text.encode()) <= LONGEST_TENANT and not _CONTROL.search(text)
 
 
-def check(request: Request, rules: QueueRules) -> None:
+def check_request(request: Request, rules: QueueRules) -> None:
     """Whether a queue can hold it, its deadline aside; raises ValueError with what to change."""
     if not request.id or len(request.id.encode()) > LONGEST_ID:
         raise ValueError(f"a request needs an id of 1 to {LONGEST_ID} bytes, not {request.id[:80]!r}")
-    if not names_a_tenant(request.tenant):
+    if not is_valid_tenant(request.tenant):
         raise ValueError(
             f"a request needs a tenant of 1 to {LONGEST_TENANT} bytes, none of them a control character, "
             f"not {request.tenant[:80]!r}"
@@ -105,7 +105,7 @@ def check_key(key: str) -> None:
         raise ValueError(f"an idempotency key has {LONGEST_KEY} bytes at most")
 
 
-def past(request: Request, now_ms: int) -> ValueError:
+def deadline_error(request: Request, now_ms: int) -> ValueError:
     """The error for a deadline that lies behind."""
     late = now_ms - request.deadline_ms
     return ValueError(

@@ -11,40 +11,40 @@ from typing import BinaryIO, TypeVar
 from dispatcher.broker.message import Request, Result
 from dispatcher.broker.queue import ConflictError, Queue, QueueError, State
 from dispatcher.cli.batch_file import BatchFileError, BatchLine, result_line
-from dispatcher.cli.failures import Failures
+from dispatcher.cli.failures import FailureSummary
 from dispatcher.cli.progress import Progress
 from runtime.command_line import program
 from runtime.tasks import background, cancel_and_wait
 
-AT_ONCE = 64
+CONCURRENCY = 64
 """Requests submitted, or waited for, at the same time."""
-HELD = 30.0
+WAIT_TIMEOUT = 30.0
 """Seconds that one wait for a result lasts."""
-OUTAGE = 120.0
+MAX_OUTAGE = 120.0
 """Seconds without the broker after which the batch stops; it can be resumed."""
-HINT = (
+NO_ANSWER_HINT = (
     "no answer comes: does the dispatcher run, and is the queue's gate open? "
     f"`{program('dispatcher')} --config FILE --dry-run` says what the gate reads and what would go"
 )
-FIRST_PAUSE = 0.2
-LONGEST_PAUSE = 5.0
+INITIAL_PAUSE = 0.2
+MAX_PAUSE = 5.0
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
-    """How a wait for answers is watched, in seconds: `every` so often, and `hint_after` so long without an answer."""
+class ProgressSettings:
+    """How a wait for answers is watched, in seconds: `interval` so often, and `hint_after` so long without an answer."""
 
-    every: float = 1.0
+    interval: float = 1.0
     hint_after: float = 10.0
 
 
-EACH_SECOND = Looks()
+DEFAULT_PROGRESS = ProgressSettings()
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class BatchSettings:
     """What holds for every request of a batch. `name` makes the keys by which a second try is recognised."""
 
     name: str
@@ -72,7 +72,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
+class SubmittedRequest:
     """A request that the queue has, under the id of its line. `new`: no earlier try had submitted it."""
 
     line: BatchLine
@@ -82,7 +82,7 @@ class Submitted:
 
 
 def unanswered(
-    lines: Iterable[BatchLine], answered: Mapping[str, str], results: Path, order: Order
+    lines: Iterable[BatchLine], answered: Mapping[str, str], results: Path, settings: BatchSettings
 ) -> list[BatchLine]:
     """The lines without an answer in `results`; raises BatchFileError where one was answered for another request."""
     left = []
@@ -93,104 +93,106 @@ def unanswered(
         elif kept not in ("", line.sha256):
             raise BatchFileError(
                 f"{line.place}: {results} has an answer to custom_id {line.custom_id!r}, but to another path or body; "
-                f"{order.remedy()}"
+                f"{settings.remedy()}"
             )
     return left
 
 
 async def submit_all(
-    queue: Queue, lines: Collection[BatchLine], order: Order, progress: Progress
-) -> list[Submitted]:
+    queue: Queue, lines: Collection[BatchLine], settings: BatchSettings, progress: Progress
+) -> list[SubmittedRequest]:
     """Submit them all; those that an earlier try submitted are found again. Raises QueueError and BatchFileError."""
     done = 0
 
-    async def submit(line: BatchLine) -> Submitted:
+    async def submit(line: BatchLine) -> SubmittedRequest:
         nonlocal done
-        request, key = order.request(line), f"batch:{order.name}:{line.custom_id}"
+        request, key = settings.request(line), f"batch:{settings.name}:{line.custom_id}"
         try:
-            accepted = await _patiently(lambda: queue.submit(request, idempotency_key=key))
+            accepted = await _retry_while_away(lambda: queue.submit(request, idempotency_key=key))
         except ConflictError as error:
-            said = f"{error}: batch {order.name!r} was submitted before with another path or body here"
+            message = f"{error}: batch {settings.name!r} was submitted before with another path or body here"
             raise BatchFileError(
-                f"{line.place}: custom_id {line.custom_id!r}: {said}; {order.remedy()}"
+                f"{line.place}: custom_id {line.custom_id!r}: {message}; {settings.remedy()}"
             ) from error
         except ValueError as error:
             raise BatchFileError(f"{line.place}: custom_id {line.custom_id!r}: {error}") from error
         done += 1
-        progress.at("submitted", done, len(lines))
-        return Submitted(line, accepted.id, accepted.token, accepted.token == request.token)
+        progress.update("submitted", done, len(lines))
+        return SubmittedRequest(line, accepted.id, accepted.token, accepted.token == request.token)
 
-    return await _all(lines, submit)
+    return await _map_concurrently(lines, submit)
 
 
 async def collect(
     queue: Queue,
-    submitted: Collection[Submitted],
+    submitted: Collection[SubmittedRequest],
     out: BinaryIO,
     progress: Progress,
-    looks: Looks = EACH_SECOND,
-) -> Failures:
+    progress_settings: ProgressSettings = DEFAULT_PROGRESS,
+) -> FailureSummary:
     """Write each result as soon as it is there; which were errors. Where none comes, one hint. Raises QueueError."""
-    done, failures = 0, Failures()
+    done, failures = 0, FailureSummary()
     latest = time.monotonic()
 
     async def watch() -> None:
         hinted = False
         while True:
-            await asyncio.sleep(looks.every)
-            progress.at("answered", done, len(submitted))
-            if not hinted and time.monotonic() - latest >= looks.hint_after:
+            await asyncio.sleep(progress_settings.interval)
+            progress.update("answered", done, len(submitted))
+            if not hinted and time.monotonic() - latest >= progress_settings.hint_after:
                 hinted = True
-                progress.hint(HINT)
+                progress.hint(NO_ANSWER_HINT)
 
-    async def wait(one: Submitted) -> None:
+    async def wait(one: SubmittedRequest) -> None:
         nonlocal done, latest
         result = await _result(queue, one)
         out.write(result_line(one.line.custom_id, result, one.line.sha256))
         out.flush()
         latest = time.monotonic()
         done += 1
-        failures.see(one.line.custom_id, result)
-        progress.at("answered", done, len(submitted))
+        failures.add(one.line.custom_id, result)
+        progress.update("answered", done, len(submitted))
 
     async with background(watch()):
-        await _all(submitted, wait)
+        await _map_concurrently(submitted, wait)
     return failures
 
 
-async def _result(queue: Queue, one: Submitted) -> Result:
+async def _result(queue: Queue, one: SubmittedRequest) -> Result:
     while True:
-        state, result = await _patiently(lambda: queue.state(one.id, one.token))
+        state, result = await _retry_while_away(lambda: queue.state(one.id, one.token))
         if state is State.UNKNOWN:
             raise QueueError(
                 f"the queue knows nothing of {one.id!r} any more: its result was taken by another consumer, or kept no "
                 "longer"
             )
-        result = result or await _patiently(lambda: queue.wait_result(one.id, one.token, timeout=HELD))
+        result = result or await _retry_while_away(
+            lambda: queue.wait_result(one.id, one.token, timeout=WAIT_TIMEOUT)
+        )
         if result is not None:
             return result
 
 
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+async def _retry_while_away(ask: Callable[[], Awaitable[T]]) -> T:
     """Through an outage of the broker; every question may be asked twice."""
-    pause, waited = FIRST_PAUSE, 0.0
+    pause, waited = INITIAL_PAUSE, 0.0
     while True:
         try:
             return await ask()
         except ConflictError:
             raise
         except QueueError:
-            if waited >= OUTAGE:
+            if waited >= MAX_OUTAGE:
                 raise
         await asyncio.sleep(pause)
         waited += pause
-        pause = min(LONGEST_PAUSE, pause * 2)
+        pause = min(MAX_PAUSE, pause * 2)
 
 
 A = TypeVar("A")
 
 
-async def _all(items: Iterable[A], work: Callable[[A], Awaitable[T]]) -> list[T]:
+async def _map_concurrently(items: Iterable[A], work: Callable[[A], Awaitable[T]]) -> list[T]:
     """In order of `items`, a few at once; the first error ends the others."""
     results: dict[int, T] = {}
     left = enumerate(items)
@@ -199,7 +201,7 @@ async def _all(items: Iterable[A], work: Callable[[A], Awaitable[T]]) -> list[T]
         for index, item in left:
             results[index] = await work(item)
 
-    tasks = [asyncio.ensure_future(take()) for _ in range(AT_ONCE)]
+    tasks = [asyncio.ensure_future(take()) for _ in range(CONCURRENCY)]
     try:
         await asyncio.gather(*tasks)
     finally:

@@ -23,7 +23,7 @@ class ResultsError(OSError):
     """Results cannot be written any more; the text says what to do."""
 
 
-class _Line(msgspec.Struct):
+class _RequestLine(msgspec.Struct):
     custom_id: str
     body: msgspec.Raw
     url: str = ""
@@ -64,7 +64,7 @@ def read_lines(path: Path) -> Iterator[BatchLine]:
 
 def _read_line(text: bytes, place: str) -> BatchLine:
     try:
-        line = msgspec.json.decode(text, type=_Line)
+        line = msgspec.json.decode(text, type=_RequestLine)
         body = bytes(line.body)
         msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -111,16 +111,16 @@ def _body(payload: bytes) -> msgspec.Raw | str:
     return msgspec.Raw(payload)
 
 
-_BEGINNING = b'{"id":"'
+_LINE_PREFIX = b'{"id":"'
 """Of every line of a results file: what is cut off must look like one, or it is somebody else's."""
 
 
-class _Done(msgspec.Struct):
+class _AnsweredLine(msgspec.Struct):
     custom_id: str
     request_sha256: str = ""
 
 
-def finished(path: Path) -> dict[str, str]:
+def read_answered(path: Path) -> dict[str, str]:
     """The custom_ids that a results file has already, each with the `sha256` of its line, empty where none was kept.
 
     A last line that was cut off by a crash is taken out of the file.
@@ -136,12 +136,12 @@ def finished(path: Path) -> dict[str, str]:
                     cut_off = text
                     break
                 try:
-                    line = msgspec.json.decode(text, type=_Done)
+                    line = msgspec.json.decode(text, type=_AnsweredLine)
                     done[line.custom_id] = line.request_sha256
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
                     raise BatchFileError(f"{path}:{number}: no line of a results file: {error}") from error
                 whole += len(text)
-            if cut_off and not cut_off.startswith(_BEGINNING[: len(cut_off)] if done else _BEGINNING):
+            if cut_off and not cut_off.startswith(_LINE_PREFIX[: len(cut_off)] if done else _LINE_PREFIX):
                 raise BatchFileError(
                     f"{path}: its end is no line of a results file; expected another file or none"
                 )
@@ -150,7 +150,7 @@ def finished(path: Path) -> dict[str, str]:
 
 
 @contextmanager
-def added_to(path: Path) -> Iterator[BinaryIO]:
+def open_results(path: Path) -> Iterator[BinaryIO]:
     """The results file, open at its end; raises BatchFileError where it cannot be, ResultsError when it is full."""
     with _writable(path):
         file = path.open("ab")

@@ -8,15 +8,15 @@ from typing import Final
 
 from dispatcher.broker.message import DeadLetter
 from dispatcher.broker.queue import Queue, State
-from dispatcher.cli.flags import LookFlags
-from dispatcher.cli.queue_locator import opened
-from dispatcher.web.request_view import described
+from dispatcher.cli.flags import InspectFlags
+from dispatcher.cli.queue_locator import open_queue
+from dispatcher.web.request_view import render_request
 from runtime.command_line import FAILED, complain
 
 
-async def status(flags: LookFlags) -> int:
+async def status(flags: InspectFlags) -> int:
     """0; 1 where a request is not known."""
-    async with opened(flags.place) as (_, queue, _):
+    async with open_queue(flags.locator) as (_, queue, _):
         if not flags.ids:
             _print(asdict(await queue.totals()), flags.json)
             return 0
@@ -24,31 +24,33 @@ async def status(flags: LookFlags) -> int:
         for id in flags.ids:
             state, result = await queue.state(id)
             unknown += [id] if state is State.UNKNOWN else []
-            _print(described(id, state, result), flags.json)
-        return _say_unknown(unknown, queue)
+            _print(render_request(id, state, result), flags.json)
+        return _exit_code_of(unknown, queue)
 
 
-async def cancel(flags: LookFlags) -> int:
+async def cancel(flags: InspectFlags) -> int:
     """0; 1 where a request is not known."""
     unknown = []
-    async with opened(flags.place) as (_, queue, _):
+    async with open_queue(flags.locator) as (_, queue, _):
         for id in flags.ids:
             before = await queue.cancel(id)
             unknown += [id] if before is State.UNKNOWN else []
-            told = {State.UNKNOWN: "not known", State.DONE: "was answered already"}.get(before, "cancelled")
-            _print({"id": id, "was": before.value, "cancelled": told == "cancelled"}, flags.json)
-        return _say_unknown(unknown, queue)
+            outcome = {State.UNKNOWN: "not known", State.DONE: "was answered already"}.get(
+                before, "cancelled"
+            )
+            _print({"id": id, "was": before.value, "cancelled": outcome == "cancelled"}, flags.json)
+        return _exit_code_of(unknown, queue)
 
 
-async def dead_letters(flags: LookFlags) -> int:
+async def dead_letters(flags: InspectFlags) -> int:
     """0."""
-    async with opened(flags.place) as (_, queue, _):
+    async with open_queue(flags.locator) as (_, queue, _):
         for letter in await queue.dead_letters(flags.limit):
-            _print(_described(letter), flags.json)
+            _print(_render_letter(letter), flags.json)
     return 0
 
 
-def _say_unknown(ids: Sequence[str], queue: Queue) -> int:
+def _exit_code_of(ids: Sequence[str], queue: Queue) -> int:
     """The exit code."""
     if not ids:
         return 0
@@ -59,7 +61,7 @@ def _say_unknown(ids: Sequence[str], queue: Queue) -> int:
     )
 
 
-def _described(letter: DeadLetter) -> dict[str, object]:
+def _render_letter(letter: DeadLetter) -> dict[str, object]:
     at = datetime.fromtimestamp(letter.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return {"at": at, "id": letter.id, "reason": letter.reason, "raw": letter.raw.decode(errors="replace")}
 
@@ -74,7 +76,7 @@ def _print(document: Mapping[str, object], as_json: bool) -> None:
     print()
 
 
-LOOKS: Final[Mapping[str, Callable[[LookFlags], Awaitable[int]]]] = {
+HANDLERS: Final[Mapping[str, Callable[[InspectFlags], Awaitable[int]]]] = {
     "status": status,
     "cancel": cancel,
     "dead-letters": dead_letters,

@@ -10,14 +10,14 @@ from dispatcher.broker.opening import open_broker
 from dispatcher.broker.queue import Broker, Queue
 from dispatcher.broker.quota import Quotas
 from dispatcher.config.config_file import Config, QueueConfig
-from dispatcher.gates.building import Surroundings, build_gate, meter_states
+from dispatcher.gates.building import GateDependencies, build_gate, meter_states
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError
 from dispatcher.gates.meter import Meters
-from dispatcher.pump.lanes import trusted
+from dispatcher.pump.lanes import target_tls
 
-SHOWN = 10
+MAX_SHOWN = 10
 """Requests of one queue that are looked at."""
-FIRST_READING = 10.0
+FIRST_READING_TIMEOUT = 10.0
 """Seconds that a gate has to read its metric."""
 
 
@@ -26,70 +26,70 @@ async def dry_run(config: Config) -> list[str]:
     unread = []
     async with open_broker(config.broker) as broker, broker.quotas() as quotas, Meters() as meters:
         for queue in config.queues:
-            tried = await _tried(config, queue, broker, quotas, meters)
+            tried = await _try_queue(config, queue, broker, quotas, meters)
             print("\n".join(tried.lines))
             unread += tried.unread
     return unread
 
 
-class _Tried(NamedTuple):
+class _QueueReport(NamedTuple):
     lines: list[str]
     unread: list[str]
 
 
-async def _tried(
+async def _try_queue(
     config: Config, queue_config: QueueConfig, broker: Broker, quotas: Quotas, meters: Meters
-) -> _Tried:
+) -> _QueueReport:
     target = config.target(queue_config.target)
-    trusted(target)
+    target_tls(target)
     async with AsyncExitStack() as stack:
         queue = await stack.enter_async_context(broker.queue(queue_config.name, queue_config.rules))
         ledger = await stack.enter_async_context(broker.ledger(target.name))
-        around = Surroundings(target.name, ledger, quotas, meters, target.concurrency)
-        gate = await stack.enter_async_context(build_gate(queue_config.gate_spec(), around))
-        await _first_reading(gate)
+        dependencies = GateDependencies(target.name, ledger, quotas, meters, target.concurrency)
+        gate = await stack.enter_async_context(build_gate(queue_config.gate_spec(), dependencies))
+        await _wait_for_reading(gate)
         totals = await queue.totals()
-        head = f"queue {queue.name} → {target.name} ({target.url}{queue_config.route(target).target_path()})"
+        head = f"queue {queue.name} → {target.name} ({target.url}{queue_config.route(target).request_path()})"
         about = f"  gate {queue_config.gate['type']}: budget {gate.budget():.4g}, {totals.pending} requests pending"
-        lines = [head, about, *_readings(gate), *await _would_send(queue, gate)]
+        lines = [head, about, *_metric_lines(gate), *await _would_send(queue, gate)]
         states = meter_states(gate)
         unread = [f"queue {queue.name}: {one.name}: {one.reason}" for one in states if not one.available]
-        return _Tried(lines, unread)
+        return _QueueReport(lines, unread)
 
 
-async def _first_reading(gate: DispatchGate) -> None:
+async def _wait_for_reading(gate: DispatchGate) -> None:
     try:
-        async with asyncio.timeout(FIRST_READING):
+        async with asyncio.timeout(FIRST_READING_TIMEOUT):
             while any(not state.available for state in meter_states(gate)):  # noqa: ASYNC110  # seconds, once
                 await asyncio.sleep(0.1)
     except TimeoutError:
         return
 
 
-def _readings(gate: DispatchGate) -> Iterator[str]:
+def _metric_lines(gate: DispatchGate) -> Iterator[str]:
     for state in meter_states(gate):
-        said = (
+        message = (
             f"reads {state.value:g}, the gate closes at {state.threshold:g}"
             if state.available and state.value is not None and state.threshold is not None
             else f"cannot be read: {state.reason}"
         )
-        yield f"  metric {state.name}: {said}"
+        yield f"  metric {state.name}: {message}"
 
 
 async def _would_send(queue: Queue, gate: DispatchGate) -> list[str]:
     """Each head of the queue is asked for in turn, as the pump does; the slots are released unused."""
     lines = []
     async with AsyncExitStack() as held:
-        for candidate in await queue.peek(SHOWN):
+        for candidate in await queue.peek(MAX_SHOWN):
             try:
                 slot = await held.enter_async_context(gate.admit(candidate))
             except RefusedError as refusal:
-                lines.append(f"  would not send {_shown(candidate)}: {refusal.reason}")
+                lines.append(f"  would not send {_describe(candidate)}: {refusal.reason}")
                 break
             slot.outcome = Outcome.UNUSED
-            lines.append(f"  would send {_shown(candidate)}")
+            lines.append(f"  would send {_describe(candidate)}")
     return lines or ["  nothing waits"]
 
 
-def _shown(candidate: DispatchCandidate) -> str:
+def _describe(candidate: DispatchCandidate) -> str:
     return f"{candidate.id!r} of tenant {candidate.tenant!r}, {candidate.size} bytes"

@@ -6,14 +6,14 @@ from typing import Final
 
 from dispatcher.broker.message import Result
 
-SHOWN: Final = 5
+MAX_KINDS: Final = 5
 """Kinds of errors that are told; the others are counted."""
-LONGEST: Final = 120
+MAX_MESSAGE: Final = 120
 """Characters of what a result says of its error."""
 
 
 @dataclass(slots=True)
-class _Kind:
+class _FailureKind:
     """`first`: the custom_id of one of them, to look it up by."""
 
     name: str
@@ -21,17 +21,17 @@ class _Kind:
     count: int = 0
 
 
-class Failures:
+class FailureSummary:
     """Errors by kind: one HTTP status, or one code and what the first of them said."""
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[str, int], _Kind] = {}
+        self._kinds: dict[tuple[str, int], _FailureKind] = {}
 
-    def see(self, custom_id: str, result: Result) -> None:
+    def add(self, custom_id: str, result: Result) -> None:
         if result.error_code is None and result.status_code < 400:
             return
         key = (result.error_code or "", result.status_code)
-        kind = self._kinds.setdefault(key, _Kind(_name(result), custom_id))
+        kind = self._kinds.setdefault(key, _FailureKind(_name(result), custom_id))
         kind.count += 1
 
     @property
@@ -43,18 +43,18 @@ class Failures:
         if not self._kinds:
             return "no errors"
         kinds = sorted(self._kinds.values(), key=lambda kind: -kind.count)
-        told = [f"{kind.count} x {kind.name}, as custom_id {kind.first!r:.80}" for kind in kinds[:SHOWN]]
-        if rest := sum(kind.count for kind in kinds[SHOWN:]):
-            told.append(f"{rest} of other kinds")
-        return f"{self.total} error{'s' * (self.total > 1)}: {'; '.join(told)}"
+        shown = [f"{kind.count} x {kind.name}, as custom_id {kind.first!r:.80}" for kind in kinds[:MAX_KINDS]]
+        if rest := sum(kind.count for kind in kinds[MAX_KINDS:]):
+            shown.append(f"{rest} of other kinds")
+        return f"{self.total} error{'s' * (self.total > 1)}: {'; '.join(shown)}"
 
 
 def _name(result: Result) -> str:
     status = _status(result.status_code)
     if result.error_code is None:
         return status
-    said = "".join(one if one.isprintable() else " " for one in result.error_message[:LONGEST])
-    return " ".join(part for part in (result.error_code, status, f"({said})" if said else "") if part)
+    message = "".join(one if one.isprintable() else " " for one in result.error_message[:MAX_MESSAGE])
+    return " ".join(part for part in (result.error_code, status, f"({message})" if message else "") if part)
 
 
 def _status(code: int) -> str:

@@ -25,7 +25,7 @@ class DispatcherParser(Parser):
         super().error(_AUTHORITY.sub(_without_credentials, message))
 
 
-def complain(message: str) -> NoReturn:
+def exit_with_error(message: str) -> NoReturn:
     """Exit with 2 and this."""
     DispatcherParser(prog=program("dispatcher")).error(message)
 
@@ -76,7 +76,7 @@ class QueueFlags:
 class SubmitFlags:
     """`deadline` in seconds from now."""
 
-    place: QueueFlags
+    locator: QueueFlags
     file: Path
     results: Path | None
     batch: str
@@ -86,10 +86,10 @@ class SubmitFlags:
 
 
 @dataclass(frozen=True, slots=True)
-class LookFlags:
+class InspectFlags:
     """For status, cancel and dead-letters."""
 
-    place: QueueFlags
+    locator: QueueFlags
     ids: tuple[str, ...]
     limit: int
     json: bool
@@ -103,12 +103,20 @@ def parse_submit(arguments: Sequence[str]) -> SubmitFlags:
     if given.results is not None and given.results.resolve() == given.file.resolve():
         parser.error("--results is the batch file itself")
     return SubmitFlags(
-        _place(parser, given), given.file, given.results, batch, given.tenant, given.deadline, given.objective
+        _queue_flags(parser, given),
+        given.file,
+        given.results,
+        batch,
+        given.tenant,
+        given.deadline,
+        given.objective,
     )
 
 
 def submit_parser() -> DispatcherParser:
-    parser = _parser("submit", "Puts a batch file into a queue; run it again to go on where it stopped.")
+    parser = _command_parser(
+        "submit", "Puts a batch file into a queue; run it again to go on where it stopped."
+    )
     parser.add_argument(
         "file", type=Path, help='JSONL: {"custom_id": "...", "url": "/v1/...", "body": {...}}'
     )
@@ -126,21 +134,23 @@ def submit_parser() -> DispatcherParser:
     return parser
 
 
-def parse_look(command: str, arguments: Sequence[str]) -> LookFlags:
+def parse_inspect(command: str, arguments: Sequence[str]) -> InspectFlags:
     """For status, cancel and dead-letters. Exits with 2 on bad input."""
-    parser = look_parser(command)
+    parser = inspect_parser(command)
     given = parser.parse_args(arguments)
-    return LookFlags(_place(parser, given), tuple(getattr(given, "ids", ())), given.limit, given.json)
+    return InspectFlags(
+        _queue_flags(parser, given), tuple(getattr(given, "ids", ())), given.limit, given.json
+    )
 
 
-def look_parser(command: str) -> DispatcherParser:
+def inspect_parser(command: str) -> DispatcherParser:
     """Of status, cancel or dead-letters."""
     about = {
         "status": "Where requests are; without ids, how the whole queue is.",
         "cancel": "Ends requests, queued or on their way; each gets the result CANCELLED.",
         "dead-letters": "What could not be read as a request, or killed whoever took it; newest first.",
     }
-    parser = _parser(command, about[command])
+    parser = _command_parser(command, about[command])
     if command != "dead-letters":
         parser.add_argument("ids", nargs="*" if command == "status" else "+", metavar="ID")
     parser.add_argument("--limit", type=_count, default=20, help="dead letters shown at most (default: 20)")
@@ -148,7 +158,7 @@ def look_parser(command: str) -> DispatcherParser:
     return parser
 
 
-def _parser(command: str, description: str) -> DispatcherParser:
+def _command_parser(command: str, description: str) -> DispatcherParser:
     parser = DispatcherParser(
         prog=f"{program('dispatcher')} {command}", description=description, allow_abbrev=False
     )
@@ -160,7 +170,7 @@ def _parser(command: str, description: str) -> DispatcherParser:
     return parser
 
 
-def _place(parser: DispatcherParser, given: argparse.Namespace) -> QueueFlags:
+def _queue_flags(parser: DispatcherParser, given: argparse.Namespace) -> QueueFlags:
     if (given.config is None) == (given.broker is None):
         parser.error("say where the queue is: --config FILE, or --broker URL --queue NAME")
     if given.broker is not None and given.queue is None:

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
-EVERY = 5.0
+INTERVAL = 5.0
 """Seconds between two plain lines."""
-STILL = 60.0
+UNCHANGED_INTERVAL = 60.0
 """Seconds between two plain lines that say the same."""
 
 
 class Progress(Protocol):
     """Told how many of how many are done."""
 
-    def at(self, what: str, done: int, total: int) -> None:
+    def update(self, what: str, done: int, total: int) -> None:
         """`what`: submitted, answered."""
 
     def hint(self, text: str) -> None:
@@ -28,16 +28,16 @@ class PlainProgress:
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._clock = clock
-        self._next = clock() + EVERY
-        self._said = ("", 0)
+        self._next = clock() + INTERVAL
+        self._printed = ("", 0)
 
-    def at(self, what: str, done: int, total: int) -> None:
+    def update(self, what: str, done: int, total: int) -> None:
         """Print it where it is time."""
         now = self._clock()
-        again = STILL - EVERY if (what, done) == self._said else 0.0
+        again = UNCHANGED_INTERVAL - INTERVAL if (what, done) == self._printed else 0.0
         if done == total or now >= self._next + again:
-            self._next = now + EVERY
-            self._said = (what, done)
+            self._next = now + INTERVAL
+            self._printed = (what, done)
             print(f"{done} of {total} {what}", file=self._stream, flush=True)
 
     def hint(self, text: str) -> None:
@@ -49,7 +49,7 @@ class _BarProgress:
         self._bars = bars
         self._tasks: dict[str, Any] = {}
 
-    def at(self, what: str, done: int, total: int) -> None:
+    def update(self, what: str, done: int, total: int) -> None:
         if what not in self._tasks:
             self._tasks[what] = self._bars.add_task(what)
         self._bars.update(self._tasks[what], completed=done, total=total)
@@ -59,7 +59,7 @@ class _BarProgress:
 
 
 @contextmanager
-def shown() -> Iterator[Progress]:
+def show_progress() -> Iterator[Progress]:
     """On stderr: a bar where that is a terminal and rich is installed, else plain lines."""
     stream = sys.stderr
     if stream.isatty():

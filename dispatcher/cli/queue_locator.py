@@ -13,7 +13,7 @@ from dispatcher.config.urls import broker_url
 from runtime.config.problems import ConfigError
 
 
-class Opened(NamedTuple):
+class OpenedQueue(NamedTuple):
     """A queue and where it is."""
 
     broker: Broker
@@ -22,12 +22,12 @@ class Opened(NamedTuple):
 
 
 @asynccontextmanager
-async def opened(place: QueueFlags) -> AsyncIterator[Opened]:
+async def open_queue(locator: QueueFlags) -> AsyncIterator[OpenedQueue]:
     """The queue that the flags name; raises ConfigError, QueueError and OSError."""
-    if place.config is not None:
-        url, name, rules = _configured(place.config, place.queue)
+    if locator.config is not None:
+        url, name, rules = _read_config(locator.config, locator.queue)
     else:
-        url, name, rules = place.broker or "", place.queue or "", QueueRules()
+        url, name, rules = locator.broker or "", locator.queue or "", QueueRules()
     try:
         broker_url(url)
     except ValueError as error:
@@ -41,12 +41,12 @@ async def opened(place: QueueFlags) -> AsyncIterator[Opened]:
             "broker", "the queue of memory:// lives in the dispatcher itself; use its front door"
         )
     async with open_broker(url) as broker, broker.queue(name, rules) as queue:
-        yield Opened(broker, queue, rules)
+        yield OpenedQueue(broker, queue, rules)
 
 
-def _configured(path: Path, name: str | None) -> tuple[str, str, QueueRules]:
+def _read_config(path: Path, name: str | None) -> tuple[str, str, QueueRules]:
     """Broker, queue and rules; `name` may be left out where there is one only."""
-    from dispatcher.config.reloading import load  # what reads a file takes longer than the question
+    from dispatcher.config.reloader import load  # what reads a file takes longer than the question
 
     config = load(path)
     if name is None and len(config.queues) != 1:

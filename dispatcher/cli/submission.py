@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from dispatcher.cli import batch, progress
 from dispatcher.cli import batch_file as batchfile
 from dispatcher.cli.flags import SubmitFlags
-from dispatcher.cli.queue_locator import opened
+from dispatcher.cli.queue_locator import open_queue
 from runtime.command_line import ANSWERS_ARE_ERRORS, SUCCEEDED
 from runtime.config.problems import ConfigError
 
@@ -18,21 +18,23 @@ async def submit(flags: SubmitFlags) -> int:
     )  # the whole file is checked before its first line is sent
     if not everything:
         raise batchfile.BatchFileError(f"{flags.file}: there is no request in it; {batchfile.EXPECTED}")
-    done = batchfile.finished(flags.results) if flags.results is not None else {}
-    async with opened(flags.place) as (broker, queue, rules), AsyncExitStack() as stack:
+    done = batchfile.read_answered(flags.results) if flags.results is not None else {}
+    async with open_queue(flags.locator) as (broker, queue, rules), AsyncExitStack() as stack:
         if flags.results is not None and rules.result_list:
             raise ConfigError(
                 "--results", f"the results of queue {queue.name!r} go to the Redis list {rules.result_list!r}"
             )
-        out = stack.enter_context(batchfile.added_to(flags.results)) if flags.results is not None else None
+        out = (
+            stack.enter_context(batchfile.open_results(flags.results)) if flags.results is not None else None
+        )
         now = await broker.now_ms()
         deadline_ms = now + int(flags.deadline * 1000)
-        order = batch.Order(flags.batch, flags.tenant, deadline_ms, now, flags.objective)
+        settings = batch.BatchSettings(flags.batch, flags.tenant, deadline_ms, now, flags.objective)
         lines = everything
         if flags.results is not None:
-            lines = batch.unanswered(everything, done, flags.results, order)
-        with progress.shown() as bar:
-            submitted = await batch.submit_all(queue, lines, order, bar)
+            lines = batch.unanswered(everything, done, flags.results, settings)
+        with progress.show_progress() as bar:
+            submitted = await batch.submit_all(queue, lines, settings, bar)
             new = sum(one.new for one in submitted)
             answered = len(everything) - len(lines)
             bar.hint(
@@ -43,11 +45,11 @@ async def submit(flags: SubmitFlags) -> int:
             if out is None:
                 return 0
             failures = await batch.collect(queue, submitted, out, bar)
-    _say(
+    _print_summary(
         f"{len(everything)} answers in {flags.results}, {answered} of them from before; of the others {failures}"
     )
     return ANSWERS_ARE_ERRORS if failures.total else SUCCEEDED
 
 
-def _say(text: str) -> None:
+def _print_summary(text: str) -> None:
     print(text, file=sys.stderr)

@@ -11,9 +11,15 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, mod
 
 from dispatcher.broker.queue import QueueRules
 from dispatcher.broker.result_lists import ResultLists
-from dispatcher.broker.validation import LEAST_WEIGHT, LONGEST_KEPT_MS, LONGEST_LEASE_MS, names_a_tenant
+from dispatcher.broker.validation import LEAST_WEIGHT, LONGEST_KEPT_MS, LONGEST_LEASE_MS, is_valid_tenant
 from dispatcher.config.urls import broker_url, http_url
-from dispatcher.delivery.outgoing import DEFAULT_PATHS, TIMEOUT, IllegalRequestError, Route, operator_headers
+from dispatcher.delivery.route import (
+    DEFAULT_PATHS,
+    TIMEOUT_HEADER,
+    IllegalRequestError,
+    Route,
+    operator_headers,
+)
 from dispatcher.gates.catalogue import GateSpec, parse_gate
 from runtime.config.problems import ConfigError, Problems
 from runtime.config.sections import ConfigSection, parsed_by, read_section
@@ -26,7 +32,7 @@ _YAML_RULE = "a value that begins with * & ! % @ or `, or holds a colon and a bl
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
 
-def _expanded(value: object, info: ValidationInfo) -> object:
+def _expand_variables(value: object, info: ValidationInfo) -> object:
     """With ${NAME} taken from the environment, so that no secret need stand in the file."""
     environment: Mapping[str, str] = info.context or {}
 
@@ -41,10 +47,10 @@ def _expanded(value: object, info: ValidationInfo) -> object:
 Duration = Annotated[float, parsed_by(parse_duration), Field(gt=0, allow_inf_nan=False)]
 """In seconds."""
 Size = Annotated[int, parsed_by(parse_size), Field(gt=0)]
-Secret = Annotated[str, BeforeValidator(_expanded)]
+Secret = Annotated[str, BeforeValidator(_expand_variables)]
 Secrets = Annotated[dict[str, Secret], Field(repr=False)]
 Name = Annotated[str, Field(pattern=_NAME)]
-HttpUrl = Annotated[str, BeforeValidator(_expanded), AfterValidator(http_url)]
+HttpUrl = Annotated[str, BeforeValidator(_expand_variables), AfterValidator(http_url)]
 
 
 class HttpConfig(ConfigSection):
@@ -63,14 +69,14 @@ class TargetConfig(ConfigSection):
     headers: Secrets = Field(default_factory=dict)
     concurrency: int = Field(default=64, ge=1, le=100_000)
     request_timeout: Duration = 300.0
-    timeout_header: str = TIMEOUT
+    timeout_header: str = TIMEOUT_HEADER
     ca_file: str | None = None
 
     @model_validator(mode="after")
     def _sendable(self) -> "TargetConfig":
         operator_headers(self.headers | {self.timeout_header: ""})
         for path in self.paths:
-            Route(path=path, paths=(path,)).target_path()
+            Route(path=path, paths=(path,)).request_path()
         return self
 
 
@@ -144,7 +150,7 @@ class FrontDoorConfig(ConfigSection):
     def _tells_tenants_apart(self) -> "FrontDoorConfig":
         tenants: dict[str, str] = {}
         for tenant, token in self.tokens.items():
-            if not names_a_tenant(tenant):
+            if not is_valid_tenant(tenant):
                 raise ValueError(f"tenant {tenant[:80]!r} cannot be named in a header")
             if (
                 not token.strip()
@@ -159,7 +165,7 @@ class FrontDoorConfig(ConfigSection):
 class Config(ConfigSection):
     """The file as it stands."""
 
-    broker: Annotated[str, BeforeValidator(_expanded), AfterValidator(broker_url), Field(repr=False)]
+    broker: Annotated[str, BeforeValidator(_expand_variables), AfterValidator(broker_url), Field(repr=False)]
     http: HttpConfig = HttpConfig()
     drain_timeout: Duration = 120.0
     targets: list[TargetConfig] = Field(min_length=1)
@@ -231,7 +237,7 @@ def _check_queue(queue: QueueConfig, config: Config, problems: Problems) -> None
         problems.add(f"{place}.target", f"there is no target {queue.target!r}; there are {_listed(names)}")
     else:
         try:
-            queue.route(config.target(queue.target)).target_path()
+            queue.route(config.target(queue.target)).request_path()
         except IllegalRequestError as error:
             problems.add(f"{place}.path", str(error))
     _check_results(queue, config, problems)

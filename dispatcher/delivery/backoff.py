@@ -1,43 +1,46 @@
-"""How long to wait before the next attempt: the Go processor's rules (its worker), pure.
+"""Computes the delay before the next attempt (pure): exponential backoff with jitter, and Retry-After.
 
-All times in seconds. `remaining` is the time to the deadline in whole seconds, rounded down.
+The formulas are those of the worker of llm-d's Go processor, so that both spread their retries alike. Times are in
+seconds. `remaining` is the time to the deadline in whole seconds, rounded down, as there.
 """
 
 import email.utils
 import random
 
-MOST = 60.0
-"""Seconds of one backoff, at most, whatever the attempt."""
-STEP = 2.0
-"""Seconds; doubled with every attempt."""
-_LAST_DOUBLING = 30
-"""2^30 steps is past any deadline; more would only overflow."""
+MAX_BACKOFF = 60.0
+"""Seconds of one backoff, at most."""
+BASE_BACKOFF = 2.0
+"""Seconds; doubles with every attempt."""
+_MAX_EXPONENT = 30
+"""2^30 times the base is past any deadline; a larger exponent would overflow."""
 
 
-def exponential(attempt: int, remaining: int, rng: random.Random) -> float:
+def exponential_backoff(attempt: int, remaining: int, rng: random.Random) -> float:
     """Uniform in [T/2, T), T = min(60, remaining, 2 * 2^attempt); 0 where nothing remains."""
     if remaining <= 0:
         return 0.0
-    longest = min(MOST, float(remaining), STEP * 2.0 ** min(attempt, _LAST_DOUBLING))
+    # "Equal jitter": half is fixed, so that a target gets a pause; half is random, so that requests which failed together
+    # do not return together (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
+    longest = min(MAX_BACKOFF, float(remaining), BASE_BACKOFF * 2.0 ** min(attempt, _MAX_EXPONENT))
     return longest / 2 + rng.random() * (longest / 2)
 
 
 def retry_delay(attempt: int, remaining: int, retry_after: float | None, rng: random.Random) -> float | None:
-    """The wait before attempt number `attempt` (the first retry is 1); None: no time is left for one.
+    """The delay before attempt number `attempt` (the first retry is 1); None when the deadline leaves no time for it.
 
-    `retry_after` is what the server asked for. Where it is longer than the backoff it is followed up to half of what
-    remains, with a quarter of jitter on top, so that one wrong guess of a server cannot use up the deadline.
+    `retry_after` comes from the server. If it is longer than the backoff, it replaces it: at most half of the remaining
+    time, so that one wrong estimate cannot use up the deadline, plus up to a quarter of jitter.
     """
     if remaining <= 0:
         return None
-    delay = exponential(attempt, remaining, rng)
+    delay = exponential_backoff(attempt, remaining, rng)
     if retry_after is not None and retry_after > delay:
         delay = max(delay, min(retry_after, remaining / 2) * (1 + rng.random() / 4))
     return delay
 
 
 def parse_retry_after(value: str, now: float) -> float | None:
-    """Seconds from a Retry-After header (RFC 9110 10.2.3), a count or a date; a past date is 0, garbage None.
+    """Seconds from a Retry-After header, a number or a date (RFC 9110, 10.2.3): 0 for a past date, None if malformed.
 
     `now` is Unix time, for dates.
     """

@@ -1,4 +1,4 @@
-"""One HTTP request to a target, and what came of it: an answer, or the reason why there is none.
+"""Sends one HTTP request to a target; returns the answer, or the reason why there is none.
 
 The connections are `runtime.http1`'s: aiohttp's session would take 1.2 to 4 times the processor time (benchmarks/README.md,
 "the dispatcher's HTTP client").
@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from yarl import URL
 
 from dispatcher.delivery.backoff import parse_retry_after
-from dispatcher.delivery.timeouts import Timeouts
+from dispatcher.delivery.timeouts import CoarseTimeouts
 from runtime.http1.answer import (
     AnswerCutError,
     AnswerError,
@@ -27,16 +27,16 @@ from runtime.http1.answer import (
 from runtime.http1.pool import ConnectionPool, NotConnectedError
 from runtime.os_reason import os_reason
 
-DROPPED_REASON = "x-llm-d-request-dropped-reason"
+DROPPED_REASON_HEADER = "x-llm-d-request-dropped-reason"
 MAX_ANSWER = 64 * 1024 * 1024
-"""Bytes of one answer's body, at most."""
-MOST_CHUNKS: Final = 1024 * 1024
-"""Pieces of one answer's body, at most: a streamed answer has one for each token."""
+"""Bytes of the body of one answer: it is held in memory until the broker has it."""
+MAX_CHUNKS: Final = 1024 * 1024
+"""Chunks of the body of one answer: a streamed answer has one for each token."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayAnswer:
-    """A whole HTTP response; `retry_after` in seconds, `dropped_reason` empty where the target names none."""
+    """A complete HTTP response. `retry_after` in seconds; `dropped_reason` is empty unless the picker dropped the request."""
 
     status: int
     body: bytes
@@ -46,7 +46,7 @@ class GatewayAnswer:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """No whole response came; `final`: another attempt would end the same. `reached` False: nobody was there."""
+    """No complete response. `final`: every attempt would end so. `reached` False: no connection could be made."""
 
     reason: str
     final: bool = False
@@ -54,7 +54,7 @@ class NoAnswer:
 
 
 class Gateway:
-    """Sends to one base URL over kept connections; an async context manager. `tls` for https, where not the system's."""
+    """Sends to one base URL over kept connections; an async context manager. `tls`: None, the system's authorities."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class Gateway:
         self._tls = tls
         self._max_answer = max_answer
         self._now = now
-        self._timeouts = Timeouts()
-        self._read = partial(AnswerReader, max_answer, chunks=MOST_CHUNKS, encoded=True, strict=True)
+        self._timeouts = CoarseTimeouts()
+        self._read = partial(AnswerReader, max_answer, chunks=MAX_CHUNKS, encoded=True, strict=True)
 
     async def __aenter__(self) -> Self:
-        tls = (self._tls or _trusting_the_system()) if self._origin.scheme == "https" else None
+        tls = (self._tls or _system_tls()) if self._origin.scheme == "https" else None
         self._pool = ConnectionPool((self._origin.host or "", self._origin.port or 0), tls=tls)
         return self
 
@@ -85,14 +85,14 @@ class Gateway:
     async def post(
         self, path: str, headers: Mapping[str, str], body: bytes, timeout: float
     ) -> GatewayAnswer | NoAnswer:
-        """POST `body` as it is; at most `timeout` seconds. Cancelled: the connection is closed.
+        """POST `body` unchanged, within `timeout` seconds. Cancelling it closes the connection.
 
-        `path` and `headers` (names in lower case) must be legal already, as `dispatcher.delivery.outgoing` makes them.
-        A kept connection that the other side closed meanwhile is not its answer: the request is sent once more, on a
-        new one.
+        `path` and `headers` (names in lower case) must be legal already, as `dispatcher.delivery.route` makes them.
+        If a kept connection turns out to be closed, the request is sent again on a new one. A server may close an idle
+        connection at any time, also while a request is on its way (RFC 9112, 9.5).
         """
         try:
-            with self._timeouts.within(timeout):
+            with self._timeouts.timeout(timeout):
                 answer = await self._pool.ask(self._head(path, headers, body), body, self._read)
         except NotConnectedError as error:
             return NoAnswer(
@@ -104,24 +104,26 @@ class Gateway:
             if isinstance(error, TimeoutError) and not error.errno:
                 return NoAnswer(f"no answer within {timeout:.3g} s")
             return NoAnswer(_reason(error))
-        return self._understood(answer)
+        return self._to_answer(answer)
 
     def _head(self, path: str, headers: Mapping[str, str], body: bytes) -> bytes:
-        """All of it but the blank line."""
+        """The head without its last, empty line."""
         host = headers.get("host", self._origin.host_port_subcomponent)
         given = "".join([f"{name}: {value}\r\n" for name, value in headers.items() if name != "host"])
         return (
             f"POST {self._prefix}{path} HTTP/1.1\r\nHost: {host}\r\n{given}Content-Length: {len(body)}\r\n"
         ).encode()
 
-    def _understood(self, answer: HttpAnswer) -> GatewayAnswer:
+    def _to_answer(self, answer: HttpAnswer) -> GatewayAnswer:
         fields = answer.fields()
         asked = fields.get("retry-after")
         wait = None if asked is None else parse_retry_after(asked, self._now())
-        return GatewayAnswer(answer.status, bytes(answer.body), wait, _text(fields.get(DROPPED_REASON) or ""))
+        return GatewayAnswer(
+            answer.status, bytes(answer.body), wait, _valid_text(fields.get(DROPPED_REASON_HEADER) or "")
+        )
 
 
-def _trusting_the_system() -> ssl.SSLContext:
+def _system_tls() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -138,6 +140,6 @@ def _reason(error: OSError | AnswerError) -> str:
     return f"the connection ended: {os_reason(error)}"
 
 
-def _text(said: str) -> str:
-    """Without what is no text: undecodable bytes are read as surrogates."""
-    return said.encode("utf-8", "replace").decode()
+def _valid_text(text: str) -> str:
+    """The text without surrogates, which stand for bytes that are not UTF-8: no log or broker can encode them."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""What happens to requests, told as it happens to whoever counts it."""
+"""The protocol of what observes requests: counters, and tests that stop a process at a certain step."""
 
 from typing import Protocol
 
@@ -9,24 +9,24 @@ from dispatcher.gates.gate import RefusedError
 
 
 class DispatchObserver(Protocol):
-    """Of one queue. Each method returns at once."""
+    """Observes one queue. Its methods run on the path of each request: they must return at once."""
 
     def refused(self, candidate: DispatchCandidate, refusal: RefusedError) -> None:
-        """The gate said: not now."""
+        """The gate refused the candidate."""
 
     def claimed(self, claim: Claim) -> None:
-        """It is ours, a slot is taken."""
+        """A claim was made; it holds a slot."""
 
     def sent(self, claim: Claim) -> None: ...
 
     def answered(self, claim: Claim, answer: GatewayAnswer | NoAnswer, seconds: float) -> None:
-        """The attempt is over; nothing is published yet."""
+        """The attempt ended after `seconds`; its result is not stored yet."""
 
     def settled(self, claim: Claim, verdict: Verdict, ours: bool) -> None:
-        """The broker took the verdict; `ours` False: somebody else had answered, or it was cancelled."""
+        """The broker has the verdict. `ours` False: it ignored it, since the claim was cancelled or taken over."""
 
-    def landed(self) -> None:
-        """A claim's slot is free again, whatever became of it."""
+    def slot_released(self) -> None:
+        """The slot of a claim is free again, however the claim ended."""
 
     def sweeping(self) -> None:
-        """Lapsed claims are about to be released."""
+        """The queue is about to release claims whose lease has ended."""

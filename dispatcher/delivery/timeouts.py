@@ -1,22 +1,25 @@
-"""Timeouts of many requests over few timers: a timer for each would be a twentieth of what a request costs."""
+"""Coarse timeouts: many requests share few event loop timers, as in a timer wheel.
+
+A timer for each request would be a twentieth of the processor time that a request takes.
+"""
 
 import asyncio
 import math
 from types import TracebackType
 from typing import Any, Final
 
-GRAIN: Final = 0.1
-"""Seconds that one ends too late, at most; those that end within that of each other share a timer."""
-EXACT: Final = 1.0
-"""Seconds; a shorter one has a timer of its own."""
+RESOLUTION: Final = 0.1
+"""Seconds that a timeout may end late; timeouts that end within that of each other share a timer."""
+MIN_COARSE: Final = 1.0
+"""Seconds; the resolution of shorter timeouts is a hundred times finer."""
 
 
-class Within:
-    """`with` it in a task: raises TimeoutError as `asyncio.timeout` does, never too early."""
+class CoarseTimeout:
+    """A context manager that raises TimeoutError, never early. It replaces `asyncio.timeout`."""
 
     __slots__ = ("_cancelling", "_expired", "_seconds", "_task", "_tick", "_timeouts")
 
-    def __init__(self, timeouts: "Timeouts", seconds: float) -> None:
+    def __init__(self, timeouts: "CoarseTimeouts", seconds: float) -> None:
         self._timeouts = timeouts
         self._seconds = seconds
         self._expired = False
@@ -24,50 +27,50 @@ class Within:
     def __enter__(self) -> None:
         task = asyncio.current_task()
         if task is None:
-            raise RuntimeError("a timeout needs a task that it can end")
+            raise RuntimeError("a timeout must be used inside a task")
         self._task: asyncio.Task[Any] = task
         self._cancelling = task.cancelling()
-        self._tick = self._timeouts.join(self, self._seconds)
+        self._tick = self._timeouts.add(self, self._seconds)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._timeouts.leave(self, self._tick)
+        self._timeouts.remove(self, self._tick)
+        # As in asyncio.timeout: somebody else may have cancelled the task too, and that cancellation must go on.
         if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
     def expire(self) -> None:
-        """The time is over."""
+        """Interrupt the task."""
         self._expired = True
         self._task.cancel()
 
 
-class Timeouts:
-    """Of one event loop."""
+class CoarseTimeouts:
+    """The timeouts of one event loop."""
 
     def __init__(self) -> None:
-        self._due: dict[int, set[Within]] = {}
+        self._due: dict[int, set[CoarseTimeout]] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
-    def within(self, seconds: float) -> Within:
-        """For one `with`."""
-        return Within(self, seconds)
+    def timeout(self, seconds: float) -> CoarseTimeout:
+        return CoarseTimeout(self, seconds)
 
-    def join(self, one: Within, seconds: float) -> int:
-        """The tick that ends it, with all that it has the timer together with."""
+    def add(self, one: CoarseTimeout, seconds: float) -> int:
+        """Schedule its end; returns the tick that it shares with others."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + seconds
-        grain = GRAIN if seconds >= EXACT else GRAIN / 100
+        grain = RESOLUTION if seconds >= MIN_COARSE else RESOLUTION / 100
         tick = math.ceil(ends / grain) * round(grain * 1000)
         together = self._due.get(tick)
         if together is None:
             together = self._due[tick] = set()
-            self._timers[tick] = loop.call_at(tick / 1000, self._end, tick)
+            self._timers[tick] = loop.call_at(tick / 1000, self._expire_tick, tick)
         together.add(one)
         return tick
 
-    def leave(self, one: Within, tick: int) -> None:
-        """It is done; with the last one goes the timer."""
+    def remove(self, one: CoarseTimeout, tick: int) -> None:
+        """Unschedule it; the last one of a tick cancels the timer."""
         together = self._due.get(tick)
         if together is None:
             return
@@ -76,7 +79,7 @@ class Timeouts:
             del self._due[tick]
             self._timers.pop(tick).cancel()
 
-    def _end(self, tick: int) -> None:
+    def _expire_tick(self, tick: int) -> None:
         del self._timers[tick]
         for one in self._due.pop(tick):
             one.expire()

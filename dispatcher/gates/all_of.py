@@ -2,31 +2,21 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from types import TracebackType
-from typing import Self
 
 from dispatcher.broker.message import DispatchCandidate
 from dispatcher.gates.gate import DispatchGate, Slot
+from runtime.resource_owner import ResourceOwner
 
 
-class AllOfGate:
+class AllOfGate(ResourceOwner):
     """Asked in the given order, released in the reverse one; one that refuses undoes what those before it granted."""
 
     def __init__(self, gates: Sequence[DispatchGate]) -> None:
         self.gates = tuple(gates)
-        self._opened = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as opening:
-            for gate in self.gates:
-                await opening.enter_async_context(gate)
-            self._opened = opening.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._opened.aclose()
+    async def _open(self) -> None:
+        for gate in self.gates:
+            await self._stack.enter_async_context(gate)
 
     def budget(self) -> float:
         return min(gate.budget() for gate in self.gates)
@@ -36,9 +26,9 @@ class AllOfGate:
         """As `dispatcher.gates.gate.DispatchGate`; what the target said is told to every gate."""
         async with AsyncExitStack() as granted:
             slots = [await granted.enter_async_context(gate.admit(candidate)) for gate in self.gates]
-            whole = Slot()
+            shared = Slot()
             try:
-                yield whole
+                yield shared
             finally:
                 for slot in slots:
-                    slot.outcome, slot.retry_after_ms = whole.outcome, whole.retry_after_ms
+                    slot.outcome, slot.retry_after_ms = shared.outcome, shared.retry_after_ms

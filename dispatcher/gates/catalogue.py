@@ -70,8 +70,8 @@ def _installed(name: str, given: object, place: str) -> GateSpec:
             raise ConfigError(f"{place}.type", f"{name!r} is {known}; there are: {there}")
         declared = found.value
         if not isinstance(declared, GateDeclaration) or not _are_parameters(declared.parameters):
-            said = f"is {declared!r:.80}; expected a dispatcher.extension.GateDeclaration, its parameters a Parameters"
-            raise INSTALLED.unusable(name, found.package, said)
+            message = f"is {declared!r:.80}; expected a dispatcher.extension.GateDeclaration, its parameters a Parameters"
+            raise INSTALLED.unusable(name, found.package, message)
     except PluginError as error:
         raise ConfigError(f"{place}.type", str(error)) from error
     parameters = read_section(declared.parameters, given, f"{place}.params", secrets=True)

@@ -5,28 +5,28 @@ from contextlib import asynccontextmanager
 from fractions import Fraction
 from typing import Final
 
-from dispatcher.broker.account import ENDLESS_MS
+from dispatcher.broker.account import ALWAYS_NEWER_MS
 from dispatcher.broker.budget import ONE
 from dispatcher.broker.ledger import Reading
 from dispatcher.broker.wake_up import Changes
 from dispatcher.gates.meter import MeterState
 
-ENDLESS: Final = Reading(headroom=Fraction(2**52), at_ms=ENDLESS_MS)
+UNLIMITED: Final = Reading(headroom=Fraction(2**52), at_ms=ALWAYS_NEWER_MS)
 """More than there ever is, newer than every rejection."""
 
 
-class Steady:
+class ConstantGauge:
     """A gauge that never moves."""
 
     def __init__(self) -> None:
         self._changes = Changes()
-        self.looks = 0
+        self.reading_count = 0
 
     def budget(self) -> Fraction:
         return ONE
 
     def reading(self) -> Reading:
-        return ENDLESS
+        return UNLIMITED
 
     @property
     def states(self) -> Sequence[MeterState]:
@@ -38,6 +38,6 @@ class Steady:
 
 
 @asynccontextmanager
-async def steady() -> AsyncIterator[Steady]:
+async def constant_gauge() -> AsyncIterator[ConstantGauge]:
     """There is nothing to read."""
-    yield Steady()
+    yield ConstantGauge()

@@ -9,14 +9,14 @@ from runtime.tasks import background
 
 
 @asynccontextmanager
-async def beating(beat: Callable[[], Awaitable[None]], lease_ms: int) -> AsyncIterator[None]:
-    """`beat` three times a lease while inside; one that the broker does not hear is made up for by the next."""
-    async with background(_beat(beat, lease_ms / 3000), "heartbeat"):
+async def heartbeat(send: Callable[[], Awaitable[None]], lease_ms: int) -> AsyncIterator[None]:
+    """`send` three times a lease while inside; one that the broker does not hear is made up for by the next."""
+    async with background(_send_heartbeats(send, lease_ms / 3000), "heartbeat"):
         yield
 
 
-async def _beat(beat: Callable[[], Awaitable[None]], every: float) -> None:
+async def _send_heartbeats(send: Callable[[], Awaitable[None]], interval: float) -> None:
     while True:
-        await asyncio.sleep(every)
+        await asyncio.sleep(interval)
         with suppress(QueueError):
-            await beat()
+            await send()

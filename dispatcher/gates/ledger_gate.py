@@ -2,25 +2,26 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from fractions import Fraction
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 from dispatcher.broker.account import LONGEST_RETRY_AFTER_MS
 from dispatcher.broker.ledger import Ledger, Reading, Refusal, Reservation
 from dispatcher.broker.message import DispatchCandidate
 from dispatcher.broker.queue import QueueError
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
-from dispatcher.gates.heartbeat import beating
+from dispatcher.gates.heartbeat import heartbeat
 from dispatcher.gates.meter import MeterState
+from runtime.resource_owner import ResourceOwner
 from runtime.tasks import first_of
 
-NET: Final = 1.0
+RECHECK_INTERVAL: Final = 1.0
 """Seconds after which a refused one asks again unasked: a lease of a killed replica ends without a word."""
-OUTAGE: Final = 0.5
+OUTAGE_PAUSE: Final = 0.5
 """Seconds until the broker is asked again while it is away."""
-UNREAD_PAUSE_MS: Final = 1000
+PROBE_DELAY_MS: Final = 1000
 """Milliseconds until a target that said 429 is probed, where no reading tells that it has room again."""
 
 
@@ -28,7 +29,7 @@ class Gauge(Protocol):
     """What `dispatcher.gates.meter.Meter` is to a gate."""
 
     @property
-    def looks(self) -> int:
+    def reading_count(self) -> int:
         """How many readings there were."""
 
     def budget(self) -> Fraction:
@@ -42,15 +43,15 @@ class Gauge(Protocol):
         """For metrics and reasons; empty where nothing is read."""
 
     async def wait(self, timeout: float, seen: int) -> None:
-        """Until there is another reading than when `looks` was `seen`, at most `timeout` seconds."""
+        """Until there is another reading than when `reading_count` was `seen`, at most `timeout` seconds."""
 
 
-def in_requests(candidate: DispatchCandidate) -> int:
+def count_requests(candidate: DispatchCandidate) -> int:
     """Capacity counted in requests, or in what the queue says each one costs."""
     return max(1, candidate.units)
 
 
-def in_bytes(candidate: DispatchCandidate) -> int:
+def count_bytes(candidate: DispatchCandidate) -> int:
     """Capacity counted in bytes of payload."""
     return max(1, candidate.size)
 
@@ -73,33 +74,29 @@ class _Admission(AbstractAsyncContextManager[Slot]):
         await self._gate.release(self._reservation, self._slot)
 
 
-class LedgerGate:
+class LedgerGate(ResourceOwner):
     """Admits while the ledger has room for the candidate's units under the gauge's reading."""
 
     def __init__(
         self,
         gauge: Callable[[], AbstractAsyncContextManager[Gauge]],
         ledger: Ledger,
-        units: Callable[[DispatchCandidate], int] = in_requests,
+        units: Callable[[DispatchCandidate], int] = count_requests,
     ) -> None:
         self._open_gauge = gauge
         self._ledger = ledger
         self._units = units
         self._held: dict[str, Reservation] = {}
         self._gauge: Gauge | None = None
-        self._opened = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as opening:
-            self._gauge = await opening.enter_async_context(self._open_gauge())
-            await opening.enter_async_context(beating(self._beat, self._ledger.lease_ms))
-            self._opened = opening.pop_all()
-        return self
+    async def _open(self) -> None:
+        self._gauge = await self._stack.enter_async_context(self._open_gauge())
+        await self._stack.enter_async_context(heartbeat(self._send_heartbeat, self._ledger.lease_ms))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._opened.aclose()
+        await super().__aexit__(kind, error, trace)
         self._gauge = None
 
     @property
@@ -117,7 +114,7 @@ class LedgerGate:
 
     async def enter(self, candidate: DispatchCandidate) -> Reservation:
         """Reserve for it; raises RefusedError."""
-        reservation = await self._reserve(candidate)
+        reservation = await self._try_reserve(candidate)
         self._held[reservation.id] = reservation
         return reservation
 
@@ -125,22 +122,22 @@ class LedgerGate:
         """It is over, as `slot` says."""
         del self._held[reservation.id]
         with suppress(QueueError):  # the ledger tells it later, or the lease ends
-            await self._settle(reservation, slot)
+            await self._report_outcome(reservation, slot)
 
-    async def _reserve(self, candidate: DispatchCandidate) -> Reservation:
+    async def _try_reserve(self, candidate: DispatchCandidate) -> Reservation:
         gauge = self.gauge
-        reading, looks = gauge.reading(), gauge.looks
+        reading, looks = gauge.reading(), gauge.reading_count
         if reading.headroom <= 0:
-            raise RefusedError(self._why_closed(), Scope.QUEUE, lambda: gauge.wait(60.0, looks))
+            raise RefusedError(self._closed_reason(), Scope.QUEUE, lambda: gauge.wait(60.0, looks))
         try:
             answer = await self._ledger.reserve(reading, self._units(candidate))
         except QueueError as error:
-            raise RefusedError(str(error), Scope.QUEUE, lambda: asyncio.sleep(OUTAGE)) from error
+            raise RefusedError(str(error), Scope.QUEUE, lambda: asyncio.sleep(OUTAGE_PAUSE)) from error
         if isinstance(answer, Refusal):
             raise RefusedError(answer.reason, Scope.QUEUE, lambda: self._until_changed(answer, looks))
         return answer
 
-    def _why_closed(self) -> str:
+    def _closed_reason(self) -> str:
         states = self.gauge.states
         for state in states:
             if not state.available:
@@ -152,16 +149,20 @@ class LedgerGate:
             with suppress(QueueError):
                 await asyncio.sleep(max(0.0, (refusal.until_ms - await self._ledger.now_ms()) / 1000))
             return
-        await first_of(self.gauge.wait(NET, looks), self._ledger.wait(NET, seen=refusal.seen))
+        await first_of(
+            self.gauge.wait(RECHECK_INTERVAL, looks), self._ledger.wait(RECHECK_INTERVAL, seen=refusal.seen)
+        )
 
-    async def _settle(self, reservation: Reservation, slot: Slot) -> None:
+    async def _report_outcome(self, reservation: Reservation, slot: Slot) -> None:
         try:
             if slot.outcome is Outcome.OVERLOADED:
-                least = 0 if self.gauge.states else UNREAD_PAUSE_MS
-                await self._ledger.overloaded(min(max(least, slot.retry_after_ms), LONGEST_RETRY_AFTER_MS))
+                least = 0 if self.gauge.states else PROBE_DELAY_MS
+                await self._ledger.report_overload(
+                    min(max(least, slot.retry_after_ms), LONGEST_RETRY_AFTER_MS)
+                )
         finally:  # the release follows the rejection, so that nobody slips in between
             await self._ledger.release(reservation, accepted=slot.outcome is Outcome.ACCEPTED)
 
-    async def _beat(self) -> None:
+    async def _send_heartbeat(self) -> None:
         if self._held:
             await self._ledger.heartbeat(list(self._held.values()))

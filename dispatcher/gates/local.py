@@ -15,7 +15,7 @@ class LocalConcurrencyGate:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._taken = 0
+        self._in_flight = 0
         self._changes = Changes()
 
     async def __aenter__(self) -> Self:
@@ -28,17 +28,17 @@ class LocalConcurrencyGate:
 
     def budget(self) -> float:
         """The share that is free."""
-        return max(0.0, (self._limit - self._taken) / self._limit)
+        return max(0.0, (self._limit - self._in_flight) / self._limit)
 
     @asynccontextmanager
     async def admit(self, candidate: DispatchCandidate) -> AsyncIterator[Slot]:
-        if self._taken >= self._limit:
+        if self._in_flight >= self._limit:
             seen = self._changes.count
             reason = f"{self._limit} requests of this process are on their way"
             raise RefusedError(reason, Scope.QUEUE, lambda: self._changes.wait(60.0, seen))
-        self._taken += 1
+        self._in_flight += 1
         try:
             yield Slot()
         finally:
-            self._taken -= 1
+            self._in_flight -= 1
             self._changes.tell()

@@ -12,28 +12,28 @@ from typing import Protocol, Self
 
 import aiohttp
 
+from dispatcher.broker.allotment import AllotmentEstimator
 from dispatcher.broker.budget import ZERO
 from dispatcher.broker.ledger import LedgerState, Reading
 from dispatcher.broker.queue import QueueError
-from dispatcher.broker.room import Room
 from dispatcher.broker.wake_up import Changes
-from dispatcher.gates.access import GateSourceError
+from dispatcher.gates.credentials import GateSourceError
 from runtime.tasks import BackgroundTasks
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """What a source found: `spare` = max(0, D - B), `capacity` = max_SYS, `age` of the oldest sample in seconds.
 
-    `line`: the load at which D = B, in units of capacity. `value` is the number that was read, `threshold` the one at
+    `closing_load`: the load at which D = B, in units of capacity. `value` is the number that was read, `threshold` the one at
     which the gate closes, for people.
     """
 
     spare: Fraction
     capacity: Fraction
-    line: Fraction
+    closing_load: Fraction
     age: float
     value: Fraction
     threshold: Fraction
@@ -51,7 +51,7 @@ class MeterSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeterRules:
+class MeterSettings:
     """Times in seconds.
 
     `lag`: how long the target's state takes to show in a sample, beyond the sample's own age. A reading older than
@@ -79,7 +79,7 @@ class MeterState:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class _LastReading:
     measurement: Measurement
     reading: Reading
     sampled_at: float
@@ -93,18 +93,18 @@ class Meter:
         self,
         source: MeterSource,
         look: Callable[[], Awaitable[LedgerState]],
-        rules: MeterRules,
+        settings: MeterSettings,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._ask_ledger = look
-        self._rules = rules
+        self._settings = settings
         self._monotonic = monotonic
-        self._room = Room(round(rules.lag * 1000), round(rules.interval * 1000))
-        self._held: _Held | None = None
+        self._allotment = AllotmentEstimator(round(settings.lag * 1000), round(settings.interval * 1000))
+        self._last: _LastReading | None = None
         self._capacity: Fraction | None = None
-        self._why = "not read yet"
+        self._error = "not read yet"
         self._tasks = BackgroundTasks()
         self.changes = Changes()
 
@@ -116,23 +116,23 @@ class Meter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._tasks.aclose()
-        self._held, self._why = None, "not read any more"
+        self._last, self._error = None, "not read any more"
 
     def budget(self) -> Fraction:
         """max(0, D - B) as of the last reading that counts, else the fallback, else 0."""
-        held = self._fresh()
-        return held.measurement.spare if held is not None else self._rules.fallback or ZERO
+        last = self._fresh_reading()
+        return last.measurement.spare if last is not None else self._settings.fallback or ZERO
 
     def reading(self) -> Reading:
         """The last reading that counts. Else the fallback, or no headroom, as of a time when nothing had gone yet."""
-        held = self._fresh()
-        if held is not None:
-            return held.reading
-        capacity = self._capacity if self._capacity is not None else self._rules.fallback_capacity
-        return Reading(capacity * (self._rules.fallback or ZERO), at_ms=0)
+        last = self._fresh_reading()
+        if last is not None:
+            return last.reading
+        capacity = self._capacity if self._capacity is not None else self._settings.fallback_capacity
+        return Reading(capacity * (self._settings.fallback or ZERO), at_ms=0)
 
     @property
-    def looks(self) -> int:
+    def reading_count(self) -> int:
         """How often the source was looked at."""
         return self.changes.count
 
@@ -144,70 +144,70 @@ class Meter:
     @property
     def state(self) -> MeterState:
         """What is known now."""
-        held = self._fresh()
+        last = self._fresh_reading()
         value = threshold = None
-        if self._held is not None:
-            value = float(self._held.measurement.value)
-            threshold = float(self._held.measurement.threshold)
-        why = "" if held is not None else self._why or "the last reading is too old"
-        return MeterState(self._source.name, value, threshold, held is not None, why)
+        if self._last is not None:
+            value = float(self._last.measurement.value)
+            threshold = float(self._last.measurement.threshold)
+        reason = "" if last is not None else self._error or "the last reading is too old"
+        return MeterState(self._source.name, value, threshold, last is not None, reason)
 
     async def wait(self, timeout: float, seen: int) -> None:
-        """Until the source was looked at since `looks` was `seen`, at most `timeout` seconds."""
+        """Until the source was looked at since `reading_count` was `seen`, at most `timeout` seconds."""
         await self.changes.wait(timeout, seen)
 
-    def _fresh(self) -> _Held | None:
-        held, rules = self._held, self._rules
-        if held is None or self._why:
+    def _fresh_reading(self) -> _LastReading | None:
+        last, settings = self._last, self._settings
+        if last is None or self._error:
             return None
-        age = self._monotonic() - held.sampled_at
-        return held if age <= rules.lag + rules.stale_after * rules.interval else None
+        age = self._monotonic() - last.sampled_at
+        return last if age <= settings.lag + settings.stale_after * settings.interval else None
 
     async def _run(self) -> None:
         while True:
             started = self._monotonic()
             try:
-                self._held = await self._look()
+                self._last = await self._read_source()
             except (GateSourceError, QueueError) as error:
-                self._failed(str(error))
+                self._record_failure(str(error))
             except Exception as error:
-                logger.exception("reading %s: a fault", self._source.name)
-                self._failed(f"a fault, see the log: {type(error).__name__}")
+                log.exception("reading %s: a fault", self._source.name)
+                self._record_failure(f"a fault, see the log: {type(error).__name__}")
             else:
-                if self._why:
-                    logger.info("%s can be read", self._source.name)
-                self._why, self._capacity = "", self._held.measurement.capacity
+                if self._error:
+                    log.info("%s can be read", self._source.name)
+                self._error, self._capacity = "", self._last.measurement.capacity
             self.changes.tell()
-            await asyncio.sleep(max(0.0, self._rules.interval - (self._monotonic() - started)))
+            await asyncio.sleep(max(0.0, self._settings.interval - (self._monotonic() - started)))
 
-    async def _look(self) -> _Held:
+    async def _read_source(self) -> _LastReading:
         # both clocks before the source is asked: the sample must not be older than the reading says
         started = self._monotonic()
         ledger = await self._ask_ledger()
         try:
-            async with asyncio.timeout(self._rules.timeout):
+            async with asyncio.timeout(self._settings.timeout):
                 found = await self._source.measure()
         except TimeoutError as error:
-            raise GateSourceError(f"no answer within {self._rules.timeout:g} s") from error
+            raise GateSourceError(f"no answer within {self._settings.timeout:g} s") from error
         headroom, age_ms = found.capacity * found.spare, round(found.age * 1000)
-        left = self._room.looked(round(started * 1000), headroom, ledger.in_flight, age_ms=age_ms)
-        at_ms = ledger.now_ms - age_ms - round(self._rules.lag * 1000)
+        left = self._allotment.update(round(started * 1000), headroom, ledger.in_flight, age_ms=age_ms)
+        at_ms = ledger.now_ms - age_ms - round(self._settings.lag * 1000)
         # more than all of the room is never ours, however late what we sent shows
-        reading = Reading(headroom, max(0, at_ms), min(left, found.line))
-        return _Held(found, reading, started - found.age)
+        reading = Reading(headroom, max(0, at_ms), min(left, found.closing_load))
+        return _LastReading(found, reading, started - found.age)
 
-    def _failed(self, why: str) -> None:
-        if not self._why or self._why == "not read yet":
-            closed = "" if self._rules.fallback else "; nothing is sent until it can be read"
-            logger.warning("%s cannot be read%s: %s", self._source.name, closed, why)
-        self._why = why
+    def _record_failure(self, reason: str) -> None:
+        if not self._error or self._error == "not read yet":
+            closed = "" if self._settings.fallback else "; nothing is sent until it can be read"
+            log.warning("%s cannot be read%s: %s", self._source.name, closed, reason)
+        self._error = reason
 
 
 class Meters:
     """The meters of one process: gates that read the same thing share one. An async context manager."""
 
     def __init__(self) -> None:
-        self._shared: dict[object, _Shared] = {}
+        self._shared: dict[object, _SharedMeter] = {}
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -231,7 +231,7 @@ class Meters:
         """The running meter under that key, made where there is none; it ends with its last user."""
         shared = self._shared.get(key)
         if shared is None:
-            shared = self._shared[key] = _Shared(make())
+            shared = self._shared[key] = _SharedMeter(make())
             await shared.meter.__aenter__()
         shared.users += 1
         try:
@@ -244,6 +244,6 @@ class Meters:
 
 
 @dataclass(slots=True)
-class _Shared:
+class _SharedMeter:
     meter: Meter
     users: int = 0

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from dispatcher.broker.budget import exact
-from dispatcher.gates.access import Access
+from dispatcher.broker.budget import parse_decimal
+from dispatcher.gates.credentials import SourceCredentials
 from runtime.config.sections import ConfigSection, parsed_by
 from runtime.durations import parse_duration
 
@@ -17,7 +17,7 @@ def _fraction(value: object) -> object:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError("expected a number")  # noqa: TRY004  # pydantic takes no TypeError for an answer
-    number = exact(str(value)) if not isinstance(value, float) or isfinite(value) else None
+    number = parse_decimal(str(value)) if not isinstance(value, float) or isfinite(value) else None
     if number is None:
         raise ValueError(f"{value!r:.40} is not a decimal number")
     return number
@@ -65,9 +65,9 @@ class MetricParameters(Parameters):
     ca_file: str = ""
 
     @property
-    def access(self) -> Access:
+    def credentials(self) -> SourceCredentials:
         """How the source is reached."""
-        return Access(ca_file=self.ca_file, bearer_token_file=self.bearer_token_file)
+        return SourceCredentials(ca_file=self.ca_file, bearer_token_file=self.bearer_token_file)
 
     @property
     def reserve(self) -> Fraction:

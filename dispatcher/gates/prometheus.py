@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import aiohttp
 
-from dispatcher.broker.budget import exact
-from dispatcher.gates.access import Access, GateSourceError
-from dispatcher.gates.reader import age_of, fetch
+from dispatcher.broker.budget import parse_decimal
+from dispatcher.gates.credentials import GateSourceError, SourceCredentials
+from dispatcher.gates.fetch import fetch, sample_age
 from dispatcher.gates.target_source import Sample
 
-DENOMINATOR: Final = 10**9
+MAX_DENOMINATOR: Final = 10**9
 """Prometheus divides in floating point and prints all digits of that: 0.6666666666666666 was 2/3."""
 
 
@@ -25,13 +25,13 @@ class PrometheusReader:
     """
 
     def __init__(
-        self, session: aiohttp.ClientSession, url: str, queries: Sequence[str], access: Access
+        self, session: aiohttp.ClientSession, url: str, queries: Sequence[str], credentials: SourceCredentials
     ) -> None:
         self._session = session
         self._url = f"{url.rstrip('/')}/api/v1/query"
         self._queries = queries
-        self._access = access
-        self._tls: ssl.SSLContext | bool = access.tls()
+        self._access = credentials
+        self._tls: ssl.SSLContext | bool = credentials.tls()
 
     async def read(self) -> Sample:
         """The number; raises SourceError."""
@@ -42,7 +42,7 @@ class PrometheusReader:
             found = _only_sample(document.body)
             if found is not None:
                 value, at = found
-                return Sample(value, age_of(at, document.served_at))
+                return Sample(value, sample_age(at, document.served_at))
         raise GateSourceError(f"Prometheus has no sample of {' nor of '.join(self._queries)}")
 
 
@@ -52,19 +52,19 @@ def _only_sample(body: bytes) -> tuple[Fraction, float] | None:
         answer = json.loads(body)
         if answer["status"] != "success":
             raise GateSourceError(f"Prometheus says {answer.get('error', 'no success')!s:.200}")
-        time_and_text = _point(answer["data"])
+        time_and_text = _only_point(answer["data"])
         if time_and_text is None:
             return None
         at, text = float(time_and_text[0]), time_and_text[1]
     except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
         raise GateSourceError(f"no answer of Prometheus: {type(error).__name__}") from error
-    value = exact(text) if isinstance(text, str) else None
+    value = parse_decimal(text) if isinstance(text, str) else None
     if value is None:
         raise GateSourceError(f"the sample is {text!s:.40}, expected a finite number")
-    return value.limit_denominator(DENOMINATOR), at
+    return value.limit_denominator(MAX_DENOMINATOR), at
 
 
-def _point(data: dict[str, Any]) -> Any:
+def _only_point(data: dict[str, Any]) -> Any:
     kind, result = data["resultType"], data["result"]
     if kind == "scalar":
         return result

@@ -6,8 +6,8 @@ from typing import Final
 
 import aiohttp
 
-from dispatcher.broker.budget import ONE, ZERO, closing_point, from_load, from_saturation, share
-from dispatcher.gates.page import Page, PageReader
+from dispatcher.broker.budget import ONE, ZERO, closing_point, from_load, from_saturation, valid_share
+from dispatcher.gates.metrics_page import MetricsPage, MetricsPageReader
 from dispatcher.gates.parameters import (
     BudgetParameters,
     PrometheusParameters,
@@ -16,17 +16,17 @@ from dispatcher.gates.parameters import (
     ScrapeParameters,
 )
 from dispatcher.gates.prometheus import PrometheusReader
-from dispatcher.gates.target_source import Fixed, Meaning, Reader, TargetSource
+from dispatcher.gates.target_source import ConstantReader, MetricKind, SampleReader, TargetSource
 
-_MOST_LOAD: Final = 10**15
+_MAX_LOAD: Final = 10**15
 """Requests, or bytes of them."""
-_MOST_SATURATION: Final = 10**6
+_MAX_SATURATION: Final = 10**6
 
-BY_LOAD: Final = Meaning(from_load, closing_point, _MOST_LOAD)
-BY_SATURATION: Final = Meaning(
-    lambda value, _: from_saturation(value), lambda _, baseline: ONE - baseline, _MOST_SATURATION
+LOAD: Final = MetricKind(from_load, closing_point, _MAX_LOAD)
+SATURATION: Final = MetricKind(
+    lambda value, _: from_saturation(value), lambda _, baseline: ONE - baseline, _MAX_SATURATION
 )
-BY_ITSELF: Final = Meaning(lambda value, _: share(value) or ZERO, lambda _, baseline: baseline)
+BUDGET: Final = MetricKind(lambda value, _: valid_share(value) or ZERO, lambda _, baseline: baseline)
 
 
 def saturation_source(given: SaturationParameters, session: aiohttp.ClientSession) -> TargetSource:
@@ -34,37 +34,39 @@ def saturation_source(given: SaturationParameters, session: aiohttp.ClientSessio
     labels = _labels("inference_pool", given)
     names = ("llm_d_epp_flow_control_pool_saturation", "inference_extension_flow_control_pool_saturation")
     query = " or ".join(f"max({name}{labels})" for name in names)
-    return _of_prometheus(f"saturation of {given.pool}", given, [query], BY_SATURATION, session)
+    return _prometheus_source(f"saturation of {given.pool}", given, [query], SATURATION, session)
 
 
 def budget_source(given: BudgetParameters, session: aiohttp.ClientSession) -> TargetSource:
     """D = 1 - load / max_SYS."""
     queries = [given.query] if given.query else load_queries(given)
-    return _of_prometheus(f"load of {given.pool or given.query}", given, queries, BY_LOAD, session)
+    return _prometheus_source(f"load of {given.pool or given.query}", given, queries, LOAD, session)
 
 
 def query_source(given: QueryParameters, session: aiohttp.ClientSession) -> TargetSource:
     """D is what the query gives."""
-    return _of_prometheus(given.query, given, [given.query], BY_ITSELF, session)
+    return _prometheus_source(given.query, given, [given.query], BUDGET, session)
 
 
 def scrape_source(given: ScrapeParameters, session: aiohttp.ClientSession) -> TargetSource:
     """D = 1 - count / (max_count_per_pod x pods), or 1 - saturation where there is no such maximum."""
-    page = Page(session, given.url, given.access)
+    page = MetricsPage(session, given.url, given.credentials)
     counts = given.max_count_per_pod > 0
-    value = PageReader(page, given.metric, given.labels, _total if counts else max, given.absent_value)
-    ready: Reader = Fixed(given.pods)
+    value = MetricsPageReader(page, given.metric, given.labels, _sum if counts else max, given.absent_value)
+    ready: SampleReader = ConstantReader(given.pods)
     if given.pods_metric is not None:
-        pods_page = page if given.pods_url is None else Page(session, given.pods_url, given.access)
+        pods_page = (
+            page if given.pods_url is None else MetricsPage(session, given.pods_url, given.credentials)
+        )
         # the replicas of a picker each count the same pods
-        ready = PageReader(pods_page, [given.pods_metric], given.pods_labels, max)
+        ready = MetricsPageReader(pods_page, [given.pods_metric], given.pods_labels, max)
     return TargetSource(
         name=f"{'+'.join(given.metric)} of {given.url}",
         value=value,
         ready=ready,
         per_server=given.max_count_per_pod if counts else given.max_concurrency,
         baseline=given.reserve,
-        meaning=BY_LOAD if counts else BY_SATURATION,
+        kind=LOAD if counts else SATURATION,
     )
 
 
@@ -94,20 +96,20 @@ def ready_query(given: PrometheusParameters) -> str:
     return f"max(llm_d_epp_ready_endpoints{labels}) or max(inference_pool_ready_pods{labels})"
 
 
-def _of_prometheus(
+def _prometheus_source(
     name: str,
     given: PrometheusParameters,
     queries: list[str],
-    meaning: Meaning,
+    kind: MetricKind,
     session: aiohttp.ClientSession,
 ) -> TargetSource:
-    ready: Reader
+    ready: SampleReader
     if given.pods is not None:
-        ready = Fixed(given.pods)
+        ready = ConstantReader(given.pods)
     else:
-        ready = PrometheusReader(session, given.url, [ready_query(given)], given.access)
-    value = PrometheusReader(session, given.url, queries, given.access)
-    return TargetSource(name, value, ready, given.max_concurrency, given.reserve, meaning)
+        ready = PrometheusReader(session, given.url, [ready_query(given)], given.credentials)
+    value = PrometheusReader(session, given.url, queries, given.credentials)
+    return TargetSource(name, value, ready, given.max_concurrency, given.reserve, kind)
 
 
 def _labels(name: str, given: PrometheusParameters) -> str:
@@ -115,5 +117,5 @@ def _labels(name: str, given: PrometheusParameters) -> str:
     return f'{{{name}="{given.pool}"{namespace}}}'
 
 
-def _total(values: Iterable[Fraction]) -> Fraction:
+def _sum(values: Iterable[Fraction]) -> Fraction:
     return sum(values, Fraction(0))

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Final, Protocol
 
 from dispatcher.broker.budget import ZERO, closing_point, spare, system_capacity
-from dispatcher.gates.access import GateSourceError
+from dispatcher.gates.credentials import GateSourceError
 from dispatcher.gates.meter import Measurement
 
 
@@ -18,15 +18,15 @@ class Sample:
     age: float = 0.0
 
 
-class Reader(Protocol):
+class SampleReader(Protocol):
     """One number of a target."""
 
     async def read(self) -> Sample:
-        """Look; raises `dispatcher.gates.access.GateSourceError`."""
+        """Look; raises `dispatcher.gates.credentials.GateSourceError`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class ConstantReader:
     """A number that is known."""
 
     value: Fraction
@@ -36,15 +36,15 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class MetricKind:
     """`estimate`: D from the number read and max_SYS. `closes_at`: the number where D = B, from max_SYS and B.
 
-    `most`: the largest number that can be believed, 0 being the least; None: there is no such bound.
+    `max_value`: the largest number that can be believed, 0 being the least; None: there is no such bound.
     """
 
     estimate: Callable[[Fraction, Fraction], Fraction]
     closes_at: Callable[[Fraction, Fraction], Fraction]
-    most: int | None = None
+    max_value: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +52,28 @@ class TargetSource:
     """A `dispatcher.gates.meter.MeterSource`: D of a number, max_SYS of the number of ready model servers."""
 
     name: str
-    value: Reader
-    ready: Reader
+    value: SampleReader
+    ready: SampleReader
     per_server: Fraction
     baseline: Fraction
-    meaning: Meaning
+    kind: MetricKind
 
     async def measure(self) -> Measurement:
         """As `dispatcher.gates.meter.MeterSource`; both numbers must be there."""
         value, ready = await self.value.read(), await self.ready.read()
-        if self.meaning.most is not None:
-            _check("the number read", value.value, self.meaning.most)
-        _check("the number of ready model servers", ready.value, _MOST_SERVERS)
+        if self.kind.max_value is not None:
+            _check("the number read", value.value, self.kind.max_value)
+        _check("the number of ready model servers", ready.value, _MAX_SERVERS)
         capacity = system_capacity(ready.value, self.per_server)
-        free = spare(self.meaning.estimate(value.value, capacity), self.baseline) if capacity > 0 else ZERO
-        threshold = self.meaning.closes_at(capacity, self.baseline)
+        free = spare(self.kind.estimate(value.value, capacity), self.baseline) if capacity > 0 else ZERO
+        threshold = self.kind.closes_at(capacity, self.baseline)
         line = closing_point(capacity, self.baseline)
         return Measurement(free, capacity, line, max(value.age, ready.age), value.value, threshold)
 
 
-_MOST_SERVERS: Final = 1_000_000
+_MAX_SERVERS: Final = 1_000_000
 
 
-def _check(what: str, value: Fraction, most: int) -> None:
-    if not 0 <= value <= most:
-        raise GateSourceError(f"{what} is {float(value):g}, expected one from 0 to {most}")
+def _check(what: str, value: Fraction, max_value: int) -> None:
+    if not 0 <= value <= max_value:
+        raise GateSourceError(f"{what} is {float(value):g}, expected one from 0 to {max_value}")

@@ -2,24 +2,24 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from types import TracebackType
-from typing import Final, Self
+from contextlib import asynccontextmanager, suppress
+from typing import Final
 
 from dispatcher.broker.ledger import Refusal
 from dispatcher.broker.message import DispatchCandidate
 from dispatcher.broker.queue import QueueError
 from dispatcher.broker.quota import Grant, Quota, QuotaMode, Quotas
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
-from dispatcher.gates.heartbeat import beating
+from dispatcher.gates.heartbeat import heartbeat
+from runtime.resource_owner import ResourceOwner
 
-NET: Final = 1.0
+RECHECK_INTERVAL: Final = 1.0
 """Seconds after which a refused tenant asks again unasked: a lease of a killed replica ends without a word."""
-OUTAGE: Final = 0.5
+OUTAGE_PAUSE: Final = 0.5
 """Seconds until the broker is asked again while it is away."""
 
 
-class TenantQuotaGate:
+class TenantQuotaGate(ResourceOwner):
     """One quota of each tenant, kept under `prefix` + tenant: gates with the same prefix share it.
 
     `budget()` is 1: that one tenant has used up its quota closes nothing for the others.
@@ -30,18 +30,9 @@ class TenantQuotaGate:
         self._quota = quota
         self._prefix = prefix
         self._held: dict[str, Grant] = {}
-        self._opened = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as opening:
-            await opening.enter_async_context(beating(self._beat, self._quota.lease_ms))
-            self._opened = opening.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._opened.aclose()
+    async def _open(self) -> None:
+        await self._stack.enter_async_context(heartbeat(self._send_heartbeat, self._quota.lease_ms))
 
     def budget(self) -> float:
         return 1.0
@@ -49,7 +40,7 @@ class TenantQuotaGate:
     @asynccontextmanager
     async def admit(self, candidate: DispatchCandidate) -> AsyncIterator[Slot]:
         """As `dispatcher.gates.gate.DispatchGate`; refuses the candidate's tenant only."""
-        grant = await self._take(candidate.tenant)
+        grant = await self._acquire(candidate.tenant)
         self._held[grant.id] = grant
         slot, finished = Slot(), False
         try:
@@ -60,22 +51,22 @@ class TenantQuotaGate:
             with suppress(QueueError):  # told later, or the lease ends
                 await self._quotas.release(grant, used=finished and slot.outcome is not Outcome.UNUSED)
 
-    async def _take(self, tenant: str) -> Grant:
+    async def _acquire(self, tenant: str) -> Grant:
         try:
-            answer = await self._quotas.take(f"{self._prefix}{tenant}", self._quota)
+            answer = await self._quotas.acquire(f"{self._prefix}{tenant}", self._quota)
         except QueueError as error:
-            raise RefusedError(str(error), Scope.QUEUE, lambda: asyncio.sleep(OUTAGE)) from error
+            raise RefusedError(str(error), Scope.QUEUE, lambda: asyncio.sleep(OUTAGE_PAUSE)) from error
         if isinstance(answer, Refusal):
             raise RefusedError(answer.reason, Scope.TENANT, lambda: self._until_changed(answer))
         return answer
 
     async def _until_changed(self, refusal: Refusal) -> None:
-        timeout = NET
+        timeout = RECHECK_INTERVAL
         if self._quota.mode is QuotaMode.RATE and refusal.until_ms is not None:
             with suppress(QueueError):
                 timeout = max(0.0, (refusal.until_ms - await self._quotas.now_ms()) / 1000)
         await self._quotas.wait(timeout, seen=refusal.seen)
 
-    async def _beat(self) -> None:
+    async def _send_heartbeat(self) -> None:
         if self._held and self._quota.mode is QuotaMode.CONCURRENCY:
             await self._quotas.heartbeat(list(self._held.values()))

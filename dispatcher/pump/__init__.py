@@ -1,1 +1,1 @@
-"""From the head of a queue through its gate: look, ask, claim, send, for every queue of a process."""
+"""Takes requests from the head of each queue through its gate: peek, admit, claim, deliver."""

@@ -1,50 +1,50 @@
-"""A gate that stays closed is said in the log: once when it has been closed for a while, once when it is over."""
+"""Logs a gate that stays closed while requests wait: one line after 10 s, one when it ends."""
 
 import asyncio
 import logging
 import time
 
-CLOSED_FOR = 10.0
-"""Seconds for which a gate is closed before it is said; shorter is how a gate works."""
+LOG_AFTER = 10.0
+"""Seconds for which a gate is closed before it is logged; a working gate closes for shorter times."""
 
 log = logging.getLogger(__name__)
 
 
-class Standstill:
-    """Of one queue; told by its pump. `after`: seconds until it is said."""
+class ClosedGateLog:
+    """Written by the pump of one queue. `after`: seconds until a closed gate is logged."""
 
-    def __init__(self, queue: str, after: float = CLOSED_FOR) -> None:
+    def __init__(self, queue: str, after: float = LOG_AFTER) -> None:
         self.after = after
         self._queue = queue
         self._reason = ""
         self._since = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._said = False
+        self._logged = False
 
     def closed(self, reason: str) -> None:
-        """The gate refused the whole queue, for the first time or again."""
+        """The gate refused the whole queue, now or once more."""
         self._reason = reason
         if self._timer is None:
             self._since = time.monotonic()
-            self._timer = asyncio.get_running_loop().call_later(self.after, self._say)
+            self._timer = asyncio.get_running_loop().call_later(self.after, self._log)
 
-    def over(self, how: str) -> None:
-        """Something goes, or nothing is there that could go; `how` is what the log says."""
+    def opened(self, event: str) -> None:
+        """A request is sent, or none waits any more: `event`, for the log."""
         if self._timer is None:
             return
         self._timer.cancel()
         self._timer = None
-        if self._said:
-            self._said = False
-            log.warning("queue %s: %s, after %.0f s", self._queue, how, time.monotonic() - self._since)
+        if self._logged:
+            self._logged = False
+            log.warning("queue %s: %s, after %.0f s", self._queue, event, time.monotonic() - self._since)
 
     def close(self) -> None:
-        """Say nothing more of this time."""
+        """Cancel the line that is due."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
-        self._said = False
+        self._logged = False
 
-    def _say(self) -> None:
-        self._said = True
-        log.warning("queue %s: nothing goes: %s", self._queue, self._reason)
+    def _log(self) -> None:
+        self._logged = True
+        log.warning("queue %s: nothing is sent: %s", self._queue, self._reason)

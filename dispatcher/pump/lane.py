@@ -1,4 +1,4 @@
-"""Everything that runs for one queue: its pump, its requests on their way, their heartbeat, the sweep."""
+"""Runs one queue: its pump, its deliveries, the heartbeat of their leases, the sweep of lapsed claims."""
 
 import asyncio
 import logging
@@ -9,27 +9,28 @@ from typing import Self
 from dispatcher.broker.message import Claim
 from dispatcher.broker.queue import Queue, QueueError
 from dispatcher.delivery.observer import DispatchObserver
-from dispatcher.delivery.sending import Admission, Flight, FlightState, Sender
+from dispatcher.delivery.sender import Admission, Delivery, DeliveryState, Sender
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.pump.pump import Pump
 from dispatcher.pump.slots import Slots
 from runtime.tasks import BackgroundTasks, cancel_and_wait
 
-SWEEP_EVERY = 1.0
+SWEEP_INTERVAL = 1.0
 """Seconds."""
-BEATS_PER_LEASE = 3
-REVOKED_KEPT = 256
-"""Cancellations that are remembered for claims which are still on their way from the broker."""
-LAST_WORDS = 10.0
-"""Seconds that a leaving process tries to store the answers that it has."""
+HEARTBEATS_PER_LEASE = 3
+"""One may be lost or late without the lease ending."""
+MAX_REVOKED = 256
+"""Cancellations kept for claims whose answer from the broker has not arrived yet."""
+STORE_TIMEOUT = 10.0
+"""Seconds for which a process that ends tries to store the answers that it has."""
 
 log = logging.getLogger(__name__)
 
 
 class Lane:
-    """Entered: it pumps. `stop_claiming`: nothing new is claimed. `release_claims`: what is on its way is aborted.
+    """An async context manager: entered, it pumps; left, its claims are released and its tasks have ended.
 
-    Left: all tasks are gone; what was still on its way is released first. `lease` in seconds.
+    Draining is `stop_claiming`, then `drained`, then leaving. `lease` in seconds.
     """
 
     def __init__(
@@ -40,34 +41,34 @@ class Lane:
         self._slots = slots
         self._sender = sender
         self._observer: DispatchObserver = sender.observer
-        self._lease, self._beat_every = lease, lease / BEATS_PER_LEASE
-        self._flights: dict[str, Flight] = {}
+        self._lease, self._heartbeat_interval = lease, lease / HEARTBEATS_PER_LEASE
+        self._deliveries: dict[str, Delivery] = {}
         self._revoked: dict[str, None] = {}
-        self._landed = asyncio.Event()
+        self._delivered = asyncio.Event()
         self._pump = Pump(queue, gate, slots, owner, self._launch, sender.observer)
         self._pumping = BackgroundTasks()
         self._upkeep = BackgroundTasks()
 
     @property
     def in_flight(self) -> int:
-        """Requests that this process has claimed and whose end the broker does not know yet."""
-        return len(self._flights)
+        """Claims of this process that are not settled yet."""
+        return len(self._deliveries)
 
     @property
     def claims(self) -> Sequence[Claim]:
-        return [flight.claim for flight in self._flights.values()]
+        return [delivery.claim for delivery in self._deliveries.values()]
 
     @property
-    def waits_for(self) -> str:
-        """Why nothing goes; empty when something does, or nothing is there."""
-        return self._pump.waits_for
+    def blocked_by(self) -> str:
+        """Why nothing is sent; empty when something is, or when the queue is empty."""
+        return self._pump.blocked_by
 
     async def __aenter__(self) -> Self:
         name = self.queue.name
         self._pumping.start(self._pump.run(), f"pump {name}")
-        self._upkeep.start(self._every(self._beat_every, self._beat), f"heartbeat {name}")
-        self._upkeep.start(self._every(SWEEP_EVERY, self._sweep), f"sweep {name}")
-        self._upkeep.start(self._every(0.0, self._drop_cancelled), f"cancellations {name}")
+        self._upkeep.start(self._repeat(self._heartbeat_interval, self._heartbeat), f"heartbeat {name}")
+        self._upkeep.start(self._repeat(SWEEP_INTERVAL, self._sweep), f"sweep {name}")
+        self._upkeep.start(self._repeat(0.0, self._drop_cancelled), f"cancellations {name}")
         return self
 
     async def __aexit__(
@@ -80,89 +81,98 @@ class Lane:
     async def stop_claiming(self) -> None:
         await self._pumping.aclose()
 
-    async def landed(self) -> None:
-        """Until nothing is on its way any more."""
-        while self._flights:
-            self._landed.clear()
-            await self._landed.wait()
+    async def drained(self) -> None:
+        """Returns when no claim is in flight."""
+        while self._deliveries:
+            self._delivered.clear()
+            await self._delivered.wait()
 
     async def release_claims(self) -> None:
-        """Abort what is being sent and release it to the queue, at its place; ends that are known are told first."""
-        flights = list(self._flights.values())
-        for flight in flights:
-            flight.abort()
-        aborted = [flight for flight in flights if flight.aborted]
-        await _over(aborted)
+        """Abort what is being sent and release it to its place in the queue; store the answers that are complete."""
+        deliveries = list(self._deliveries.values())
+        for delivery in deliveries:
+            delivery.abort()
+        aborted = [delivery for delivery in deliveries if delivery.aborted]
+        await _wait_or_cancel(aborted)
         try:
-            for state in (FlightState.ABORTED_UNSENT, FlightState.ABORTED_SENT):
-                claims = [flight.claim for flight in aborted if flight.state is state]
-                await self.queue.release(claims, sent=state is FlightState.ABORTED_SENT)
+            for state in (DeliveryState.ABORTED_UNSENT, DeliveryState.ABORTED_SENT):
+                claims = [delivery.claim for delivery in aborted if delivery.state is state]
+                await self.queue.release(claims, sent=state is DeliveryState.ABORTED_SENT)
         except QueueError as error:
-            log.warning("%s: %d claims end with their leases: %s", self.queue.name, len(aborted), error)
-        if unheard := await _over(flights, within=LAST_WORDS):
+            log.warning(
+                "queue %s: cannot release %d claims, they lapse with their leases: %s",
+                self.queue.name,
+                len(aborted),
+                error,
+            )
+        if unsaved := await _wait_or_cancel(deliveries, timeout=STORE_TIMEOUT):
             log.error(
-                "%s: %d answers could not be stored, they will be asked for again", self.queue.name, unheard
+                "queue %s: %d answers could not be stored, their requests will be sent again",
+                self.queue.name,
+                unsaved,
             )
 
-    def _launch(self, claim: Claim, admission: Admission, asked: float) -> None:
-        flight = Flight(claim, admission, asked + self._lease)
-        self._flights[claim.fence] = flight
+    def _launch(self, claim: Claim, admission: Admission, claim_started: float) -> None:
+        delivery = Delivery(claim, admission, claim_started + self._lease)
+        self._deliveries[claim.fence] = delivery
         if claim.fence in self._revoked:
-            flight.lose()
+            delivery.lose()
         self._observer.claimed(claim)
-        flight.task = asyncio.create_task(self._fly(flight))
+        delivery.task = asyncio.create_task(self._deliver(delivery))
 
-    async def _fly(self, flight: Flight) -> None:
+    async def _deliver(self, delivery: Delivery) -> None:
         try:
-            await self._sender.deliver(flight)
-        except Exception:  # its claim ends with its lease: another delivery, or a dead letter
-            log.exception("%s: a fault while sending %r", self.queue.name, flight.claim.request.id)
+            await self._sender.deliver(delivery)
+        except Exception:  # the claim lapses with its lease: it is delivered again, or becomes a dead letter
+            log.exception(
+                "queue %s: unexpected error while sending %r", self.queue.name, delivery.claim.request.id
+            )
         finally:
-            del self._flights[flight.claim.fence]
+            del self._deliveries[delivery.claim.fence]
             self._slots.release(1)
-            self._landed.set()
-            self._observer.landed()
+            self._delivered.set()
+            self._observer.slot_released()
 
-    async def _beat(self) -> None:
-        flights = list(self._flights.values())
-        if not flights:
+    async def _heartbeat(self) -> None:
+        deliveries = list(self._deliveries.values())
+        if not deliveries:
             return
-        ours = await self.queue.extend([flight.claim for flight in flights])
-        for flight, held in zip(flights, ours, strict=True):
+        ours = await self.queue.extend([delivery.claim for delivery in deliveries])
+        for delivery, held in zip(deliveries, ours, strict=True):
             if not held:
-                flight.lose()
+                delivery.lose()
 
     async def _drop_cancelled(self) -> None:
-        for fence in await self.queue.cancelled(self._beat_every):
-            if flight := self._flights.get(fence):
-                flight.lose()
+        for fence in await self.queue.cancelled(self._heartbeat_interval):
+            if delivery := self._deliveries.get(fence):
+                delivery.lose()
                 continue
             self._revoked[fence] = None
-            if len(self._revoked) > REVOKED_KEPT:
+            if len(self._revoked) > MAX_REVOKED:
                 del self._revoked[next(iter(self._revoked))]
 
     async def _sweep(self) -> None:
         self._observer.sweeping()
         await self.queue.sweep()
 
-    async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-        """`work`, again and again, `seconds` apart; while the broker is away once a second."""
+    async def _repeat(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        """Run `work` every `seconds`; once a second while the broker is away."""
         while True:
             try:
                 await work()
                 await asyncio.sleep(seconds)
             except QueueError:
                 await asyncio.sleep(1.0)
-            except Exception:  # without its heartbeat the queue's claims would lapse one after the other
-                log.exception("%s: a fault; it goes on in a second", self.queue.name)
+            except Exception:  # a heartbeat that stops would let all claims of the queue lapse
+                log.exception("queue %s: unexpected error, trying again in 1 s", self.queue.name)
                 await asyncio.sleep(1.0)
 
 
-async def _over(flights: list[Flight], within: float | None = None) -> int:
-    """Wait for them, at most `within` seconds; then cancel. How many did not end by themselves."""
-    tasks = [flight.task for flight in flights if flight.task is not None]
+async def _wait_or_cancel(deliveries: list[Delivery], timeout: float | None = None) -> int:
+    """Wait for them, at most `timeout` seconds, then cancel them; returns how many were cancelled."""
+    tasks = [delivery.task for delivery in deliveries if delivery.task is not None]
     if not tasks:
         return 0
-    _, late = await asyncio.wait(tasks, timeout=within)
+    _, late = await asyncio.wait(tasks, timeout=timeout)
     await cancel_and_wait(*late)
     return len(late)

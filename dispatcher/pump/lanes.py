@@ -1,4 +1,4 @@
-"""The queues of one process: opened, replaced and drained as the configuration says, without dropping a request."""
+"""Runs the queues of one process: opens, replaces and drains them when the configuration changes."""
 
 import asyncio
 import logging
@@ -17,9 +17,9 @@ from dispatcher.broker.result_lists import ResultLists
 from dispatcher.config.config_file import Config, QueueConfig, TargetConfig
 from dispatcher.delivery.gateway import Gateway
 from dispatcher.delivery.observer import DispatchObserver
-from dispatcher.delivery.outage import Outage
-from dispatcher.delivery.sending import Sender
-from dispatcher.gates.building import Surroundings, build_gate
+from dispatcher.delivery.outage_log import OutageLog
+from dispatcher.delivery.sender import Sender
+from dispatcher.gates.building import GateDependencies, build_gate
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.meter import Meters
 from dispatcher.pump.lane import Lane
@@ -32,71 +32,70 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a lane was made from: two that are equal need no replacement."""
+class LaneSpec:
+    """What a lane is built from. A reload replaces the lanes whose spec changed."""
 
     queue: QueueConfig
     target: TargetConfig
     intake_keys: frozenset[str] = frozenset()
-    """Of all queues, where this one has an intake: no message may have its result put there."""
+    """Of all queues, if this one has an intake: no message may name one of them for its result."""
 
 
 @dataclass(slots=True)
-class Running:
-    """A lane and everything that was opened for it, in order."""
+class RunningLane:
+    """A lane and the resources that were opened for it."""
 
-    wanted: Wanted
+    spec: LaneSpec
     lane: Lane
     opened: AsyncExitStack = field(repr=False)
     intake: AsyncExitStack = field(default_factory=AsyncExitStack, repr=False)
-    taking_in: Intake | None = None
+    intake_state: Intake | None = None
 
     async def start(self, broker: Broker) -> None:
-        """Begin to take in and to pump; raises QueueError."""
-        config = self.wanted.queue
+        """Start the intake and the pump; raises QueueError."""
+        config = self.spec.queue
         if config.intake is not None:
             key, attribute = config.intake.key, config.intake.tenant_attribute
-            lists = ResultLists(self.wanted.intake_keys, config.intake.result_lists)
+            lists = ResultLists(self.spec.intake_keys, config.intake.result_lists)
             intake = open_intake(
                 broker, config.name, config.rules, key=key, tenant_attribute=attribute, lists=lists
             )
-            self.taking_in = await self.intake.enter_async_context(intake)
+            self.intake_state = await self.intake.enter_async_context(intake)
         await self.opened.enter_async_context(self.lane)
 
     async def stop_claiming(self) -> None:
-        """Take in and claim nothing more."""
+        """Close the intake and claim nothing more."""
         await self.intake.aclose()
         await self.lane.stop_claiming()
 
     async def aclose(self) -> None:
-        """Nothing of it is left."""
         await self.intake.aclose()
         await self.opened.aclose()
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
-    """What all lanes of a process have in common. `owner` names this process in its claims."""
+class LaneContext:
+    """What all lanes of a process share. `owner` names this process in its claims."""
 
     broker: Broker
     quotas: Quotas
     meters: Meters
     observer: Callable[[str, str], DispatchObserver]
-    """Of a queue, by its name and its target's."""
+    """Makes the observer of a queue from its name and its target's."""
     now_ms: Callable[[], int]
     owner: str
 
 
 class Lanes:
-    """Left: nothing runs any more; what was on its way is released to its queue."""
+    """An async context manager; left, all lanes are closed and their claims released."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: LaneContext) -> None:
         self._shared = shared
         self._slots: dict[str, Slots] = {}
-        self._outages: dict[str, Outage] = {}
-        self._running: dict[str, Running] = {}
+        self._outages: dict[str, OutageLog] = {}
+        self._running: dict[str, RunningLane] = {}
         self._closing = BackgroundTasks()
-        self._draining: list[Running] = []
+        self._draining: list[RunningLane] = []
 
     async def __aenter__(self) -> Self:
         return self
@@ -109,24 +108,27 @@ class Lanes:
         await asyncio.gather(*(running.aclose() for running in everything))
 
     @property
-    def running(self) -> Mapping[str, Running]:
-        """By the queue's name; those that drain are not among them."""
+    def running(self) -> Mapping[str, RunningLane]:
+        """By queue name, without lanes that drain."""
         return self._running
 
     async def apply(self, config: Config) -> None:
-        """Make it so; raises ConfigError, before anything that runs is touched, and QueueError."""
-        wanted = {queue.name: _wanted(queue, config) for queue in config.queues}
-        changed = [want for name, want in wanted.items() if not self._runs(name, want)]
-        fresh: list[Running] = []
+        """Open, replace and drain lanes as `config` says; raises ConfigError and QueueError.
+
+        New lanes are opened before a running one is touched: a configuration that cannot be opened changes nothing.
+        """
+        spec = {queue.name: _spec_of(queue, config) for queue in config.queues}
+        changed = [want for name, want in spec.items() if not self._runs(name, want)]
+        fresh: list[RunningLane] = []
         try:
             for want in changed:
                 fresh.append(await self._open(want))
         except BaseException:
             await asyncio.gather(*(running.aclose() for running in fresh))
             raise
-        replaced = [name for name, running in self._running.items() if wanted.get(name) != running.wanted]
+        replaced = [name for name, running in self._running.items() if spec.get(name) != running.spec]
         await asyncio.gather(*(self._drain_one(name) for name in replaced))
-        for want in wanted.values():
+        for want in spec.values():
             self._slots_of(want.target).limit = want.target.concurrency
         while fresh:
             try:
@@ -135,36 +137,38 @@ class Lanes:
                 await asyncio.gather(*(running.aclose() for running in fresh))
                 raise
             running = fresh.pop(0)
-            self._running[running.wanted.queue.name] = running
+            self._running[running.spec.queue.name] = running
 
-    def why_not(self) -> str:
-        """Why nothing comes in to one of the queues; empty where something does."""
-        intakes = (running.taking_in for running in self._running.values())
-        return next((intake.why_not for intake in intakes if intake is not None and intake.why_not), "")
+    def unready_reason(self) -> str:
+        """Why an intake moves nothing into its queue; empty if all work."""
+        intakes = (running.intake_state for running in self._running.values())
+        return next((intake.problem for intake in intakes if intake is not None and intake.problem), "")
 
     async def drain(self, timeout: float) -> None:
         """Claim nothing more, and give what is on its way `timeout` seconds to end."""
         everything = [*self._running.values(), *self._draining]
         await asyncio.gather(*(running.stop_claiming() for running in everything))
-        landing = [asyncio.ensure_future(running.lane.landed()) for running in everything]
+        landing = [asyncio.ensure_future(running.lane.drained()) for running in everything]
         if landing:
             _, late = await asyncio.wait(landing, timeout=timeout)
             await cancel_and_wait(*late)
 
-    def _runs(self, name: str, wanted: Wanted) -> bool:
+    def _runs(self, name: str, spec: LaneSpec) -> bool:
         running = self._running.get(name)
-        return running is not None and running.wanted == wanted
+        return running is not None and running.spec == spec
 
-    async def _open(self, wanted: Wanted) -> Running:
-        shared, queue_config, target = self._shared, wanted.queue, wanted.target
+    async def _open(self, spec: LaneSpec) -> RunningLane:
+        shared, queue_config, target = self._shared, spec.queue, spec.target
         async with AsyncExitStack() as stack:
             queue = await stack.enter_async_context(
                 shared.broker.queue(queue_config.name, queue_config.rules)
             )
             ledger = await stack.enter_async_context(shared.broker.ledger(target.name))
-            around = Surroundings(target.name, ledger, shared.quotas, shared.meters, target.concurrency)
-            gate = await stack.enter_async_context(_gate(queue_config, around))
-            gateway = await stack.enter_async_context(Gateway(target.url, tls=trusted(target)))
+            dependencies = GateDependencies(
+                target.name, ledger, shared.quotas, shared.meters, target.concurrency
+            )
+            gate = await stack.enter_async_context(_gate(queue_config, dependencies))
+            gateway = await stack.enter_async_context(Gateway(target.url, tls=target_tls(target)))
             sender = Sender(
                 queue=queue,
                 gateway=gateway,
@@ -172,12 +176,12 @@ class Lanes:
                 request_timeout=target.request_timeout,
                 now_ms=shared.now_ms,
                 observer=shared.observer(queue_config.name, target.name),
-                outage=self._outages.setdefault(target.name, Outage(target.name)),
+                outage=self._outages.setdefault(target.name, OutageLog(target.name)),
                 rng=random.Random(),
             )
             slots = self._slots_of(target)
             lane = Lane(queue, gate, slots, sender, owner=shared.owner, lease=queue_config.lease)
-            return Running(wanted, lane, stack.pop_all())
+            return RunningLane(spec, lane, stack.pop_all())
 
     def _slots_of(self, target: TargetConfig) -> Slots:
         return self._slots.setdefault(target.name, Slots(target.concurrency))
@@ -186,25 +190,25 @@ class Lanes:
         running = self._running.pop(name)
         await running.stop_claiming()
         self._draining.append(running)
-        self._closing.start(self._close_when_landed(running), f"close {name}")
+        self._closing.start(self._close_when_drained(running), f"close {name}")
 
-    async def _close_when_landed(self, running: Running) -> None:
-        await running.lane.landed()
+    async def _close_when_drained(self, running: RunningLane) -> None:
+        await running.lane.drained()
         self._draining.remove(running)
         await running.aclose()
 
 
-def _wanted(queue: QueueConfig, config: Config) -> Wanted:
+def _spec_of(queue: QueueConfig, config: Config) -> LaneSpec:
     keys = config.intake_keys if queue.intake is not None else frozenset()
-    return Wanted(queue, config.target(queue.target), keys)
+    return LaneSpec(queue, config.target(queue.target), keys)
 
 
-def _gate(queue: QueueConfig, around: Surroundings) -> DispatchGate:
-    return build_gate(queue.gate_spec(), around)
+def _gate(queue: QueueConfig, dependencies: GateDependencies) -> DispatchGate:
+    return build_gate(queue.gate_spec(), dependencies)
 
 
-def trusted(target: TargetConfig) -> ssl.SSLContext | None:
-    """Whose certificates a target may show; None: whom the system trusts. Raises ConfigError."""
+def target_tls(target: TargetConfig) -> ssl.SSLContext | None:
+    """TLS with the target's own certificate authorities; None: the system's. Raises ConfigError."""
     if target.ca_file is None:
         return None
     try:

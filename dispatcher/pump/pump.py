@@ -1,4 +1,8 @@
-"""From the head of one queue through its gate: look, ask, claim, send. Nothing is held while the answer is no."""
+"""Takes requests from the head of one queue through its gate: peek, admit, claim, launch.
+
+Candidates are only peeked at before the gate admits them: a closed gate holds no claim and no slot, so other replicas and
+queues can use them.
+"""
 
 import asyncio
 import logging
@@ -10,20 +14,20 @@ from dataclasses import dataclass, field
 from dispatcher.broker.message import Claim, DispatchCandidate
 from dispatcher.broker.queue import Queue, QueueError
 from dispatcher.delivery.observer import DispatchObserver
-from dispatcher.delivery.sending import Admission
+from dispatcher.delivery.sender import Admission
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Scope
-from dispatcher.pump.closed_gate_log import Standstill
+from dispatcher.pump.closed_gate_log import ClosedGateLog
 from dispatcher.pump.slots import Slots
 from runtime.tasks import BackgroundTasks, first_of
 
-BATCH = 128
-"""Requests looked at, and claimed, in one round."""
-LOOK_AGAIN = 1.0
-"""Seconds after which an empty queue is looked at without a wake-up: a net under it, no poll."""
+MAX_BATCH = 128
+"""Requests peeked at, and claimed, in one round."""
+POLL_INTERVAL = 1.0
+"""Seconds after which an empty queue is peeked at without a wake-up, in case one was lost."""
 OUTAGE_PAUSE = 0.5
 """Seconds between two tries while the broker is away."""
 FAULT_PAUSE = 5.0
-"""Seconds after a fault of ours or of a gate."""
+"""Seconds between two rounds after an unexpected error, ours or of a gate."""
 
 Pause = Callable[[], Awaitable[object]]
 Refused = tuple[DispatchCandidate, RefusedError]
@@ -32,67 +36,70 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
-    """Claims with an admission that covers them, and what is left over on either side."""
+class MatchedClaims:
+    """Pairs of a claim and the admission that covers it, and what is left over on both sides."""
 
     pairs: Sequence[tuple[Claim, Admission]]
     claims: Sequence[Claim]
     admissions: Sequence[Admission]
 
 
-def pair(claims: Sequence[Claim], admissions: Sequence[Admission]) -> Paired:
-    """Each claim with the admission that was granted for it, else with one of the same tenant that is as large.
+def match_claims(claims: Sequence[Claim], admissions: Sequence[Admission]) -> MatchedClaims:
+    """Pair each claim with its own admission, else with one of the same tenant for a request at least as large.
 
-    Other replicas take from the same queue, so a claim can give what was not looked at.
+    Other replicas claim from the same queue, so a claim can return requests that this pump did not peek at.
     """
     left = {admission.candidate.token: admission for admission in admissions}
     pairs: list[tuple[Claim, Admission]] = []
-    strangers = []
+    unexpected = []
     for claim in claims:
         if admission := left.pop(claim.request.token, None):
             pairs.append((claim, admission))
         else:
-            strangers.append(claim)
+            unexpected.append(claim)
     unmatched = []
-    for claim in strangers:
+    for claim in unexpected:
         fitting = (token for token, admission in left.items() if _covers(admission.candidate, claim))
         if token := next(fitting, None):
             pairs.append((claim, left.pop(token)))
         else:
             unmatched.append(claim)
-    return Paired(pairs, unmatched, list(left.values()))
+    return MatchedClaims(pairs, unmatched, list(left.values()))
 
 
 @dataclass(slots=True)
-class Sorted:
-    """What a gate answered to several candidates. `back`: granted, but it would overtake one that was refused.
+class GateAnswers:
+    """The answers of a gate to several candidates, in the order of the queue.
 
-    `portions`: what may be claimed, in order, each with the tenants to skip: those refused before it.
+    `batches`: admissions to claim, each batch with the tenants to skip, which were refused before it. `overtaking`: admitted
+    although an earlier candidate of the queue or of the same tenant was refused; they are released.
     """
 
-    portions: list[tuple[list[Admission], frozenset[str]]] = field(default_factory=list)
+    batches: list[tuple[list[Admission], frozenset[str]]] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
-    back: list[Admission] = field(default_factory=list)
+    overtaking: list[Admission] = field(default_factory=list)
 
 
-def sort_out(candidates: Sequence[DispatchCandidate], answers: Sequence[Admission | RefusedError]) -> Sorted:
-    """Those before the first refusal that holds up everybody, but for those behind a refusal of their own tenant."""
-    found = Sorted()
-    held_up: frozenset[str] = frozenset()
+def sort_answers(
+    candidates: Sequence[DispatchCandidate], answers: Sequence[Admission | RefusedError]
+) -> GateAnswers:
+    """Admissions up to the first refusal of the whole queue, without those behind a refusal of their own tenant."""
+    found = GateAnswers()
+    blocked: frozenset[str] = frozenset()
     closed = False
     for candidate, answer in zip(candidates, answers, strict=True):
-        behind = closed or candidate.tenant in held_up
+        behind = closed or candidate.tenant in blocked
         if isinstance(answer, RefusedError):
             if not behind:
                 found.refused.append((candidate, answer))
                 closed = answer.scope is Scope.QUEUE
-                held_up |= {candidate.tenant}
+                blocked |= {candidate.tenant}
         elif behind:
-            found.back.append(answer)
-        elif found.portions and found.portions[-1][1] == held_up:
-            found.portions[-1][0].append(answer)
+            found.overtaking.append(answer)
+        elif found.batches and found.batches[-1][1] == blocked:
+            found.batches[-1][0].append(answer)
         else:
-            found.portions.append(([answer], held_up))
+            found.batches.append(([answer], blocked))
     return found
 
 
@@ -101,9 +108,10 @@ def _covers(candidate: DispatchCandidate, claim: Claim) -> bool:
 
 
 class Pump:
-    """Claims what the gate admits and hands it to `launch`, which owns one slot for each from then on.
+    """Claims what the gate admits and passes it to `launch`, which then owns one slot for each claim.
 
-    The third that `launch` gets: this process's monotonic clock, in seconds, before the claim was asked for.
+    The third argument of `launch`: the monotonic clock before the claim was requested, in seconds. The lease began no
+    earlier.
     """
 
     def __init__(
@@ -121,93 +129,93 @@ class Pump:
         self._owner = owner
         self._launch = launch
         self._observer = observer
-        self._held_up: set[str] = set()
-        self._waiting = BackgroundTasks()
-        self._let_go = asyncio.Event()
+        self._blocked_tenants: set[str] = set()
+        self._unblocking = BackgroundTasks()
+        self._tenant_unblocked = asyncio.Event()
         self._unused = 0
-        self.waits_for = ""
-        """Why nothing goes at this moment; empty while it does, or while the queue is empty."""
-        self.standstill = Standstill(queue.name)
+        self.blocked_by = ""
+        """Why nothing is sent now; empty while something is, or while the queue is empty."""
+        self.closed_gate_log = ClosedGateLog(queue.name)
 
     async def run(self) -> None:
-        """Until cancelled; a claim that is being made then is made first, so that its owner knows of it."""
+        """Run until cancelled. A claim that is being made is completed first: its lease must have an owner."""
         try:
             while True:
-                await self._supervised()
+                await self._run_round()
         finally:
-            self.standstill.close()
-            await self._waiting.aclose()
+            self.closed_gate_log.close()
+            await self._unblocking.aclose()
 
-    async def _supervised(self) -> None:
+    async def _run_round(self) -> None:
         try:
-            pause = await self._turn()
+            pause = await self._round_with_slots()
             if pause is not None:
                 await pause()
         except QueueError as error:
-            self.waits_for = f"the broker is away: {error}"
+            self.blocked_by = f"the broker is away: {error}"
             await asyncio.sleep(OUTAGE_PAUSE)
-        except Exception as fault:  # one of a gate must not silence its queue for good
-            log.exception("%s: a fault; the queue goes on in %g s", self._queue.name, FAULT_PAUSE)
-            self.waits_for = f"a fault, see the log: {type(fault).__name__}"
+        except Exception as error:  # a gate of an installed package may raise anything; its queue must go on
+            log.exception("queue %s: unexpected error, trying again in %g s", self._queue.name, FAULT_PAUSE)
+            self.blocked_by = f"unexpected error, see the log: {type(error).__name__}"
             await asyncio.sleep(FAULT_PAUSE)
 
-    async def _turn(self) -> Pause | None:
-        """One round with as many slots as are free; what it does not use is released before anybody waits."""
-        self._unused = await self._slots.take(BATCH)
+    async def _round_with_slots(self) -> Pause | None:
+        """One round with the slots that are free; it releases those it did not use before it waits."""
+        self._unused = await self._slots.acquire(MAX_BATCH)
         try:
-            self._let_go.clear()
+            self._tenant_unblocked.clear()
             return await self._round(self._unused)
         finally:
             self._slots.release(self._unused)
             self._unused = 0
 
     async def _round(self, limit: int) -> Pause | None:
-        skipped = frozenset(self._held_up)
+        skipped = frozenset(self._blocked_tenants)
         candidates = await self._queue.peek(limit, skip_tenants=skipped)
         if not candidates:
-            self.waits_for = ""
-            self.standstill.over("nothing waits for its gate")
-            return self._until_woken
-        if self.waits_for:  # a gate that was closed is asked for one before it is asked for many
+            self.blocked_by = ""
+            self.closed_gate_log.opened("nothing waits for its gate any more")
+            return self._wait_for_work
+        if self.blocked_by:  # one question is enough to learn that the gate is still closed
             candidates = candidates[:1]
-        taking = asyncio.create_task(self._take(candidates, skipped))
+        taking = asyncio.create_task(self._admit_and_claim(candidates, skipped))
         try:
             refusals = await asyncio.shield(taking)
         except asyncio.CancelledError:
             await asyncio.gather(taking, return_exceptions=True)
             raise
-        self.waits_for = ""
+        self.blocked_by = ""
         pause = None
         for candidate, refusal in refusals:
             pause = self._refused(candidate, refusal)
         return pause
 
-    async def _take(
+    async def _admit_and_claim(
         self, candidates: Sequence[DispatchCandidate], skipped: frozenset[str]
     ) -> Sequence[Refused]:
-        answers = await self._admit(candidates)
-        left = deque(answers.portions)
+        answers = await self._admit_all(candidates)
+        left = deque(answers.batches)
         try:
             while left:
-                admissions, held_up = left.popleft()
-                await self._claim(admissions, skipped | held_up)
+                admissions, blocked = left.popleft()
+                await self._claim(admissions, skipped | blocked)
         finally:
             await _release([admission for admissions, _ in left for admission in admissions])
         return answers.refused
 
-    async def _admit(self, candidates: Sequence[DispatchCandidate]) -> Sorted:
-        answers = await asyncio.gather(*map(self._ask, candidates), return_exceptions=True)
+    async def _admit_all(self, candidates: Sequence[DispatchCandidate]) -> GateAnswers:
+        answers = await asyncio.gather(*map(self._admit, candidates), return_exceptions=True)
         granted = [answer for answer in answers if isinstance(answer, Admission)]
         for fault in answers:
             if isinstance(fault, BaseException) and not isinstance(fault, RefusedError):
                 await _release(granted)
                 raise fault
         sound = [answer for answer in answers if isinstance(answer, Admission | RefusedError)]
-        answered = sort_out(candidates, sound)
-        await _release(answered.back)
+        answered = sort_answers(candidates, sound)
+        await _release(answered.overtaking)
         return answered
 
-    async def _ask(self, candidate: DispatchCandidate) -> Admission | RefusedError:
+    async def _admit(self, candidate: DispatchCandidate) -> Admission | RefusedError:
         manager = self._gate.admit(candidate)
         try:
             return Admission(candidate, manager, await manager.__aenter__())
@@ -216,62 +224,64 @@ class Pump:
 
     async def _claim(self, admissions: Sequence[Admission], skipped: frozenset[str]) -> None:
         left = admissions
-        asked = time.monotonic()
+        claim_started = time.monotonic()
         try:
             claims = await self._queue.claim(len(admissions), owner=self._owner, skip_tenants=skipped)
-            paired = pair(claims, admissions)
+            paired = match_claims(claims, admissions)
             left = paired.admissions
             for claim, admission in paired.pairs:
-                self._send(claim, admission, asked)
+                self._launch_claim(claim, admission, claim_started)
         finally:
             await _release(left)
-        strangers = list(paired.claims)
+        unmatched = list(paired.claims)
         try:
-            await self._readmit(strangers, asked)
+            await self._readmit(unmatched, claim_started)
         finally:
-            if strangers:
-                await self._queue.release(strangers)
+            if unmatched:
+                await self._queue.release(unmatched)
 
-    async def _readmit(self, strangers: list[Claim], asked: float) -> None:
-        """What was claimed without having been looked at is asked for again; what is refused stays in the list."""
-        for claim in list(strangers):
+    async def _readmit(self, unmatched: list[Claim], claim_started: float) -> None:
+        """Ask the gate for claims that nobody asked for; those that it refuses stay in the list."""
+        for claim in list(unmatched):
             request = claim.request
             size = len(request.payload)
             seen = DispatchCandidate(request.id, request.token, request.tenant, request.deadline_ms, size)
-            answer = await self._ask(seen)
+            answer = await self._admit(seen)
             if isinstance(answer, Admission):
-                strangers.remove(claim)
-                self._send(claim, answer, asked)
+                unmatched.remove(claim)
+                self._launch_claim(claim, answer, claim_started)
 
-    def _send(self, claim: Claim, admission: Admission, asked: float) -> None:
+    def _launch_claim(self, claim: Claim, admission: Admission, claim_started: float) -> None:
         self._unused -= 1
-        self.standstill.over("it goes on")
-        self._launch(claim, admission, asked)
+        self.closed_gate_log.opened("sends again")
+        self._launch(claim, admission, claim_started)
 
     def _refused(self, candidate: DispatchCandidate, refusal: RefusedError) -> Pause | None:
         self._observer.refused(candidate, refusal)
         if refusal.scope is Scope.QUEUE:
-            self.waits_for = refusal.reason
-            self.standstill.closed(refusal.reason)
+            self.blocked_by = refusal.reason
+            self.closed_gate_log.closed(refusal.reason)
             return refusal.changed
-        if candidate.tenant not in self._held_up:
-            self._held_up.add(candidate.tenant)
-            self._waiting.start(self._hold_up(candidate.tenant, refusal), f"tenant {candidate.tenant}")
+        if candidate.tenant not in self._blocked_tenants:
+            self._blocked_tenants.add(candidate.tenant)
+            self._unblocking.start(
+                self._block_tenant(candidate.tenant, refusal), f"tenant {candidate.tenant}"
+            )
         return None
 
-    async def _hold_up(self, tenant: str, refusal: RefusedError) -> None:
+    async def _block_tenant(self, tenant: str, refusal: RefusedError) -> None:
         try:
             await refusal.changed()
         finally:
-            self._held_up.discard(tenant)
-            self._let_go.set()
+            self._blocked_tenants.discard(tenant)
+            self._tenant_unblocked.set()
 
-    async def _until_woken(self) -> None:
-        """Until the queue has something, or a tenant that was held up may go."""
-        if not self._held_up:
-            await self._queue.wait(LOOK_AGAIN)
+    async def _wait_for_work(self) -> None:
+        """Wait until the queue has a request, or a blocked tenant is unblocked."""
+        if not self._blocked_tenants:
+            await self._queue.wait(POLL_INTERVAL)
             return
-        await first_of(self._queue.wait(LOOK_AGAIN), self._let_go.wait())
+        await first_of(self._queue.wait(POLL_INTERVAL), self._tenant_unblocked.wait())
 
 
 async def _release(admissions: Sequence[Admission]) -> None:

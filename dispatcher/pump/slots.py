@@ -1,66 +1,64 @@
-"""How many requests of one process may be on their way to one target, shared by its queues in turn."""
+"""Limits the requests of one process that are in flight to one target; its queues share the slots."""
 
 import asyncio
 from collections import deque
 
 
 class Slots:
-    """First come, first served: a queue that takes all of them waits behind the others for the next."""
+    """A semaphore of many slots at once, first come, first served: a queue that took all waits behind the others."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._taken = 0
+        self._in_use = 0
         self._promised = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
 
     @property
     def limit(self) -> int:
-        """At most; may be changed, what is taken then stays taken."""
+        """May be lowered below what is in use: then nothing is acquired until enough is released."""
         return self._limit
 
     @limit.setter
     def limit(self, value: int) -> None:
         self._limit = value
-        self._wake()
+        self._wake_waiters()
 
     @property
-    def taken(self) -> int:
-        """How many are in use."""
-        return self._taken
+    def in_use(self) -> int:
+        return self._in_use
 
-    async def take(self, most: int) -> int:
-        """At least one, at most `most`, as soon as there is one; no more than a fair share while others wait."""
-        if self._waiting or not self._free():
-            await self._turn()
-        share = self._free() // (1 + len(self._waiting))
-        count = max(1, min(most, share))
-        self._taken += count
-        self._wake()
+    async def acquire(self, max_count: int) -> int:
+        """Wait for a slot, then take up to `max_count`: at least one, at most a fair share while others wait."""
+        if self._waiters or not self._free():
+            await self._wait_for_turn()
+        share = self._free() // (1 + len(self._waiters))
+        count = max(1, min(max_count, share))
+        self._in_use += count
+        self._wake_waiters()
         return count
 
     def release(self, count: int) -> None:
-        """They are free again."""
-        self._taken -= count
-        self._wake()
+        self._in_use -= count
+        self._wake_waiters()
 
     def _free(self) -> int:
-        return self._limit - self._taken - self._promised
+        return self._limit - self._in_use - self._promised
 
-    async def _turn(self) -> None:
+    async def _wait_for_turn(self) -> None:
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        self._waiters.append(turn)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # promised to a task that was cancelled meanwhile
                 self._promised -= 1
             else:
-                self._waiting.remove(turn)
-            self._wake()
+                self._waiters.remove(turn)
+            self._wake_waiters()
             raise
         self._promised -= 1
 
-    def _wake(self) -> None:
-        while self._waiting and self._free() > 0:
+    def _wake_waiters(self) -> None:
+        while self._waiters and self._free() > 0:
             self._promised += 1
-            self._waiting.popleft().set_result(None)
+            self._waiters.popleft().set_result(None)

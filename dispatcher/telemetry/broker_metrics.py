@@ -11,7 +11,7 @@ from dispatcher.gates.meter import MeterState
 from dispatcher.telemetry.counters import LABELS, PREFIX
 
 _METER_LABELS = (*LABELS, "source")
-_TOTALS = {
+_COUNTERS = {
     "submitted": "Requests accepted.",
     "succeeded": "Requests answered with a status below 400.",
     "failed": "Requests answered with an error.",
@@ -22,7 +22,7 @@ _TOTALS = {
     "redelivered": "Claims taken over from an owner that was gone.",
     "dead_letters": "Messages that were no requests, or that nobody survived.",
 }
-_STANDS: dict[str, tuple[str, Callable[[Totals], int]]] = {
+_GAUGES: dict[str, tuple[str, Callable[[Totals], int]]] = {
     "broker_backlog": ("Requests without a result in the broker.", lambda totals: totals.pending),
     "broker_claimed": ("Requests on their way.", lambda totals: totals.claimed),
     "broker_delayed": ("Requests that wait for another attempt.", lambda totals: totals.delayed),
@@ -31,14 +31,14 @@ _STANDS: dict[str, tuple[str, Callable[[Totals], int]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class QueueReading:
+class QueueStatus:
     """One queue as seen by somebody who looks; `totals` None: the broker did not answer."""
 
     queue: str
     target: str
     budget: float
     totals: Totals | None
-    workers: int
+    concurrency: int
     """How many may be on their way to the target."""
     meters: Sequence[MeterState]
 
@@ -48,33 +48,33 @@ class QueueReading:
 
 
 @dataclass(frozen=True, slots=True)
-class Readings(Collector):
+class BrokerMetrics(Collector):
     """Families of them: one consistent reading a queue, so that what was submitted is the sum of its parts."""
 
-    queues: Sequence[QueueReading]
+    queues: Sequence[QueueStatus]
 
     def collect(self) -> Iterable[Metric]:
         """The families; a queue whose totals are not known has no sample in those."""
-        yield from self._of_the_broker()
-        yield from self._of_the_queues()
-        yield from self._of_the_gates()
+        yield from self._broker_families()
+        yield from self._queue_families()
+        yield from self._gate_families()
 
-    def _of_the_broker(self) -> Iterable[Metric]:
+    def _broker_families(self) -> Iterable[Metric]:
         known = [(queue.labels, queue.totals) for queue in self.queues if queue.totals is not None]
-        for name, text in _TOTALS.items():
+        for name, text in _COUNTERS.items():
             counter = CounterMetricFamily(
                 f"{PREFIX}broker_{name}", f"{text} Over all processes.", labels=LABELS
             )
             for labels, totals in known:
                 counter.add_metric(labels, asdict(totals)[name])
             yield counter
-        for name, (text, of) in _STANDS.items():
+        for name, (text, of) in _GAUGES.items():
             gauge = GaugeMetricFamily(PREFIX + name, f"{text} Over all processes.", labels=LABELS)
             for labels, totals in known:
                 gauge.add_metric(labels, of(totals))
             yield gauge
 
-    def _of_the_queues(self) -> Iterable[Metric]:
+    def _queue_families(self) -> Iterable[Metric]:
         budget = GaugeMetricFamily(PREFIX + "dispatch_budget", "max(0, D - B) of the gate.", labels=LABELS)
         available = GaugeMetricFamily(
             PREFIX + "broker_backlog_source_available", "Whether the broker answered.", labels=LABELS
@@ -85,11 +85,11 @@ class Readings(Collector):
         for queue in self.queues:
             budget.add_metric(queue.labels, queue.budget)
             available.add_metric(queue.labels, float(queue.totals is not None))
-        for target, workers in {queue.target: queue.workers for queue in self.queues}.items():
-            limit.add_metric((target,), workers)
+        for target, concurrency in {queue.target: queue.concurrency for queue in self.queues}.items():
+            limit.add_metric((target,), concurrency)
         yield from (budget, available, limit)
 
-    def _of_the_gates(self) -> Iterable[Metric]:
+    def _gate_families(self) -> Iterable[Metric]:
         value = GaugeMetricFamily(
             PREFIX + "gate_metric_value", "What a gate read last.", labels=_METER_LABELS
         )

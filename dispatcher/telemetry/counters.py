@@ -12,13 +12,13 @@ from dispatcher.broker.message import Claim, DispatchCandidate
 from dispatcher.broker.validation import counted_as
 from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
 from dispatcher.delivery.observer import DispatchObserver
-from dispatcher.delivery.verdict import Again, Final, Verdict, outcome_of
+from dispatcher.delivery.verdict import Finish, Retry, Verdict, outcome_of
 from dispatcher.gates.gate import Outcome, RefusedError, Scope
 from runtime.histogram import Histogram
 
 PREFIX = "llm_d_async_async_"
 LABELS = ("queue_id", "queue_name", "pool_name")
-REASONS = ("gate_closed", "quota_exhausted", "dropped", "error")
+REFUSAL_REASONS = ("gate_closed", "quota_exhausted", "dropped", "error")
 _INFERENCE_BUCKETS = (10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000, 60000, 120000, 300000)
 _MESSAGE_BUCKETS = (10, 100, 1000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 10000000)
 _COUNTERS = {
@@ -32,12 +32,12 @@ _COUNTERS = {
 }
 
 
-class QueueCounts(DispatchObserver):
+class QueueCounters(DispatchObserver):
     """Everything of one queue, plain numbers: a request changes ten of them. Each series is there at 0."""
 
     def __init__(self) -> None:
         self.counters = dict.fromkeys(_COUNTERS, 0)
-        self.gate = dict.fromkeys(REASONS, 0)
+        self.gate = dict.fromkeys(REFUSAL_REASONS, 0)
         self.inflight = 0
         self.inference_ms = Histogram(_INFERENCE_BUCKETS)
         self.message_ms = Histogram(_MESSAGE_BUCKETS)
@@ -50,7 +50,7 @@ class QueueCounts(DispatchObserver):
         """One more on its way."""
         self.inflight += 1
 
-    def landed(self) -> None:
+    def slot_released(self) -> None:
         self.inflight -= 1
 
     def sent(self, claim: Claim) -> None:
@@ -69,10 +69,10 @@ class QueueCounts(DispatchObserver):
         """Count the end, once: only what was ours."""
         if not ours:
             return
-        if isinstance(verdict, Again):
+        if isinstance(verdict, Retry):
             self.counters["request_retries"] += 1
-        elif isinstance(verdict, Final):
-            self.counters[_end(verdict)] += 1
+        elif isinstance(verdict, Finish):
+            self.counters[_counter_of(verdict)] += 1
             if claim.request.created_ms:
                 self.message_ms.observe(max(0, verdict.result.finished_ms - claim.request.created_ms))
 
@@ -80,15 +80,15 @@ class QueueCounts(DispatchObserver):
 
 
 class DispatcherTelemetry(Collector):
-    """What a metrics page shows of this process. `in_force`: the configuration file as it stands is what runs."""
+    """What a metrics page shows of this process. `.config_in_force`: the configuration file as it stands is what runs."""
 
     def __init__(self) -> None:
-        self._queues: dict[tuple[str, str, str], QueueCounts] = {}
-        self.in_force = True
+        self._queues: dict[tuple[str, str, str], QueueCounters] = {}
+        self.config_in_force = True
 
-    def of(self, queue: str, target: str) -> QueueCounts:
+    def of(self, queue: str, target: str) -> QueueCounters:
         """The observer of one queue; from now on its series are shown."""
-        return self._queues.setdefault((queue, queue, target), QueueCounts())
+        return self._queues.setdefault((queue, queue, target), QueueCounters())
 
     def collect(self) -> Iterable[Metric]:
         """The families, as of this moment."""
@@ -97,12 +97,12 @@ class DispatcherTelemetry(Collector):
             for labels, counts in self._queues.items():
                 family.add_metric(labels, counts.counters[name])
             yield family
-        yield from self._gates()
-        yield from self._times()
+        yield from self._gate_families()
+        yield from self._latency_families()
         text = "1: the configuration file as it stands is in force."
-        yield GaugeMetricFamily(PREFIX + "config_in_force", text, value=float(self.in_force))
+        yield GaugeMetricFamily(PREFIX + "config_in_force", text, value=float(self.config_in_force))
 
-    def _gates(self) -> Iterable[Metric]:
+    def _gate_families(self) -> Iterable[Metric]:
         refusals = CounterMetricFamily(
             PREFIX + "gate_decisions", "Refusals of a gate.", labels=(*LABELS, "reason")
         )
@@ -115,7 +115,7 @@ class DispatcherTelemetry(Collector):
                 refusals.add_metric((*labels, reason), count)
         yield from (refusals, inflight)
 
-    def _times(self) -> Iterable[Metric]:
+    def _latency_families(self) -> Iterable[Metric]:
         inference = HistogramMetricFamily(
             PREFIX + "inference_latency_time_millis", "From an attempt to its answer.", labels=LABELS
         )
@@ -128,6 +128,6 @@ class DispatcherTelemetry(Collector):
         yield from (inference, message)
 
 
-def _end(verdict: Final) -> str:
+def _counter_of(verdict: Finish) -> str:
     ends = {"succeeded": "successful_requests", "expired": "exceeded_deadline_requests"}
     return ends.get(counted_as(verdict.result), "failed_requests")

@@ -7,7 +7,7 @@ from dispatcher.broker.message import Result
 from dispatcher.broker.queue import State
 
 
-def described(id: str, state: State, result: Result | None) -> dict[str, Any]:
+def render_request(id: str, state: State, result: Result | None) -> dict[str, Any]:
     """One request as JSON, for people and programs; the body is an object where it is JSON, else a string."""
     document: dict[str, Any] = {"id": id, "object": "dispatch.request", "status": state.value}
     if result is not None:
@@ -19,12 +19,12 @@ def described(id: str, state: State, result: Result | None) -> dict[str, Any]:
         succeeded = error is None and 200 <= result.status_code < 400
         document["status"] = "succeeded" if succeeded else "failed"
         document["attempts"] = result.attempts
-        document["response"] = {"status_code": result.status_code, "body": _body_of(result)}
+        document["response"] = {"status_code": result.status_code, "body": _decode_body(result)}
         document["error"] = error
     return document
 
 
-def _body_of(result: Result) -> Any:
+def _decode_body(result: Result) -> Any:
     """The payload as JSON, as text where it is none."""
     try:
         return json.loads(result.payload)

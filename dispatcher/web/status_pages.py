@@ -12,23 +12,23 @@ from prometheus_client.registry import Collector
 
 def add_routes(
     app: web.Application,
-    counted: Collector,
-    look_up: Callable[[], Awaitable[Sequence[Collector]]],
-    not_ready: Callable[[], str],
+    counters: Collector,
+    collect_now: Callable[[], Awaitable[Sequence[Collector]]],
+    unready_reason: Callable[[], str],
 ) -> None:
-    """`look_up` is awaited at each look at /metrics; `not_ready` says why not, empty: ready."""
+    """`collect_now` is awaited at each look at /metrics; `.unready_reason` says why not, empty: ready."""
 
     async def health(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def ready(_: web.Request) -> web.Response:
-        why = not_ready()
+        why = unready_reason()
         return web.Response(status=503 if why else 200, text=f"{why or 'ready'}\n")
 
     async def metrics(request: web.Request) -> web.Response:
         encode, content_type = _encoder(request.headers.get("Accept", ""))
-        collectors = [*await look_up(), counted]
-        page = _Page([metric for collector in collectors for metric in collector.collect()])
+        collectors = [*await collect_now(), counters]
+        page = _MetricFamilies([metric for collector in collectors for metric in collector.collect()])
         body = await anyio.to_thread.run_sync(encode, page)
         return web.Response(body=body, headers={"Content-Type": content_type})
 
@@ -45,7 +45,7 @@ def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Page(Collector):
+class _MetricFamilies(Collector):
     metrics: Sequence[Metric]
 
     def collect(self) -> Sequence[Metric]:

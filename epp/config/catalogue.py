@@ -33,7 +33,7 @@ from epp.scheduling.filters.label_filters import (
 )
 from epp.scheduling.handlers.single_profile import SingleProfileHandler
 from epp.scheduling.pickers.score_pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
-from epp.scheduling.prefix.plugins import LEAST_BLOCK, PRODUCER, PrefixCacheProducer
+from epp.scheduling.prefix.plugins import MIN_BLOCK_TOKENS, PRODUCER, PrefixCacheProducer
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.scorers.in_flight import InFlightScorer
 from epp.scheduling.scorers.load_scorers import (
@@ -112,7 +112,7 @@ def _detector(given: DetectorParameters, rng: random.Random) -> UtilizationDetec
 
 
 def _prefix_producer(given: PrefixProducerParameters, rng: random.Random) -> PrefixCacheProducer:
-    block_tokens = max(given.block_size_tokens, LEAST_BLOCK)
+    block_tokens = max(given.block_size_tokens, MIN_BLOCK_TOKENS)
     tokens = (
         given.lru_capacity_per_server * given.block_size_tokens
     )  # the parameter counts the worker's blocks, not ours

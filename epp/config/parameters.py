@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from epp.config.document import Duration, Section
-from epp.scheduling.scorers.in_flight import REQUESTS
+from epp.scheduling.scorers.in_flight import DEFAULT_REQUESTS
 from epp.scraping.engines import Engine
 
 
@@ -38,7 +38,7 @@ class ActiveRequestParameters(Section):
 class InFlightParameters(Section):
     """`requests`: the number of requests that scores 0.5."""
 
-    requests: int = Field(default=REQUESTS, ge=1)
+    requests: int = Field(default=DEFAULT_REQUESTS, ge=1)
 
 
 class SelectorRequirement(Section):

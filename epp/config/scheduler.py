@@ -10,7 +10,7 @@ from epp.config.document import ConfigDocument, ProfilePlugin, ProfileSpec
 from epp.config.installed import InstalledPluginType
 from epp.config.parameters import PickerParameters, PrefixProducerParameters, PrefixScorerParameters
 from epp.config.plugins import Plugin, Plugins
-from epp.scheduling.cached_scores import Weighted
+from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.handlers.single_profile import SingleProfileHandler
 from epp.scheduling.plugin import DataProducer, ProfileHandler, Scorer
 from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
@@ -123,7 +123,8 @@ def _build_profile(
     picker = _picker([one.plugin for one in used if one.plugin.has(Role.PICKER)], plugins, place)
     parameters = picker.parameters
     weighted = [
-        Weighted(producers.scorer(plugin), 1.0 if weight is None else weight) for plugin, weight in scorers
+        WeightedScorer(producers.scorer(plugin), 1.0 if weight is None else weight)
+        for plugin, weight in scorers
     ]
     profile = SchedulerProfile(
         filters=tuple(one.plugin.built for one in used if one.plugin.has(Role.FILTER)),
@@ -138,7 +139,7 @@ def _build_profile(
     return _BuiltProfile(profile, (*_steps(used), choice))
 
 
-def _prefix_producers(scorers: Sequence[Weighted]) -> tuple[DataProducer, ...]:
+def _prefix_producers(scorers: Sequence[WeightedScorer]) -> tuple[DataProducer, ...]:
     found = [one.scorer.producer for one in scorers if isinstance(one.scorer, PrefixCacheScorer)]
     return tuple(dict.fromkeys(found))
 

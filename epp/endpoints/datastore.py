@@ -1,4 +1,4 @@
-"""Folds what discovery tells into endpoints, and keeps the numbers that belong to each of them."""
+"""Keeps the endpoints that discovery reports, their numbers and their requests in flight."""
 
 import logging
 import traceback
@@ -10,9 +10,9 @@ import numpy as np
 
 from discovery import Instance, InstanceEvent, InstanceRemovedEvent
 from epp.endpoints.endpoint import (
-    LOOKS,
     NEVER,
     NO_ADAPTERS,
+    STALE_AFTER_SCRAPES,
     Adapters,
     Column,
     Endpoint,
@@ -31,16 +31,16 @@ logger = logging.getLogger(__name__)
 Key = tuple[str, str]
 _INFLIGHT: Final = int(Column.INFLIGHT)  # numpy takes an int faster than an enumeration's member
 _SCRAPED_AT: Final = int(Column.SCRAPED_AT)
-_UNSEEN: Final = int(Column.UNSEEN)
+_UNREPORTED: Final = int(Column.UNREPORTED)
 
 
 class Datastore:
-    """All endpoints of one picker. Everything happens on one event loop: readers never see half a change.
+    """All endpoints of one picker. Used from one event loop only, so readers never see half a change.
 
-    The `on_` lists are hooks: whoever wants to be told appends a callable, and removes it in the end. They are called
-    at once, after everything that the change means is written down, in the order in which they were appended; of one
-    event `on_reset` comes first, then `on_change`, then `on_load_change`. A hook must not change the datastore. A fault
-    in `on_release` or `on_load_change` is logged and stops nothing; without listeners they cost nothing.
+    The `on_` lists are hooks: a listener appends a callable and removes it at its end. Hooks are called synchronously,
+    once the change is complete, in the order in which they were appended; for one event `on_reset`, then `on_change`, then
+    `on_load_change`. A hook must not change the datastore. An exception in `on_release` or `on_load_change` is logged and
+    goes no further; without listeners these two cost nothing.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class Datastore:
         self.on_change: list[Callable[[], None]] = []
         """Called after endpoints came, went or changed."""
         self.on_reset: list[Callable[[Endpoint], None]] = []
-        """Called with an endpoint whose process is gone or another one: what was known of its cache is void."""
+        """Called with an endpoint whose process ended or was replaced: its cache is lost."""
         self.on_cache_size: list[Callable[[Endpoint, int], None]] = []
-        """Called with an endpoint and how many tokens its cache has room for, once that is known."""
+        """Called with an endpoint and the size of its KV cache in tokens, once that is known."""
         self.on_release: list[Callable[[Endpoint], None]] = []
-        """Called with an endpoint, which may be gone by now, when a request there is over: it is no longer in flight."""
+        """Called with an endpoint, which may have been removed, when a request there is no longer in flight."""
         self.on_load_change: list[Callable[[Endpoint], None]] = []
-        """Called with an endpoint that came, changed or went, and with one whose metrics page told other numbers, or no
-        good ones any more. Requests that begin are not told: who sends them knows."""
+        """Called with an endpoint that was added, changed or removed, or whose scraped numbers changed or became invalid.
+        Not called when a request begins: its sender knows."""
         self.on_use: dict[Key, Callable[[], None]] = {}
-        """Called, and forgotten, when a request is next sent to that endpoint."""
+        """By endpoint: called once, when the next request is sent there."""
         self._defaults = defaults or EndpointDefaults()
         self._endpoints: dict[Key, Endpoint] = {}
         self._rows: dict[Key, int] = {}
@@ -70,70 +70,71 @@ class Datastore:
         self._unknown = unknown_numbers(self._metric_rows)
         self._numbers: Floats = self._unknown[:, :0].copy()
         self._adapters: list[Adapters] = []
-        self._roster: _Roster | None = None
+        self._index: _EndpointIndex | None = None
         self._state: object = object()
-        self._shown_adapters: tuple[Adapters, ...] | None = None
+        self._adapters_snapshot: tuple[Adapters, ...] | None = None
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All of them, in the order of a pool's columns."""
-        return self._known_roster().endpoints
+        """All endpoints, in the order of a pool's columns."""
+        return self._current_index().endpoints
 
     def pool(self, now: float) -> EndpointPool:
-        """All endpoints with their numbers; `now` is what their age is measured by."""
-        if self._shown_adapters is None:
-            self._shown_adapters = tuple(self._adapters)
+        """All endpoints with their numbers; the age of the numbers is measured at `now`."""
+        if self._adapters_snapshot is None:
+            self._adapters_snapshot = tuple(self._adapters)
         return EndpointPool(
-            self.endpoints, self._numbers, self._shown_adapters, now, self._state, self._metric_rows
+            self.endpoints, self._numbers, self._adapters_snapshot, now, self._state, self._metric_rows
         )
 
     @property
     def all_reachable(self) -> bool:
-        """Whether discovery has no hint that one of them does not answer."""
-        return self._known_roster().all_reachable
+        """False if discovery has a hint that an endpoint does not answer."""
+        return self._current_index().all_reachable
 
     def serving(self, model: str) -> Mask | None:
-        """Where a model or adapter is served: by those that declare it, and those that declare nothing.
+        """The endpoints that may serve a model or adapter; None: all of them.
 
-        Where nobody declares it, by those whose metrics page shows it as an adapter. None: every one may serve it,
-        as they do where no endpoint declares anything.
+        These are the endpoints that declare it and those that declare nothing. If none declares it, those whose metrics
+        page has it as an adapter. If no endpoint declares anything, all.
         """
-        roster = self._known_roster()
-        if not roster.serving:
+        index = self._current_index()
+        if not index.serving:
             return None
-        mask = roster.serving.get(model, roster.undeclared)
+        mask = index.serving.get(model, index.undeclared)
         if mask is None or mask.any():
             return mask
         return np.array([model in a.active or model in a.waiting for a in self._adapters], dtype=np.bool_)
 
     def apply(self, event: InstanceEvent, document: Mapping[str, Any] | None = None) -> None:
-        """Fold one event; `document` is the instance's metadata, None when it is not known (any more)."""
+        """Apply one event; `document`: the instance's metadata, None: unknown, so the last known metadata stay."""
         if isinstance(event, InstanceRemovedEvent):
             endpoint = self._remove(event)
         else:
-            endpoint = self._put(event.instance, document)
-        self._roster = self._shown_adapters = None
+            endpoint = self._upsert(event.instance, document)
+        self._index = self._adapters_snapshot = None
         self._state = object()
         for changed in self.on_change:
             changed()
         if endpoint is not None:
-            self._tell(self.on_load_change, endpoint)
+            self._call_hooks(self.on_load_change, endpoint)
 
     def observe(self, endpoint: Endpoint, load: Load, now: float, period: float = 0.0) -> None:
-        """Write down one look at a worker's metrics; what its page does not say stays as it was.
+        """Store the numbers of one scrape; numbers that are not on the page stay.
 
-        `period`: seconds until the next look may be in. A load that makes no sense is not believed: from then on the
-        endpoint is as one that nobody has looked at yet, which ranks last and counts as full.
+        `period`: seconds until the next scrape is expected. A load with an implausible value is dropped as a whole, and
+        the endpoint counts as never scraped: it ranks last and counts as full. The last good numbers would be a guess
+        that nothing bounds.
         """
         row = self._rows.get(endpoint.key)
         if row is None:
             return
-        if load.senseless:
-            self._doubt(endpoint, row)
+        if load.problem:
+            self._invalidate(endpoint, row)
             return
         numbers = self._numbers
         numbers[Column.PAGELESS, row] = 0.0
-        changed = _is_gap(numbers[Column.SCRAPED_AT, row], numbers[Column.PERIOD, row], now, period)
+        changed = _was_stale(numbers[Column.SCRAPED_AT, row], numbers[Column.PERIOD, row], now, period)
         values: list[tuple[int | None, float | None]] = [
             (Column.WAITING, load.waiting),
             (Column.RUNNING, load.running),
@@ -147,77 +148,79 @@ class Datastore:
                 changed = True
         if load.adapters is not None and load.adapters != self._adapters[row]:
             self._adapters[row] = load.adapters
-            self._shown_adapters = None
+            self._adapters_snapshot = None
             changed = True
         numbers[Column.SCRAPED_AT, row] = now
         numbers[Column.PERIOD, row] = period
-        seen = bool(self.on_load_change) and numbers.item(_UNSEEN, row) > 0.0
-        numbers[_UNSEEN, row] = 0.0
+        reported = bool(self.on_load_change) and numbers.item(_UNREPORTED, row) > 0.0
+        numbers[_UNREPORTED, row] = 0.0
         if changed:
             self._state = object()
-        if changed or seen:
-            self._tell(self.on_load_change, endpoint)
+        if changed or reported:
+            self._call_hooks(self.on_load_change, endpoint)
 
-    def miss_page(self, endpoint: Endpoint, *, has_one: bool) -> None:
-        """A look gave nothing: because there is no page, or (`has_one`) for another reason."""
+    def record_failed_scrape(self, endpoint: Endpoint, *, has_page: bool) -> None:
+        """A scrape failed: the worker has no metrics page, or (`has_page`) for another reason."""
         row = self._rows.get(endpoint.key)
         if row is None:
             return
-        changed = bool(self._numbers[Column.PAGELESS, row]) is has_one
-        self._numbers[Column.PAGELESS, row] = not has_one
-        if not has_one:
-            self._doubt(endpoint, row)
+        changed = bool(self._numbers[Column.PAGELESS, row]) is has_page
+        self._numbers[Column.PAGELESS, row] = not has_page
+        if not has_page:
+            self._invalidate(endpoint, row)
         elif changed:
-            self._tell(self.on_load_change, endpoint)
+            self._call_hooks(self.on_load_change, endpoint)
 
-    def _doubt(self, endpoint: Endpoint, row: int) -> None:
+    def _invalidate(self, endpoint: Endpoint, row: int) -> None:
         if self._numbers[Column.SCRAPED_AT, row] != NEVER:
             self._numbers[Column.SCRAPED_AT, row] = NEVER
             self._state = object()
-            self._tell(self.on_load_change, endpoint)
+            self._call_hooks(self.on_load_change, endpoint)
 
-    def _tell(self, hooks: list[Callable[[Endpoint], None]], endpoint: Endpoint) -> None:
+    def _call_hooks(self, hooks: list[Callable[[Endpoint], None]], endpoint: Endpoint) -> None:
         for hook in hooks.copy():
             try:
                 hook(endpoint)
-            except Exception as error:  # noqa: BLE001  # what a listener does wrong must not stop who tells it
-                # without the fault's own words: those may quote a request
+            except Exception as error:  # noqa: BLE001  # a listener's fault must not stop the caller
+                # without the exception's text, which may quote a request
                 where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
                 logger.error("a hook of the datastore failed: %s\n%s", type(error).__name__, where)
 
     def cache_tokens(self, endpoint: Endpoint) -> int | None:
-        """What its cache has room for; None: not known, or not known any more."""
+        """The size of its KV cache in tokens; None: unknown."""
         return self._cache_tokens.get(endpoint.key)
 
-    def size_cache(self, endpoint: Endpoint, tokens: int) -> None:
-        """Its page says how large its cache is."""
+    def set_cache_tokens(self, endpoint: Endpoint, tokens: int) -> None:
+        """Store the size of its KV cache, which its metrics page has."""
         if endpoint.key in self._endpoints:
             self._cache_tokens[endpoint.key] = tokens
-            for told in self.on_cache_size:
-                told(endpoint, tokens)
+            for hook in self.on_cache_size:
+                hook(endpoint, tokens)
 
     def reserve(self, endpoint: Endpoint) -> None:
-        """One more request in flight there. The count belongs to the incarnation, whatever its metadata say."""
-        self._count(endpoint, 1)
+        """Count one more request in flight there. The count belongs to the incarnation, whatever the metadata."""
+        self._change_inflight(endpoint, 1)
         row = self._rows.get(endpoint.key)
         numbers = self._numbers
-        if row is not None and numbers.item(_SCRAPED_AT, row) != NEVER:  # else no page would end the count
-            numbers[_UNSEEN, row] = numbers.item(_UNSEEN, row) + 1.0
+        if (
+            row is not None and numbers.item(_SCRAPED_AT, row) != NEVER
+        ):  # otherwise no scrape resets the count
+            numbers[_UNREPORTED, row] = numbers.item(_UNREPORTED, row) + 1.0
         used = self.on_use.pop(endpoint.key, None)
         if used is not None:
             used()
 
     def release(self, endpoint: Endpoint) -> None:
-        """One request fewer in flight there."""
-        self._count(endpoint, -1)
+        """Count one request fewer in flight there."""
+        self._change_inflight(endpoint, -1)
         if self.on_release:
-            self._tell(self.on_release, endpoint)
+            self._call_hooks(self.on_release, endpoint)
 
     def inflight(self, endpoint: Endpoint) -> int:
-        """Requests that were sent there and have not ended."""
+        """The number of requests that were sent there and have not ended."""
         return self._inflight.get(endpoint.key, 0)
 
-    def _count(self, endpoint: Endpoint, difference: int) -> None:
+    def _change_inflight(self, endpoint: Endpoint, difference: int) -> None:
         key = endpoint.key
         count = self._inflight.get(key, 0) + difference
         row = self._rows.get(key)
@@ -228,7 +231,7 @@ class Datastore:
         else:
             self._inflight.pop(key, None)
 
-    def _put(self, instance: Instance, document: Mapping[str, Any] | None) -> Endpoint:
+    def _upsert(self, instance: Instance, document: Mapping[str, Any] | None) -> Endpoint:
         key = (instance.id, instance.incarnation)
         if document is not None:
             self._documents[key] = document
@@ -240,10 +243,10 @@ class Datastore:
             self._adapters.append(NO_ADAPTERS)
         self._endpoints[key] = endpoint
         self._numbers[Column.REACHABLE, self._rows[key]] = endpoint.reachable
-        self._note_epoch(endpoint, instance.revision)
+        self._update_epoch(endpoint, instance.revision)
         return endpoint
 
-    def _note_epoch(self, endpoint: Endpoint, revision: str | None) -> None:
+    def _update_epoch(self, endpoint: Endpoint, revision: str | None) -> None:
         parts = (revision or "").rsplit(".", 2)
         epoch = parts[1] if len(parts) == 3 else None
         before = self._epochs.get(endpoint.key)
@@ -279,17 +282,17 @@ class Datastore:
         for hook in self.on_reset:
             hook(endpoint)
 
-    def _known_roster(self) -> "_Roster":
-        if self._roster is None:
-            self._roster = _Roster.of(tuple(self._endpoints.values()))
-        return self._roster
+    def _current_index(self) -> "_EndpointIndex":
+        if self._index is None:
+            self._index = _EndpointIndex.of(tuple(self._endpoints.values()))
+        return self._index
 
 
 @dataclass(frozen=True, slots=True)
-class _Roster:
-    """What follows from the endpoints alone: who serves what. `undeclared`: those that declare nothing.
+class _EndpointIndex:
+    """Lookups that depend on the endpoints alone: the endpoints that serve a model.
 
-    `serving` None: all of them.
+    `undeclared`: the endpoints that declare no model. `serving`: by model; None: all endpoints.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -298,7 +301,7 @@ class _Roster:
     all_reachable: bool
 
     @classmethod
-    def of(cls, endpoints: tuple[Endpoint, ...]) -> "_Roster":
+    def of(cls, endpoints: tuple[Endpoint, ...]) -> "_EndpointIndex":
         undeclared = np.array([not endpoint.models for endpoint in endpoints], dtype=np.bool_)
         serving: dict[str, Mask] = {}
         for row, endpoint in enumerate(endpoints):
@@ -308,9 +311,10 @@ class _Roster:
         return cls(endpoints, undeclared, narrowed, all(endpoint.reachable for endpoint in endpoints))
 
 
-def _is_gap(before: float, expected: float, now: float, period: float) -> bool:
-    """Whether the numbers may have been stale before this look, or may be stale sooner after it than they would be.
+def _was_stale(before: float, expected: float, now: float, period: float) -> bool:
+    """Whether numbers may have been stale before this scrape, or become stale sooner than after the last one.
 
-    `before` and `expected`: when the last look was and for how long it was good.
+    Cached scores depend on which numbers are fresh, so either is a change of state. `before`: the time of the last scrape,
+    `expected`: its period.
     """
-    return now - before > LOOKS * expected or period < expected
+    return now - before > STALE_AFTER_SCRAPES * expected or period < expected

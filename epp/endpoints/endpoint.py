@@ -1,4 +1,7 @@
-"""What the picker knows of the workers: an Endpoint is who it is, an EndpointPool holds the numbers as columns."""
+"""`Endpoint`: a worker's identity and address. `EndpointPool`: the numbers of all endpoints, as numpy columns.
+
+Plugins compute on whole columns, so that the cost of a scorer hardly grows with the pool.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +23,9 @@ NEVER: Final = float("-inf")
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Endpoint:
-    """One instance as the picker addresses it. Two endpoints are equal only if they are the same object.
+    """One instance as the picker addresses it. Compared by identity.
 
-    `models` holds the declared model and its adapters; empty: the worker declares nothing. `engine` None: unknown.
+    `models`: the declared model and its adapters; empty: the worker declares none. `engine` None: unknown.
     """
 
     id: str
@@ -41,7 +44,7 @@ class Endpoint:
     destination: str = field(init=False)
     """`10.0.0.1:8000` or `[fd00::1]:8000`."""
     key: tuple[str, str] = field(init=False)
-    """One life of one worker; stays the same when its metadata changes."""
+    """Id and incarnation; stays the same when the metadata changes."""
 
     def __post_init__(self) -> None:
         host = f"[{self.address}]" if ":" in self.address else self.address
@@ -61,12 +64,12 @@ class Column(IntEnum):
     REACHABLE = 6
     PERIOD = 7
     PAGELESS = 8
-    UNSEEN = 9
+    UNREPORTED = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Adapters:
-    """The LoRA adapters that a worker says it runs and those that wait for a slot."""
+    """The LoRA adapters that run in a worker, and those that wait for a slot."""
 
     active: frozenset[str] = frozenset()
     waiting: frozenset[str] = frozenset()
@@ -74,7 +77,7 @@ class Adapters:
 
 NO_ADAPTERS: Final = Adapters()
 NO_NUMBERS: Floats = np.array([[0.0], [0.0], [0.0], [0.0], [0.0], [NEVER], [1.0], [0.0], [0.0], [0.0]])
-"""The matrix of one endpoint that nothing is known of yet."""
+"""The numbers of an endpoint that was never scraped, as a matrix of one column."""
 
 
 _BUILT_IN_ROWS: Final[Mapping[WorkerMetric, int]] = {
@@ -85,27 +88,28 @@ _BUILT_IN_ROWS: Final[Mapping[WorkerMetric, int]] = {
 
 
 def rows_of(metrics: Sequence[WorkerMetric]) -> Mapping[WorkerMetric, int]:
-    """In a pool's matrix; those without a Column stand behind it."""
+    """The row of each metric in a pool's matrix; metrics without a Column come after all Columns."""
     further = [metric for metric in metrics if metric not in _BUILT_IN_ROWS]
     return {**_BUILT_IN_ROWS, **{metric: len(Column) + at for at, metric in enumerate(further)}}
 
 
 def unknown_numbers(rows: Mapping[WorkerMetric, int]) -> Floats:
-    """NO_NUMBERS with these metrics."""
+    """`NO_NUMBERS`, extended by the metrics without a Column."""
     further = [[metric.unknown] for metric, row in rows.items() if row >= len(Column)]
     return np.vstack((NO_NUMBERS, further)) if further else NO_NUMBERS
 
 
-LOOKS: Final = 3.0
-"""Looks that may be missed before numbers are stale."""
+STALE_AFTER_SCRAPES: Final = 3.0
+"""Numbers are stale after so many scrapes that did not come."""
 
 
 class EndpointPool:
-    """The endpoints and what is known of each at one moment, as float64 columns of one length.
+    """The endpoints and their numbers at one moment, as float64 columns of equal length.
 
-    `numbers` is a matrix indexed by Column, and by `rows` for other metrics, shared with whoever keeps it up to date; plugins only read. `now` and
-    the scrape times are seconds of one monotonic clock. `state` is one object as long as the endpoints and what they
-    publish stay the same, whatever is in flight; None: nobody keeps track, so nothing can be kept from pick to pick.
+    `numbers`: a matrix indexed by Column, and by `rows` for other metrics. It is the datastore's own, not a copy, since a
+    pool is made for each pick; plugins only read it. `now` and the scrape times: seconds of one monotonic clock. `state`:
+    one object as long as the endpoints and what they publish stay the same, whatever is in flight; None: nobody tracks
+    changes, so nothing may be cached from one pick to the next.
     """
 
     __slots__ = ("adapters", "endpoints", "now", "numbers", "rows", "state")
@@ -130,7 +134,7 @@ class EndpointPool:
         return len(self.endpoints)
 
     def metric(self, metric: WorkerMetric) -> Floats:
-        """The column of a number that workers publish; LookupError where nobody keeps it."""
+        """The column of a published number; raises LookupError if the datastore does not keep it."""
         row = self.rows.get(metric)
         if row is None:
             kept = ", ".join(one.name for one in self.rows)
@@ -142,7 +146,7 @@ class EndpointPool:
 
     @property
     def waiting(self) -> Floats:
-        """Requests that wait in the worker's own queue."""
+        """Requests in the worker's own queue."""
         return self._column(Column.WAITING)
 
     @property
@@ -161,51 +165,55 @@ class EndpointPool:
         return self._column(Column.INFLIGHT)
 
     @property
-    def sent(self) -> Floats:
-        """Requests that this picker sent and that no page shows yet: those since the last scrape, though response headers
-        may have come; those in flight, beyond what the page says is waiting and running.
+    def unreported(self) -> Floats:
+        """Requests that this picker sent and that no metrics page shows yet.
+
+        The larger of two estimates: those sent since the last scrape, and those in flight beyond what the page says is
+        waiting and running.
         """
-        sent: Floats = np.fmax(self.inflight - self.waiting - self.running, self._column(Column.UNSEEN))
-        return sent
+        unreported: Floats = np.fmax(
+            self.inflight - self.waiting - self.running, self._column(Column.UNREPORTED)
+        )
+        return unreported
 
     @property
     def max_lora(self) -> Floats:
-        """Adapters that the worker can hold at once; 0 when it says nothing of adapters."""
+        """Adapters that the worker can hold at once; 0 if it publishes none."""
         return self._column(Column.MAX_LORA)
 
     @property
     def reachable(self) -> Mask:
-        """False where discovery has a hint that the worker does not answer."""
+        """False if discovery has a hint that the worker does not answer."""
         return self._column(Column.REACHABLE) > 0
 
     @property
     def pageless(self) -> Mask:
-        """Which workers have no metrics page: all that is known of their load is what is in flight."""
+        """True for workers without a metrics page: only their requests in flight are known."""
         return self._column(Column.PAGELESS) > 0
 
     @property
     def age(self) -> Floats:
-        """Seconds since the last good scrape, inf where there was none."""
+        """Seconds since the last successful scrape, inf if there was none."""
         return self.now - self._column(Column.SCRAPED_AT)
 
     def fresh(self, within: float) -> Mask:
-        """Whose numbers are at most `within` seconds old, or three looks where one is looked at less often than that.
+        """True for endpoints whose numbers are at most `within` seconds old, or three scrape periods if that is more.
 
-        Without the second half an endpoint would be stale for no other reason than that nobody looked.
+        Idle endpoints are scraped seldom: without the second bound they would be stale because of the schedule alone.
         """
-        return self.age <= self._patience(within)
+        return self.age <= self._max_age(within)
 
     def fresh_until(self, within: float, fresh: Mask) -> float:
-        """When the first of those that are `fresh(within)` is not any more; inf where none is."""
-        ends = self._column(Column.SCRAPED_AT) + self._patience(within)
+        """The time at which the first of the endpoints in `fresh(within)` becomes stale; inf if there is none."""
+        ends = self._column(Column.SCRAPED_AT) + self._max_age(within)
         return float(ends.min(initial=np.inf, where=fresh))
 
-    def _patience(self, within: float) -> Floats:
-        patience: Floats = np.maximum(within, LOOKS * self._column(Column.PERIOD))
-        return patience
+    def _max_age(self, within: float) -> Floats:
+        max_age: Floats = np.maximum(within, STALE_AFTER_SCRAPES * self._column(Column.PERIOD))
+        return max_age
 
-    def take(self, mask: Mask) -> "EndpointPool":
-        """The pool of those endpoints only; the pool itself when that is all of them."""
+    def select(self, mask: Mask) -> "EndpointPool":
+        """The pool of the endpoints in `mask`; the pool itself if these are all."""
         kept = np.flatnonzero(mask)
         if len(kept) == len(self.endpoints):
             return self

@@ -1,4 +1,4 @@
-"""From an instance and what its metadata say to an Endpoint."""
+"""Makes an Endpoint of an instance and its metadata document."""
 
 import itertools
 import logging
@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from discovery import Instance
-from discovery.metadata.served_at import may_name, read_port
+from discovery.metadata.serving_port import may_name, read_port
 from epp.endpoints.endpoint import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -18,9 +18,9 @@ ENGINE_LABELS: Final = ("llm-d.ai/engine-type", "inference.networking.k8s.io/eng
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointDefaults:
-    """What holds for workers that do not say otherwise. `metrics_port` None: the port that serves.
+    """Values for workers whose metadata has none. `metrics_port` None: the serving port.
 
-    `serving_port_name`: of the port that serves, where discovery knows the worker's ports by name.
+    `serving_port_name`: selects the serving port, if discovery knows the worker's ports by name.
     """
 
     serving_port_name: str | None = None
@@ -32,9 +32,10 @@ class EndpointDefaults:
 
 
 def read_endpoint(instance: Instance, document: Mapping[str, Any], defaults: EndpointDefaults) -> Endpoint:
-    """The endpoint of an instance whose metadata is `document`; values of the wrong kind count as absent.
+    """The endpoint of an instance with this metadata; values of the wrong type count as absent.
 
-    The address comes from the instance only: a worker can name its ports, not somebody else's host.
+    The address comes from the instance only. A worker may name its ports but no host: otherwise any worker could send
+    requests and scrapes to a host of its choice.
     """
     http = _mapping(_section(document, "transport").get("http"))
     model = _section(document, "model")
@@ -59,7 +60,7 @@ def read_endpoint(instance: Instance, document: Mapping[str, Any], defaults: End
 
 
 def _section(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """`model` and `Model` are read alike: workers send both."""
+    """A section, under its name or capitalised: workers send both `model` and `Model`."""
     return _mapping(document.get(name)) or _mapping(document.get(name.capitalize()))
 
 
@@ -78,21 +79,21 @@ def _port(instance: Instance, http: Mapping[str, Any], name: str) -> int | None:
         return port
     if port is not None:
         logger.warning(
-            "%s: metadata transport.http.%s is %d, which is below 1024 and not what it registered; ignored: give a port "
-            "from 1024 on, or register with that one",
+            "%s: metadata transport.http.%s is %d, below 1024 and not the registered port; ignored: set a port from 1024 "
+            "on, or register with this one",
             instance.id,
             name,
             port,
         )
     elif value is not None:
         logger.warning(
-            "%s: metadata transport.http.%s is no port from 1 to 65535; ignored", instance.id, name
+            "%s: metadata transport.http.%s is not a port, expected 1 to 65535; ignored", instance.id, name
         )
     return None
 
 
 def _path(value: object) -> str | None:
-    """A path on the worker itself, in printable ASCII."""
+    """The value if it is a path in printable ASCII: anything else could change the host of the URL."""
     fits = isinstance(value, str) and value.startswith("/") and value.isascii() and value.isprintable()
     return str(value) if fits else None
 

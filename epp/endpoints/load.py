@@ -1,4 +1,4 @@
-"""What one look at a worker's metrics page found, and whether it makes sense. Pure."""
+"""The numbers of one scrape, and whether they are plausible. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from epp.endpoints.worker_metrics import KV_USAGE, RUNNING, WAITING, WorkerMetri
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """One look at one worker; None where its page says nothing, NaN where what it says is no number."""
+    """The numbers of one scrape; None: not on the page, NaN: malformed."""
 
     waiting: float | None = None
     running: float | None = None
@@ -21,16 +21,16 @@ class Load:
 
     @property
     def known(self) -> bool:
-        """Whether the page said anything at all."""
+        """Whether the page had any of the numbers."""
         return self != _NOTHING
 
     @property
-    def senseless(self) -> str:
-        """What the page says that cannot be so, and what was expected; empty where there is no such thing."""
+    def problem(self) -> str:
+        """The first implausible value and what was expected; empty if there is none."""
         built_in = ((WAITING, self.waiting), (RUNNING, self.running), (KV_USAGE, self.kv_usage))
         for metric, value in (*built_in, *self.others.items()):
-            if value is not None and not 0.0 <= value <= metric.most:
-                return f"{metric.name} is {value:g}, expected a number from 0 to {metric.most:.0f}"
+            if value is not None and not 0.0 <= value <= metric.maximum:
+                return f"{metric.name} is {value:g}, expected a number from 0 to {metric.maximum:.0f}"
         return ""
 
 

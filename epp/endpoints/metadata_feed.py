@@ -1,4 +1,4 @@
-"""What discovery tells, with each instance's metadata, into the datastore; a line of log for each event."""
+"""Applies discovery's events, with each instance's metadata, to the datastore, and logs each event."""
 
 import logging
 from collections.abc import AsyncIterable, Mapping
@@ -16,21 +16,20 @@ from epp.endpoints.datastore import Datastore
 logger = logging.getLogger(__name__)
 
 
-async def follow(events: AsyncIterable[InstanceEvent], datastore: Datastore) -> None:
-    """Fold events until the stream ends; raises what the stream raises."""
+async def follow_discovery(events: AsyncIterable[InstanceEvent], datastore: Datastore) -> None:
+    """Apply events until the stream ends; raises what the stream raises."""
     async for event in events:
-        logger.info("%s", _told(event))
+        logger.info("%s", _describe(event))
         document: Mapping[str, Any] | None = None
         if not isinstance(event, InstanceRemovedEvent):
             try:
                 document = await event.instance.metadata()
             except MetadataUnavailableError as error:
-                logger.warning("%s; what was known of it is kept", error)
+                logger.warning("%s; its last known metadata are kept", error)
         datastore.apply(event, document)
 
 
-def _told(event: InstanceEvent) -> str:
-    """One line for the log."""
+def _describe(event: InstanceEvent) -> str:
     who = f"{event.instance.id} (metadata at {event.instance.authority})"
     match event:
         case InstanceRemovedEvent(_, reason):

@@ -1,5 +1,6 @@
-"""Says of whom nothing can be learnt: who is no endpoint for it (a worker that does not answer, a name that does not
-resolve), and who is one all the same, because it is listed.
+"""Warns of workers that cannot be reached or resolved.
+
+A registered worker is no endpoint without its metadata. A listed one stays an endpoint: somebody else vouches for it.
 """
 
 import asyncio
@@ -10,14 +11,14 @@ from typing import Final
 
 logger = logging.getLogger(__name__)
 
-_LOOK: Final = 1.0
-"""Seconds between two looks, and what somebody new is given to answer."""
-_NAMED: Final = 10
-"""Warnings of one look; a pool that is cut off must not fill the log."""
+_CHECK_INTERVAL: Final = 1.0
+"""Seconds between two checks, and the time that a new worker has to answer."""
+_MAX_NAMED: Final = 10
+"""Warnings of one check: if the whole pool is cut off, the log must not fill up."""
 
 
 class Consequence(Enum):
-    """What it means for requests: a line for one, a line for all the others."""
+    """The consequence for requests, as log lines: one for a worker, one for those that are not named."""
 
     NO_REQUESTS = (
         "%s gets no requests: %s",
@@ -30,7 +31,7 @@ class Consequence(Enum):
 
 
 class MissingWorkers:
-    """Warns of each of them once per reason. `missing` gives the reasons by instance id."""
+    """Warns of each missing worker once for each reason. `missing`: returns the reasons by instance id."""
 
     def __init__(
         self,
@@ -39,23 +40,23 @@ class MissingWorkers:
     ) -> None:
         self._missing = missing
         self._one, self._others = consequence.value
-        self._waited_for: set[str] = set()
-        self._told: dict[str, str] = {}
+        self._missing_before: set[str] = set()
+        self._warned: dict[str, str] = {}
 
-    async def run(self, pause: float = _LOOK) -> None:
-        """Look again and again, until cancelled. Who is missing at first has been waited for already."""
-        self._waited_for = set(self._missing())
+    async def run(self, interval: float = _CHECK_INTERVAL) -> None:
+        """Check repeatedly until cancelled. Workers that are missing at the start have had their time already."""
+        self._missing_before = set(self._missing())
         while True:
-            self.look()
-            await asyncio.sleep(pause)
+            self.check()
+            await asyncio.sleep(interval)
 
-    def look(self) -> None:
-        """Warn of those who were missing at the last look too."""
+    def check(self) -> None:
+        """Warn of the workers that were missing at the last check too."""
         missing = self._missing()
-        late = {i: reason for i, reason in missing.items() if i in self._waited_for}
-        new = [i for i in sorted(late) if self._told.get(i) != late[i]]
-        for instance_id in new[:_NAMED]:
+        late = {i: reason for i, reason in missing.items() if i in self._missing_before}
+        new = [i for i in sorted(late) if self._warned.get(i) != late[i]]
+        for instance_id in new[:_MAX_NAMED]:
             logger.warning(self._one, instance_id, late[instance_id])
-        if len(new) > _NAMED:
-            logger.warning(self._others, len(new) - _NAMED)
-        self._told, self._waited_for = late, set(missing)
+        if len(new) > _MAX_NAMED:
+            logger.warning(self._others, len(new) - _MAX_NAMED)
+        self._warned, self._missing_before = late, set(missing)

@@ -1,8 +1,8 @@
-"""The numbers that workers publish, each declared once: everything that reads, keeps or shows one follows from here. Pure.
+"""Declares each number that workers publish once; whatever reads, keeps or shows it follows the declaration. Pure.
 
-A new number is one `WorkerMetric` more in `WORKER_METRICS`. It is then read off the pages of the model servers that it
-names, refused where it makes no sense, kept as a column, and found by a scorer as `pool.metric(IT)`; it has gauges and a
-flag if the declaration says so. The adapters and the size of the KV cache are no plain numbers: `epp.scraping.engines`.
+To add a number, add a `WorkerMetric` to `WORKER_METRICS`. It is then read from the metrics pages of the model servers that
+it names, checked against its bounds, kept as a column, and available to scorers as `pool.metric(IT)`; it has gauges and a
+flag if declared. Adapters and the size of the KV cache are not plain numbers: `epp.scraping.engines`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,34 +12,34 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WorkerMetric:
-    """One number of each worker, from 0 to `most`: a page that says anything else makes no sense.
+    """One number of each worker, from 0 to `maximum`; a page with any other value is not believed.
 
     `series`: by model server, what its page calls the number: `name` or `name{label=value}`, alternatives separated by `|`.
-    `nearly`: above `most` and up to here it counts as `most`. `unknown`: what the column holds before the first page that
-    says it; endpoints that were never scraped rank last by their age, whatever it is.
-    `average`, `each`: name and help of the gauge over the pool and of that for each endpoint. `flag`: renames the series.
+    `clamped_up_to`: values above `maximum` and up to here count as `maximum`. `unknown`: the column's value before the first
+    page that has the number; endpoints that were never scraped rank last whatever it is.
+    `pool_gauge`, `endpoint_gauge`: name and help of the gauge over the pool and of that for each endpoint. `flag`: renames the series.
     """
 
     name: str
-    most: float
+    maximum: float
     series: Mapping[str, str]
-    nearly: float = 0.0
+    clamped_up_to: float = 0.0
     unknown: float = 0.0
-    average: tuple[str, str] | None = None
-    each: tuple[str, str] | None = None
+    pool_gauge: tuple[str, str] | None = None
+    endpoint_gauge: tuple[str, str] | None = None
     flag: str | None = None
 
-    def rounded(self, value: float | None) -> float | None:
-        """The value of a page, `most` where it is nearly that."""
-        return self.most if value is not None and self.most < value <= self.nearly else value
+    def clamp(self, value: float | None) -> float | None:
+        """The value of a page, `maximum` if it is just above."""
+        return self.maximum if value is not None and self.maximum < value <= self.clamped_up_to else value
 
 
-_REQUESTS: Final = 100_000.0
-"""Requests that one worker can be believed to have waiting, or running."""
+_MAX_REQUESTS: Final = 100_000.0
+"""The most requests that one worker can plausibly have waiting, or running."""
 
 WAITING: Final = WorkerMetric(
     name="waiting",
-    most=_REQUESTS,
+    maximum=_MAX_REQUESTS,
     series={
         "vllm": "vllm:num_requests_waiting",
         "sglang": "sglang:num_queue_reqs",
@@ -50,13 +50,13 @@ WAITING: Final = WorkerMetric(
         "tgi": "tgi_queue_size",
         "lmdeploy": "lmdeploy:num_requests_waiting",
     },
-    average=("average_queue_size", "Requests waiting in a worker, on average."),
-    each=("queue_size", "Requests waiting in the worker."),
+    pool_gauge=("average_queue_size", "Requests waiting in a worker, on average."),
+    endpoint_gauge=("queue_size", "Requests waiting in the worker."),
     flag="total-queued-requests-metric",
 )
 RUNNING: Final = WorkerMetric(
     name="running",
-    most=_REQUESTS,
+    maximum=_MAX_REQUESTS,
     series={
         "vllm": "vllm:num_requests_running",
         "sglang": "sglang:num_running_reqs",
@@ -67,14 +67,14 @@ RUNNING: Final = WorkerMetric(
         "tgi": "tgi_batch_current_size",
         "lmdeploy": "lmdeploy:num_requests_running",
     },
-    average=("average_running_requests", "Requests running in a worker, on average."),
-    each=("running_requests", "Requests running in the worker."),
+    pool_gauge=("average_running_requests", "Requests running in a worker, on average."),
+    endpoint_gauge=("running_requests", "Requests running in the worker."),
     flag="total-running-requests-metric",
 )
 KV_USAGE: Final = WorkerMetric(
     name="kv_usage",
-    most=1.0,
-    nearly=1.1,  # rounding, and blocks that are counted twice, give a little more than 1
+    maximum=1.0,
+    clamped_up_to=1.1,  # rounding, and blocks that are counted twice, give a little more than 1
     series={
         "vllm": "vllm:kv_cache_usage_perc|vllm:gpu_cache_usage_perc",
         "sglang": "sglang:token_usage",
@@ -83,13 +83,13 @@ KV_USAGE: Final = WorkerMetric(
         "llama.cpp": "llamacpp:kv_cache_usage_ratio",
         "lmdeploy": "lmdeploy:gpu_cache_usage_perc",
     },
-    average=("average_kv_cache_utilization", "KV cache use, 0 to 1, on average."),
-    each=("kv_cache_utilization", "KV cache use of the worker, 0 to 1."),
+    pool_gauge=("average_kv_cache_utilization", "KV cache use, 0 to 1, on average."),
+    endpoint_gauge=("kv_cache_utilization", "KV cache use of the worker, 0 to 1."),
     flag="kv-cache-usage-percentage-metric",
 )
 
 BUILT_IN: Final = (WAITING, RUNNING, KV_USAGE)
-"""Those with a name of their own in `Load`, `Engine` and `EndpointPool`."""
+"""The metrics with a field of their own in `Load`, `Engine` and `EndpointPool`."""
 
 WORKER_METRICS: Final[Sequence[WorkerMetric]] = (*BUILT_IN,)
-"""All of them; one that is not built in stands behind the others."""
+"""All metrics; those that are not built in come last."""

@@ -17,7 +17,7 @@ from epp.envoy.local_replies import local_replies
 from epp.envoy.settings import EnvoySettings
 from epp.envoy.workers import WORKERS, original_dst, override_host, retry_policy
 from epp.ext_proc.protocol import EXT_PROC, METADATA_NAMESPACE, SUBSET_NAMESPACE
-from epp.request.control_headers import DESTINATION, SUBSET, UNSEEN
+from epp.request.control_headers import DATA_PLANE_ONLY, DESTINATION, SUBSET
 from runtime.durations import write_duration
 
 _KEEPALIVE = {"interval": "1s", "timeout": "1.5s"}
@@ -61,7 +61,7 @@ def _listener(settings: EnvoySettings) -> Json:
         access_log=access_log(settings.access_log),
         local_reply_config=local_replies(),
         # removed before any other filter runs: a client must not choose its worker, not even while the picker is away
-        early_header_mutation_extensions=[_remove((DESTINATION, *UNSEEN))],
+        early_header_mutation_extensions=[_remove((DESTINATION, *DATA_PLANE_ONLY))],
         route_config={
             "virtual_hosts": [{"name": "inference", "domains": ["*"], "routes": [_route(settings)]}]
         },

@@ -10,8 +10,8 @@ from typing import Final, Literal, TypeAlias
 from epp.ext_proc import length_delimited as delimited
 from epp.ext_proc import protocol
 from epp.ext_proc.exchange_settings import ProtocolVersion
-from epp.request.body import LARGEST, SMALL, Buffer
-from epp.request.control_headers import USUAL
+from epp.request.body import LARGE_PIECE, SMALL_PIECE, Buffer
+from epp.request.control_headers import CLIENT_HEADERS
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
@@ -31,10 +31,10 @@ def picked(pick: Pick, version: ProtocolVersion, controls: tuple[str, ...], kind
     if pick.headers:
         answer = route(destinations, version, controls, kind, pick.headers)
     else:
-        usual = not controls or USUAL.issuperset(controls)
-        answer = (routing if usual else route)(destinations, version, controls, kind)
+        usual = not controls or CLIENT_HEADERS.issuperset(controls)
+        answer = (cached_route if usual else route)(destinations, version, controls, kind)
     scores = pick.request.scores
-    return answer if scores is None else scored(answer, scores)
+    return answer if scores is None else with_scores(answer, scores)
 
 
 def route(
@@ -51,12 +51,12 @@ def route(
     return answer.SerializeToString()
 
 
-routing: Final = lru_cache(maxsize=8192)(route)
+cached_route: Final = lru_cache(maxsize=8192)(route)
 """The same, remembered: for names that no client can invent."""
 
 
-def scored(routed: bytes, scores: Mapping[str, float]) -> bytes:
-    """The answer of `routing` that also says how each candidate was scored."""
+def with_scores(routed: bytes, scores: Mapping[str, float]) -> bytes:
+    """The answer of `cached_route` that also says how each candidate was scored."""
     answer = ProcessingResponse.FromString(routed)
     protocol.add_scores(answer.dynamic_metadata, scores)
     return answer.SerializeToString()
@@ -81,23 +81,27 @@ def streamed(kind: BodyKind, pieces: Sequence[Buffer], *, end_of_stream: bool) -
     Only pieces that are small, or larger than LARGEST, are copied.
     """
     size = sum(map(len, pieces))
-    if size < SMALL:
-        return [b"".join((_before(kind, size, end_of_stream), *pieces, _END if end_of_stream else b""))]
-    chunks = _cut(pieces)
+    if size < SMALL_PIECE:
+        return [
+            b"".join(
+                (_message_head(kind, size, end_of_stream), *pieces, _END_OF_STREAM if end_of_stream else b"")
+            )
+        ]
+    chunks = _split(pieces)
     last = len(chunks) - 1
     return [_answer(kind, chunk, end_of_stream and at == last) for at, chunk in enumerate(chunks)]
 
 
-def whole(answer: Answer) -> bytes:
+def to_bytes(answer: Answer) -> bytes:
     return answer if isinstance(answer, bytes) else b"".join(answer)
 
 
-def _cut(pieces: Sequence[Buffer]) -> list[list[Buffer]]:
+def _split(pieces: Sequence[Buffer]) -> list[list[Buffer]]:
     """Pieces of a body as they go into one answer after the other."""
     chunk: list[Buffer] = []
     chunks, room = [chunk], CHUNK
     for piece in pieces:
-        large = len(piece) > LARGEST
+        large = len(piece) > LARGE_PIECE
         rest = memoryview(piece)
         while len(rest) > room:
             chunk.append(bytes(rest[:room]) if large else rest[:room])
@@ -112,22 +116,24 @@ def _cut(pieces: Sequence[Buffer]) -> list[list[Buffer]]:
 
 def _answer(kind: BodyKind, chunk: list[Buffer], ends: bool) -> Answer:
     size = sum(map(len, chunk))
-    parts = [_before(kind, size, ends), *chunk]
+    parts = [_message_head(kind, size, ends), *chunk]
     if ends:
-        parts.append(_END)
-    return parts if size > SMALL * len(chunk) else b"".join(parts)
+        parts.append(_END_OF_STREAM)
+    return parts if size > SMALL_PIECE * len(chunk) else b"".join(parts)
 
 
-_END: Final = b"\x10\x01"
+_END_OF_STREAM: Final = b"\x10\x01"
 """StreamedBodyResponse.end_of_stream = true, which follows the body."""
 _FIELDS: Final = {"request_body": 3, "response_body": 4}
 
 
 @lru_cache(maxsize=4096)
-def _before(kind: BodyKind, size: int, end_of_stream: bool) -> bytes:
+def _message_head(kind: BodyKind, size: int, end_of_stream: bool) -> bytes:
     """What stands before `size` bytes of a body in their message: for each level its field and its length."""
-    start = delimited.head(1, size) if size else b""  # StreamedBodyResponse.body; an empty one is left out
-    end = len(_END) if end_of_stream else 0
+    start = (
+        delimited.field_head(1, size) if size else b""
+    )  # StreamedBodyResponse.body; an empty one is left out
+    end = len(_END_OF_STREAM) if end_of_stream else 0
     for field in (3, 3, 1, _FIELDS[kind]):  # streamed_response, body_mutation, response, the kind itself
-        start = delimited.head(field, len(start) + size + end) + start
+        start = delimited.field_head(field, len(start) + size + end) + start
     return start

@@ -58,7 +58,7 @@ class Exchange:
         "_observer",
         "_pick",
         "_response_mode",
-        "_rules",
+        "_settings",
         "_started",
         "_subset",
         "closed_by",
@@ -68,12 +68,12 @@ class Exchange:
     def __init__(
         self,
         director: RequestDirector,
-        rules: ExchangeSettings,
+        settings: ExchangeSettings,
         observer: Observer | None = None,
         budget: MemoryBudget | None = None,
     ) -> None:
         self._director = director
-        self._rules = rules
+        self._settings = settings
         self._observer = observer
         self.state = ExchangeState.HEADERS
         self._mode = _FULL_DUPLEX
@@ -81,7 +81,7 @@ class Exchange:
         self._headers: dict[str, str] = {}
         self._controls: tuple[str, ...] = ()
         self._subset: Subset | None = None
-        self._body = Body(rules.max_body_bytes, budget or MemoryBudget(rules.max_body_bytes))
+        self._body = Body(settings.max_body_bytes, budget or MemoryBudget(settings.max_body_bytes))
         self._started = 0.0
         self._pick: Pick | None = None
         self._deferral: Deferral | None = None
@@ -136,7 +136,7 @@ class Exchange:
     def sent(self) -> None:
         """Everything that was answered is written: a body that went back to the data plane is held no more."""
         if self.state >= _PASSING:
-            self._body.drop()
+            self._body.discard()
 
     def close(self, cause: str, now: float) -> None:
         """The stream is over, `cause` says why: gives the reservation back; does nothing the second time."""
@@ -145,14 +145,14 @@ class Exchange:
         self.closed_by = cause
         self._abandon(now)
         self.state = _OVER
-        self._body.drop()
+        self._body.discard()
         if self._pick is not None:
             self._director.release(self._pick, now)
             if self._observer is not None:
                 self._observer.released(self._pick, self._started, now)
 
     def _request(self, kind: str, message: ProcessingRequest, now: float) -> list[Answer]:
-        if message.HasField("metadata_context") and self._rules.hints:
+        if message.HasField("metadata_context") and self._settings.reads_subset_hint:
             hint = protocol.parse_subset(message.metadata_context)
             self._subset = self._subset if hint is None else hint
         try:
@@ -180,8 +180,8 @@ class Exchange:
         if self._mode in _HEADERS_ONLY or protocol.is_upgrade(self._headers):
             return self._direct(None, ExchangeState.WAITING_OPEN, now)
         self.state = _COLLECTING
-        self._body.expect(self._headers.get("content-length"))
-        self._body.begin(now, self._expelled)
+        self._body.check_length(self._headers.get("content-length"))
+        self._body.begin(now, self._refuse_body)
         return [] if self._mode in _DUPLEX else [answers.unchanged("request_headers")]
 
     def _request_body(self, body: Buffer, end_of_stream: bool, now: float) -> list[Answer]:
@@ -193,7 +193,7 @@ class Exchange:
             return self._direct(None, _WAITING_BODY, now)
         if end_of_stream or self._mode not in _DUPLEX:
             # a buffered body comes whole: its one message says end_of_stream = false when trailers follow
-            return self._direct(self._body.whole(), _WAITING_BODY, now)
+            return self._direct(self._body.joined(), _WAITING_BODY, now)
         return []
 
     def _passing_body(self, body: Buffer, end_of_stream: bool) -> list[Answer]:
@@ -218,7 +218,7 @@ class Exchange:
         if state is _COLLECTING:
             if not duplex:
                 raise Rejection(400, "invalid_request_error", "the request has trailers but no body")
-            return self._direct(self._body.whole(), ExchangeState.WAITING_TRAILERS, now)
+            return self._direct(self._body.joined(), ExchangeState.WAITING_TRAILERS, now)
         if duplex and state.waits and state.takes_pieces:
             self.state = ExchangeState.WAITING_TRAILERS
             return []
@@ -241,7 +241,7 @@ class Exchange:
             raise ExchangeError("the pick was deferred, but nothing listens with on_answer")
         self._deferral = outcome
         if body:
-            self._body.join(body)
+            self._body.replace(body)
         outcome.subscribe(self._settle)
         return []
 
@@ -269,18 +269,18 @@ class Exchange:
             self._observer.picked(pick, now)
         whole = waited is _WAITING_BODY
         if whole and self._mode not in _DUPLEX:
-            return [answers.picked(pick, self._rules.version, self._controls, "request_body")]
-        answer = answers.picked(pick, self._rules.version, self._controls, "request_headers")
+            return [answers.picked(pick, self._settings.version, self._controls, "request_body")]
+        answer = answers.picked(pick, self._settings.version, self._controls, "request_headers")
         if whole or waited is ExchangeState.WAITING_PIECES:
-            return [answer, *answers.streamed("request_body", self._body.forget(), end_of_stream=whole)]
+            return [answer, *answers.streamed("request_body", self._body.detach(), end_of_stream=whole)]
         if waited is not ExchangeState.WAITING_TRAILERS:
             return [answer]
         # trailers close the stream, and Envoy 1.40 fails a request that is answered a body it never had
-        pieces = self._body.forget()
+        pieces = self._body.detach()
         body = answers.streamed("request_body", pieces, end_of_stream=False) if pieces else []
         return [answer, *body, answers.unchanged("request_trailers")]
 
-    def _expelled(self, rejection: Rejection) -> None:
+    def _refuse_body(self, rejection: Rejection) -> None:
         """The body is refused while nothing of it comes."""
         answer = self._reject(rejection, self._started)
         if self._answer is not None:
@@ -288,7 +288,7 @@ class Exchange:
 
     def _reject(self, rejection: Rejection, now: float) -> bytes:
         self.state = _OVER
-        self._body.drop()
+        self._body.discard()
         if self._observer is not None:
             self._observer.rejected(rejection, now)
         return answers.immediate(rejection)
@@ -298,7 +298,7 @@ class Exchange:
         if message.HasField("protocol_config"):
             self._response_mode = message.protocol_config.response_body_mode
         if self._pick is None:
-            self._body.drop()
+            self._body.discard()
         elif self.state < _BOTH_PASS:
             self._report(self._pick, message, now)
         passes = self._response_mode in _DUPLEX and not message.response_headers.end_of_stream
@@ -314,7 +314,7 @@ class Exchange:
 
     def _report(self, pick: Pick, message: ProcessingRequest, now: float) -> None:
         served = protocol.parse_served(message.metadata_context)
-        if served is not None and self._rules.version is ProtocolVersion.V1_0:
+        if served is not None and self._settings.version is ProtocolVersion.V1_0:
             self._director.served(pick, served, now)
         status = protocol.read_status(message.response_headers.headers)
         if status is None:

@@ -16,14 +16,14 @@ class ProtocolVersion(StrEnum):
 class ExchangeSettings:
     """What all exchanges of a picker have in common; `max_body_bytes` is what one request may make it hold.
 
-    `heeds_subset` False: the data plane's hint which endpoints may be picked is not looked at.
+    `use_subset_hint` False: the data plane's hint which endpoints may be picked is not looked at.
     """
 
     version: ProtocolVersion = ProtocolVersion.V1_0
     max_body_bytes: int = 64 * 1024 * 1024
-    heeds_subset: bool = True
+    use_subset_hint: bool = True
 
     @property
-    def hints(self) -> bool:
+    def reads_subset_hint(self) -> bool:
         """Whether a subset hint counts; in 2025-02 there was none."""
-        return self.heeds_subset and self.version is not ProtocolVersion.FEBRUARY_2025
+        return self.use_subset_hint and self.version is not ProtocolVersion.FEBRUARY_2025

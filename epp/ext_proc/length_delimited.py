@@ -1,7 +1,7 @@
 """Length-delimited fields of protobuf messages, written by hand where bytes are not to be copied. Pure."""
 
 
-def head(field: int, length: int) -> bytes:
+def field_head(field: int, length: int) -> bytes:
     """What stands before `length` bytes of that field: its tag, the length as a varint."""
     out = bytearray([field << 3 | 2])
     while length > 0x7F:

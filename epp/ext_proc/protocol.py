@@ -19,10 +19,10 @@ from epp.request.control_headers import (
     SCORES,
     SERVED,
     SUBSET,
-    is_control,
+    is_control_header,
 )
 from epp.request.rejection import Rejection
-from epp.request.subset import MOST_DESTINATIONS, Subset, too_many_destinations
+from epp.request.subset import MAX_DESTINATIONS, Subset, too_many_destinations
 from epp.request.unreadable import UnreadableError
 from epp.wire.messages.ext_proc_pb2 import (
     CommonResponse,
@@ -49,7 +49,7 @@ def parse_subset(metadata: Metadata) -> Subset | None:
     if not value.HasField("list_value"):
         return Subset.of(_strings((value,)))
     values = value.list_value.values
-    if len(values) > MOST_DESTINATIONS:
+    if len(values) > MAX_DESTINATIONS:
         raise too_many_destinations()
     return Subset.of(_strings(values))
 
@@ -75,16 +75,16 @@ def read_headers(headers: HeaderMap) -> tuple[dict[str, str], tuple[str, ...]]:
     """Lower-cased names, of repeated names the first; beside them which are control headers. Raises UnreadableError,
     or `Rejection` where there are too many.
     """
-    if len(headers.headers) > _MOST_FIELDS:
+    if len(headers.headers) > _MAX_FIELDS:
         code, message = (
             "request_header_fields_too_large",
-            f"the request has more than {_MOST_FIELDS} header fields",
+            f"the request has more than {_MAX_FIELDS} header fields",
         )
         raise Rejection(431, code, message)
     seen: dict[str, str] = {}
     controls: tuple[str, ...] = ()
     for header in headers.headers:
-        name, value, control = _known.get(header) or _header(header)
+        name, value, control = _header_cache.get(header) or _parse_header(header)
         if name not in seen:
             seen[name] = value
             if control:
@@ -92,11 +92,11 @@ def read_headers(headers: HeaderMap) -> tuple[dict[str, str], tuple[str, ...]]:
     return seen, controls
 
 
-_MOST_FIELDS: Final = 10_000
+_MAX_FIELDS: Final = 10_000
 """Header fields of a request. Envoy takes 100 unless it is told otherwise."""
 
 
-def _header(header: bytes) -> tuple[str, str, bool]:
+def _parse_header(header: bytes) -> tuple[str, str, bool]:
     """Its name in lower case; `raw_value` if there is one, else `value`; whether it is a control header."""
     try:
         read = HeaderValue.FromString(header)
@@ -106,25 +106,27 @@ def _header(header: bytes) -> tuple[str, str, bool]:
         ) from None
     raw = read.raw_value
     name = read.key.lower()
-    found = name, raw.decode(errors="replace") if raw else read.value, is_control(name)
-    if len(header) <= _REMEMBERED_SIZE:
-        if len(_known) >= _REMEMBERED:
-            _known.clear()
-        _known[header] = found
-    return found
+    parsed = name, raw.decode(errors="replace") if raw else read.value, is_control_header(name)
+    if len(header) <= _MAX_CACHED_BYTES:
+        if len(_header_cache) >= _MAX_CACHED:
+            _header_cache.clear()
+        _header_cache[header] = parsed
+    return parsed
 
 
-_REMEMBERED: Final = 1024
-_REMEMBERED_SIZE: Final = 256
+_MAX_CACHED: Final = 1024
+_MAX_CACHED_BYTES: Final = 256
 """Bytes up to which a header is remembered."""
-_known: Final[dict[bytes, tuple[str, str, bool]]] = {}
+_header_cache: Final[dict[bytes, tuple[str, str, bool]]] = {}
 """Headers that were read: most are the same in request after request."""
 
 
 def read_status(headers: HeaderMap) -> int | None:
     """The status of a response; None where there is none, or one that is no status. Raises UnreadableError."""
-    for header in islice(headers.headers, _MOST_FIELDS):
-        name, text, _ = _known.get(header) or _header(header)  # the first one, as all that begin with a colon
+    for header in islice(headers.headers, _MAX_FIELDS):
+        name, text, _ = _header_cache.get(header) or _parse_header(
+            header
+        )  # the first one, as all that begin with a colon
         if name == ":status":
             return int(text) if _STATUS.fullmatch(text) else None
     return None
@@ -183,7 +185,7 @@ def immediate(rejection: Rejection) -> ProcessingResponse:
     response.details = rejection.reason or rejection.code
     error = {
         "message": rejection.message,
-        "type": _kind(rejection.status),
+        "type": _error_type(rejection.status),
         "param": None,
         "code": rejection.code,
     }
@@ -200,7 +202,7 @@ def immediate(rejection: Rejection) -> ProcessingResponse:
     return answer
 
 
-def _kind(status: int) -> str:
+def _error_type(status: int) -> str:
     """The `type` of an OpenAI error object."""
     if status == 429:
         return "rate_limit_error"

@@ -1,4 +1,4 @@
-"""What a client asks for: headers and a bounded body become an `InferenceRequest`, or a `Rejection`.
+"""Parses requests: headers and a bounded body become an `InferenceRequest`, or a `Rejection`.
 
-Each inference API's fields live here. Nothing here knows Envoy's messages, endpoints or scores. Pure.
+The fields of each inference API are here. Nothing here knows Envoy's messages, endpoints or scores. Pure.
 """

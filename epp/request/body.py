@@ -1,4 +1,4 @@
-"""A request body that is held until it is complete, within a bound of its own and one that all bodies share."""
+"""Holds request bodies until they are complete, within a limit for each and one for all together."""
 
 from collections.abc import Callable
 from typing import Final, TypeAlias
@@ -6,19 +6,19 @@ from typing import Final, TypeAlias
 from epp.request.rejection import Rejection
 
 Buffer: TypeAlias = bytes | memoryview
-SMALL: Final = 4096
-"""Bytes of a piece: to copy fewer costs less than to keep them apart."""
-LARGEST: Final = 65_536
-"""Bytes of a piece, as Envoy sends them: the rest of a larger one that waits to be sent would hold too much."""
-TOO_MANY: Final = "rejected-too-many-bytes"
+SMALL_PIECE: Final = 4096
+"""Bytes; smaller pieces are joined: a copy costs less than a piece of its own."""
+LARGE_PIECE: Final = 65_536
+"""Bytes; larger pieces are copied: a slice that waits to be sent would keep the whole piece in memory."""
+TOO_MANY_BYTES: Final = "rejected-too-many-bytes"
 _RETRY_AFTER: Final = 1.0
 
 
 class MemoryBudget:
-    """The bytes that all unfinished bodies of a picker may hold together.
+    """The bytes that all unfinished bodies and messages of a picker may hold together.
 
-    Where there is no room, the bodies that have said nothing for longest are refused, not the one that comes: so that
-    clients who stall hold nobody else's place.
+    When it is full, the bodies that have been silent for longest are refused, not the new one: otherwise clients that
+    stall on purpose would lock out all others (the Slowloris attack).
     """
 
     __slots__ = ("_limit", "_unfinished", "held")
@@ -26,120 +26,120 @@ class MemoryBudget:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._unfinished: dict[Body, None] = {}
-        """The one that grew last at the end."""
+        """The body that grew last comes last."""
         self.held = 0
 
-    def take(self, size: int, body: "Body | None" = None) -> None:
-        """Raises Rejection 503, and takes nothing, when that is more than can be had."""
+    def acquire(self, size: int, body: "Body | None" = None) -> None:
+        """Take bytes of the budget, for `body` if given. Raises `Rejection` 503, and takes nothing, if they cannot be had."""
         if self.held + size > self._limit:
-            self._make_room(size, body)
+            self._evict(size, body)
             if self.held + size > self._limit:
-                raise _too_many()
+                raise _too_many_bytes()
         self.held += size
 
     def begin(self, body: "Body") -> None:
-        """It is unfinished, and has grown just now."""
+        """The body is unfinished, and has just grown."""
         self._unfinished.pop(body, None)
         self._unfinished[body] = None
 
     def end(self, body: "Body") -> None:
-        """It is whole, or held no more."""
+        """The body is complete, or no longer held."""
         self._unfinished.pop(body, None)
 
-    def expire(self, begun_before: float, seconds: float) -> None:
-        """Refuse bodies that began by then and are unfinished; `seconds` is the time that they had."""
+    def expire(self, before: float, seconds: float) -> None:
+        """Refuse unfinished bodies that began before that time; `seconds`: the time that they had, for the answer."""
         for body in list(self._unfinished):
-            if body.begun < begun_before:
+            if body.began_at < before:
                 message = f"the request body was not complete within {seconds:g} s"
                 body.refuse(Rejection(408, "request_timeout", message))
 
-    def _make_room(self, size: int, growing: "Body | None") -> None:
+    def _evict(self, size: int, keep: "Body | None") -> None:
         for body in list(self._unfinished):
             if self.held + size <= self._limit:
                 return
-            if body is not growing and body.size:
-                body.refuse(_too_many())
+            if body is not keep and body.size:
+                body.refuse(_too_many_bytes())
 
     def release(self, size: int) -> None:
-        """What was taken is held no more."""
+        """Give bytes back."""
         self.held -= size
 
 
 class Body:
-    """Pieces of one request body; more than `limit` bytes are a Rejection 413, and nothing of it stays held."""
+    """The pieces of one request body. More than `limit` bytes raise `Rejection` 413 and release all of it."""
 
-    __slots__ = ("_budget", "_limit", "_pieces", "_refused", "begun", "size")
+    __slots__ = ("_budget", "_limit", "_on_refused", "_pieces", "began_at", "size")
 
     def __init__(self, limit: int, budget: MemoryBudget) -> None:
         self._limit = limit
         self._budget = budget
         self._pieces: list[Buffer] = []
-        self._refused: Callable[[Rejection], None] | None = None
+        self._on_refused: Callable[[Rejection], None] | None = None
         self.size = 0
-        """Bytes that count in the budget."""
-        self.begun = 0.0
+        """The bytes that count in the budget."""
+        self.began_at = 0.0
 
-    def begin(self, now: float, refused: Callable[[Rejection], None]) -> None:
-        """From now on, until it is whole, others may need its room or its time may run out: then `refused` is told."""
-        self.begun = now
-        self._refused = refused
+    def begin(self, now: float, on_refused: Callable[[Rejection], None]) -> None:
+        """Start the body: until `end` the budget may refuse it, for its bytes or its time, and calls `on_refused`."""
+        self.began_at = now
+        self._on_refused = on_refused
         self._budget.begin(self)
 
     def refuse(self, rejection: Rejection) -> None:
-        """Let go of all of it and tell whose it is."""
-        refused = self._refused
-        self.drop()
-        if refused is not None:
-            refused(rejection)
+        """Release all of it and call `on_refused`."""
+        on_refused = self._on_refused
+        self.discard()
+        if on_refused is not None:
+            on_refused(rejection)
 
     def end(self) -> None:
-        """Nothing more comes: what is held stays until `drop`."""
-        if self._refused is not None:
-            self._refused = None
+        """The body is complete; it stays held until `discard`."""
+        if self._on_refused is not None:
+            self._on_refused = None
             self._budget.end(self)
 
-    def expect(self, content_length: str | None) -> None:
-        """Refuse at once what says that it will be too large; a length that is no number says nothing."""
+    def check_length(self, content_length: str | None) -> None:
+        """Raise `Rejection` 413 at once if the Content-Length is too large; one that is not a number is ignored."""
         if content_length is None or not (content_length.isascii() and content_length.isdecimal()):
             return
         digits = content_length.lstrip("0")
-        if len(digits) > _DIGITS or int(digits or "0") > self._limit:
+        if len(digits) > _MAX_DIGITS or int(digits or "0") > self._limit:
             raise self._too_large()
 
     def add(self, piece: Buffer) -> None:
-        """Hold one more piece."""
+        """Hold one more piece; raises `Rejection`."""
         if not piece:
-            return  # the data plane's way to say that it was the last one
+            return  # Envoy sends an empty last piece if the end of a body comes after its bytes
         if self.size + len(piece) > self._limit:
-            self.drop()
+            self.discard()
             raise self._too_large()
-        if self._refused is not None:
+        if self._on_refused is not None:
             self._budget.begin(self)
-        self._budget.take(len(piece), self)
+        self._budget.acquire(len(piece), self)
         self.size += len(piece)
         self._pieces.append(piece)
 
-    def whole(self) -> Buffer:
-        """All pieces so far, joined; held is the whole alone, unless the pieces are what goes back as it came."""
+    def joined(self) -> Buffer:
+        """All pieces, joined. If they are small or very large, the joined bytes replace them; others go back as they came."""
         pieces = self._pieces
         if len(pieces) == 1:
             return pieces[0]
         whole = b"".join(pieces)
-        if self.size < SMALL * len(pieces) or max(map(len, pieces), default=0) > LARGEST:
+        if self.size < SMALL_PIECE * len(pieces) or max(map(len, pieces), default=0) > LARGE_PIECE:
             self._pieces = [whole] if whole else []
         return whole
 
-    def join(self, whole: Buffer) -> None:
-        """Hold what `whole` gave in place of the pieces."""
+    def replace(self, whole: Buffer) -> None:
+        """Hold the result of `joined` in place of the pieces."""
         self._pieces = [whole]
 
-    def forget(self) -> list[Buffer]:
-        """The pieces, which are held by somebody else now: they count until `drop`."""
+    def detach(self) -> list[Buffer]:
+        """Hand over the pieces; their bytes count until `discard`."""
         pieces, self._pieces = self._pieces, []
         return pieces
 
-    def drop(self) -> None:
-        """Nothing is held any more, by nobody."""
+    def discard(self) -> None:
+        """Release the pieces and their bytes."""
         self.end()
         self._pieces = []
         self._budget.release(self.size)
@@ -149,10 +149,10 @@ class Body:
         return Rejection(413, "request_too_large", f"the request body is larger than {self._limit} bytes")
 
 
-def _too_many() -> Rejection:
-    message = "the picker holds as many bytes of unfinished request bodies as it may"
-    return Rejection(503, "too_many_bytes", message, reason=TOO_MANY, retry_after=_RETRY_AFTER)
+def _too_many_bytes() -> Rejection:
+    message = "the picker's memory for unfinished request bodies is full"
+    return Rejection(503, "too_many_bytes", message, reason=TOO_MANY_BYTES, retry_after=_RETRY_AFTER)
 
 
-_DIGITS: Final = 18
-"""A longer length is larger than anything that fits anywhere."""
+_MAX_DIGITS: Final = 18
+"""Digits of a Content-Length; a longer one is over any limit, and `int` of many digits is slow."""

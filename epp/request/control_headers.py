@@ -1,6 +1,6 @@
-"""Which request headers steer the picker or what stands behind it: those of a client go no further than the picker. Pure.
+"""Names the request headers that control the picker or a worker; they are removed from clients' requests. Pure.
 
-A sidecar that forwards to where `x-prefiller-host-port` says would otherwise send a client's request to any address.
+llm-d's sidecar forwards to the address in `x-prefiller-host-port`: a client that could set it would reach any address.
 """
 
 from typing import Final
@@ -13,19 +13,19 @@ SCORES: Final = "x-gateway-destination-endpoint-scores"
 DROPPED_REASON: Final = "x-llm-d-request-dropped-reason"
 OBJECTIVE: Final = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 FAIRNESS_ID: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
-"""The name in use and its older alias, which counts where the first is absent."""
+"""The current name and its older alias, which counts if the first is absent."""
 
-UNSEEN: Final = (FALLBACK, SERVED, SUBSET)
-"""What only the data plane and the picker say to each other: of a client not even the picker sees it."""
+DATA_PLANE_ONLY: Final = (FALLBACK, SERVED, SUBSET)
+"""Set by the data plane and the picker only; not even the picker reads a client's."""
 _PREFIXES: Final = ("x-llm-d-", "x-gateway-")
 _OTHERS: Final = frozenset(
     {"x-slo-ttft-ms", "x-slo-tpot-ms", "x-prefiller-host-port", "x-encoder-hosts-ports"}
     | {"x-data-parallel-host-port", "x-kv-cache-source-host-port"}
 )
-USUAL: Final = frozenset({*OBJECTIVE, *FAIRNESS_ID})
-"""Those that clients have a reason to send."""
+CLIENT_HEADERS: Final = frozenset({*OBJECTIVE, *FAIRNESS_ID})
+"""Control headers that clients may send to the picker."""
 
 
-def is_control(name: str) -> bool:
-    """Whether a request header of that name, in lower case, is taken off; the destination is overwritten instead."""
+def is_control_header(name: str) -> bool:
+    """Whether a request header of this lower-case name is removed. The destination header is overwritten instead."""
     return (name.startswith(_PREFIXES) and name != DESTINATION) or name in _OTHERS

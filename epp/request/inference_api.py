@@ -1,4 +1,7 @@
-"""The bodies of the APIs that name a model: which fields of each are decoded, and what of it is the prompt."""
+"""Decodes the few fields of each inference API's body that the picker reads, and finds the prompt in it.
+
+Prompts stay raw JSON (`msgspec.Raw`): the picker compares their bytes and needs no text, so nothing is copied.
+"""
 
 import sys
 from collections.abc import Mapping
@@ -9,66 +12,69 @@ import msgspec
 from msgspec import Raw, Struct
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-_SHORT: Final = 1024
-"""Bytes: a list that is longer is not looked at for being blank."""
+_MAX_BLANK: Final = 1024
+"""Bytes; a longer list is not searched for anything but whitespace."""
 
 
 class Prompt(Protocol):
-    """What a request asks, as bytes of its JSON."""
+    """The prompt of a request, as bytes of its JSON."""
 
-    def head(self, limit: int | None) -> bytes:
-        """The first `limit` bytes of it, None: all; a chat that goes on begins with the bytes it had before."""
+    def prefix(self, limit: int | None) -> bytes:
+        """The first `limit` bytes, None: all. The next turn of a chat has the same prefix, since closing brackets are left out."""
 
-    def context(self) -> bytes:
-        """What else has to be equal before two equal beginnings can share a cache: model, cache salt, tools."""
+    def extra_key(self) -> bytes:
+        """What must be equal besides the prompt for a prefix cache to be shared: model, cache salt, tools.
+
+        vLLM mixes the same into its block hashes (docs.vllm.ai, Automatic Prefix Caching: extra hashes, cache_salt).
+        """
 
 
-class Message(Struct):
+class ChatMessage(Struct):
     role: str
     content: Raw = Raw(b"null")
     tool_calls: Raw = Raw(b"")
 
 
-class Content(Struct):
-    """What all APIs share."""
+class ModelBody(Struct):
+    """The fields that all APIs share."""
 
     model: str | None = None
     stream: bool | None = None
     cache_salt: Raw = Raw(b"")
 
-    def size(self) -> int:
-        """Bytes of what is asked, as JSON; 0 where it is absent, null or empty."""
+    def prompt_size(self) -> int:
+        """Bytes of the prompt as JSON; 0 if it is absent, null or empty."""
         return 0
 
-    def head(self, limit: int | None) -> bytes:
+    def prefix(self, limit: int | None) -> bytes:
         return b""
 
-    def context(self) -> bytes:
-        return b"\0".join((self.name(), self.cache_salt))
+    def extra_key(self) -> bytes:
+        return b"\0".join((self.model_name(), self.cache_salt))
 
-    def name(self) -> bytes:
+    def model_name(self) -> bytes:
         return (self.model or "").encode()
 
 
-class Completion(Content):
+class CompletionBody(ModelBody):
     prompt: Raw = Raw(b"null")
 
-    def size(self) -> int:
-        return _text_or_list(self.prompt, "$.prompt")
+    def prompt_size(self) -> int:
+        return _text_or_list_size(self.prompt, "$.prompt")
 
-    def head(self, limit: int | None) -> bytes:
-        return _text_head(self.prompt, limit)
+    def prefix(self, limit: int | None) -> bytes:
+        return _text_prefix(self.prompt, limit)
 
 
-class Chat(Content):
-    messages: list[Message] | None = None
+class ChatBody(ModelBody):
+    messages: list[ChatMessage] | None = None
     tools: Raw = Raw(b"")
 
-    def size(self) -> int:
+    def prompt_size(self) -> int:
         _check_tools(self.tools)
         return sum([memoryview(message.content).nbytes for message in self.messages or ()])
 
-    def head(self, limit: int | None) -> bytes:
+    def prefix(self, limit: int | None) -> bytes:
         pieces: list[Buffer] = []
         left = sys.maxsize if limit is None else limit
         for message in self.messages or ():
@@ -80,109 +86,109 @@ class Chat(Content):
             pieces += (message.role.encode(), content, message.tool_calls)
         return b"".join(pieces)[:limit]
 
-    def context(self) -> bytes:
-        # every chat template shows the tools to the model before the messages
-        return b"\0".join((self.name(), self.cache_salt, self.tools))
+    def extra_key(self) -> bytes:
+        # chat templates put the tools before the messages, so other tools are another prefix
+        return b"\0".join((self.model_name(), self.cache_salt, self.tools))
 
 
-class LongChat(Content):
-    """A chat of so many messages that to take them apart would hold up all others: the worker reads them."""
+class RawChatBody(ModelBody):
+    """A chat with so many messages that to decode them would delay all other requests; they stay one raw list."""
 
     messages: Raw = Raw(b"null")
     tools: Raw = Raw(b"")
 
-    def size(self) -> int:
-        return _list(self.messages, "$.messages")
+    def prompt_size(self) -> int:
+        return _list_size(self.messages, "$.messages")
 
-    def head(self, limit: int | None) -> bytes:
-        view = memoryview(self.messages)[1:-1]  # its closing bracket is where a longer one goes on
+    def prefix(self, limit: int | None) -> bytes:
+        view = memoryview(self.messages)[1:-1]  # without its closing bracket, where the next turn goes on
         return bytes(view[:limit])
 
-    def context(self) -> bytes:
-        return b"\0".join((self.name(), self.cache_salt, self.tools))
+    def extra_key(self) -> bytes:
+        return b"\0".join((self.model_name(), self.cache_salt, self.tools))
 
 
-class Input(Content):
+class InputBody(ModelBody):
     input: Raw = Raw(b"null")
 
-    def size(self) -> int:
-        return _text_or_list(self.input, "$.input")
+    def prompt_size(self) -> int:
+        return _text_or_list_size(self.input, "$.input")
 
-    def head(self, limit: int | None) -> bytes:
-        return _text_head(self.input, limit)
+    def prefix(self, limit: int | None) -> bytes:
+        return _text_prefix(self.input, limit)
 
 
-class LongResponses(Input):
-    """A body with so many objects that its tools, too, are left to the worker."""
+class RawResponsesBody(InputBody):
+    """A body with so many objects that its tools are not checked."""
 
     tools: Raw = Raw(b"")
 
-    def context(self) -> bytes:
-        return b"\0".join((self.name(), self.cache_salt, self.tools))
+    def extra_key(self) -> bytes:
+        return b"\0".join((self.model_name(), self.cache_salt, self.tools))
 
 
-class Responses(LongResponses):
-    def size(self) -> int:
+class ResponsesBody(RawResponsesBody):
+    def prompt_size(self) -> int:
         _check_tools(self.tools)
-        return _text_or_list(self.input, "$.input")
+        return _text_or_list_size(self.input, "$.input")
 
 
 APIS: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
-    "chat/completions": (msgspec.json.Decoder(Chat), "messages"),
-    "chat/completions/render": (msgspec.json.Decoder(Chat), "messages"),
-    "completions": (msgspec.json.Decoder(Completion), "prompt"),
-    "completions/render": (msgspec.json.Decoder(Completion), "prompt"),
-    "embeddings": (msgspec.json.Decoder(Input), "input"),
-    "responses": (msgspec.json.Decoder(Responses), "input"),
+    "chat/completions": (msgspec.json.Decoder(ChatBody), "messages"),
+    "chat/completions/render": (msgspec.json.Decoder(ChatBody), "messages"),
+    "completions": (msgspec.json.Decoder(CompletionBody), "prompt"),
+    "completions/render": (msgspec.json.Decoder(CompletionBody), "prompt"),
+    "embeddings": (msgspec.json.Decoder(InputBody), "input"),
+    "responses": (msgspec.json.Decoder(ResponsesBody), "input"),
 }
-"""By the end of the path: how the body is decoded, and the field that must say what is asked."""
-LONG: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
+"""By the suffix of the path: the decoder of the body, and the field that must hold the prompt."""
+APIS_WITHOUT_OBJECTS: Final[Mapping[str, tuple[msgspec.json.Decoder[Any], str]]] = {
     **APIS,
-    "chat/completions": (msgspec.json.Decoder(LongChat), "messages"),
-    "chat/completions/render": (msgspec.json.Decoder(LongChat), "messages"),
-    "responses": (msgspec.json.Decoder(LongResponses), "input"),
+    "chat/completions": (msgspec.json.Decoder(RawChatBody), "messages"),
+    "chat/completions/render": (msgspec.json.Decoder(RawChatBody), "messages"),
+    "responses": (msgspec.json.Decoder(RawResponsesBody), "input"),
 }
-"""The same for a body that `is_long`."""
-_LONG: Final = 2 * 1024 * 1024
-_MANY: Final = 100_000
-"""JSON objects: half a microsecond and 60 bytes each."""
+"""The same for a body that `has_many_objects`: no list of objects is decoded."""
+_LARGE_BODY: Final = 2 * 1024 * 1024
+_MANY_OBJECTS: Final = 100_000
+"""JSON objects; each takes half a microsecond and 60 bytes to decode."""
 
 
-def is_long(body: Buffer) -> bool:
-    """Whether it may have more than _MANY messages; a body that is smaller than _LONG has few enough."""
-    if len(body) < _LONG:
+def has_many_objects(body: Buffer) -> bool:
+    """Whether the body may have more than _MANY_OBJECTS messages; a small body cannot have so many."""
+    if len(body) < _LARGE_BODY:
         return False
-    return (bytes(body) if isinstance(body, memoryview) else body).count(b"{") > _MANY
+    return (bytes(body) if isinstance(body, memoryview) else body).count(b"{") > _MANY_OBJECTS
 
 
-ONLY_MODEL: Final = frozenset(
+MODEL_ONLY_PATHS: Final = frozenset(
     {"messages", "messages/count_tokens", "images/generations", "conversations", "audio/speech"}
     | {"rerank", "score", "classify", "pooling", "tokenize", "detokenize"}
 )
-"""Ends of paths whose bodies name a model, but whose other fields are not ours to judge."""
-CONTENT: Final = msgspec.json.Decoder(Content)
+"""Suffixes of paths whose bodies name a model, but whose other fields the picker does not check."""
+MODEL_ONLY: Final = msgspec.json.Decoder(ModelBody)
 
 
 def api_of(path: str) -> str | None:
-    """The longest end of a path at its slashes that is an API of ours, else that names a model, else None."""
-    return _known_end(path[-_TAIL:])
+    """The longest suffix of the path, at a slash, that is in `APIS`, else in `MODEL_ONLY_PATHS`, else None."""
+    return _known_suffix(path[-_MAX_SUFFIX:])
 
 
-_TAIL: Final = 64
-"""Characters: more than the longest end that is known, so that nobody fills the cache with long paths."""
+_MAX_SUFFIX: Final = 64
+"""Characters; longer than any known suffix. Bounds the cache, whose keys clients choose."""
 
 
 @lru_cache(maxsize=256)
-def _known_end(path: str) -> str | None:
+def _known_suffix(path: str) -> str | None:
     segments = path.split("/")[-3:]
-    ends = ["/".join(segments[i:]) for i in range(len(segments))]
-    for known in (APIS, ONLY_MODEL):
-        if found := next((end for end in ends if end in known), None):
+    suffixes = ["/".join(segments[i:]) for i in range(len(segments))]
+    for known in (APIS, MODEL_ONLY_PATHS):
+        if found := next((suffix for suffix in suffixes if suffix in known), None):
             return found
     return None
 
 
-def _text_or_list(raw: Raw, place: str) -> int:
+def _text_or_list_size(raw: Raw, json_path: str) -> int:
     view = memoryview(raw)
     match bytes(view[:1]):
         case b'"':
@@ -192,41 +198,42 @@ def _text_or_list(raw: Raw, place: str) -> int:
         case b"n":
             return 0
         case _:
-            raise msgspec.ValidationError(f"Expected `str | array` - at `{place}`")
+            raise msgspec.ValidationError(f"Expected `str | array` - at `{json_path}`")
 
 
-def _list(raw: Raw, place: str) -> int:
+def _list_size(raw: Raw, json_path: str) -> int:
     view = memoryview(raw)
     if bytes(view[:1]) == b"n":
         return 0
     if bytes(view[:1]) != b"[":
-        raise msgspec.ValidationError(f"Expected `array | null` - at `{place}`")
+        raise msgspec.ValidationError(f"Expected `array | null` - at `{json_path}`")
     return 0 if _is_blank(view) else view.nbytes
 
 
 def _is_blank(view: memoryview) -> bool:
-    """Whether a list has nothing in it."""
-    return view.nbytes < _SHORT and not bytes(view[1:-1]).strip()
+    return view.nbytes < _MAX_BLANK and not bytes(view[1:-1]).strip()
 
 
 class _Tool(Struct):
-    """An object; what is in it is the worker's business."""
+    """Any JSON object; its fields are not checked."""
 
 
 _TOOLS: Final = msgspec.json.Decoder(list[_Tool] | None)
 
 
 def _check_tools(raw: Raw) -> None:
-    """Raises msgspec.ValidationError where they are no list of objects."""
+    """Raises msgspec.ValidationError unless they are a list of objects or null."""
     if memoryview(raw).nbytes:
         try:
             _TOOLS.decode(raw)
         except msgspec.ValidationError as error:
-            said, at, place = str(error).partition(" - at `$")
-            raise msgspec.ValidationError(f"{said} - at `$.tools{place if at else '`'}") from None
+            cause, at, json_path = str(error).partition(" - at `$")
+            raise msgspec.ValidationError(f"{cause} - at `$.tools{json_path if at else '`'}") from None
 
 
-def _text_head(raw: Raw, limit: int | None) -> bytes:
+def _text_prefix(raw: Raw, limit: int | None) -> bytes:
     view = memoryview(raw)
-    text = view[1:-1] if bytes(view[:1]) == b'"' else view  # its closing quote is where a longer one goes on
+    text = (
+        view[1:-1] if bytes(view[:1]) == b'"' else view
+    )  # without its closing quote, where a longer text goes on
     return bytes(text[:limit])

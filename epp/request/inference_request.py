@@ -1,4 +1,4 @@
-"""What the picker reads of a request: the model, whether the answer is streamed, whose request it is. Nothing else."""
+"""Reads from a request what a pick depends on: model, prompt, streaming, objective, fairness id."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -8,56 +8,64 @@ import msgspec
 from msgspec import Raw
 
 from epp.request.control_headers import FAIRNESS_ID, OBJECTIVE
-from epp.request.inference_api import APIS, CONTENT, LONG, ONLY_MODEL, Prompt, api_of, is_long
-from epp.request.lone_surrogates import replaced
+from epp.request.inference_api import (
+    APIS,
+    APIS_WITHOUT_OBJECTS,
+    MODEL_ONLY,
+    MODEL_ONLY_PATHS,
+    Prompt,
+    api_of,
+    has_many_objects,
+)
+from epp.request.lone_surrogates import replace_lone_surrogates
 from epp.request.rejection import Rejection
 
 Body: TypeAlias = bytes | bytearray | memoryview
 Decoded = TypeVar("Decoded")
 _JSON: Final = "application/json"
 _FORM: Final = "application/x-www-form-urlencoded"
-"""What curl says of any body that it is not told the kind of."""
+"""curl's default for any body; JSON is accepted under it."""
 
 DEFAULT_FAIRNESS_ID: Final = "default-flow"
 _PATH_HEADERS: Final = (":path", "x-original-path", "x-forwarded-path")
 _DEFAULT_PATH: Final = "/v1/completions"
-_MULTIPART_SCAN: Final = 64
-"""Parts of a form that are looked at for the model."""
-_SHORT: Final = 1024
-"""Bytes of a form's part that are looked at for its name."""
+_MAX_PARTS: Final = 64
+"""Parts of a form that are searched for the model."""
+_PART_HEADER_SCAN: Final = 1024
+"""Bytes of a part's header that are searched for its name."""
 
 
 class PrefixChain:
-    """A prompt as blocks, each named by a hash of all up to its end.
+    """A prompt as a chain of block hashes, each of which covers the prompt up to the end of its block.
 
-    `unit`: tokens in the shortest block. `units`: length of the prompt. `ends`, `lengths`: of each block, the last one
-    as if it were whole. All in units; `ends` and `lengths` may go on behind the last block. `claims`: by key, the endpoints
-    that are believed to hold it since the pick, each with the number of that belief in the index.
+    `unit_tokens`: tokens of a unit, the shortest block. In units: `units`, the length of the prompt; `ends` and `lengths` of
+    the blocks, the last one as if it were full (shared tables, which may go on behind it). `claims`: the endpoints, by key,
+    that are believed to hold the chain since the pick, each with the number of its claim in the index.
     """
 
-    __slots__ = ("blocks", "claims", "ends", "lengths", "unit", "units")
+    __slots__ = ("claims", "ends", "hashes", "lengths", "unit_tokens", "units")
 
     def __init__(
-        self, blocks: Sequence[int], unit: int, units: int, ends: Sequence[int], lengths: Sequence[int]
+        self, hashes: Sequence[int], unit_tokens: int, units: int, ends: Sequence[int], lengths: Sequence[int]
     ) -> None:
-        self.blocks = blocks
-        self.unit = unit
+        self.hashes = hashes
+        self.unit_tokens = unit_tokens
         self.units = units
         self.ends = ends
         self.lengths = lengths
         self.claims: dict[tuple[str, str], int] = {}
 
-    def held(self, count: int) -> int:
-        """Units in the first `count` blocks."""
+    def units_in(self, count: int) -> int:
+        """The length of the first `count` blocks in units."""
         return min(self.ends[count - 1], self.units) if count else 0
 
 
 class InferenceRequest:
     """One request. Sizes in bytes; `prompt_size` is that of the prompt, messages or input as JSON.
 
-    `model` is empty where the request names none: a GET, a path or a content type that is not read. `prompt` is there
-    until the request is scheduled, since it holds the whole body. `prefixes`: what data producers made of it, by
-    producer. `scores`: of each endpoint that was scored, by its destination, where the profile tells them.
+    `model` is empty if the request names none: a GET, or a path or content type that is not read. `prompt` is set to None
+    once the request is scheduled, since it keeps the whole body in memory. `prefixes`: the prompt's block hashes, by data
+    producer. `scores`: of the scored endpoints, by destination, if the profile reports them.
     """
 
     __slots__ = (
@@ -95,10 +103,10 @@ class InferenceRequest:
 def parse_request(
     headers: Mapping[str, str], body: Body | None, new_id: Callable[[], str]
 ) -> InferenceRequest:
-    """The request as the picker sees it; `headers` with lower-case names, `new_id` for one without `x-request-id`.
+    """Parse a request; `headers` with lower-case names, `new_id` makes an id for one without `x-request-id`.
 
-    `body` None: there may be one, but it is not shown. Completions, chat, embeddings and responses must be sound JSON: `Rejection` 400 says what is wrong. Of other
-    paths only the model is read, where it stands in the usual place; what is not JSON passes unread.
+    `body` None: there may be one, but the pick does not see it. Completions, chat, embeddings and responses must be valid
+    JSON, otherwise `Rejection` 400. Of other known APIs only the model is read; a body that is not JSON is not read.
     """
     request = passthrough_request(headers, body, new_id)
     if body is None:
@@ -118,34 +126,34 @@ def parse_request(
 def passthrough_request(
     headers: Mapping[str, str], body: Body | None, new_id: Callable[[], str]
 ) -> InferenceRequest:
-    """The request without a look into its body: no model, routed by load only."""
+    """The request without reading its body: no model, routed by load only."""
     request = InferenceRequest(headers.get("x-request-id") or new_id(), _path(headers), headers)
-    request.objective = _first(headers, OBJECTIVE)
-    request.fairness_id = _first(headers, FAIRNESS_ID) or DEFAULT_FAIRNESS_ID
+    request.objective = _first_value(headers, OBJECTIVE)
+    request.fairness_id = _first_value(headers, FAIRNESS_ID) or DEFAULT_FAIRNESS_ID
     request.body_size = len(body or b"")
     return request
 
 
 def _path(headers: Mapping[str, str]) -> str:
-    path = _first(headers, _PATH_HEADERS) or _DEFAULT_PATH
+    path = _first_value(headers, _PATH_HEADERS) or _DEFAULT_PATH
     return path.partition("?")[0].rstrip("/") or "/"
 
 
-def _first(headers: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+def _first_value(headers: Mapping[str, str], names: tuple[str, ...]) -> str | None:
     for name in names:
         if (value := headers.get(name)) and (value := value.strip()):
             return value
     return None
 
 
-_BROKEN: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-_OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
+_DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_OBJECT_DECODER: Final = msgspec.json.Decoder(dict[str, Raw])
 _NO_MODEL: Final = "the request body has no 'model': a string that names the model is required"
 
 
 def _check_bodyless(request: InferenceRequest, method: str) -> None:
     if method == "POST" and api_of(request.path) in APIS:
-        raise _bad(_NO_MODEL)
+        raise _bad_request(_NO_MODEL)
 
 
 def _decode(decoder: msgspec.json.Decoder[Decoded], body: Body) -> Decoded:
@@ -154,58 +162,58 @@ def _decode(decoder: msgspec.json.Decoder[Decoded], body: Body) -> Decoded:
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:
-        mended = replaced(body)
-        if mended is None:
+        repaired = replace_lone_surrogates(body)
+        if repaired is None:
             raise
-        return decoder.decode(mended)
+        return decoder.decode(repaired)
 
 
 def _is_object(body: Body) -> bool:
     try:
-        _decode(_OBJECT, body)
-    except _BROKEN:
+        _decode(_OBJECT_DECODER, body)
+    except _DECODE_ERRORS:
         return False
     return True
 
 
 def _read_json(request: InferenceRequest, body: Body) -> None:
     end = api_of(request.path)
-    if end in ONLY_MODEL:
-        _read_loosely(request, body)
-    if end is None or end in ONLY_MODEL:
+    if end in MODEL_ONLY_PATHS:
+        _read_model_only(request, body)
+    if end is None or end in MODEL_ONLY_PATHS:
         return
-    decoder, name = (LONG if is_long(body) else APIS)[end]
+    decoder, name = (APIS_WITHOUT_OBJECTS if has_many_objects(body) else APIS)[end]
     try:
         decoded = _decode(decoder, body)
-        size = decoded.size()
+        size = decoded.prompt_size()
     except msgspec.ValidationError as error:
-        raise _bad(f"the request body has a field of the wrong type: {error}") from error
-    except _BROKEN as error:
-        raise _bad(f"the request body is not valid JSON: {_short(error)}") from error
+        raise _bad_request(f"the request body has a field of the wrong type: {error}") from error
+    except _DECODE_ERRORS as error:
+        raise _bad_request(f"the request body is not valid JSON: {_json_fault(error)}") from error
     if not decoded.model:
-        raise _bad(_NO_MODEL)
+        raise _bad_request(_NO_MODEL)
     if not size:
-        raise _bad(f"the request body has no {name!r}: {request.path} requires one that is not empty")
+        raise _bad_request(f"the request body has no {name!r}: {request.path} requires one that is not empty")
     request.model = decoded.model
     request.streaming = bool(decoded.stream)
     request.prompt_size = size
     request.prompt = decoded
 
 
-def _read_loosely(request: InferenceRequest, body: Body) -> None:
+def _read_model_only(request: InferenceRequest, body: Body) -> None:
     try:
-        decoded = _decode(CONTENT, body)
-    except _BROKEN:
-        return  # the worker says what is wrong with a body of an API that is not ours
+        decoded = _decode(MODEL_ONLY, body)
+    except _DECODE_ERRORS:
+        return  # the worker answers for a body of an API that the picker does not know
     request.model = decoded.model or ""
     request.streaming = bool(decoded.stream)
 
 
-def _bad(message: str) -> Rejection:
+def _bad_request(message: str) -> Rejection:
     return Rejection(400, "invalid_request_error", message)
 
 
-def _short(error: Exception) -> str:
+def _json_fault(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
     return "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
@@ -224,13 +232,13 @@ def _form_model(content_type: str, body: bytes) -> str:
         return ""
     delimiter = b"--" + (found[1] or found[2]).encode("utf-8", "replace")
     start = 0 if body.startswith(delimiter) else body.find(b"\r\n" + delimiter)
-    for _ in range(_MULTIPART_SCAN):
+    for _ in range(_MAX_PARTS):
         head = body.find(b"\r\n", start + 2) if start >= 0 else -1
         value = body.find(b"\r\n\r\n", head) if head >= 0 else -1
         end = body.find(b"\r\n" + delimiter, value) if value >= 0 else -1
         if end < 0:
             return ""
-        if _MODEL_FIELD.search(body, head, min(value, head + _SHORT)):
+        if _MODEL_FIELD.search(body, head, min(value, head + _PART_HEADER_SCAN)):
             return body[value + 4 : end].decode("utf-8", "replace").strip()
         start = end
     return ""

@@ -1,10 +1,11 @@
-"""How a request is refused. Pure."""
+"""The answer to a request that is refused. Pure."""
 
 
 class Rejection(Exception):  # noqa: N818  # an answer to the client rather than a fault
-    """An answer that is not a pick; the client sees it as an OpenAI-style error.
+    """Refuses a request; the client gets an OpenAI-style error.
 
-    `reason` is the value of `x-llm-d-request-dropped-reason`, `retry_after` is in seconds.
+    `status`: of HTTP; `code`: of the OpenAI error; `reason`: the value of `x-llm-d-request-dropped-reason`;
+    `retry_after`: seconds.
     """
 
     def __init__(

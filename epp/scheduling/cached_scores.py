@@ -1,4 +1,9 @@
-"""The part of the scores that only what the workers publish decides: found once for each state of the pool."""
+"""Caches the part of the scores that depends only on what workers publish, once for each state of the pool.
+
+Metrics pages are read at most 20 times a second, requests come by the thousand: most requests meet a state that an
+earlier one has met. A scorer that reads only published numbers (`published_only`) gives the same scores for all of them.
+So a pick costs the same for 1,000 endpoints as for 100 (1.03 times, benchmarks/README.md: picking).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,37 +15,39 @@ from epp.endpoints.endpoint import Column, EndpointPool, Floats, Indices
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.plugin import Scorer, Scores
 
-TIE: Final = 1e-9
-"""What one request in flight costs: it decides between equal scores and between nothing else."""
-_FEW: Final = 32
-"""Endpoints up to which it is faster to take them one by one."""
-_MANY: Final = 256
-"""Endpoints from which on it is faster to find the best before they are sorted."""
-_KEPT: Final = 16
-"""States that are kept at once: one for each set of candidates that requests of the same moment have."""
+TIE_BREAK: Final = 1e-9
+"""Subtracted for each request in flight: too small to outweigh any difference of scores, it decides between equal ones."""
+_ORDERED: Final = 32
+"""The best endpoints whose order is kept; a pick rarely needs more (best_endpoint.py)."""
+_PARTITION_FROM: Final = 256
+"""From this many endpoints on a partition before the sort is faster."""
+_MAX_STATES: Final = 16
+"""States that are cached at once: one for each set of candidates among the requests of the moment."""
 
 
 @dataclass(frozen=True, slots=True)
-class Weighted:
-    """A scorer and the weight of its scores in the sum."""
+class WeightedScorer:
+    """A scorer and its weight in the sum of scores."""
 
     scorer: Scorer
     weight: float = 1.0
 
 
 WeightedScores: TypeAlias = Sequence[tuple[float, Scores]]
-"""What some scorers said of one request, each with its weight."""
+"""The scores of several scorers for one request, each with its weight."""
 
 
-def ask(scorers: Sequence[Weighted], request: InferenceRequest, pool: EndpointPool) -> WeightedScores:
+def run_scorers(
+    scorers: Sequence[WeightedScorer], request: InferenceRequest, pool: EndpointPool
+) -> WeightedScores:
     return [(weighted.weight, weighted.scorer.score(request, pool)) for weighted in scorers]
 
 
-def add_scores(total: Floats, said: WeightedScores) -> Floats:
+def add_scores(total: Floats, weighted_scores: WeightedScores) -> Floats:
     """Add the weighted scores to `total`, in place."""
-    for weight, score in said:
+    for weight, score in weighted_scores:
         if isinstance(score, np.ndarray):
-            # fmax and fmin leave the other operand where one is NaN
+            # fmax and fmin ignore NaN: a scorer's NaN counts as 0
             total += weight * np.fmin(np.fmax(score, 0.0), 1.0)
         else:
             for row, value in score.items():
@@ -50,70 +57,71 @@ def add_scores(total: Floats, said: WeightedScores) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class CachedScores:
-    """The scores of those whose numbers are fresh. `rows`: which of the pool's they are, None: all of them.
+    """The scores of the endpoints with fresh numbers, valid for pool times in [`valid_from`, `valid_until`).
 
-    `order`: where `rows` is None, the first of the pool, best score first; all others have `rest` at most.
+    `rows`: the rows of these endpoints in the pool; None: all of them. `best_rows`: if `rows` is None, the best endpoints,
+    best first; no other endpoint scores more than `others_at_most`.
     """
 
     fresh: EndpointPool
     rows: Indices | None
     scores: Floats
-    since: float
-    until: float
-    order: Sequence[int] | None
-    rest: float
+    valid_from: float
+    valid_until: float
+    best_rows: Sequence[int] | None
+    others_at_most: float
 
-    def fresh_of(self, pool: EndpointPool) -> EndpointPool:
-        """Those of `pool` whose numbers are fresh, with what is in flight by now."""
+    def current(self, pool: EndpointPool) -> EndpointPool:
+        """The endpoints of `pool` with fresh numbers, their requests in flight brought up to date."""
         if self.rows is None:
             return pool
-        for column in (Column.INFLIGHT, Column.UNSEEN):
+        for column in (Column.INFLIGHT, Column.UNREPORTED):
             self.fresh.numbers[column] = pool.numbers[column, self.rows]
         return self.fresh
 
 
 class ScoreCache:
-    """Keeps the cached scores of each state of a pool until it changes, or an endpoint's numbers become stale.
+    """Computes scores once for each state of a pool; again when the state changes or an endpoint's numbers become stale.
 
-    `staleness` None: the age of numbers does not matter. Weights and scorers as in the profile.
+    `staleness`: seconds after which numbers are stale; None: never.
     """
 
-    __slots__ = ("_kept", "_scorers", "_staleness")
+    __slots__ = ("_cached", "_scorers", "_staleness")
 
-    def __init__(self, scorers: Sequence[Weighted], staleness: float | None) -> None:
+    def __init__(self, scorers: Sequence[WeightedScorer], staleness: float | None) -> None:
         self._scorers = scorers
         self._staleness = staleness
-        self._kept: dict[object, CachedScores] = {}
+        self._cached: dict[object, CachedScores] = {}
 
-    def of(self, request: InferenceRequest, pool: EndpointPool) -> CachedScores:
-        """Those at `pool.now`; the request is shown to scorers that do not look at it."""
+    def get(self, request: InferenceRequest, pool: EndpointPool) -> CachedScores:
+        """The scores at `pool.now`. Scorers get the request only because their signature has it: they must not read it."""
         state = pool.state
         if state is None:
-            return self._find(request, pool)
-        kept = self._kept.get(state)
-        if kept is None or not kept.since <= pool.now < kept.until:
-            if len(self._kept) >= _KEPT:
-                self._kept.clear()
-            kept = self._kept[state] = self._find(request, pool)
-        return kept
+            return self._compute(request, pool)
+        cached = self._cached.get(state)
+        if cached is None or not cached.valid_from <= pool.now < cached.valid_until:
+            if len(self._cached) >= _MAX_STATES:
+                self._cached.clear()
+            cached = self._cached[state] = self._compute(request, pool)
+        return cached
 
-    def _find(self, request: InferenceRequest, pool: EndpointPool) -> CachedScores:
-        fresh, rows, until = pool, None, np.inf
+    def _compute(self, request: InferenceRequest, pool: EndpointPool) -> CachedScores:
+        fresh, rows, valid_until = pool, None, np.inf
         if self._staleness is not None:
             mask = pool.fresh(self._staleness)
-            fresh, until = pool.take(mask), pool.fresh_until(self._staleness, mask)
+            fresh, valid_until = pool.select(mask), pool.fresh_until(self._staleness, mask)
             rows = None if fresh is pool else mask.nonzero()[0]
-        scores = add_scores(np.zeros(len(fresh)), ask(self._scorers, request, fresh))
-        order, rest = (None, np.inf) if rows is not None else _best_first(scores)
-        return CachedScores(fresh, rows, scores, pool.now, until, order, rest)
+        scores = add_scores(np.zeros(len(fresh)), run_scorers(self._scorers, request, fresh))
+        best_rows, others_at_most = (None, np.inf) if rows is not None else _best_rows(scores)
+        return CachedScores(fresh, rows, scores, pool.now, valid_until, best_rows, others_at_most)
 
 
-def _best_first(scores: Floats) -> tuple[Sequence[int], float]:
-    """Few rows, and the highest score of the others."""
+def _best_rows(scores: Floats) -> tuple[Sequence[int], float]:
+    """The best rows, best first, and the highest score of all others."""
     count = len(scores)
-    if count > _MANY:
-        best = scores.argpartition(count - _FEW - 1)[count - _FEW - 1 :]
-        order = best[scores[best].argsort()[::-1]].tolist()
+    if count > _PARTITION_FROM:
+        best = scores.argpartition(count - _ORDERED - 1)[count - _ORDERED - 1 :]
+        best_rows = best[scores[best].argsort()[::-1]].tolist()
     else:
-        order = scores.argsort()[: -_FEW - 2 : -1].tolist()
-    return order[:_FEW], scores.item(order[_FEW]) if count > _FEW else -np.inf
+        best_rows = scores.argsort()[: -_ORDERED - 2 : -1].tolist()
+    return best_rows[:_ORDERED], scores.item(best_rows[_ORDERED]) if count > _ORDERED else -np.inf

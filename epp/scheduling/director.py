@@ -62,11 +62,13 @@ class Director:
         self._policy = policy
         self._new_id: Callable[[], str] = lambda: f"{rng.getrandbits(128):032x}"
         self._admission: AdmissionController = admission or ShedWhenSaturated(detector, policy.retry_after)
+        # as an object: compiled, a bool of numpy would be no bool
+        self._admits: Callable[[InferenceRequest, EndpointPool, float], object] = self._admission.admit
         self.waiting = WaitingRequests(self, datastore, self._admission.withdraw)
         for producer in self._producers:
             datastore.on_reset.append(producer.forget)
             datastore.on_cache_size.append(producer.sized)
-            datastore.on_change.append(functools.partial(self._tell, producer))
+            datastore.on_change.append(functools.partial(self._retain, producer))
 
     def direct(
         self,
@@ -81,7 +83,7 @@ class Director:
         """
         request = self._prepare(headers, body)
         candidates = self.candidates(request, subset, now)
-        if self._admission.admit(request, candidates, now):
+        if self._admits(request, candidates, now):
             return self._pick(request, candidates)
         waiting = self.waiting.begin(request, subset, now)
         self._admission.enqueue(waiting, now)
@@ -115,11 +117,11 @@ class Director:
         pick = self._schedule(request, candidates)
         request.prompt = None
         for producer in self._producers:
-            producer.picked(request, pick.at_work)
+            producer.picked(request, pick.in_flight_at)
         reservations.reserve(pick, self._datastore)
         return pick
 
-    def _tell(self, producer: DataProducer) -> None:
+    def _retain(self, producer: DataProducer) -> None:
         producer.retain(self._datastore.endpoints)
 
     def served(self, pick: Pick, destination: str, now: float) -> None:
@@ -127,19 +129,21 @@ class Director:
 
         If it is none, no endpoint of ours has the prompt in its cache.
         """
-        if not pick.at_work:
+        if not pick.in_flight_at:
             return
-        named = Subset.of([destination])
+        reported = Subset.of([destination])
         ours = (*pick.endpoints, *self._datastore.endpoints)
-        after = next((endpoint for endpoint in ours if named.allows(endpoint.address, endpoint.port)), None)
-        if after is None:
+        server = next(
+            (endpoint for endpoint in ours if reported.allows(endpoint.address, endpoint.port)), None
+        )
+        if server is None:
             self._settle(pick, served=False)
         else:
-            reservations.move(pick, after, self._datastore)
+            reservations.move(pick, server, self._datastore)
 
     def responded(self, pick: Pick, status: int, now: float) -> None:
         """The worker answered: whether with success, the data producers learn."""
-        if pick.at_work:
+        if pick.in_flight_at:
             self._settle(pick, served=200 <= status < 300)
 
     def release(self, pick: Pick, now: float) -> None:
@@ -154,7 +158,7 @@ class Director:
         pick.settled = True
         for producer in self._producers:
             if served:
-                producer.served(pick.request, pick.at_work)
+                producer.served(pick.request, pick.in_flight_at)
             else:
                 producer.failed(pick.request)
         pick.request.prefixes.clear()
@@ -168,33 +172,33 @@ class Director:
         pool = self._datastore.pool(now)
         model = request.model
         if model and self._policy.models and model not in self._policy.models:
-            raise _unknown(model)
+            raise _model_not_found(model)
         if not len(pool):
-            raise _unavailable("no endpoint is ready")
+            raise _no_endpoints("no endpoint is ready")
         serving = self._datastore.serving(model) if model else None
         if serving is not None and not serving.any():
-            raise _unknown(model)
+            raise _model_not_found(model)
         if serving is not None or subset is not None:
-            pool = _narrowed(pool, serving, subset)
+            pool = _narrow(pool, serving, subset)
         if self._datastore.all_reachable:
             return pool
         reachable = pool.reachable
-        return pool.take(reachable) if reachable.any() else pool
+        return pool.select(reachable) if reachable.any() else pool
 
 
-def _narrowed(pool: EndpointPool, serving: Mask | None, subset: Subset | None) -> EndpointPool:
+def _narrow(pool: EndpointPool, serving: Mask | None, subset: Subset | None) -> EndpointPool:
     mask = np.ones(len(pool), dtype=np.bool_) if serving is None else serving
     if subset is not None:
         allowed = [subset.allows(endpoint.address, endpoint.port) for endpoint in pool.endpoints]
         mask = mask & np.array(allowed, dtype=np.bool_)
     if not mask.any():
-        raise _unavailable("no endpoint of the requested subset is ready for this request")
-    return pool.take(mask)
+        raise _no_endpoints("no endpoint of the requested subset is ready for this request")
+    return pool.select(mask)
 
 
-def _unknown(model: str) -> Rejection:
+def _model_not_found(model: str) -> Rejection:
     return Rejection(404, "model_not_found", f"the model {model[:200]!r} does not exist here")
 
 
-def _unavailable(message: str) -> Rejection:
+def _no_endpoints(message: str) -> Rejection:
     return Rejection(503, "no_endpoints", message, reason=NO_ENDPOINTS)

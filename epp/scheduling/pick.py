@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from epp.endpoints.endpoint import Endpoint
-from epp.request.control_headers import is_control
+from epp.request.control_headers import is_control_header
 from epp.request.inference_request import InferenceRequest
 
 Helpers: TypeAlias = Mapping[str, tuple[Endpoint, ...]]
@@ -20,11 +20,20 @@ class Pick:
     at each of them. `headers`: what the choice is told besides, under names in lower case that no client can set: any
     other name is a ValueError.
 
-    `at_work`: the endpoint that answers, as far as is known, and all helpers; empty once the request is over.
-    `observed`: what who observes it keeps with it. `settled`: the data producers know how it ended.
+    `in_flight_at`: the endpoint that answers, as far as is known, and all helpers; empty once the request is over.
+    `observer_state`: what who observes it keeps with it. `settled`: the data producers know how it ended.
     """
 
-    __slots__ = ("at_work", "endpoints", "headers", "helpers", "observed", "primary", "request", "settled")
+    __slots__ = (
+        "endpoints",
+        "headers",
+        "helpers",
+        "in_flight_at",
+        "observer_state",
+        "primary",
+        "request",
+        "settled",
+    )
 
     def __init__(
         self,
@@ -39,19 +48,19 @@ class Pick:
         self.endpoints = endpoints
         self.primary = primary
         self.helpers = helpers
-        self.at_work = endpoints[:1]
+        self.in_flight_at = endpoints[:1]
         self.headers = headers
-        self.observed: object = None
+        self.observer_state: object = None
         self.settled = False
         if helpers is not _NO_HELPERS:
-            self.at_work += tuple([endpoint for group in helpers.values() for endpoint in group])
+            self.in_flight_at += tuple([endpoint for group in helpers.values() for endpoint in group])
         if headers is not _NO_HEADERS:
             _check(headers)
 
 
 def _check(headers: Mapping[str, str]) -> None:
     for name in headers:
-        if not is_control(name):
+        if not is_control_header(name):
             raise ValueError(
                 f"a pick sets the header {name[:100]!r}, which clients may set too; expected a name in lower case that "
                 "begins with x-llm-d- or x-gateway-, or one of epp/request/control_headers.py"

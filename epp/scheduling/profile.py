@@ -1,4 +1,4 @@
-"""One scheduling profile: filters, then the weighted sum of the scores, then the picker."""
+"""Runs one scheduling profile: filters, then the weighted sum of the scores, then the picker."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,14 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.best_endpoint import BestEndpoint
-from epp.scheduling.cached_scores import TIE, CachedScores, ScoreCache, Weighted, add_scores, ask
+from epp.scheduling.cached_scores import (
+    TIE_BREAK,
+    CachedScores,
+    ScoreCache,
+    WeightedScorer,
+    add_scores,
+    run_scorers,
+)
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.plugin import DataProducer, Filter, Picker
 from epp.scheduling.published_only import is_published_only
@@ -16,74 +23,79 @@ from epp.scheduling.scorers.in_flight import InFlightScorer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerProfile:
-    """How one request finds its endpoints: `max_endpoints` of them, the choice and its fallbacks.
+    """Chooses up to `max_endpoints` endpoints for a request: the choice and its fallbacks.
 
-    `producers`: those whose data its scorers read; the scheduler lets them prepare each request.
-    `staleness` in seconds: an endpoint whose numbers are older, or that has none, comes after all those that are
-    known. None: the scorers do not read what is scraped, its age says nothing. `tells_scores`: the request carries them.
+    `producers`: the data producers that its scorers read; the scheduler lets them prepare each request.
+    `staleness`: seconds; an endpoint with older numbers, or none, ranks behind all with fresh numbers. None: the scorers
+    read no metrics. `reports_scores`: sets `InferenceRequest.scores`.
     """
 
     picker: Picker
     producers: Sequence[DataProducer] = ()
     filters: Sequence[Filter] = ()
-    scorers: Sequence[Weighted] = ()
+    scorers: Sequence[WeightedScorer] = ()
     max_endpoints: int = 1
     staleness: float | None = None
-    tells_scores: bool = False
+    reports_scores: bool = False
     _score_cache: ScoreCache = field(init=False, repr=False, compare=False)
-    _asked: Sequence[Weighted] = field(init=False, repr=False, compare=False)
-    _falling: Sequence[Weighted] = field(init=False, repr=False, compare=False)
+    _request_scorers: Sequence[WeightedScorer] = field(init=False, repr=False, compare=False)
+    _in_flight_scorers: Sequence[WeightedScorer] = field(init=False, repr=False, compare=False)
     _best_endpoint: BestEndpoint | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         published = [one for one in self.scorers if is_published_only(one.scorer)]
         object.__setattr__(self, "_score_cache", ScoreCache(published, self.staleness))
-        falling = [one for one in self.scorers if isinstance(one.scorer, InFlightScorer)]
-        apart = [*published, *falling]
-        object.__setattr__(self, "_asked", [one for one in self.scorers if one not in apart])
-        object.__setattr__(self, "_falling", falling)
-        object.__setattr__(self, "_best_endpoint", self._only_best())
+        in_flight = [one for one in self.scorers if isinstance(one.scorer, InFlightScorer)]
+        separate = [*published, *in_flight]
+        object.__setattr__(self, "_request_scorers", [one for one in self.scorers if one not in separate])
+        object.__setattr__(self, "_in_flight_scorers", in_flight)
+        object.__setattr__(self, "_best_endpoint", self._make_best_endpoint())
 
     def run(self, request: InferenceRequest, pool: EndpointPool) -> tuple[Endpoint, ...]:
-        """The choice first, then the fallbacks; `Rejection` when the filters leave nothing."""
+        """The choice first, then the fallbacks; raises `Rejection` if the filters leave no endpoint."""
         for one in self.filters:
-            pool = pool.take(one.filter(request, pool))
+            pool = pool.select(one.filter(request, pool))
             if not pool:
-                message = "none of the endpoints is fit for this request: the filters leave nothing"
+                message = "the filters of the scheduling profile leave no endpoint for this request"
                 raise Rejection(503, "no_endpoints", message, reason="rejected-no-endpoints")
-        cached = self._score_cache.of(request, pool)
+        cached = self._score_cache.get(request, pool)
         if cached.rows is not None:
-            return self._picked(request, pool, self._among_stale(request, pool, cached))
-        said = ask(self._asked, request, pool)
+            return self._pick(request, pool, self._rank_with_stale(request, pool, cached))
+        weighted_scores = run_scorers(self._request_scorers, request, pool)
         if (
             self._best_endpoint is not None
-            and (row := self._best_endpoint.row(cached, said, pool)) is not None
+            and (row := self._best_endpoint.find(cached, weighted_scores, pool)) is not None
         ):
             return (pool.endpoints[row],)
-        said = [*said, *ask(self._falling, request, pool)]
-        return self._picked(request, pool, add_scores(cached.scores.copy(), said))
+        weighted_scores = [*weighted_scores, *run_scorers(self._in_flight_scorers, request, pool)]
+        return self._pick(request, pool, add_scores(cached.scores.copy(), weighted_scores))
 
-    def _only_best(self) -> BestEndpoint | None:
-        """Where nothing but the best of all scores is asked for, and no scorer takes from a score."""
-        wanted = self.max_endpoints == 1 and not self.tells_scores
-        gains = all(one.weight >= 0 for one in [*self._asked, *self._falling])
-        if not (wanted and gains and isinstance(self.picker, MaxScorePicker)):
+    def _make_best_endpoint(self) -> BestEndpoint | None:
+        """None unless only the best endpoint is needed and no scorer can lower a score."""
+        only_best_needed = self.max_endpoints == 1 and not self.reports_scores
+        never_lowers = all(one.weight >= 0 for one in [*self._request_scorers, *self._in_flight_scorers])
+        if not (only_best_needed and never_lowers and isinstance(self.picker, MaxScorePicker)):
             return None
-        falling = [(one.weight, one.scorer) for one in self._falling]
-        return BestEndpoint(self.picker, [(w, one) for w, one in falling if isinstance(one, InFlightScorer)])
+        in_flight = [(one.weight, one.scorer) for one in self._in_flight_scorers]
+        return BestEndpoint(
+            self.picker, [(w, one) for w, one in in_flight if isinstance(one, InFlightScorer)]
+        )
 
-    def _among_stale(self, request: InferenceRequest, pool: EndpointPool, cached: CachedScores) -> Floats:
+    def _rank_with_stale(self, request: InferenceRequest, pool: EndpointPool, cached: CachedScores) -> Floats:
+        """The scores of fresh endpoints as they are; below all of them, stale ones by their requests in flight."""
         scores: Floats = 1.0 / (1.0 + pool.inflight)
         if cached.rows is not None and len(cached.rows):
-            said = ask([*self._asked, *self._falling], request, cached.fresh_of(pool))
-            known = add_scores(cached.scores.copy(), said)
-            scores += min(known.min(), 0.0) - 2.0
+            weighted_scores = run_scorers(
+                [*self._request_scorers, *self._in_flight_scorers], request, cached.current(pool)
+            )
+            known = add_scores(cached.scores.copy(), weighted_scores)
+            scores += min(known.min(), 0.0) - 2.0  # stale scores are at most 1, so all end below `known`
             scores[cached.rows] = known
         return scores
 
-    def _picked(self, request: InferenceRequest, pool: EndpointPool, scores: Floats) -> tuple[Endpoint, ...]:
-        if self.tells_scores:
+    def _pick(self, request: InferenceRequest, pool: EndpointPool, scores: Floats) -> tuple[Endpoint, ...]:
+        if self.reports_scores:
             names = [endpoint.destination for endpoint in pool.endpoints]
             request.scores = dict(zip(names, scores.tolist(), strict=True))
-        scores -= pool.inflight * TIE
+        scores -= pool.inflight * TIE_BREAK
         return tuple([pool.endpoints[i] for i in self.picker.pick(scores, self.max_endpoints)])

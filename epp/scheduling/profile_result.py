@@ -12,7 +12,7 @@ from epp.request.rejection import Rejection
 class ProfileResult:
     """`endpoints[0]` is the choice, the rest are its fallbacks; there is always one.
 
-    `scores`: of all candidates by destination, where they are asked for (`SchedulerProfile.tells_scores`).
+    `scores`: of all candidates by destination, where they are asked for (`SchedulerProfile.reports_scores`).
     """
 
     endpoints: tuple[Endpoint, ...]

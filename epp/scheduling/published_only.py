@@ -18,13 +18,13 @@ class UnpublishedReadError(AssertionError):
 
 def is_published_only(scorer: object) -> bool:
     """What the scorer says of itself; raises ValueError where it says nothing."""
-    said: object = getattr(scorer, "published_only", None)
-    if not isinstance(said, bool):
+    declared: object = getattr(scorer, "published_only", None)
+    if not isinstance(declared, bool):
         raise ValueError(  # noqa: TRY004  # the type of an attribute: the configuration reports it
             f"the scorer {type(scorer).__name__} has no published_only; expected True where it reads only what workers "
             "publish, else False"
         )
-    return said
+    return declared
 
 
 def check_published_only(scorer: Scorer) -> None:
@@ -34,13 +34,13 @@ def check_published_only(scorer: Scorer) -> None:
     """
     if is_published_only(scorer):
         request: Any = _NoRequest()
-        pool: Any = _PublishedPool(_sample())
+        pool: Any = _PublishedPool(_sample_pool())
         scorer.score(request, pool)
 
 
 class _NoRequest:
     def __getattr__(self, name: str) -> Any:
-        raise _unpublished("request", name)
+        raise _unpublished_read("request", name)
 
 
 class _PublishedPool:
@@ -54,14 +54,14 @@ class _PublishedPool:
 
     def __getattr__(self, name: str) -> Any:
         if name not in _PUBLISHED:
-            raise _unpublished("pool", name)
+            raise _unpublished_read("pool", name)
         return getattr(self._pool, name)
 
     def metric(self, metric: WorkerMetric) -> Floats:
-        return np.linspace(0.0, metric.most, len(self))
+        return np.linspace(0.0, metric.maximum, len(self))
 
-    def take(self, mask: Mask) -> "_PublishedPool":
-        return _PublishedPool(self._pool.take(mask))
+    def select(self, mask: Mask) -> "_PublishedPool":
+        return _PublishedPool(self._pool.select(mask))
 
 
 _PUBLISHED: Final = frozenset(
@@ -69,14 +69,14 @@ _PUBLISHED: Final = frozenset(
 )
 
 
-def _unpublished(of: str, name: str) -> UnpublishedReadError:
+def _unpublished_read(of: str, name: str) -> UnpublishedReadError:
     return UnpublishedReadError(
         f"reads {of}.{name}, which changes from request to request; a scorer that says published_only reads only "
         f"{', '.join(f'pool.{one}' for one in sorted(_PUBLISHED))}"
     )
 
 
-def _sample() -> EndpointPool:
+def _sample_pool() -> EndpointPool:
     """Endpoints that differ in all that is published."""
     endpoints = [
         Endpoint(id=f"w{row}", incarnation="a", address=f"10.0.0.{row + 1}", port=8000, metrics_port=8000)

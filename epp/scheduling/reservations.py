@@ -7,21 +7,21 @@ from epp.scheduling.pick import Pick
 
 def reserve(pick: Pick, datastore: Datastore) -> None:
     """One more request in flight at each of them."""
-    for endpoint in pick.at_work:
+    for endpoint in pick.in_flight_at:
         datastore.reserve(endpoint)
 
 
 def move(pick: Pick, server: Endpoint, datastore: Datastore) -> None:
     """Another endpoint answers; the helpers stay."""
-    before, *helpers = pick.at_work
+    before, *helpers = pick.in_flight_at
     if server.key != before.key:
         datastore.reserve(server)  # first: who hears of the release must see no room that is not there
-        pick.at_work = (server, *helpers)
+        pick.in_flight_at = (server, *helpers)
         datastore.release(before)
 
 
 def release(pick: Pick, datastore: Datastore) -> None:
     """It is over at all of them; does nothing the second time."""
-    at_work, pick.at_work = pick.at_work, ()
-    for endpoint in at_work:
+    in_flight_at, pick.in_flight_at = pick.in_flight_at, ()
+    for endpoint in in_flight_at:
         datastore.release(endpoint)

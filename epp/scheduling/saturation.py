@@ -16,7 +16,7 @@ class SaturationDetector(Protocol):
         """0 is idle, 1 and more is full; a pool without endpoints is full."""
 
 
-_MOST: Final = 3.0
+_MAX_LOAD: Final = 3.0
 """What one endpoint can weigh in the mean: the page of one must not make a pool of a hundred idle ones full."""
 
 
@@ -42,7 +42,7 @@ class UtilizationDetector:
         loads = np.maximum(pool.waiting / self.queue_depth, pool.kv_usage / self.kv_cache_utilization)
         loads = np.where(pool.fresh(self.staleness), loads, 1.0)
         loads = np.where(pool.pageless, pool.inflight / self.queue_depth, loads)
-        return float(np.minimum(loads, _MOST).mean())
+        return float(np.minimum(loads, _MAX_LOAD).mean())
 
     def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
         """Endpoints below the limits whose numbers are fresh; all of them when there is none such."""

@@ -16,40 +16,40 @@ from epp.scheduling.profile_result import ProfileResult
 class Scheduler:
     """The profiles by name and the handler that says which of them a request passes; without one, the only profile.
 
-    `producers`: those that the profiles need, and `more`, which only the handler reads. Raises ValueError where the handler
+    `producers`: those that the profiles need, and `handler_producers`, which only the handler reads. Raises ValueError where the handler
     cannot work with these profiles.
     """
 
-    __slots__ = ("_more", "_only", "handler", "producers", "profiles")
+    __slots__ = ("_handler_producers", "_single_profile", "handler", "producers", "profiles")
 
     def __init__(
         self,
         profiles: Mapping[str, SchedulerProfile],
         handler: ProfileHandler | None = None,
-        more: Sequence[DataProducer] = (),
+        handler_producers: Sequence[DataProducer] = (),
     ) -> None:
         self.profiles = dict(profiles)
         self.handler: ProfileHandler = handler or SingleProfileHandler()
         self.handler.check(self.profiles)
-        self._more = tuple(more)
+        self._handler_producers = tuple(handler_producers)
         needed = [producer for profile in profiles.values() for producer in profile.producers]
         self.producers: list[DataProducer] = []
-        for producer in (*needed, *more):
+        for producer in (*needed, *handler_producers):
             if not any(producer is one for one in self.producers):
                 self.producers.append(producer)
         single = type(self.handler) is SingleProfileHandler
-        self._only = next(iter(self.profiles.values())) if single else None
+        self._single_profile = next(iter(self.profiles.values())) if single else None
 
     def schedule(self, request: InferenceRequest, pool: EndpointPool) -> Pick:
         """The pick among these candidates; raises `Rejection`, anything else is a fault of a plugin."""
         for producer in self.producers:
             producer.prepare(request, pool)
-        if self._only is not None:  # as the handler would, without its questions
-            return Pick(request, self._only.run(request, pool))
+        if self._single_profile is not None:  # as the handler would, without its questions
+            return Pick(request, self._single_profile.run(request, pool))
         results: dict[str, ProfileResult | Rejection] = {}
-        while names := self._next(request, results):
+        while names := self._next_profiles(request, results):
             for name in names:
-                results[name] = self._run(name, request, pool)
+                results[name] = self._run_profile(name, request, pool)
         pick = self.handler.result(request, results)
         if not pick.endpoints:
             raise ValueError("the profile handler gave a pick without an endpoint; raise a Rejection instead")
@@ -57,12 +57,14 @@ class Scheduler:
         request.scores = primary.scores if isinstance(primary, ProfileResult) else None
         return pick
 
-    def telling_scores(self) -> "Scheduler":
+    def with_reported_scores(self) -> "Scheduler":
         """The same, with profiles that tell how each candidate was scored."""
-        told = {name: replace(profile, tells_scores=True) for name, profile in self.profiles.items()}
-        return Scheduler(told, self.handler, self._more)
+        reporting = {name: replace(profile, reports_scores=True) for name, profile in self.profiles.items()}
+        return Scheduler(reporting, self.handler, self._handler_producers)
 
-    def _next(self, request: InferenceRequest, results: Mapping[str, ProfileResult | Rejection]) -> list[str]:
+    def _next_profiles(
+        self, request: InferenceRequest, results: Mapping[str, ProfileResult | Rejection]
+    ) -> list[str]:
         """The profiles that the handler asks for and that have not run."""
         asked = dict.fromkeys(self.handler.pick(request, self.profiles, results))
         names = [name for name in asked if name not in results]
@@ -72,7 +74,9 @@ class Scheduler:
                 raise ValueError(f"the profile handler asks for the profile {name!r}; there are: {known}")
         return names
 
-    def _run(self, name: str, request: InferenceRequest, pool: EndpointPool) -> ProfileResult | Rejection:
+    def _run_profile(
+        self, name: str, request: InferenceRequest, pool: EndpointPool
+    ) -> ProfileResult | Rejection:
         request.scores = None
         try:
             return ProfileResult(self.profiles[name].run(request, pool), request.scores)

@@ -121,7 +121,7 @@ class WaitingRequests:
         withdrawn: Callable[[WaitingRequest, float], None],
     ) -> None:
         self.scheduler = scheduler
-        self.wake: Callable[[], None] = _nobody
+        self.wake: Callable[[], None] = _no_wake
         self.observer: QueueObserver | None = None
         self._datastore = datastore
         self._withdrawn = withdrawn
@@ -182,7 +182,7 @@ class WaitingRequests:
         self.wake()
 
 
-def _nobody() -> None:
+def _no_wake() -> None:
     """Nothing gives the admission its turn."""
 
 

@@ -1,4 +1,4 @@
-"""What workers say of their load: when a metrics page is read, how, and which lines of it count.
+"""Scrapes the workers' metrics pages: when a page is fetched, how, and which of its series are read.
 
-What the numbers mean for a pick belongs to `epp.scheduling`.
+What the numbers mean for a pick is decided in `epp.scheduling`.
 """

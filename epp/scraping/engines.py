@@ -1,6 +1,6 @@
-"""Which series of a worker's metrics page hold the numbers that matter, for each kind of model server.
+"""Names the series of a metrics page that are read, for each kind of model server.
 
-Names as in the Go picker, plus the ones that older vLLM versions use; of the others from their own pages.
+The names are the Go picker's, and those of older vLLM versions; for other model servers, those of their own pages.
 """
 
 import re
@@ -10,23 +10,23 @@ from typing import Any, Final
 
 from epp.endpoints.worker_metrics import BUILT_IN, WORKER_METRICS, WorkerMetric
 
-_LONGEST: Final = 1000
-"""Characters of one series: more than anybody writes."""
+_MAX_LENGTH: Final = 1000
+"""Characters of one series in a configuration."""
 _PREFIX: Final = re.compile(r"\s*+([A-Za-z_:][A-Za-z0-9_:]*+)\s*+(?:\{(.*)\}\s*+)?", re.DOTALL)
 _PAIR: Final = re.compile(r'\s*+([A-Za-z_][A-Za-z0-9_]*+)\s*+=\s*+(?:"([^"]*+)"|([^",{}\s]++))\s*+')
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Which series of a page: a metric name and the labels that it must have."""
+    """Selects series of a page: by the metric name and the labels that they must have."""
 
     name: str
     labels: Mapping[str, str]
     name_bytes: bytes = field(init=False, repr=False, compare=False)
     key: bytes = field(init=False, repr=False, compare=False)
-    """How a line of it begins, the newline before it included."""
+    """The newline and the name: how each of its lines begins."""
     declaration: bytes = field(init=False, repr=False, compare=False)
-    """What stands before its type."""
+    """The TYPE line up to the type."""
 
     def __post_init__(self) -> None:
         name = self.name.encode()
@@ -36,9 +36,9 @@ class Series:
 
     @classmethod
     def parse(cls, text: str) -> "Series":
-        """`name` or `name{label=value,label="value"}`; ValueError when it is neither."""
-        if len(text) > _LONGEST:
-            raise ValueError(f"{text[:40]!r}... is longer than {_LONGEST} characters: not a metric")
+        """Parses `name` or `name{label=value,label="value"}`; raises ValueError."""
+        if len(text) > _MAX_LENGTH:
+            raise ValueError(f"{text[:40]!r}... is longer than {_MAX_LENGTH} characters: not a metric")
         found = _PREFIX.fullmatch(text)
         if found is None:
             raise ValueError(f"{text!r} is not a metric: expected name or name{{label=value,...}}")
@@ -56,9 +56,10 @@ _VLLM_LABELS: Final = ("block_size", "num_gpu_blocks")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """Where one kind of model server keeps its numbers; of several series the first one found counts.
+    """The series of one kind of model server. Of several alternatives, the first that is on the page counts.
 
-    The size of its KV cache: `block_size` in tokens and `num_blocks` are values, or labels of `cache_info` by these names.
+    The size of its KV cache is `block_size` (tokens) times `num_blocks`: either values of series, or labels of the series
+    `cache_info` whose names are `cache_labels`.
     """
 
     name: str
@@ -71,11 +72,11 @@ class Engine:
     cache_info: Sequence[Series] = ()
     cache_labels: tuple[str, str] = _VLLM_LABELS
     others: Mapping[WorkerMetric, Sequence[Series]] = field(default_factory=dict)
-    """Of numbers that have no name here."""
+    """Series of metrics without a field here."""
 
     @classmethod
     def of(cls, name: str, *, cache_labels: tuple[str, str] = _VLLM_LABELS, **texts: str) -> "Engine":
-        """An engine with its series as text, alternatives separated by `|`."""
+        """An engine from series as text, alternatives separated by `|`."""
         series: dict[str, Any] = {field: _alternatives(text) for field, text in texts.items() if text}
         return cls(name=name, cache_labels=cache_labels, **series)
 
@@ -85,11 +86,11 @@ def _alternatives(text: str) -> tuple[Series, ...]:
 
 
 def engines_of(metrics: Sequence[WorkerMetric]) -> tuple[Engine, ...]:
-    """The model servers that are known, with the series of these metrics."""
-    return tuple([_with(engine, metrics) for engine in _MODEL_SERVERS])
+    """All known model servers with the series of these metrics."""
+    return tuple([_with_metrics(engine, metrics) for engine in _MODEL_SERVERS])
 
 
-def _with(engine: Engine, metrics: Sequence[WorkerMetric]) -> Engine:
+def _with_metrics(engine: Engine, metrics: Sequence[WorkerMetric]) -> Engine:
     found = {one: _alternatives(one.series[engine.name]) for one in metrics if engine.name in one.series}
     named: dict[str, Any] = {one.name: found.pop(one) for one in BUILT_IN if one in found}
     return replace(engine, **named, others=found)
@@ -129,5 +130,5 @@ _MODEL_SERVERS: Final = (
         "lmdeploy",
     ),
 )
-"""What is no `WorkerMetric`: adapters, and the size of the KV cache."""
+"""The series that are no `WorkerMetric`: adapters and the size of the KV cache."""
 ENGINES: Final = engines_of(WORKER_METRICS)

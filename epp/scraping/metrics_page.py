@@ -1,4 +1,8 @@
-"""Reads the few numbers that matter off a Prometheus text page, by byte search: most of the page is never looked at."""
+"""Reads a few numbers from a Prometheus text page by byte search, without parsing the rest.
+
+A pool of 100 busy workers is scraped 2,000 times a second on the loop that picks. With pages of 47 KB a scrape, fetch
+included, takes 136 to 161 µs (benchmarks/README.md: scraping).
+"""
 
 import math
 import re
@@ -12,30 +16,30 @@ from epp.endpoints.worker_metrics import KV_USAGE, RUNNING, WAITING
 from epp.scraping.engines import Engine, Series
 from runtime.prometheus_labels import read_labels
 
-# A page is a stranger's: every quantifier is possessive, so that no byte is looked at twice for want of what should follow it.
+# Pages are untrusted input: every quantifier is possessive, so a malformed line cannot cause backtracking.
 _SAMPLE: Final = re.compile(
     rb'[ \t]*+(?:\{((?:[^"}\n]++|"(?:[^"\\\n]++|\\[^\n])*+")*+)\}[ \t]*+)?'
     rb"([^\s#]++)(?:[ \t]++(-?[0-9]{1,19}+)(?![0-9]))?"
 )
-_SAMPLES: Final = 256
-"""Samples of one series that are looked at: what comes later on a page costs time that picks need."""
-_LINES: Final = 4096
-"""Lines that begin with a series' name, those of longer names too."""
-_LINE: Final = 64 * 1024
-"""Bytes of a line behind the name: a longer one says nothing that can be believed."""
+_MAX_SAMPLES: Final = 256
+"""Samples of one series that are read; more would take time that picks need."""
+_MAX_LINES: Final = 4096
+"""Lines that begin with the name of a series, those of longer names included."""
+_MAX_LINE_BYTES: Final = 64 * 1024
+"""Bytes of a line after the name; a longer line counts as malformed."""
 
 
 Page: TypeAlias = bytes | bytearray
 
 
 def read_load(page: Page, engine: Engine) -> Load:
-    """What the page says in the words of that engine."""
+    """The numbers on the page, by the series of that engine."""
     max_lora, adapters = _lora(page, engine.lora)
-    others = {one: one.rounded(_latest(page, series)) for one, series in engine.others.items()}
+    others = {one: one.clamp(_latest(page, series)) for one, series in engine.others.items()}
     return Load(
-        waiting=WAITING.rounded(_latest(page, engine.waiting)),
-        running=RUNNING.rounded(_latest(page, engine.running)),
-        kv_usage=KV_USAGE.rounded(_latest(page, engine.kv_usage)),
+        waiting=WAITING.clamp(_latest(page, engine.waiting)),
+        running=RUNNING.clamp(_latest(page, engine.running)),
+        kv_usage=KV_USAGE.clamp(_latest(page, engine.kv_usage)),
         max_lora=max_lora,
         adapters=adapters,
         others={one: value for one, value in others.items() if value is not None},
@@ -43,35 +47,35 @@ def read_load(page: Page, engine: Engine) -> Load:
 
 
 def read_cache_tokens(page: Page, engine: Engine) -> int | None:
-    """How many tokens the worker's KV cache has room for; None where the page does not say, or nothing sensible."""
+    """The size of the worker's KV cache in tokens; None if the page lacks it or it is not plausible."""
     size, number = _latest(page, engine.block_size), _latest(page, engine.num_blocks)
     if size is not None and number is not None:
         return _tokens(size, number)
     for series in engine.cache_info:
         for sample in _samples(page, series):
             labels = read_labels(sample.labels)
-            size_said, number_said = (labels.get(name, "") for name in engine.cache_labels)
-            if _COUNT.fullmatch(size_said) and _COUNT.fullmatch(number_said):
-                return _tokens(float(size_said), float(number_said))
+            size_label, number_label = (labels.get(name, "") for name in engine.cache_labels)
+            if _COUNT.fullmatch(size_label) and _COUNT.fullmatch(number_label):
+                return _tokens(float(size_label), float(number_label))
     return None
 
 
 def _tokens(size: float, number: float) -> int | None:
     tokens = size * number
-    return int(tokens) if size >= 1 and 1 <= tokens <= _MOST_TOKENS else None
+    return int(tokens) if size >= 1 and 1 <= tokens <= _MAX_TOKENS else None
 
 
 _COUNT: Final = re.compile("[0-9]{1,12}+")
-_MOST_TOKENS: Final = 1e12
+_MAX_TOKENS: Final = 1e12
 
 
-def detect(page: Page, engines: Sequence[Engine]) -> Engine | None:
-    """The first engine whose words the page speaks."""
+def detect_engine(page: Page, engines: Sequence[Engine]) -> Engine | None:
+    """The first engine that has a series on the page."""
     return next((engine for engine in engines if read_load(page, engine).known), None)
 
 
 class _Sample(NamedTuple):
-    """`labels`: the text between the braces; `timestamp` in ms, 0 where there is none."""
+    """`labels`: the text between the braces; `timestamp`: ms, 0 if there is none."""
 
     timestamp: int
     value: float
@@ -79,7 +83,7 @@ class _Sample(NamedTuple):
 
 
 def _latest(page: Page, alternatives: Sequence[Series]) -> float | None:
-    """The value with the latest timestamp; where there are none, or equal ones, that of the last line. NaN: no number."""
+    """The value with the latest timestamp; without timestamps, or with equal ones, that of the last line. NaN: malformed."""
     for series in alternatives:
         samples = _samples(page, series)
         if samples:
@@ -91,7 +95,10 @@ _TIMESTAMP: Final = attrgetter("timestamp")
 
 
 def _lora(page: Page, alternatives: Sequence[Series]) -> tuple[float | None, Adapters | None]:
-    """Limit and adapters of the series with the largest value: its value is the time of its update (model server protocol, 2025-02)."""
+    """The limit and the adapters of the series with the largest value.
+
+    The value is the time of its last update (GIE proposal 003, Model Server Protocol: LoRA Adapter Serving).
+    """
     samples = [sample for series in alternatives for sample in _samples(page, series) if sample.value >= 0]
     if not samples:
         return None, None
@@ -111,46 +118,47 @@ def _names(text: str) -> frozenset[str]:
 
 
 def _samples(page: Page, series: Series) -> list[_Sample]:
-    """The samples of a series, in the order of the page; none of a histogram or summary. NaN: a line that is none.
+    """The samples of a series, in the order of the page; NaN for a malformed line. Histograms and summaries have none.
 
-    All lines of a metric whose type is declared stand together (text format 0.0.4): what comes after is not read.
+    All lines of a metric form one group (Prometheus text format: Grouping and sorting). So the search ends
+    after the first group of a metric that has a TYPE line; without one it goes on.
     """
     samples: list[_Sample] = []
-    declared: bytes | None = None
-    for looked_at, end in enumerate(_ends(page, series), 1):
-        if looked_at == 1 and (declared := _declared(page, series, end)) in _NO_GAUGE:
+    declared_type: bytes | None = None
+    for index, end in enumerate(_name_ends(page, series), 1):
+        if index == 1 and (declared_type := _declared_type(page, series, end)) in _IGNORED_TYPES:
             break
         stop = page.find(b"\n", end)
-        read = _read(page, end, len(page) if stop < 0 else stop, series.labels)
+        read = _parse_sample(page, end, len(page) if stop < 0 else stop, series.labels)
         if read is not None:
             samples.append(read)
-        if declared is not None and not page.startswith(series.key, stop):
+        if declared_type is not None and not page.startswith(series.key, stop):
             break
-        if looked_at == _SAMPLES:
+        if index == _MAX_SAMPLES:
             break
     return samples
 
 
-def _ends(page: Page, series: Series) -> Iterator[int]:
-    """Where the name ends on the lines that begin with it and not with a longer one."""
+def _name_ends(page: Page, series: Series) -> Iterator[int]:
+    """The end of the name on each line that begins with exactly this name."""
     key = series.key
     at = -1 if page.startswith(series.name_bytes) else page.find(key)
     if at < 0 and not page.startswith(series.name_bytes):
         return
-    for _ in range(_LINES):
+    for _ in range(_MAX_LINES):
         end = at + len(key)
-        if page[end : end + 1] in _ENDS:
+        if page[end : end + 1] in _AFTER_NAME:
             yield end
         at = page.find(key, end)
         if at < 0:
             return
 
 
-_ENDS: Final = (b"{", b" ", b"\t")
+_AFTER_NAME: Final = (b"{", b" ", b"\t")
 
 
-def _declared(page: Page, series: Series, end: int) -> bytes | None:
-    """The type that the page declares for the series whose first sample's name ends there."""
+def _declared_type(page: Page, series: Series, end: int) -> bytes | None:
+    """The type on the TYPE line before the sample whose name ends at `end`; None without one, empty if malformed."""
     at = page.rfind(series.declaration, 0, end)
     if at < 0:
         return None
@@ -158,15 +166,15 @@ def _declared(page: Page, series: Series, end: int) -> bytes | None:
     return found[0] if found is not None else b""
 
 
-_NO_GAUGE: Final = (b"histogram", b"summary")
+_IGNORED_TYPES: Final = (b"histogram", b"summary")
 _WORD: Final = re.compile(rb"[a-z]*")
 
 
-def _read(page: Page, start: int, stop: int, wanted: Mapping[str, str]) -> _Sample | None:
-    """What stands behind a name up to the line's end; None where it has other labels than those that are wanted."""
-    found = _SAMPLE.match(page, start, stop) if stop - start <= _LINE else None
+def _parse_sample(page: Page, start: int, stop: int, wanted: Mapping[str, str]) -> _Sample | None:
+    """The sample after a name, up to the end of its line; None if it lacks a wanted label."""
+    found = _SAMPLE.match(page, start, stop) if stop - start <= _MAX_LINE_BYTES else None
     if found is None:
-        return None if wanted else _SENSELESS
+        return None if wanted else _INVALID
     inside, number, timestamp = found.groups(b"")
     if wanted:
         labels = read_labels(inside)
@@ -179,4 +187,4 @@ def _read(page: Page, start: int, stop: int, wanted: Mapping[str, str]) -> _Samp
     return _Sample(int(timestamp or 0), value, inside)
 
 
-_SENSELESS: Final = _Sample(0, math.nan, b"")
+_INVALID: Final = _Sample(0, math.nan, b"")

@@ -1,6 +1,7 @@
-"""Asks one worker for one page, again and again, over one kept connection.
+"""Fetches one page of one worker again and again, over one kept connection.
 
-A look at a metrics page is one GET, known beforehand, of somebody who is asked up to twenty times a second.
+A metrics page is fetched up to 20 times a second by the same GET. So the request is formatted once and written as bytes:
+a scrape takes 136 to 161 µs, through aiohttp's client 229 to 240 µs (benchmarks/README.md: scraping).
 """
 
 import asyncio
@@ -16,42 +17,41 @@ from runtime.http1.answer import AnswerError, AnswerReader
 from runtime.http1.connection import KeptConnection
 
 _NO_PAGE: Final = frozenset([404, 405, 501])
-"""As for metadata; 501 is llama-server's without --metrics."""
+"""Statuses of a worker without a metrics page; 501 is llama-server's without --metrics."""
 
 
 class PageError(Exception):
-    """The page was not to be had; the text is the short cause."""
+    """The page could not be fetched; the text is the short cause."""
 
 
 class NoPageError(PageError):
-    """There is none: the worker is there, and says that this path is nothing it has (404, 405, 501)."""
+    """The worker answers, but has no such page (404, 405, 501)."""
 
 
 class PageClient:
-    """One page of one worker. `limit`: bytes of the page; `timeout`: seconds for one whole answer.
+    """A client for one page. `limit`: bytes of the page; `timeout`: seconds for one complete answer.
 
-    `tls` is for a URL whose scheme is https; None: what Python verifies by default. `buffer` may be shared by all
-    clients of one event loop.
+    `tls`: for https URLs; None: Python's default verification. All clients of one event loop may share `buffer`.
     """
 
     def __init__(
         self, url: URL, buffer: bytearray, *, tls: ssl.SSLContext | None, timeout: float, limit: int
     ) -> None:
         tls_or_default: ssl.SSLContext | bool | None = (tls or True) if url.scheme == "https" else None
-        self._kept = KeptConnection((url.host or "", url.port or 0), buffer, tls=tls_or_default)
+        self._connection = KeptConnection((url.host or "", url.port or 0), buffer, tls=tls_or_default)
         self._timeout = timeout
         self._reader = partial(AnswerReader, limit)
         self._request = _REQUEST.format(url.raw_path_qs, url.host_port_subcomponent).encode("ascii")
 
     async def get(self) -> bytearray:
-        """The page; raises PageError when there is none, or not in time."""
+        """The page; raises `NoPageError` if the worker has none, `PageError` for any other failure."""
         try:
-            until = asyncio.get_running_loop().time() + self._timeout
-            answer = await self._kept.ask(self._request, self._reader, until)
+            deadline = asyncio.get_running_loop().time() + self._timeout
+            answer = await self._connection.ask(self._request, self._reader, deadline)
         except TimeoutError as error:
-            raise PageError(f"no whole answer within {self._timeout:g} s") from error
+            raise PageError(f"no complete answer within {self._timeout:g} s") from error
         except (OSError, AnswerError) as error:
-            raise PageError(_in_words(error)) from error
+            raise PageError(_describe(error)) from error
         if answer.status in _NO_PAGE:
             raise NoPageError(f"status {answer.status}")
         if answer.status != 200:
@@ -59,12 +59,12 @@ class PageClient:
         return answer.body
 
     def close(self) -> None:
-        """Drop the connection; a later `get` makes another one."""
-        self._kept.close()
+        """Close the connection; a later `get` opens another one."""
+        self._connection.close()
 
 
-def _in_words(error: OSError | AnswerError) -> str:
-    """What the system says of a connection that failed, without its number; TLS and resolvers number otherwise."""
+def _describe(error: OSError | AnswerError) -> str:
+    """The system's reason without its number. TLS and resolver errors have numbers that `os.strerror` does not know."""
     if isinstance(error, ssl.SSLError | socket.gaierror | AnswerError) or not error.errno:
         return str(error) or type(error).__name__
     return os.strerror(error.errno)

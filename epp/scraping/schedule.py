@@ -1,148 +1,156 @@
-"""How often each metrics page is looked at: often where requests are, seldom where none are. Pure."""
+"""Decides when each metrics page is scraped: often for endpoints in use, seldom for idle ones. Pure.
+
+The load of an idle endpoint does not change, so its page can wait: 100 idle workers take 0.03 cores in place of 0.3
+(benchmarks/README.md: scraping). A request to an idle endpoint wakes it, so its numbers are fresh when they begin to matter.
+"""
 
 import random
 from dataclasses import dataclass
 from typing import Final
 
-_SLACK: Final = 0.1
-"""By what share of its interval a look may be late: half of that by chance, half to begin with others."""
-_DOUBLINGS: Final = 16
-_FIRST: Final = 0.05
-"""Seconds within which somebody new is looked at who comes alone, however seldom the others are."""
-_GROUP: Final = 8
-"""Looks that begin together: a process that is woken for each pays twice. A pick may wait for them."""
+_JITTER: Final = 0.1
+"""The share of its interval by which a scrape may be late: half of it is random, half aligns it with others."""
+_MAX_DOUBLINGS: Final = 16
+_FIRST_WITHIN: Final = 0.05
+"""Seconds within which a new endpoint is scraped first, if it comes alone, whatever the interval."""
+_BATCH: Final = 8
+"""Scrapes that start together: to wake the process for each one costs twice as much. More would delay picks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rhythm:
-    """Times in seconds. `interval` is between two looks at an endpoint in use, `idle_interval` at another one.
+class ScrapeIntervals:
+    """Seconds between two scrapes: `interval` for an endpoint in use, `idle_interval` for others.
 
-    In use is who has requests in flight, or whose page shows any, and who had until `linger` ago. `most` looks a
-    second are taken in all: of many endpoints each is looked at less often, so that there is time left to
-    pick. After errors the interval doubles up to `backoff`.
+    An endpoint is in use while it has requests in flight or its page shows any, and for `linger` seconds after. At most
+    `max_per_second` scrapes are started for all endpoints together: with many endpoints all intervals grow, which leaves
+    time for picks. After errors the interval doubles, up to `backoff`.
     """
 
     interval: float = 0.05
     idle_interval: float = 0.6
     linger: float = 1.0
-    most: float = 2000.0
+    max_per_second: float = 2000.0
     backoff: float = 2.0
 
     @classmethod
-    def fixed(cls, interval: float) -> "Rhythm":
-        """The same for all, whether in use or not."""
+    def fixed(cls, interval: float) -> "ScrapeIntervals":
+        """One interval for all endpoints, in use or not."""
         return cls(interval=interval, idle_interval=interval, backoff=max(2.0, interval))
 
 
-class Cadence:
-    """The looks of all endpoints together."""
+class ScrapeSchedule:
+    """The schedule of all endpoints together."""
 
-    def __init__(self, rhythm: Rhythm, rng: random.Random) -> None:
-        self.rhythm = rhythm
+    def __init__(self, intervals: ScrapeIntervals, rng: random.Random) -> None:
+        self.intervals = intervals
         self.rng = rng
-        self.members = 0
+        self.endpoints = 0
         self.in_use = 0
-        self.newcomers = 0
-        """Those who wait for their first look."""
+        self.unscraped = 0
+        """Endpoints that were not scraped yet."""
 
-    def join(self) -> "Beat":
-        """One more endpoint, not in use yet."""
-        self.members += 1
-        return Beat(self)
+    def add(self) -> "EndpointSchedule":
+        """Add an endpoint; it is not in use yet."""
+        self.endpoints += 1
+        return EndpointSchedule(self)
 
-    def stretch(self) -> float:
-        """By what every interval is longer than the rhythm says, 1 or more."""
-        return max(1.0, self._wanted() / self.rhythm.most)
+    def stretch_factor(self) -> float:
+        """The factor by which all intervals grow to respect `max_per_second`, at least 1."""
+        return max(1.0, self._wanted_per_second() / self.intervals.max_per_second)
 
-    def aligned(self, moment: float, interval: float) -> float:
-        """The moment near that one at which others are looked at too."""
-        step = min(_GROUP / min(self._wanted(), self.rhythm.most), interval * _SLACK)
+    def align(self, moment: float, interval: float) -> float:
+        """The nearest moment at which other scrapes start too."""
+        step = min(_BATCH / min(self._wanted_per_second(), self.intervals.max_per_second), interval * _JITTER)
         return round(moment / step) * step
 
-    def _wanted(self) -> float:
-        """Looks a second that all intervals make together."""
-        rhythm = self.rhythm
-        return self.in_use / rhythm.interval + (self.members - self.in_use) / rhythm.idle_interval
+    def _wanted_per_second(self) -> float:
+        """The scrapes per second that the intervals of all endpoints add up to."""
+        intervals = self.intervals
+        return self.in_use / intervals.interval + (self.endpoints - self.in_use) / intervals.idle_interval
 
 
-class Beat:
-    """The looks at one endpoint; `now` and what is returned in seconds."""
+class EndpointSchedule:
+    """The schedule of one endpoint; all times in seconds."""
 
-    __slots__ = ("_cadence", "_is_new", "_used_at", "failures", "in_use")
+    __slots__ = ("_is_unscraped", "_schedule", "_used_at", "failures", "in_use")
 
-    def __init__(self, cadence: Cadence) -> None:
-        self._cadence = cadence
-        self._is_new = False
+    def __init__(self, schedule: ScrapeSchedule) -> None:
+        self._schedule = schedule
+        self._is_unscraped = False
         self._used_at = float("-inf")
         self.in_use = False
         self.failures = 0
-        """Looks in a row that gave nothing."""
+        """Failed scrapes in a row."""
 
     @property
-    def can_be_woken(self) -> bool:
-        """Whether it would be looked at sooner if it were in use."""
-        rhythm = self._cadence.rhythm
-        return not self.in_use and rhythm.idle_interval > rhythm.interval
+    def can_wake(self) -> bool:
+        """Whether it would be scraped sooner if it were in use."""
+        intervals = self._schedule.intervals
+        return not self.in_use and intervals.idle_interval > intervals.interval
 
-    def leave(self) -> None:
-        """It is looked at no more."""
-        self._set(in_use=False)
-        self._set_new(is_new=False)
-        self._cadence.members -= 1
+    def remove(self) -> None:
+        """End its schedule: it counts no longer."""
+        self._set_in_use(in_use=False)
+        self._set_unscraped(is_unscraped=False)
+        self._schedule.endpoints -= 1
 
-    def use(self, now: float) -> None:
+    def mark_used(self, now: float) -> None:
         """A request was sent there."""
         self._used_at = now
-        self._set(in_use=True)
+        self._set_in_use(in_use=True)
 
-    def saw(self, now: float, *, in_use: bool) -> None:
-        """A look gave something."""
+    def succeed(self, now: float, *, in_use: bool) -> None:
+        """A scrape succeeded. `in_use`: whether the endpoint has any requests."""
         self.failures = 0
-        self._look(now, in_use)
+        self._finish(now, in_use)
 
-    def missed(self, now: float, *, in_use: bool) -> None:
-        """A look gave nothing."""
+    def fail(self, now: float, *, in_use: bool) -> None:
+        """A scrape failed."""
         self.failures += 1
-        self._look(now, in_use)
+        self._finish(now, in_use)
 
-    def first(self) -> float:
-        """Until the first look: at once, and where many come together one after the other."""
-        cadence, rhythm = self._cadence, self._cadence.rhythm
-        before = cadence.newcomers / rhythm.most
-        self._set_new(is_new=True)
-        return before + cadence.rng.random() * min(rhythm.interval / 2, _FIRST)
+    def first_delay(self) -> float:
+        """Seconds until the first scrape: none, or a place in line if many endpoints come together."""
+        schedule, intervals = self._schedule, self._schedule.intervals
+        before = schedule.unscraped / intervals.max_per_second
+        self._set_unscraped(is_unscraped=True)
+        return before + schedule.rng.random() * min(intervals.interval / 2, _FIRST_WITHIN)
 
-    def soon(self) -> float:
-        """Until the look at one that has just come into use: not before the request is there, nor all at once."""
-        return self._interval() * self._cadence.rng.uniform(0.5, 1.0)
+    def wake_delay(self) -> float:
+        """Seconds until the scrape of an endpoint that was just used: random, and late enough for the request to be on its page."""
+        return self._interval() * self._schedule.rng.uniform(0.5, 1.0)
 
-    def next(self, now: float, took: float) -> float:
-        """When to look again; the last look took so long. A slow page is asked for at most half of the time."""
-        cadence, pause = self._cadence, self._interval()
+    def next_at(self, now: float, took: float) -> float:
+        """When to scrape again, if the last scrape took `took`. A slow page is requested at most half of the time."""
+        schedule, pause = self._schedule, self._interval()
         if self.failures:
-            rhythm = cadence.rhythm
-            pause = max(pause, min(rhythm.interval * 2.0 ** min(self.failures, _DOUBLINGS), rhythm.backoff))
-        drawn = pause * cadence.rng.uniform(1.0 - _SLACK / 2, 1.0 + _SLACK / 2)
-        return max(cadence.aligned(now - took + drawn, pause), now + took)
+            intervals = schedule.intervals
+            pause = max(
+                pause, min(intervals.interval * 2.0 ** min(self.failures, _MAX_DOUBLINGS), intervals.backoff)
+            )
+        drawn = pause * schedule.rng.uniform(1.0 - _JITTER / 2, 1.0 + _JITTER / 2)
+        return max(schedule.align(now - took + drawn, pause), now + took)
 
     def period(self, took: float) -> float:
-        """From one look that took so long to the end of the next one, at most."""
-        return max(self._interval() * (1.0 + _SLACK), 2.0 * took)
+        """The longest time from a scrape that took `took` to the end of the next one."""
+        return max(self._interval() * (1.0 + _JITTER), 2.0 * took)
 
-    def _look(self, now: float, in_use: bool) -> None:
-        self._set_new(is_new=False)
+    def _finish(self, now: float, in_use: bool) -> None:
+        self._set_unscraped(is_unscraped=False)
         if in_use:
             self._used_at = now
-        self._set(in_use=now - self._used_at < self._cadence.rhythm.linger)
+        self._set_in_use(in_use=now - self._used_at < self._schedule.intervals.linger)
 
     def _interval(self) -> float:
-        rhythm = self._cadence.rhythm
-        return (rhythm.interval if self.in_use else rhythm.idle_interval) * self._cadence.stretch()
+        intervals = self._schedule.intervals
+        return (
+            intervals.interval if self.in_use else intervals.idle_interval
+        ) * self._schedule.stretch_factor()
 
-    def _set(self, *, in_use: bool) -> None:
-        self._cadence.in_use += in_use - self.in_use
+    def _set_in_use(self, *, in_use: bool) -> None:
+        self._schedule.in_use += in_use - self.in_use
         self.in_use = in_use
 
-    def _set_new(self, *, is_new: bool) -> None:
-        self._cadence.newcomers += is_new - self._is_new
-        self._is_new = is_new
+    def _set_unscraped(self, *, is_unscraped: bool) -> None:
+        self._schedule.unscraped += is_unscraped - self._is_unscraped
+        self._is_unscraped = is_unscraped

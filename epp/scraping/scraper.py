@@ -1,4 +1,4 @@
-"""Polls each endpoint's metrics page. One task an endpoint: one that hangs costs the others nothing."""
+"""Scrapes each endpoint's metrics page in a task of its own, so that one that hangs delays no other."""
 
 import asyncio
 import functools
@@ -16,58 +16,58 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.load import Load
 from epp.scraping.engines import ENGINES, Engine
-from epp.scraping.metrics_page import Page, detect, read_cache_tokens, read_load
+from epp.scraping.metrics_page import Page, detect_engine, read_cache_tokens, read_load
 from epp.scraping.page_client import NoPageError, PageClient, PageError
-from epp.scraping.schedule import Beat, Cadence, Rhythm
+from epp.scraping.schedule import EndpointSchedule, ScrapeIntervals, ScrapeSchedule
 from runtime.addresses import authority
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScrapeRules:
-    """How endpoints are polled: how often, and for one answer `timeout` in seconds and `limit` in bytes."""
+class ScrapeSettings:
+    """How often endpoints are scraped; for one answer, `timeout` in seconds and `limit` in bytes."""
 
-    rhythm: Rhythm = field(default_factory=Rhythm)
+    intervals: ScrapeIntervals = field(default_factory=ScrapeIntervals)
     timeout: float = 1.0
     limit: int = 1024 * 1024
     engines: Sequence[Engine] = ENGINES
 
 
-_BUFFER: Final = 256 * 1024
-"""Bytes taken in at once: more than a model server's page has."""
+_BUFFER_BYTES: Final = 256 * 1024
+"""Read buffer, shared by all connections: larger than a model server's page."""
 
-_CACHE_LOOKS: Final = 5
-"""Pages on which the size of a worker's cache is looked for: it says so from the beginning, or never."""
+_CACHE_SIZE_ATTEMPTS: Final = 5
+"""Pages that are searched for the size of the worker's cache: it is there from the beginning, or never."""
 
-Failed = Callable[[Endpoint, str], None]
+OnError = Callable[[Endpoint, str], None]
 
 
 class Scraper:
-    """Keeps the numbers of a datastore's endpoints fresh for as long as `run` runs.
+    """Keeps the numbers of a datastore's endpoints fresh while `run` runs.
 
-    `tls` is for endpoints whose scheme is https. `on_error` is called at every failure, for a counter.
+    `tls`: for endpoints whose scheme is https. `on_error`: called with the endpoint and the cause of each failure.
     """
 
     def __init__(
         self,
         datastore: Datastore,
-        rules: ScrapeRules,
+        settings: ScrapeSettings,
         rng: random.Random,
         *,
         tls: ssl.SSLContext | None = None,
-        on_error: Failed | None = None,
+        on_error: OnError | None = None,
     ) -> None:
         self._datastore = datastore
-        self._rules = rules
-        self._cadence = Cadence(rules.rhythm, rng)
+        self._settings = settings
+        self._schedule = ScrapeSchedule(settings.intervals, rng)
         self._tls = tls
-        self._buffer = bytearray(_BUFFER)
+        self._buffer = bytearray(_BUFFER_BYTES)
         self._on_error = on_error
         self._tasks: dict[_Target, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Poll every endpoint that the datastore has, until cancelled."""
+        """Scrape every endpoint of the datastore until cancelled."""
         changed = asyncio.Event()
         self._datastore.on_change.append(changed.set)
         try:
@@ -89,60 +89,65 @@ class Scraper:
             self._tasks[target] = group.create_task(poll, name=f"scrape {target.address}")
 
     async def _poll(self, target: "_Target", endpoint: Endpoint) -> None:
-        rules = self._rules
+        settings = self._settings
         try:
             client = PageClient(
-                target.url(), self._buffer, tls=self._tls, timeout=rules.timeout, limit=rules.limit
+                target.url(), self._buffer, tls=self._tls, timeout=settings.timeout, limit=settings.limit
             )
         except ValueError as error:
-            self._fail(endpoint, f"no URL can be made of its address and path: {error}", first=True)
+            self._report_failure(endpoint, f"its address and path make no URL: {error}", first=True)
             return
-        engine = next((one for one in rules.engines if one.name == target.engine), None)
-        beat = self._cadence.join()
-        looks = 0
+        engine = next((one for one in settings.engines if one.name == target.engine), None)
+        schedule = self._schedule.add()
+        cache_size_attempts = 0
         try:
-            await asyncio.sleep(beat.first())
+            await asyncio.sleep(schedule.first_delay())
             while True:
                 started = time.monotonic()
                 try:
                     page = await client.get()
-                    engine, load = _read(page, engine, rules.engines)
-                    if load.senseless:
+                    engine, load = _read_page(page, engine, settings.engines)
+                    if load.problem:
                         self._datastore.observe(endpoint, load, started)
-                        raise PageError(f"its page makes no sense: {load.senseless}")
-                    self._saw(endpoint, load, beat, started)
-                    if looks < _CACHE_LOOKS and self._datastore.cache_tokens(endpoint) is None:
-                        looks += 1
+                        raise PageError(f"the page has an implausible value: {load.problem}")
+                    self._record(endpoint, load, schedule, started)
+                    if (
+                        cache_size_attempts < _CACHE_SIZE_ATTEMPTS
+                        and self._datastore.cache_tokens(endpoint) is None
+                    ):
+                        cache_size_attempts += 1
                         self._size_cache(endpoint, read_cache_tokens(page, engine))
-                except Exception as error:  # noqa: BLE001  # whatever is on one page, the others are looked at
-                    self._missed(endpoint, error, beat)
+                except Exception as error:  # noqa: BLE001  # a page is untrusted: whatever it has, this task goes on
+                    self._record_failure(endpoint, error, schedule)
                 now = time.monotonic()
-                await self._rest(endpoint, beat, beat.next(now, min(now - started, rules.timeout)) - now)
+                await self._sleep(
+                    endpoint, schedule, schedule.next_at(now, min(now - started, settings.timeout)) - now
+                )
         finally:
-            beat.leave()
+            schedule.remove()
             client.close()
 
-    def _saw(self, endpoint: Endpoint, load: Load, beat: Beat, started: float) -> None:
-        if beat.failures:
+    def _record(self, endpoint: Endpoint, load: Load, schedule: EndpointSchedule, started: float) -> None:
+        if schedule.failures:
             logger.info("metrics of %s are back", endpoint.destination)
         now = time.monotonic()
-        beat.saw(now, in_use=bool(load.running or load.waiting or self._datastore.inflight(endpoint)))
-        self._datastore.observe(endpoint, load, now, beat.period(now - started))
+        schedule.succeed(now, in_use=bool(load.running or load.waiting or self._datastore.inflight(endpoint)))
+        self._datastore.observe(endpoint, load, now, schedule.period(now - started))
 
     def _size_cache(self, endpoint: Endpoint, tokens: int | None) -> None:
         if tokens is not None:
-            self._datastore.size_cache(endpoint, tokens)
+            self._datastore.set_cache_tokens(endpoint, tokens)
 
-    def _missed(self, endpoint: Endpoint, error: Exception, beat: Beat) -> None:
+    def _record_failure(self, endpoint: Endpoint, error: Exception, schedule: EndpointSchedule) -> None:
         has_page = not isinstance(error, NoPageError)
-        self._datastore.miss_page(endpoint, has_one=has_page)
-        self._fail(endpoint, _cause(error), first=not beat.failures, has_page=has_page)
-        beat.missed(time.monotonic(), in_use=bool(self._datastore.inflight(endpoint)))
+        self._datastore.record_failed_scrape(endpoint, has_page=has_page)
+        self._report_failure(endpoint, _cause(error), first=not schedule.failures, has_page=has_page)
+        schedule.fail(time.monotonic(), in_use=bool(self._datastore.inflight(endpoint)))
 
-    def _fail(self, endpoint: Endpoint, reason: str, *, first: bool, has_page: bool = True) -> None:
+    def _report_failure(self, endpoint: Endpoint, reason: str, *, first: bool, has_page: bool = True) -> None:
         if first and not has_page:
             logger.warning(
-                "%s (%s) has no metrics page (%s): its requests in flight count as its queue, and it ranks behind those "
+                "%s (%s) has no metrics page (%s): its requests in flight count as its queue, and it ranks behind endpoints "
                 "whose load is known",
                 endpoint.id,
                 endpoint.destination,
@@ -150,7 +155,7 @@ class Scraper:
             )
         elif first:
             logger.warning(
-                "no metrics of %s (%s): %s; without them it counts as full for saturation and ranks behind those that are "
+                "no metrics of %s (%s): %s; until they are back it counts as full and ranks behind endpoints whose load is "
                 "known",
                 endpoint.id,
                 endpoint.destination,
@@ -159,26 +164,26 @@ class Scraper:
         if self._on_error is not None:
             self._on_error(endpoint, reason)
 
-    async def _rest(self, endpoint: Endpoint, beat: Beat, pause: float) -> None:
-        """Until the next look. A request that is sent to an idle endpoint cuts its rest short, unless it fails."""
-        if beat.failures or not beat.can_be_woken:
+    async def _sleep(self, endpoint: Endpoint, schedule: EndpointSchedule, pause: float) -> None:
+        """Wait for the next scrape. A request to an idle endpoint ends the wait early, unless its scrapes fail."""
+        if schedule.failures or not schedule.can_wake:
             await asyncio.sleep(pause)
             return
         loop = asyncio.get_running_loop()
         rest: asyncio.Future[bool] = loop.create_future()
-        timer = loop.call_later(pause, _end, rest, False)
-        self._datastore.on_use[endpoint.key] = functools.partial(_end, rest, True)
+        timer = loop.call_later(pause, _wake, rest, False)
+        self._datastore.on_use[endpoint.key] = functools.partial(_wake, rest, True)
         try:
             used = await rest
         finally:
             timer.cancel()
             self._datastore.on_use.pop(endpoint.key, None)
         if used:
-            beat.use(time.monotonic())
-            await asyncio.sleep(min(beat.soon(), timer.when() - loop.time()))
+            schedule.mark_used(time.monotonic())
+            await asyncio.sleep(min(schedule.wake_delay(), timer.when() - loop.time()))
 
 
-def _end(rest: "asyncio.Future[bool]", used: bool) -> None:
+def _wake(rest: "asyncio.Future[bool]", used: bool) -> None:
     if not rest.done():
         rest.set_result(used)
 
@@ -186,13 +191,13 @@ def _end(rest: "asyncio.Future[bool]", used: bool) -> None:
 def _cause(error: Exception) -> str:
     if isinstance(error, PageError):
         return str(error)
-    return f"the page cannot be read: {type(error).__name__}: {str(error)[:200]}"
+    return f"the page cannot be parsed: {type(error).__name__}: {str(error)[:200]}"
 
 
 class _Target(NamedTuple):
-    """What makes a task another one: the worker's life, where its page is, how it is read.
+    """Identifies a scraping task: the worker's incarnation, where its page is, how it is read.
 
-    All are made again whenever one endpoint changes, so the URL is not part of it: it takes 25 µs.
+    All targets are made anew whenever an endpoint changes, so the URL is left out: it takes 25 µs to parse.
     """
 
     key: tuple[str, str]
@@ -208,16 +213,16 @@ class _Target(NamedTuple):
         return cls(endpoint.key, scheme, address, endpoint.metrics_port, endpoint.metrics_path, engine)
 
     def url(self) -> URL:
-        """Raises ValueError for an address or a path that cannot stand in one."""
+        """Raises ValueError if the address or the path does not fit into a URL."""
         return URL(f"{self.scheme}://{authority(self.address, self.port)}{self.path}")
 
 
-def _read(page: Page, engine: Engine | None, engines: Sequence[Engine]) -> tuple[Engine, Load]:
-    """The load and the engine in whose words it was said: the one given if it fits, else whichever does."""
+def _read_page(page: Page, engine: Engine | None, engines: Sequence[Engine]) -> tuple[Engine, Load]:
+    """The load, and the engine whose series the page has: `engine` if possible, else the first that matches."""
     if engine is not None and (load := read_load(page, engine)).known:
         return engine, load
-    engine = detect(page, engines)
+    engine = detect_engine(page, engines)
     if engine is None:
         names = ", ".join(one.name for one in engines)
-        raise PageError(f"no known metric on the page; known engines: {names}")
+        raise PageError(f"the page has no series of a known engine; known: {names}")
     return engine, read_load(page, engine)

@@ -245,9 +245,9 @@ class Telemetry:
 
     def _tally(self, pick: Pick) -> _RequestTally:
         """The tally that counted the pick first, so that every gauge returns to 0."""
-        tally = pick.observed
+        tally = pick.observer_state
         if not isinstance(tally, _RequestTally):
-            pick.observed = tally = self._tally_of(pick.request)
+            pick.observer_state = tally = self._tally_of(pick.request)
         return tally
 
     def _tally_of(self, request: InferenceRequest) -> _RequestTally:

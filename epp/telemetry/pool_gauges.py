@@ -44,8 +44,8 @@ class PoolGauges(Collector):
             ready,
         )
         for metric in pool.rows:
-            if metric.average is not None:
-                name, help_text = metric.average
+            if metric.pool_gauge is not None:
+                name, help_text = metric.pool_gauge
                 yield self._gauge(PREFIX + name, help_text, _average(pool.metric(metric), fresh))
         saturation = GaugeMetricFamily(
             PREFIX + "flow_control_pool_saturation", "1.0 is full.", labels=("inference_pool", "stage")
@@ -59,9 +59,9 @@ class PoolGauges(Collector):
         scraped = np.flatnonzero(np.isfinite(pool.age)).tolist()
         for name, help_text, values, rows in (
             *(
-                (*metric.each, pool.metric(metric), scraped)
+                (*metric.endpoint_gauge, pool.metric(metric), scraped)
                 for metric in pool.rows
-                if metric.each is not None
+                if metric.endpoint_gauge is not None
             ),
             ("inflight_requests", "Requests sent there that have not ended.", pool.inflight, all_rows),
             ("metrics_age_seconds", "Since the worker's page was last read.", pool.age, all_rows),

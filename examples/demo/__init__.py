@@ -1,1 +1,1 @@
-"""The main job on real parts: simulated workers, the picker and a real Envoy, and what may happen to them."""
+"""A demo of the picker: simulated workers, the picker and a real Envoy, with workers that join, fail and drain."""

@@ -1,4 +1,4 @@
-"""`make demo`: half a minute in the life of a pool. Exit code 0 only if what it claims held."""
+"""`make demo`: workers join, fail and drain under load for half a minute. Exit code 0 only if every claim held."""
 
 import argparse
 import asyncio
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from examples.demo.load import Load
+from examples.demo.cluster import COMPONENT, MODEL, NAMESPACE, DemoCluster
+from examples.demo.load import LoadGenerator
 from examples.demo.processes import DemoError
-from examples.demo.screen import print_summary, show, show_kept
-from examples.demo.stage import COMPONENT, MODEL, NAMESPACE, Stage
-from examples.demo.story import Story
+from examples.demo.scenario import Scenario
+from examples.demo.screen import print_summary, show_progress, show_until_stopped
 from examples.demo.summary import Summary
 from runtime.signals import STOP, cancel_on
 from runtime.tasks import background
@@ -37,58 +37,58 @@ async def _run(console: Console, port: int, *, keep: bool) -> int:
     cancel_on(*STOP)
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
         console.print("starting three workers, the picker and Envoy ...")
-        async with Stage(Path(root), port, word="demo KEEP=1" if keep else "demo") as stage:
-            summary = await _play(console, stage)
-            held = print_summary(console, summary)
+        async with DemoCluster(Path(root), port, make_target="demo KEEP=1" if keep else "demo") as cluster:
+            summary = await _run_scenario(console, cluster)
+            passed = print_summary(console, summary)
             if keep:
-                await _keep(console, stage)
+                await _run_until_stopped(console, cluster)
                 console.print("stopping; the picker takes leave of Envoy for 3 s ...")
-    return 0 if held else 1
+    return 0 if passed else 1
 
 
-async def _keep(console: Console, stage: Stage) -> None:
-    told = _told_to_stop()
-    ready = _print_invitation(console, stage)
+async def _run_until_stopped(console: Console, cluster: DemoCluster) -> None:
+    stopped = _stop_event()
+    ready = _print_commands(console, cluster)
     async with (
-        Load(stage.url, MODEL, remembered=10_000) as load,
-        background(show_kept(console, stage, load, ready)),
+        LoadGenerator(cluster.url, MODEL, max_exchanges=10_000) as load,
+        background(show_until_stopped(console, cluster, load, ready)),
     ):
-        await told.wait()
+        await stopped.wait()
 
 
-def _told_to_stop() -> asyncio.Event:
-    """Set by Ctrl-C or SIGTERM: a demo that is kept should end so, and what it claimed decides the exit code."""
-    told = asyncio.Event()
+def _stop_event() -> asyncio.Event:
+    """Set by Ctrl-C or SIGTERM, which end `--keep` regularly: the claims still decide the exit code."""
+    stopped = asyncio.Event()
     for number in STOP:
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-    return told
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    return stopped
 
 
-async def _play(console: Console, stage: Stage) -> Summary:
-    async with Load(stage.url, MODEL) as load:
-        story = Story(stage, load)
-        async with background(show(console, stage, story)):
-            await story.tell()
-            stage.check_alive()
+async def _run_scenario(console: Console, cluster: DemoCluster) -> Summary:
+    async with LoadGenerator(cluster.url, MODEL) as load:
+        scenario = Scenario(cluster, load)
+        async with background(show_progress(console, cluster, scenario)):
+            await scenario.run()
+            cluster.check_alive()
             await load.stop()
-        return Summary(list(load.exchanges), story.happenings)
+        return Summary(list(load.exchanges), scenario.events)
 
 
-def _print_invitation(console: Console, stage: Stage) -> list[str]:
-    """The workers whose pids it names."""
+def _print_commands(console: Console, cluster: DemoCluster) -> list[str]:
+    """Print what a user can try; returns the workers whose pids are printed."""
     body = f'{{"model": "{MODEL}", "messages": [{{"role": "user", "content": "Who is there?"}}]}}'
     console.print("\nIt goes on until Ctrl-C, with the same users. Try:", style="bold")
-    alive = [name for name, worker in stage.workers.items() if worker.alive]
+    alive = [name for name, worker in cluster.workers.items() if worker.alive]
     for name in alive:
-        console.print(f"  kill -9 {stage.workers[name].pid}   # {name}", highlight=False)
+        console.print(f"  kill -9 {cluster.workers[name].pid}   # {name}", highlight=False)
     console.print("  (kill PID: it drains; kill -USR1 PID: not ready, and ready again)", highlight=False)
-    console.print(f"  curl {stage.metrics}/debug/endpoints", soft_wrap=True)
+    console.print(f"  curl {cluster.metrics}/debug/endpoints", soft_wrap=True)
     console.print(
-        f"  curl -i {stage.url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
+        f"  curl -i {cluster.url}/v1/chat/completions -H 'content-type: application/json' -d '{body}'",
         soft_wrap=True,
     )
     console.print(
-        f"  {sys.executable} -m discovery watch {NAMESPACE} {COMPONENT} --discovery {stage.discovery}",
+        f"  {sys.executable} -m discovery watch {NAMESPACE} {COMPONENT} --discovery {cluster.discovery}",
         soft_wrap=True,
     )
     return alive

@@ -1,4 +1,4 @@
-"""Users: chats with shared beginnings, streamed and plain, a few at a time, through Envoy."""
+"""Generates load through Envoy: concurrent chats with shared system prompts, two of three streamed."""
 
 import asyncio
 import itertools
@@ -12,20 +12,20 @@ from typing import Self
 
 import aiohttp
 
-_BEGINNINGS = [
+_SYSTEM_PROMPTS = [
     f"You are assistant number {number}. " + "Answer in a friendly way. " * 40 for number in range(6)
 ]
 _QUESTIONS = [
     "Who is there?",
     "Where do I find the harbour?",
-    "Tell me a story of a lighthouse.",
+    "Tell me a scenario of a lighthouse.",
     "And then?",
 ]
 
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """One request as its user saw it. Times are monotonic seconds; `failure` says why it was not answered whole."""
+    """One request as its user saw it. Times are monotonic seconds; `failure` says why the response is not complete."""
 
     streamed: bool
     started: float
@@ -35,14 +35,13 @@ class Exchange:
     failure: str | None = None
 
 
-class Load:
-    """`users` users, each asking again when answered. Entering starts them; leaving lets them finish their sentence.
-
-    `remembered`: how many of their latest exchanges are kept; None: all.
+class LoadGenerator:
+    """A closed loop of `users` users, each with one request at a time. Entering starts them; leaving waits for running
+    requests. `max_exchanges`: how many of the latest exchanges are kept; None: all.
     """
 
-    def __init__(self, url: str, model: str, users: int = 20, *, remembered: int | None = None) -> None:
-        self.exchanges: deque[Exchange] = deque(maxlen=remembered)
+    def __init__(self, url: str, model: str, users: int = 20, *, max_exchanges: int | None = None) -> None:
+        self.exchanges: deque[Exchange] = deque(maxlen=max_exchanges)
         self._url = f"{url}/v1/chat/completions"
         self._model = model
         self._users = users
@@ -55,7 +54,7 @@ class Load:
     async def __aenter__(self) -> Self:
         timeout = aiohttp.ClientTimeout(total=30.0)
         self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0))
-        self._tasks = [asyncio.create_task(self._use(self._session)) for _ in range(self._users)]
+        self._tasks = [asyncio.create_task(self._run_user(self._session)) for _ in range(self._users)]
         return self
 
     async def __aexit__(
@@ -64,30 +63,30 @@ class Load:
         await self.stop()
 
     async def stop(self) -> None:
-        """Ask nothing more; returns when the last answer is in."""
+        """Send no new requests; returns when the last response is complete."""
         self._stopping.set()
         await asyncio.gather(*self._tasks)
         if self._session is not None:
             await self._session.close()
 
-    def under_way(self, worker: str, *, streamed: bool) -> int:
-        """How many answers this worker is giving right now."""
+    def in_flight(self, worker: str, *, streamed: bool) -> int:
+        """The number of responses that this worker is sending now."""
         return sum(e.ended is None and e.worker == worker and e.streamed == streamed for e in self.exchanges)
 
-    async def _use(self, session: aiohttp.ClientSession) -> None:
+    async def _run_user(self, session: aiohttp.ClientSession) -> None:
         while not self._stopping.is_set():
             exchange = Exchange(streamed=next(self._numbers) % 3 != 0, started=time.monotonic())
             self.exchanges.append(exchange)
             try:
-                await self._ask(session, exchange)
+                await self._send(session, exchange)
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                exchange.failure = f"{'cut while it streamed' if exchange.first_token else 'no answer'} ({type(error).__name__})"
+                exchange.failure = f"{'cut while it streamed' if exchange.first_token else 'no response'} ({type(error).__name__})"
             exchange.ended = time.monotonic()
             await asyncio.sleep(self._random.uniform(0.0, 0.1))
 
-    async def _ask(self, session: aiohttp.ClientSession, exchange: Exchange) -> None:
+    async def _send(self, session: aiohttp.ClientSession, exchange: Exchange) -> None:
         messages = [
-            {"role": "system", "content": self._random.choice(_BEGINNINGS)},
+            {"role": "system", "content": self._random.choice(_SYSTEM_PROMPTS)},
             {"role": "user", "content": self._random.choice(_QUESTIONS)},
         ]
         max_tokens = self._random.randint(20, 80)
@@ -97,19 +96,19 @@ class Load:
             "max_tokens": max_tokens,
             "stream": exchange.streamed,
         }
-        async with session.post(self._url, json=body) as answer:
-            exchange.worker = answer.headers.get("x-served-by")
-            if answer.status != 200:
-                exchange.failure = f"HTTP {answer.status}: {(await answer.text())[:120]}"
+        async with session.post(self._url, json=body) as response:
+            exchange.worker = response.headers.get("x-served-by")
+            if response.status != 200:
+                exchange.failure = f"HTTP {response.status}: {(await response.text())[:120]}"
             elif exchange.streamed:
-                await _read_stream(answer, exchange)
+                await _read_stream(response, exchange)
             else:
-                await answer.read()
+                await response.read()
 
 
-async def _read_stream(answer: aiohttp.ClientResponse, exchange: Exchange) -> None:
+async def _read_stream(response: aiohttp.ClientResponse, exchange: Exchange) -> None:
     last = b""
-    async for line in answer.content:
+    async for line in response.content:
         if line.startswith(b"data: "):
             last = line
             if exchange.first_token is None and _has_text(line):

@@ -1,4 +1,4 @@
-"""The live table: what the picker knows of each worker, and what its users saw of it."""
+"""Shows a live table of the workers, as the picker and the users see them, and prints the summary."""
 
 import asyncio
 import statistics
@@ -11,14 +11,14 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
-from examples.demo.load import Exchange, Load
-from examples.demo.stage import EndpointView, Stage
-from examples.demo.story import Happening, Story
+from examples.demo.cluster import DemoCluster, EndpointView
+from examples.demo.load import Exchange, LoadGenerator
+from examples.demo.scenario import Scenario, ScenarioEvent
 from examples.demo.summary import Summary
 
 _REFRESH = 0.25
 _WINDOW = 5.0
-"""Seconds of the past that share and time to first token (TTFT) are taken from."""
+"""Seconds that the columns share and time to first token (TTFT) look back."""
 _COLUMNS = (
     ("worker", 10),
     ("status", 9),
@@ -30,61 +30,63 @@ _COLUMNS = (
 )
 
 
-async def show(console: Console, stage: Stage, story: Story) -> None:
-    """Until cancelled: a live table on a terminal, a line per chapter elsewhere."""
+async def show_progress(console: Console, cluster: DemoCluster, scenario: Scenario) -> None:
+    """Until cancelled: a live table on a terminal, elsewhere one line for each event."""
     if not console.is_terminal:
-        await _print_lines(console, story)
+        await _print_lines(console, scenario)
         return
     with Live(console=console, auto_refresh=False) as live:
         while True:
             with suppress(aiohttp.ClientError, TimeoutError):
-                table = _table(await stage.views(), stage, story.load)
-                past = [f"  {_moment(happening)}" for happening in story.happenings]
-                live.update(Group(table, *past, f"▶ {story.line}"), refresh=True)
+                table = _table(await cluster.views(), cluster, scenario.load)
+                past = [f"  {_event_line(event)}" for event in scenario.events]
+                live.update(Group(table, *past, f"▶ {scenario.line}"), refresh=True)
             await asyncio.sleep(_REFRESH)
 
 
-async def show_kept(console: Console, stage: Stage, load: Load, ready: Iterable[str]) -> None:
-    """Until cancelled: the live table on a terminal, a line for each change of a worker elsewhere.
+async def show_until_stopped(
+    console: Console, cluster: DemoCluster, load: LoadGenerator, ready: Iterable[str]
+) -> None:
+    """Until cancelled: a live table on a terminal, elsewhere one line for each change of a worker's status.
 
-    `ready`: the workers that were ready when their pids were printed; one may be killed before the first look.
+    `ready`: the workers whose pids were printed as ready; the user may kill one before the first poll.
     """
     if console.is_terminal:
-        await show(console, stage, Story(stage, load, line="it goes on until Ctrl-C"))
+        await show_progress(console, cluster, Scenario(cluster, load, line="it goes on until Ctrl-C"))
         return
-    told = dict.fromkeys(ready, "ready")
+    logged = dict.fromkeys(ready, "ready")
     while True:
         with suppress(aiohttp.ClientError, TimeoutError):
-            known = {view.id: view for view in await stage.views()}
-            for name, worker in stage.workers.items():
+            known = {view.id: view for view in await cluster.views()}
+            for name, worker in cluster.workers.items():
                 status = _status(known.get(name), alive=worker.alive).partition("]")[2]
-                if told.setdefault(name, status) != status:
-                    told[name] = status
+                if logged.setdefault(name, status) != status:
+                    logged[name] = status
                     console.print(f"{name} {status}")
         await asyncio.sleep(_REFRESH)
 
 
-async def _print_lines(console: Console, story: Story) -> None:
-    said = ""
+async def _print_lines(console: Console, scenario: Scenario) -> None:
+    printed = ""
     while True:
-        if story.line != said:
-            said = story.line
-            console.print(f"{len(story.load.exchanges):5} requests  {said}")
+        if scenario.line != printed:
+            printed = scenario.line
+            console.print(f"{len(scenario.load.exchanges):5} requests  {printed}")
         await asyncio.sleep(0.05)
 
 
-def _table(views: list[EndpointView], stage: Stage, load: Load) -> Table:
+def _table(views: list[EndpointView], cluster: DemoCluster, load: LoadGenerator) -> Table:
     recent = [e for e in load.exchanges if (e.ended or time.monotonic()) > time.monotonic() - _WINDOW]
     served = sum(e.worker is not None for e in recent)
-    table = Table(title=stage.url)
+    table = Table(title=cluster.url)
     for heading, width in _COLUMNS:
         table.add_column(heading, width=width, no_wrap=True)
     known = {view.id: view for view in views}
-    for name in sorted(stage.workers):
+    for name in sorted(cluster.workers):
         mine = [e for e in recent if e.worker == name]
         view = known.get(name)
         figures = _figures(view, mine, served) if view else ()
-        table.add_row(name, _status(view, alive=stage.workers[name].alive), *figures)
+        table.add_row(name, _status(view, alive=cluster.workers[name].alive), *figures)
     return table
 
 
@@ -106,13 +108,13 @@ def _first_token(exchanges: list[Exchange]) -> str:
     return f"{statistics.median(times) * 1e3:.0f} ms" if times else ""
 
 
-def _moment(happening: Happening) -> str:
-    known = "never" if happening.known_after is None else f"{happening.known_after * 1e3:.0f} ms"
-    return f"{happening.worker} {happening.what}: the picker knew after {known}"
+def _event_line(event: ScenarioEvent) -> str:
+    known = "never" if event.seconds_to_notice is None else f"{event.seconds_to_notice * 1e3:.0f} ms"
+    return f"{event.worker} {event.what}: the picker knew after {known}"
 
 
 def print_summary(console: Console, summary: Summary) -> bool:
-    """Print it; whether every claim held."""
+    """Returns whether every claim held."""
     answered = sum(not e.failure for e in summary.exchanges)
     console.print(f"\n{len(summary.exchanges)} requests, {answered} answered")
     where = "not explained" if summary.unexplained() else "all at the killed worker"
@@ -123,8 +125,8 @@ def print_summary(console: Console, summary: Summary) -> bool:
     )
     claims = list(summary.claims())
     for claim in claims:
-        sentence = f"[green]✓[/] {claim.sentence}" if claim.held else f"[red]✗ {claim.sentence}"
+        sentence = f"[green]✓[/] {claim.sentence}" if claim.passed else f"[red]✗ {claim.sentence}"
         console.print(sentence, highlight=False, soft_wrap=True)
-    held = all(claim.held for claim in claims)
-    console.print("[bold green]everything held" if held else "[bold red]not everything held")
-    return held
+    passed = all(claim.passed for claim in claims)
+    console.print("[bold green]everything held" if passed else "[bold red]not everything held")
+    return passed

@@ -1,1 +1,1 @@
-"""Batch work in the spare capacity of the demo's pool: Redis, the dispatcher, and interactive users beside it."""
+"""A demo of the dispatcher: a batch in the spare capacity of the demo's pool, beside interactive users."""

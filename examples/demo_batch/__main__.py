@@ -1,4 +1,4 @@
-"""`make demo-batch`: a batch in the spare capacity of a pool, for a minute. Exit code 0 only if what it claims held."""
+"""`make demo-batch`: runs a batch in the spare capacity of a pool. Exit code 0 only if every claim held."""
 
 import argparse
 import asyncio
@@ -9,19 +9,19 @@ from pathlib import Path
 
 from rich.console import Console
 
+from examples.demo.cluster import MODEL, DemoCluster
 from examples.demo.processes import DemoError
-from examples.demo.stage import MODEL, Stage
-from examples.demo_batch.dispatching import BASELINE, Dispatching
-from examples.demo_batch.picture import picture
+from examples.demo_batch.dispatcher import BASELINE, BatchDispatcher
+from examples.demo_batch.monitor import PoolMonitor
+from examples.demo_batch.plot import plot
 from examples.demo_batch.pool import SEQUENCES, SIMULATOR
-from examples.demo_batch.screen import print_play, show
-from examples.demo_batch.summary import Play
+from examples.demo_batch.screen import print_run, show_progress
+from examples.demo_batch.summary import BatchRun
 from examples.demo_batch.users import Users
-from examples.demo_batch.watching import Watching
 from runtime.signals import STOP, cancel_on
 from runtime.tasks import first_of
 
-_AFTERWARDS = 2.0
+_SETTLE_SECONDS = 2.0
 
 
 def main() -> int:
@@ -29,16 +29,16 @@ def main() -> int:
     console = Console()
     try:
         _check_writable(options.plot)
-        play = asyncio.run(_run(console, options))
+        run = asyncio.run(_run(console, options))
     except DemoError as error:
         console.print(str(error), markup=False, style="red", soft_wrap=True)
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 130
-    held = print_play(console, play)
-    options.plot.write_text(picture(play))
+    passed = print_run(console, run)
+    options.plot.write_text(plot(run))
     console.print(f"the picture: {options.plot}", soft_wrap=True)
-    return 0 if held else 1
+    return 0 if passed else 1
 
 
 def _options() -> argparse.Namespace:
@@ -62,56 +62,58 @@ def _at_least_one(text: str) -> int:
 
 
 def _check_writable(plot: Path) -> None:
-    """A minute before it is written."""
+    """Raises DemoError at the start, rather than after the run."""
     try:
         plot.parent.mkdir(parents=True, exist_ok=True)
         plot.open("ab").close()
     except OSError as error:
-        raise DemoError(f"{plot} cannot be written ({error.strerror}); another one: --plot FILE") from error
+        raise DemoError(
+            f"{plot} cannot be written ({error.strerror}); choose another file: --plot FILE"
+        ) from error
 
 
-async def _run(console: Console, options: argparse.Namespace) -> Play:
+async def _run(console: Console, options: argparse.Namespace) -> BatchRun:
     cancel_on(*STOP)
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
         console.print("starting three workers, the picker, Envoy, Redis and the dispatcher ...")
         async with (
-            Stage(Path(root), options.port, simulator=SIMULATOR, word="demo-batch") as stage,
-            Dispatching(stage, Path(root)) as dispatching,
-            Users(stage.url, MODEL) as users,
-            Watching(stage, dispatching, users.under_way) as watching,
+            DemoCluster(Path(root), options.port, simulator=SIMULATOR, make_target="demo-batch") as cluster,
+            BatchDispatcher(cluster, Path(root)) as dispatcher,
+            Users(cluster.url, MODEL) as users,
+            PoolMonitor(cluster, dispatcher, users.in_flight) as monitor,
         ):
-            acting = _act(console, options, stage, dispatching, users, watching)
-            play = await first_of(watching.run(), show(console, watching), acting)
-            assert play is not None  # the others only end by what they raise
-            return play
+            batch = _run_batch(console, options, cluster, dispatcher, users, monitor)
+            run = await first_of(monitor.run(), show_progress(console, monitor), batch)
+            assert run is not None  # the others only end by what they raise
+            return run
 
 
-async def _act(
+async def _run_batch(
     console: Console,
     options: argparse.Namespace,
-    stage: Stage,
-    dispatching: Dispatching,
+    cluster: DemoCluster,
+    dispatcher: BatchDispatcher,
     users: Users,
-    watching: Watching,
-) -> Play:
-    begun = time.monotonic()
+    monitor: PoolMonitor,
+) -> BatchRun:
+    started = time.monotonic()
     await asyncio.sleep(options.alone)
     console.print(f"{options.requests} batch requests are submitted")
-    answers = await dispatching.answer(options.requests)
+    answers = await dispatcher.submit(options.requests)
     answered = time.monotonic()
-    await asyncio.sleep(_AFTERWARDS)
-    await watching.look()
-    capacity = len(stage.workers) * SEQUENCES
-    return Play(
-        begun=begun,
-        submitted=next((sample.at for sample in watching.samples if sample.sent), answered),
+    await asyncio.sleep(_SETTLE_SECONDS)
+    await monitor.sample()
+    capacity = len(cluster.workers) * SEQUENCES
+    return BatchRun(
+        started=started,
+        submitted=next((sample.at for sample in monitor.samples if sample.sent), answered),
         answered=answered,
         capacity=capacity,
         line=capacity * (1 - float(BASELINE)),
         requests=options.requests,
         answers=answers,
-        counted=watching.counted(),
-        samples=watching.samples,
+        counted=monitor.counted(),
+        samples=monitor.samples,
         exchanges=list(users.exchanges()),
     )
 

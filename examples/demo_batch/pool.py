@@ -1,13 +1,13 @@
-"""The pool that the batch shares with interactive users: larger and slower than the demo's, as real ones are."""
+"""The size and speed of the pool's workers: larger and slower than those of the interactive demo, as real ones are."""
 
 from typing import Final
 
 SEQUENCES: Final = 128
-"""Requests that one worker computes at once."""
+"""vLLM's `--max-num-seqs` of one worker: requests in one batch."""
 
 SIMULATOR: Final = (
     *("--max-num-seqs", str(SEQUENCES)),
     *("--num-gpu-blocks", "65536"),
     *("--step-seconds", "0.03"),
 )
-"""A request takes a few seconds, longer than it takes to be seen in the metrics."""
+"""With these a request takes a few seconds, longer than it takes to show in the metrics."""

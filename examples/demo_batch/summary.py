@@ -1,4 +1,4 @@
-"""What was seen of the batch and of the interactive users beside it, and whether what the demo claims held."""
+"""Derives figures and claims from a run: of the batch, and of the interactive users beside it."""
 
 import statistics
 from collections import Counter
@@ -8,24 +8,24 @@ from typing import Any
 
 from examples.demo.load import Exchange
 from examples.demo.summary import Claim
-from examples.demo_batch.dispatching import custom_id
-from examples.demo_batch.watching import Sample
+from examples.demo_batch.dispatcher import custom_id
+from examples.demo_batch.monitor import Sample
 
-_KNOWN = 6.0
-"""Seconds after which the dispatcher knows of interactive requests that came: a reading, and what was on its way."""
-_SLOWER = 4.0
-"""The median time to first token stays below this multiple of the one without batch."""
-_CLOSE = 0.05
-"""A load this share of the line away from it is close to it."""
+_REACTION_SECONDS = 6.0
+"""Seconds until the dispatcher reacts to new interactive requests: one reading, and its own requests in flight."""
+_MAX_SLOWDOWN = 4.0
+"""Upper bound of the median time to first token, as a multiple of the median without batch."""
+_TOLERANCE = 0.05
+"""A load counts as at the line within this share of the line."""
 
 
 @dataclass(frozen=True, slots=True)
-class Play:
-    """All that happened. Times are monotonic seconds, `submitted` when the batch was first seen; `capacity` in requests, `line` of them are for the batch to use
-    while nobody else does. `counted`: what the broker counted in the end, by its names.
+class BatchRun:
+    """What was measured. Times are monotonic seconds, `submitted` when the batch was first seen. `capacity` of the pool in
+    requests; the batch may use `line` of them. `counted`: the broker's totals at the end, by its metric names.
     """
 
-    begun: float
+    started: float
     submitted: float
     answered: float
     capacity: int
@@ -37,16 +37,16 @@ class Play:
     exchanges: Sequence[Exchange]
 
     def first_tokens(self, *, batch: bool) -> list[float]:
-        """Seconds that interactive users waited for their first token, while the batch ran or before."""
-        since, until = (self.submitted, self.answered) if batch else (self.begun, self.submitted)
+        """Seconds to the first token of interactive requests, while the batch ran or before."""
+        since, until = (self.submitted, self.answered) if batch else (self.started, self.submitted)
         asked = (e for e in self.exchanges if since <= e.started < until)
         return [e.first_token - e.started for e in asked if e.first_token is not None]
 
-    def over_the_line(self) -> list[tuple[float, float]]:
-        """By how much the load passed the line, and how much of that nobody could have known of: of each sample that did, the
-        requests above the line, and by how many the interactive ones had risen since `_KNOWN` seconds before the batch last
-        sent one. What is in the pool cannot be called back, and on a slow machine it stays there longer than a wave takes to
-        come.
+    def samples_over_line(self) -> list[tuple[float, float]]:
+        """For each sample over the line: the requests above it, and the part that the dispatcher could not foresee.
+
+        That part is how far interactive requests rose since `_REACTION_SECONDS` before the batch last sent one. A sent
+        request cannot be recalled, and on a slow machine it runs longer than a wave of users takes to arrive.
         """
         return [
             (sample.load - self.line, self._rise(number))
@@ -57,37 +57,37 @@ class Play:
     def _rise(self, number: int) -> float:
         now = self.samples[number]
         last_sent = next(s.at for s in self.samples if s.sent == now.sent)
-        recent = [s.interactive for s in self.samples[: number + 1] if s.at > last_sent - _KNOWN]
+        recent = [s.interactive for s in self.samples[: number + 1] if s.at > last_sent - _REACTION_SECONDS]
         return max(recent) - min(recent)
 
     @property
-    def used(self) -> list[float]:
+    def shares_of_line(self) -> list[float]:
         """The load at each look while requests of the batch waited, as a share of the line."""
-        looks = (s for s in self.samples if s.at >= self.submitted and s.sent < self.requests)
-        return [look.load / self.line for look in looks]
+        waiting = (s for s in self.samples if s.at >= self.submitted and s.sent < self.requests)
+        return [sample.load / self.line for sample in waiting]
 
     def figures(self) -> Iterator[str]:
-        """What was seen, in sentences."""
+        """The measured figures, one sentence each."""
         seconds = self.answered - self.submitted
         yield f"{self.requests} batch requests in {seconds:.1f} s, {self.requests / seconds:.0f} a second"
-        if used := self.used:
-            close = sum(abs(load - 1) <= _CLOSE for load in used) / len(used)
+        if shares_of_line := self.shares_of_line:
+            close = sum(abs(load - 1) <= _TOLERANCE for load in shares_of_line) / len(shares_of_line)
             yield (
-                f"while requests waited the load was {statistics.mean(used):.0%} of the line on average, within "
-                f"{_CLOSE:.0%} of it at {close:.0%} of {len(used)} looks, {max(used):.0%} at most"
+                f"while requests waited the load was {statistics.mean(shares_of_line):.0%} of the line on average, within "
+                f"{_TOLERANCE:.0%} of it at {close:.0%} of {len(shares_of_line)} looks, {max(shares_of_line):.0%} at most"
             )
 
     def claims(self) -> Iterator[Claim]:
-        """Everything that must hold for exit code 0."""
+        """All of them must hold for exit code 0."""
         yield self._answered_once()
         yield self._counted_once()
-        over = self.over_the_line()
+        over = self.samples_over_line()
         most = max((above for above, _ in over), default=0.0)
         yield Claim(
             f"the batch kept its distance: {len(over) / max(1, len(self.samples)):.0%} of {len(self.samples)} looks saw more "
-            f"than {self.line:g} of {self.capacity} places taken, at most {most:g} more, and never more than {_CLOSE:.0%} "
+            f"than {self.line:g} of {self.capacity} places taken, at most {most:g} more, and never more than {_TOLERANCE:.0%} "
             "beyond the interactive requests that had come meanwhile",
-            all(above <= rise + _CLOSE * self.line for above, rise in over),
+            all(above <= rise + _TOLERANCE * self.line for above, rise in over),
         )
         fullest = max(sample.load for sample in self.samples)
         yield Claim(
@@ -126,10 +126,10 @@ class Play:
             return Claim("interactive users were there with and without batch", False)
         ratio = statistics.median(beside) / statistics.median(alone)
         return Claim(
-            f"interactive users waited less than {_SLOWER:g} x as long for their first token: median {ratio:.1f} x, "
+            f"interactive users waited less than {_MAX_SLOWDOWN:g} x as long for their first token: median {ratio:.1f} x, "
             f"{_ms(statistics.median(alone))} without batch and {_ms(statistics.median(beside))} with it; longest "
             f"{_ms(max(alone))} and {_ms(max(beside))}",
-            ratio < _SLOWER,
+            ratio < _MAX_SLOWDOWN,
         )
 
 

@@ -1,4 +1,4 @@
-"""A model server without a model: the OpenAI API, a queueing model behind it, and the vLLM metrics page of that queue.
+"""A simulated model server: the OpenAI API and vLLM's metrics page over a model of vLLM's scheduler.
 
-It registers itself through `registry`, as any worker would. `python -m examples.simulator --help`.
+It registers itself through `registry`, like any worker. `python -m examples.simulator --help`.
 """

@@ -1,4 +1,4 @@
-"""`python -m examples.simulator`: one simulated worker, in the namespace and component that `python -m epp` watches."""
+"""`python -m examples.simulator`: runs one simulated worker; parses its options."""
 
 import argparse
 import logging
@@ -12,13 +12,13 @@ import registry
 from discovery.errors import AdsumError
 from discovery.instance import check_component, check_instance_id, check_namespace
 from examples.simulator.openai_api import Profile
-from examples.simulator.queueing import Limits
-from examples.simulator.worker import Announcement, Settings, live
+from examples.simulator.scheduler_model import Limits
+from examples.simulator.worker import Announcement, Settings, serve_until_stopped
 from runtime.command_line import FAILED, Parser, complain
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 after a drain, 1 when it could not serve; argparse exits with 2 by itself."""
+    """Returns the exit code: 0 after a drain, 1 if it cannot serve or register. argparse exits with 2 by itself."""
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format=f"{settings.profile.instance_id}: %(message)s")
     code = 0
     try:
-        anyio.run(live, settings, lambda port: _say_ready(settings, port))
+        anyio.run(serve_until_stopped, settings, lambda port: _say_ready(settings, port))
     except* (OSError, AdsumError) as group:
         for cause in group.exceptions:
             complain(cause, FAILED)

@@ -1,10 +1,10 @@
-"""LoRA adapters in the accelerator's memory: a few slots, time to load, idle ones make room."""
+"""Models the LoRA adapters in an accelerator's memory: few slots, time to load, eviction of idle ones."""
 
 from collections import Counter, OrderedDict
 
 
 class AdapterSlots:
-    """At most `slots` adapters at a time, each ready `load_seconds` after it was first wanted."""
+    """At most `slots` adapters at a time, each ready `load_seconds` after it was first requested."""
 
     def __init__(self, slots: int, load_seconds: float) -> None:
         self._slots = slots
@@ -13,7 +13,7 @@ class AdapterSlots:
         self._users: Counter[str] = Counter()
 
     def prepare(self, adapter: str, now: float) -> bool:
-        """True when it can serve now. Otherwise it begins to load, if a slot can be had."""
+        """True if it can serve now. Otherwise it begins to load, if a slot is free or can be evicted."""
         ready_at = self._ready_at.get(adapter)
         if ready_at is not None:
             return ready_at <= now
@@ -23,20 +23,20 @@ class AdapterSlots:
         return self._load_seconds <= 0
 
     def use(self, adapter: str) -> None:
-        """A request with this adapter runs."""
+        """Count a request that runs with this adapter, which must not be evicted meanwhile."""
         self._users[adapter] += 1
         self._ready_at.move_to_end(adapter)
 
     def release(self, adapter: str) -> None:
-        """It ended; the adapter stays until its slot is wanted."""
+        """End what `use` began; the adapter stays loaded until its slot is needed."""
         self._users[adapter] -= 1
 
     def loaded(self, now: float) -> tuple[str, ...]:
-        """In memory and ready to serve, by name: what the model server protocol asks of `running_lora_adapters`."""
+        """The names of the adapters that can serve now: `running_lora_adapters` of the model server protocol."""
         return tuple(sorted(adapter for adapter, ready_at in self._ready_at.items() if ready_at <= now))
 
     def next_ready(self, now: float) -> float | None:
-        """When the next load completes, if one is under way."""
+        """When the next load completes; None if nothing loads."""
         return min((ready_at for ready_at in self._ready_at.values() if ready_at > now), default=None)
 
     def _evict(self, now: float) -> bool:

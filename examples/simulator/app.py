@@ -1,4 +1,4 @@
-"""The HTTP side of one simulated worker: OpenAI API, /metrics, /health."""
+"""Serves a simulated worker's HTTP API with aiohttp: OpenAI's API, /metrics, /health."""
 
 import time
 import uuid
@@ -10,11 +10,11 @@ from aiohttp import web
 
 from discovery.instance import InstanceStatus
 from examples.simulator import metrics_page, openai_api
-from examples.simulator.duty import Duty
 from examples.simulator.metrics_page import MetricsPage
 from examples.simulator.openai_api import ApiError, Generation, Profile, Reply
 from examples.simulator.pacing import Pacer, TokenStream
-from examples.simulator.queueing import Work
+from examples.simulator.scheduler_model import Work
+from examples.simulator.state import WorkerState
 from examples.simulator.tokens import block_digests
 
 SERVED_BY_HEADER = "x-served-by"
@@ -25,16 +25,16 @@ _BODY_LIMIT = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ModelServer:
-    """The handlers. `block_size`: tokens per KV block, by which prompts are compared."""
+    """The HTTP handlers. `block_size`: tokens in one KV block."""
 
     profile: Profile
     pacer: Pacer
     page: MetricsPage
-    duty: Duty
+    state: WorkerState
     block_size: int
 
     def app(self) -> web.Application:
-        """Serve it with `handler_cancellation=True`, or a client that goes away keeps its place."""
+        """Serve it with `handler_cancellation=True`, or the request of a client that disconnects runs to its end."""
         app = web.Application(client_max_size=_BODY_LIMIT, middlewares=[_openai_errors])
         app.on_response_prepare.append(self._sign)
         app.router.add_post("/v1/completions", self._completions)
@@ -48,7 +48,7 @@ class ModelServer:
         response.headers[SERVED_BY_HEADER] = self.profile.instance_id
         if (request_id := request.headers.get(REQUEST_ID_HEADER)) is not None:
             response.headers[REQUEST_ID_HEADER] = request_id
-        if self.duty.status is InstanceStatus.DRAINING:
+        if self.state.status is InstanceStatus.DRAINING:
             response.headers["Connection"] = "close"  # force_close alone comes too late for the header
             response.force_close()
 
@@ -66,12 +66,12 @@ class ModelServer:
         return web.Response(body=text.encode(), headers={"Content-Type": metrics_page.CONTENT_TYPE})
 
     async def _health(self, request: web.Request) -> web.Response:
-        ready = self.duty.status is InstanceStatus.READY
-        return _json({"status": self.duty.status.value}, status=200 if ready else 503)
+        ready = self.state.status is InstanceStatus.READY
+        return _json({"status": self.state.status.value}, status=200 if ready else 503)
 
     async def _generate(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         started = time.monotonic()
-        with self.duty.request():
+        with self.state.request():
             generation = openai_api.parse(await request.read(), chat=chat, profile=self.profile)
             reply = Reply(
                 generation,
@@ -92,7 +92,7 @@ class ModelServer:
         self.page.time_to_first_token.observe(time.monotonic() - started)
         while not batch[-1].finished:
             batch = await tokens.receive()
-        return _json(reply.whole(batch[-1].cached_tokens))
+        return _json(reply.response_body(batch[-1].cached_tokens))
 
     async def _stream(
         self, request: web.Request, reply: Reply, tokens: TokenStream, started: float

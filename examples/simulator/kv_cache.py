@@ -1,4 +1,4 @@
-"""The KV memory of one simulated worker: blocks in use, and a prefix cache in the blocks that are not."""
+"""Models vLLM's KV cache: blocks in use, and a prefix cache in the blocks that are not (automatic prefix caching)."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
@@ -22,16 +22,16 @@ class KVCache:
 
     @property
     def usage(self) -> float:
-        """0.0 to 1.0."""
+        """The used share, 0 to 1."""
         return self.used / self._num_blocks
 
     @property
     def cached(self) -> frozenset[bytes]:
-        """The digests that a request could hit."""
+        """The digests of the blocks that a request could reuse."""
         return frozenset(self._pins) | frozenset(self._idle)
 
     def match(self, digests: Iterable[bytes]) -> int:
-        """How many leading blocks are here."""
+        """The number of leading blocks that are cached."""
         count = 0
         for digest in digests:
             if digest not in self._pins and digest not in self._idle:
@@ -40,16 +40,16 @@ class KVCache:
         return count
 
     def admit(self, digests: Sequence[bytes], private: int) -> bool:
-        """Pin these cached blocks and take `private` new ones; all or nothing."""
+        """Pin these cached blocks and allocate `private` new ones; all or nothing."""
         waking = sum(digest in self._idle for digest in digests)
         if self.used + waking + private > self._num_blocks:
             return False
         for digest in digests:
             self._pin(digest)
-        return self.take(private)
+        return self.allocate(private)
 
-    def take(self, private: int) -> bool:
-        """Take new blocks, evicting idle ones; all or nothing."""
+    def allocate(self, private: int) -> bool:
+        """Allocate new blocks, evicting idle ones; all or nothing."""
         if self.used + private > self._num_blocks:
             return False
         self._private += private
@@ -58,12 +58,12 @@ class KVCache:
         return True
 
     def publish(self, digest: bytes) -> None:
-        """A private block is full: from now on others can share it."""
+        """Turn a private block that is full into a pinned one, which other requests can share."""
         self._private -= 1
         self._pin(digest)
 
     def release(self, digests: Sequence[bytes], private: int) -> None:
-        """A request ends. Its last block becomes the oldest, so a leaf goes before the prefix that others share."""
+        """Free a request's blocks, the last one first: like vLLM, a leaf is evicted before the prefix that others share."""
         self._private -= private
         for digest in reversed(digests):
             users = self._pins.pop(digest) - 1

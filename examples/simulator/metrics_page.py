@@ -1,8 +1,8 @@
-"""vLLM's metrics page, as far as a router reads it, and as long as a real one if asked. Text in, text out."""
+"""Renders the series of vLLM's metrics page that routers read, padded to the size of a real page on request."""
 
 from collections.abc import Iterator, Mapping
 
-from examples.simulator.queueing import Limits, Load, Totals
+from examples.simulator.scheduler_model import Limits, Load, Totals
 from runtime.histogram import Histogram
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -29,11 +29,11 @@ _SECONDS = (
     80.0,
 )
 _LORA_SERIES = 32
-"""vLLM keeps every combination of adapters that it ever reported; the newest ones are enough here."""
+"""vLLM keeps one series for each combination of adapters that it ever reported; this page keeps the newest ones."""
 
 
 class MetricsPage:
-    """Renders the page of one worker; `pad_bytes` is the least length, 47,000 being that of a real vLLM."""
+    """Renders the page of one worker. `pad_bytes`: its minimal length; a real vLLM's page has about 47,000."""
 
     def __init__(self, model: str, limits: Limits, *, pad_bytes: int = 0) -> None:
         self.time_to_first_token = Histogram(_SECONDS)
@@ -45,7 +45,7 @@ class MetricsPage:
         self._padding = self._pad(pad_bytes)
 
     def render(self, load: Load, totals: Totals, unix_time: float) -> str:
-        """`unix_time` becomes the value of the current lora_requests_info series (model server protocol, 2025-02)."""
+        """`unix_time` becomes the value of the current `lora_requests_info` series, by which readers find the newest."""
         lines = [
             *self._machine(load),
             *self._counters(totals),
@@ -75,7 +75,7 @@ class MetricsPage:
             ("generation_tokens_total", "Number of generation tokens processed.", totals.generated),
             ("num_preemptions_total", "Number of preemptions.", totals.preempted_requests),
             ("request_success_total", "Count of successfully processed requests.", totals.finished_requests),
-            ("request_aborted_total", "Count of requests whose client went away.", totals.abandoned_requests),
+            ("request_aborted_total", "Count of requests whose client went away.", totals.aborted_requests),
         ):
             yield from self._family(name, "counter", text, value)
 

@@ -1,4 +1,4 @@
-"""The OpenAI API: bytes to a Generation, a Generation to answers. Only what a router or a benchmark client looks at."""
+"""Parses OpenAI requests and builds the response bodies; only the fields that routers and benchmark clients use."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What one worker serves, and as whom. `max_model_len`: prompt and answer together, in tokens."""
+    """The identity and models of one worker. `max_model_len`: prompt and output together, in tokens."""
 
     instance_id: str
     model: str
@@ -26,7 +26,7 @@ class Profile:
 
 
 class ApiError(Exception):
-    """Answered to the client in OpenAI's shape."""
+    """Sent to the client as OpenAI's error object."""
 
     def __init__(self, status: int, message: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -63,7 +63,7 @@ class _Message(msgspec.Struct, frozen=True):
     content: str | list[_Part] | None = None
 
     def text(self) -> str:
-        """The text of all parts; a part that is no text counts as its type."""
+        """The text of all parts; images and the like become `<|type|>`."""
         if isinstance(self.content, list):
             return "".join(part.text if part.type == "text" else f"<|{part.type}|>" for part in self.content)
         return self.content or ""
@@ -76,7 +76,7 @@ class _ChatRequest(_Request, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What both kinds of request come down to. `adapter`: None for the model itself."""
+    """A parsed chat or completion request, and the tokens of its answer. `adapter`: None for the base model."""
 
     chat: bool
     model: str
@@ -89,24 +89,28 @@ class Generation:
 
 
 def parse(body: bytes, *, chat: bool, profile: Profile) -> Generation:
-    """Raises ApiError: 400 for what is no such request, 404 for a model that this worker does not serve."""
+    """Raises ApiError: 400 for an invalid request, 404 for a model that this worker does not serve."""
     request: _ChatRequest | _CompletionRequest
     request = _decode(body, _ChatRequest) if chat else _decode(body, _CompletionRequest)
     _check(request, profile)
-    prompt, said = _chat_prompt(request) if isinstance(request, _ChatRequest) else _completion_prompt(request)
+    prompt, echoed = (
+        _chat_prompt(request) if isinstance(request, _ChatRequest) else _completion_prompt(request)
+    )
     limit = _limit(request)
-    room = profile.max_model_len - len(prompt)
-    if room < (limit or 1):
-        raise ApiError(400, _too_long(profile.max_model_len, len(prompt), limit or 1), param="max_tokens")
-    answer = echo(said, limit)
+    remaining = profile.max_model_len - len(prompt)
+    if remaining < (limit or 1):
+        raise ApiError(
+            400, _context_length_error(profile.max_model_len, len(prompt), limit or 1), param="max_tokens"
+        )
+    answer = echo(echoed, limit)
     options = request.stream_options or _StreamOptions()
     return Generation(
         chat=chat,
         model=request.model,
         adapter=request.model if request.model != profile.model else None,
         prompt=prompt,
-        answer=answer[:room],
-        finish_reason="stop" if limit is None and len(answer) <= room else "length",
+        answer=answer[:remaining],
+        finish_reason="stop" if limit is None and len(answer) <= remaining else "length",
         stream=bool(request.stream),
         include_usage=options.include_usage,
     )
@@ -114,15 +118,15 @@ def parse(body: bytes, *, chat: bool, profile: Profile) -> Generation:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The bodies that answer one Generation. `created`: seconds since the epoch."""
+    """Builds the response bodies of one `Generation`. `created`: seconds since the epoch."""
 
     generation: Generation
     request_id: str
     instance_id: str
     created: int
 
-    def whole(self, cached_tokens: int) -> dict[str, Any]:
-        """The answer in one piece."""
+    def response_body(self, cached_tokens: int) -> dict[str, Any]:
+        """The body of a response that is not streamed."""
         text, generation = "".join(self.generation.answer), self.generation
         content = {"message": {"role": "assistant", "content": text}} if generation.chat else {"text": text}
         choice = {"index": 0, **content, "logprobs": None, "finish_reason": generation.finish_reason}
@@ -130,7 +134,7 @@ class Reply:
         return body | {"usage": self._usage(cached_tokens)}
 
     def chunk(self, index: int) -> dict[str, Any]:
-        """The event that carries token `index` of the answer; the last one also carries the finish reason."""
+        """The event with token `index`; the last one also has the finish reason."""
         generation = self.generation
         token = generation.answer[index]
         role = {"role": "assistant"} if index == 0 else {}
@@ -141,7 +145,7 @@ class Reply:
         return body | {"usage": None} if generation.include_usage else body
 
     def usage_chunk(self, cached_tokens: int) -> dict[str, Any]:
-        """The event after the last token, for those who asked by `stream_options.include_usage`."""
+        """The event after the last token, sent if `stream_options.include_usage` is set."""
         return self._body(self._chunk_object(), []) | {"usage": self._usage(cached_tokens)}
 
     def _chunk_object(self) -> str:
@@ -168,7 +172,7 @@ class Reply:
 
 
 def models(profile: Profile, created: int) -> dict[str, Any]:
-    """The body of /v1/models as vLLM writes it: adapters name the model as their parent."""
+    """The body of /v1/models in vLLM's form: adapters have the base model as `parent`."""
     entries = [
         {
             "id": name,
@@ -229,12 +233,12 @@ def _chat_prompt(request: _ChatRequest) -> tuple[list[str], str]:
 def _completion_prompt(request: _CompletionRequest) -> tuple[list[str], str]:
     prompt = request.prompt
     if isinstance(prompt, str):
-        tokens, said = tokenize(prompt), prompt
+        tokens, echoed = tokenize(prompt), prompt
     else:
-        tokens, said = [f"#{token}" for token in prompt], ""
+        tokens, echoed = [f"#{token}" for token in prompt], ""
     if not tokens:
         raise ApiError(400, "prompt must not be empty", param="prompt")
-    return tokens, said
+    return tokens, echoed
 
 
 def _limit(request: _ChatRequest | _CompletionRequest) -> int | None:
@@ -243,9 +247,9 @@ def _limit(request: _ChatRequest | _CompletionRequest) -> int | None:
     return _COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
 
 
-def _too_long(room: int, prompt: int, answer: int) -> str:
+def _context_length_error(remaining: int, prompt: int, answer: int) -> str:
     return (
-        f"This model's maximum context length is {room} tokens, but {prompt + answer} were asked for "
+        f"This model's maximum context length is {remaining} tokens, but {prompt + answer} were asked for "
         f"({prompt} in the prompt, {answer} in the answer). Shorten one of them."
     )
 

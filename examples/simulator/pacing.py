@@ -1,4 +1,4 @@
-"""Runs the queueing model against the clock and hands each request its tokens."""
+"""Advances the scheduler model in real time and delivers each request's tokens."""
 
 import asyncio
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import anyio
 
-from examples.simulator.queueing import Emitted, Load, Queueing, Totals, Work
+from examples.simulator.scheduler_model import Emitted, Load, SchedulerModel, Totals, Work
 
 
 class TokenStream:
@@ -17,7 +17,7 @@ class TokenStream:
         self._arrived = asyncio.Event()
 
     async def receive(self) -> list[Emitted]:
-        """All tokens since the last call, at least one. There are none after the one that says `finished`."""
+        """All tokens since the last call, at least one. The last token of a request has `finished` set."""
         await self._arrived.wait()
         self._arrived.clear()
         tokens, self._tokens = self._tokens, []
@@ -29,55 +29,57 @@ class TokenStream:
 
 
 class Pacer:
-    """A Queueing in real time, `speed` times as fast. Only `run` moves it: without, everybody waits."""
+    """Runs a `SchedulerModel` in real time, `speed` times as fast. Tokens come only while `run` runs."""
 
-    def __init__(self, queueing: Queueing, *, speed: float = 1.0) -> None:
+    def __init__(self, scheduler_model: SchedulerModel, *, speed: float = 1.0) -> None:
         if speed <= 0:
             raise ValueError(f"speed must be more than 0, not {speed}")
-        self._queueing = queueing
+        self._scheduler = scheduler_model
         self._speed = speed
         self._changed = asyncio.Event()
         self._streams: dict[int, TokenStream] = {}
         self._last_key = 0
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Advance the model until cancelled."""
         while True:
             self._changed.clear()
             now = self._now()
-            for token in self._queueing.advance(now):
+            for token in self._scheduler.advance(now):
                 if (stream := self._streams.get(token.key)) is not None:
                     stream.put(token)
-            wake_at = self._queueing.next_event(now)
-            await self._pause(None if wake_at is None else (wake_at - self._now()) / self._speed)
+            wake_at = self._scheduler.next_event(now)
+            await self._wait(None if wake_at is None else (wake_at - self._now()) / self._speed)
 
     @contextmanager
     def generate(self, work: Work) -> Iterator[TokenStream]:
-        """The request runs inside the block; leaving it early gives up its place. ValueError: it can never run."""
+        """Run a request inside the block; leaving it early aborts the request. ValueError for one that can never run."""
         self._last_key += 1
         key = self._last_key
-        self._queueing.submit(key, work)
+        self._scheduler.submit(key, work)
         self._streams[key] = stream = TokenStream()
         self._changed.set()
         try:
             yield stream
         finally:
             del self._streams[key]
-            self._queueing.abandon(key)
+            self._scheduler.abort(key)
             self._changed.set()
 
     def load(self) -> Load:
-        return self._queueing.load(self._now())
+        return self._scheduler.load(self._now())
 
     @property
     def totals(self) -> Totals:
-        return self._queueing.totals
+        return self._scheduler.totals
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time() * self._speed
 
-    async def _pause(self, seconds: float | None) -> None:
-        """At least one turn of the loop, so that a machine slower than its simulation still answers."""
+    async def _wait(self, seconds: float | None) -> None:
+        """Wait for a new request or `seconds`, and yield to the loop at least once: a simulation that is slower than its
+        clock would otherwise starve the sockets.
+        """
         await asyncio.sleep(0)
         with anyio.move_on_after(seconds):
             await self._changed.wait()

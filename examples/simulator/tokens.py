@@ -1,4 +1,4 @@
-"""Text to tokens and back without a vocabulary: a token is up to four characters and the blanks before them."""
+"""A tokenizer without a vocabulary: a token is up to four characters and the whitespace before them."""
 
 import hashlib
 import re
@@ -10,13 +10,13 @@ _NOTHING_TO_ECHO = "I am here."
 
 
 def tokenize(text: str) -> list[str]:
-    """The tokens of a text; joined they are the text again."""
+    """Lossless: the joined tokens are the text."""
     return _TOKEN.findall(text)
 
 
 def echo(text: str, count: int | None) -> list[str]:
-    """`count` tokens that repeat the text, or the text once. Tokenizing the joined answer gives these tokens again,
-    so the next turn of a chat finds the answer in the prefix cache."""
+    """`count` tokens that repeat the text; None: the text once. Tokenizing the joined tokens gives the same tokens, so the
+    next turn of a chat finds this answer in the prefix cache."""
     once = tokenize(text.strip() or _NOTHING_TO_ECHO)
     if count is None:
         return once
@@ -25,7 +25,8 @@ def echo(text: str, count: int | None) -> list[str]:
 
 
 def block_digests(salt: str, tokens: Sequence[str], block_size: int) -> tuple[bytes, ...]:
-    """One digest per full block, each chained to the one before: equal digests mean equal prefixes (as in vLLM)."""
+    """One digest for each full block, over it and its predecessor's digest, like vLLM's block hashes: equal digests mean
+    equal prefixes."""
     return tuple(_chain(salt, tokens, block_size))
 
 

@@ -1,4 +1,4 @@
-"""One simulated worker's life: serve, register as any worker would, obey signals, drain, leave."""
+"""Runs one simulated worker: serves, registers, handles signals, drains."""
 
 import logging
 import os
@@ -13,27 +13,27 @@ from aiohttp import web
 
 from discovery.instance import InstanceStatus
 from examples.simulator.app import ModelServer
-from examples.simulator.duty import Duty
 from examples.simulator.metrics_page import MetricsPage
 from examples.simulator.openai_api import Profile
 from examples.simulator.pacing import Pacer
-from examples.simulator.queueing import Limits, Queueing
+from examples.simulator.scheduler_model import Limits, SchedulerModel
+from examples.simulator.state import WorkerState
 from registry import ServiceRegistry
 
 log = logging.getLogger(__name__)
 
 _Signals: TypeAlias = AsyncIterator[signal.Signals]
 
-_CUT_SECONDS = 0.1
-"""What a request that outlived the drain gets before its connection is closed."""
+_SHUTDOWN_TIMEOUT = 0.1
+"""Seconds for requests that outlive the drain, before their connections are closed."""
 
-_QUIET_SECONDS = 0.25
-"""How long nothing must arrive before draining is over: routers hear of it a moment later than we do."""
+_IDLE_SECONDS = 0.25
+"""Seconds without a request that end the drain: routers hear of DRAINING a moment later and send some until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """Where this worker registers, and as what."""
+    """The registry and the key under which this worker registers."""
 
     registry: ServiceRegistry
     namespace: str
@@ -42,7 +42,7 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that the command line decides. `announcement`: None to serve without registering."""
+    """The parsed command line. `announcement` None: serve without registering."""
 
     profile: Profile
     limits: Limits
@@ -54,29 +54,29 @@ class Settings:
     drain_timeout: float = 30.0
 
 
-async def live(settings: Settings, ready: Callable[[int], None]) -> None:
-    """Serve until SIGTERM or SIGINT, then drain and leave. `ready` is called with the port once it can be used.
+async def serve_until_stopped(settings: Settings, ready: Callable[[int], None]) -> None:
+    """Serve until SIGTERM or SIGINT, then drain and leave. Calls `ready` with the port when the worker is registered.
 
-    SIGUSR1 flips readiness; a second SIGTERM cuts the drain short. Raises, inside an exception group, OSError when the
-    port cannot be had and AdsumError when the worker cannot be announced.
+    SIGUSR1 toggles readiness; a second SIGTERM cuts the drain short. Raises, in an exception group, OSError if the port is
+    not available and AdsumError if the worker cannot be registered.
     """
-    duty = Duty()
-    pacer = Pacer(Queueing(settings.limits), speed=settings.speed)
+    state = WorkerState()
+    pacer = Pacer(SchedulerModel(settings.limits), speed=settings.speed)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) as signals:
         async with anyio.create_task_group() as tasks, AsyncExitStack() as stack:
             tasks.start_soon(pacer.run)
             stack.callback(tasks.cancel_scope.cancel)
-            port = await stack.enter_async_context(_serving(_model_server(settings, pacer, duty), settings))
-            say = await _announce(settings, port, stack)
-            _change(duty, say, InstanceStatus.READY)
+            port = await stack.enter_async_context(_serving(_model_server(settings, pacer, state), settings))
+            publish = await _register(settings, port, stack)
+            _set_status(state, publish, InstanceStatus.READY)
             ready(port)
-            await _until_stopped(signals, duty, say)
-            _change(duty, say, InstanceStatus.DRAINING)
-            await _drain(duty, signals, settings.drain_timeout)
+            await _wait_for_stop(signals, state, publish)
+            _set_status(state, publish, InstanceStatus.DRAINING)
+            await _drain(state, signals, settings.drain_timeout)
 
 
 def metadata(settings: Settings, port: int) -> dict[str, Any]:
-    """The document that this worker publishes."""
+    """The metadata document."""
     profile, limits = settings.profile, settings.limits
     runtime = {
         "max_num_seqs": limits.max_num_seqs,
@@ -97,15 +97,15 @@ def metadata(settings: Settings, port: int) -> dict[str, Any]:
     }
 
 
-def _model_server(settings: Settings, pacer: Pacer, duty: Duty) -> ModelServer:
+def _model_server(settings: Settings, pacer: Pacer, state: WorkerState) -> ModelServer:
     page = MetricsPage(settings.profile.model, settings.limits, pad_bytes=settings.pad_metrics_bytes)
-    return ModelServer(settings.profile, pacer, page, duty, settings.limits.block_size)
+    return ModelServer(settings.profile, pacer, page, state, settings.limits.block_size)
 
 
 @asynccontextmanager
 async def _serving(server: ModelServer, settings: Settings) -> AsyncIterator[int]:
     runner = web.AppRunner(
-        server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=_CUT_SECONDS
+        server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_TIMEOUT
     )
     await runner.setup()
     try:
@@ -125,41 +125,47 @@ async def _listen(runner: web.AppRunner, host: str, port: int) -> None:
         raise OSError(message) from error
 
 
-async def _announce(settings: Settings, port: int, stack: AsyncExitStack) -> Callable[[InstanceStatus], None]:
-    """How to tell the world a status from now on; leaving the stack takes the instance away."""
+async def _register(settings: Settings, port: int, stack: AsyncExitStack) -> Callable[[InstanceStatus], None]:
+    """Register the worker until the stack is closed; the returned function publishes a status."""
     if settings.announcement is None:
         return lambda status: None
-    told = settings.announcement
-    handle = await stack.enter_async_context(told.registry.register_instance(told.namespace, told.component))
+    announcement = settings.announcement
+    handle = await stack.enter_async_context(
+        announcement.registry.register_instance(announcement.namespace, announcement.component)
+    )
     handle.set_metadata(metadata(settings, port))
     return handle.set_ready
 
 
-async def _until_stopped(signals: _Signals, duty: Duty, say: Callable[[InstanceStatus], None]) -> None:
+async def _wait_for_stop(
+    signals: _Signals, state: WorkerState, publish: Callable[[InstanceStatus], None]
+) -> None:
     async for received in signals:
         if received is not signal.SIGUSR1:
             return
-        ready = duty.status is InstanceStatus.READY
-        _change(duty, say, InstanceStatus.NOT_READY if ready else InstanceStatus.READY)
+        ready = state.status is InstanceStatus.READY
+        _set_status(state, publish, InstanceStatus.NOT_READY if ready else InstanceStatus.READY)
 
 
-async def _drain(duty: Duty, signals: _Signals, timeout: float) -> None:
+async def _drain(state: WorkerState, signals: _Signals, timeout: float) -> None:
     with anyio.move_on_after(timeout):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_cut_short, signals, tasks.cancel_scope)
-            await duty.quiet(_QUIET_SECONDS)
+            tasks.start_soon(_cancel_on_signal, signals, tasks.cancel_scope)
+            await state.wait_idle(_IDLE_SECONDS)
             tasks.cancel_scope.cancel()
-    if duty.requests:
-        log.warning("draining ended with %d requests unanswered; they are cut", duty.requests)
+    if state.requests:
+        log.warning("draining ended with %d requests unanswered; they are cut", state.requests)
 
 
-async def _cut_short(signals: _Signals, drain: anyio.CancelScope) -> None:
+async def _cancel_on_signal(signals: _Signals, drain: anyio.CancelScope) -> None:
     async for received in signals:
         if received is not signal.SIGUSR1:
             drain.cancel()
 
 
-def _change(duty: Duty, say: Callable[[InstanceStatus], None], status: InstanceStatus) -> None:
-    duty.status = status
-    say(status)
+def _set_status(
+    state: WorkerState, publish: Callable[[InstanceStatus], None], status: InstanceStatus
+) -> None:
+    state.status = status
+    publish(status)
     log.info("%s", status.value)

@@ -1,4 +1,4 @@
-"""Membership by a file: the record that discovery reads, and the lock that proves that its owner lives.
+"""Registers workers in a directory: one record each, and a lock that proves that the record's owner lives.
 
-Only this package writes below a root; `discovery.filesystem` reads.
+Only this package writes below a root; `discovery.filesystem` only reads.
 """

@@ -1,6 +1,6 @@
-"""What the dead leave in a component's directory, removed by those who register there.
+"""Removes what dead workers left in a component's directory; every registered worker runs it there.
 
-Records and locks whose owner is dead, files written aside, locks without a record. Blocking.
+Records and locks whose owner is dead, temporary files, locks without a record. Blocking.
 """
 
 import os
@@ -13,80 +13,93 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from discovery.filesystem.flock import is_held, open_lock
-from discovery.filesystem.record import ASIDE_SUFFIX, LOCK_SUFFIX, RECORD_SUFFIX, Record, read_record
+from discovery.filesystem.record import (
+    LOCK_SUFFIX,
+    RECORD_SUFFIX,
+    TEMPORARY_SUFFIX,
+    Record,
+    is_record_name,
+    read_record,
+)
 from discovery.instance import check_instance_id
-from registry.filesystem.locks import component_locked
-from registry.filesystem.record_file import aside_path
+from registry.filesystem.locks import component_lock
+from registry.filesystem.record_file import temporary_path
 
 REAP_AFTER: Final = 60.0
-"""Seconds without a new counter after which another host's record is removed."""
+"""Seconds without a new counter after which another host's record is removed; readers drop it long before."""
 STALE_AFTER: Final = 60.0
-"""Seconds after which nobody puts a file in place any more that was written aside."""
-_MOST: Final = 1000
-"""Records that are removed in one look, so that heartbeats are not late."""
+"""Seconds after which a temporary file is abandoned: a writer renames it within milliseconds."""
+_MAX_REMOVALS: Final = 1000
+"""Records removed in one run: the run shares a thread with the heartbeat and must not delay it."""
 
-_PERIOD: Final = 10.0
-_PERIOD_OF_ONE: Final = 0.5
-"""Seconds between two looks: at least, and for each record."""
+_MIN_INTERVAL: Final = 10.0
+_INTERVAL_PER_RECORD: Final = 0.5
+"""Seconds between two runs, the larger of both. Every worker runs the cleanup, so with a fixed interval n workers
+would read n records n times; an interval that grows with n keeps the directory's load constant."""
 
-_ASIDE = re.compile(rf"\..+\.[0-9a-f]{{32}}{re.escape(ASIDE_SUFFIX)}", re.DOTALL)
+_TEMPORARY = re.compile(rf"\..+\.[0-9a-f]{{32}}{re.escape(TEMPORARY_SUFFIX)}", re.DOTALL)
 
 
-class _Life(NamedTuple):
-    """One moment of a worker's life: a record that says the same later is silent."""
+class _Heartbeat(NamedTuple):
+    """What a living worker changes in its record; unchanged means silent."""
 
     incarnation: str
     counter: int
 
 
 class Cleanup:
-    """Looks at `directory` again and again. `host` is this machine; `given_up` ends a look early."""
+    """The state between the runs in one `directory`. `host` is this machine; `is_cancelled` ends a run early."""
 
-    def __init__(self, directory: Path, host: str, given_up: Callable[[], bool]) -> None:
+    def __init__(self, directory: Path, host: str, is_cancelled: Callable[[], bool]) -> None:
         self._directory = directory
         self._host = host
-        self._given_up = given_up
-        self._silent: dict[str, tuple[_Life, float]] = {}
+        self._is_cancelled = is_cancelled
+        self._last_heartbeats: dict[str, tuple[_Heartbeat, float]] = {}
 
-    def look(self, now: float) -> float:
-        """Remove what is dead for certain. `now`: seconds of a monotonic clock. Returns after how many seconds the
-        next look is due: the more records there are, the more workers look at them.
+    def run(self, now: float) -> float:
+        """Remove what is certainly dead. `now`: seconds of a monotonic clock. Returns the seconds until the next run.
 
-        Somebody who registers now, or a disk that refuses, is no reason to wait: the next look comes soon.
+        A held component lock or a failing disk skips files until then. Raises OSError if the directory is unreadable.
         """
         names = os.listdir(self._directory)
-        ids = [name.removesuffix(RECORD_SUFFIX) for name in names if _is_record(name)]
-        self._silent = {i: since for i, since in self._silent.items() if i in ids}
-        dead = islice(self._dead(ids, now), _MOST)
-        removed = sum(_reap(self._directory, instance_id, life) for instance_id, life in dead)
-        _sweep(self._directory, names)
-        return 0.0 if removed == _MOST else max(_PERIOD, (len(ids) - removed) * _PERIOD_OF_ONE)
+        ids = [name.removesuffix(RECORD_SUFFIX) for name in names if is_record_name(name)]
+        self._last_heartbeats = {i: since for i, since in self._last_heartbeats.items() if i in ids}
+        dead = islice(self._dead(ids, now), _MAX_REMOVALS)
+        removed = sum(
+            _remove_dead(self._directory, instance_id, heartbeat) for instance_id, heartbeat in dead
+        )
+        _remove_leftovers(self._directory, names)
+        return (
+            0.0
+            if removed == _MAX_REMOVALS
+            else max(_MIN_INTERVAL, (len(ids) - removed) * _INTERVAL_PER_RECORD)
+        )
 
-    def _dead(self, ids: Collection[str], now: float) -> Iterator[tuple[str, _Life]]:
+    def _dead(self, ids: Collection[str], now: float) -> Iterator[tuple[str, _Heartbeat]]:
         for instance_id in ids:
-            if self._given_up():
+            if self._is_cancelled():
                 return
             record = _read(self._directory, instance_id)
             if record is None:
                 continue
-            life = _Life(record.incarnation, record.counter)
+            heartbeat = _Heartbeat(record.incarnation, record.counter)
             if record.host == self._host:
                 if not _is_owned(self._directory, instance_id):
-                    yield instance_id, life
+                    yield instance_id, heartbeat
                 continue
-            before, since = self._silent.setdefault(instance_id, (life, now))
-            if before != life:
-                self._silent[instance_id] = life, now
+            before, since = self._last_heartbeats.setdefault(instance_id, (heartbeat, now))
+            if before != heartbeat:
+                self._last_heartbeats[instance_id] = heartbeat, now
             elif now - since > REAP_AFTER:
-                yield instance_id, life
+                yield instance_id, heartbeat
 
 
-def _reap(directory: Path, instance_id: str, life: _Life) -> bool:
-    """Remove a dead worker's files, unless somebody took the id since: its record says something else."""
+def _remove_dead(directory: Path, instance_id: str, heartbeat: _Heartbeat) -> bool:
+    """Remove a dead worker's files, unless its id was claimed again: the record is compared under the component lock."""
     try:
-        with component_locked(directory, patience=0):
+        with component_lock(directory, timeout=0):
             record = _read(directory, instance_id)
-            if record is None or _Life(record.incarnation, record.counter) != life:
+            if record is None or _Heartbeat(record.incarnation, record.counter) != heartbeat:
                 return False
             if _is_owned(directory, instance_id):
                 return False
@@ -98,7 +111,7 @@ def _reap(directory: Path, instance_id: str, life: _Life) -> bool:
 
 
 def _read(directory: Path, instance_id: str) -> Record | None:
-    """None where it cannot be read: then it is not ours to remove."""
+    """None for an unreadable record, which is never removed."""
     try:
         return read_record(directory / f"{instance_id}{RECORD_SUFFIX}")
     except (OSError, ValueError):
@@ -106,7 +119,7 @@ def _read(directory: Path, instance_id: str) -> Record | None:
 
 
 def _is_owned(directory: Path, instance_id: str) -> bool:
-    """Whether somebody holds its lock, or that cannot be known."""
+    """Whether its lock is held; True if that cannot be known."""
     try:
         descriptor = open_lock(directory / f"{instance_id}{LOCK_SUFFIX}")
     except FileNotFoundError:
@@ -121,21 +134,21 @@ def _is_owned(directory: Path, instance_id: str) -> bool:
         os.close(descriptor)
 
 
-def _sweep(directory: Path, names: Collection[str]) -> None:
-    """Remove what is litter for certain; `names` is what was seen in the directory just now."""
+def _remove_leftovers(directory: Path, names: Collection[str]) -> None:
+    """Remove old temporary files and orphaned locks. `names`: the directory's listing."""
     seen = frozenset(names)
-    asides = [directory / name for name in names if _ASIDE.fullmatch(name)]
-    old = [path for path in asides if _is_older(path, time.time())]
-    orphans = [directory / name for name in names if _lacks_record(name, seen)]
+    temporaries = [directory / name for name in names if _TEMPORARY.fullmatch(name)]
+    old = [path for path in temporaries if _is_older(path, time.time())]
+    orphans = [directory / name for name in names if _is_orphaned_lock(name, seen)]
     if not old and not orphans:
         return
-    with suppress(OSError), component_locked(directory, patience=0):
+    with suppress(OSError), component_lock(directory, timeout=0):
         now = _file_system_now(directory) if old else 0.0
         for path in old:
             if _is_older(path, now):
                 path.unlink(missing_ok=True)
         for lock in orphans:
-            _remove_unless_held(lock)
+            _remove_orphaned_lock(lock)
 
 
 def _is_older(path: Path, now: float) -> bool:
@@ -145,18 +158,18 @@ def _is_older(path: Path, now: float) -> bool:
         return False
 
 
-def _lacks_record(name: str, names: Collection[str]) -> bool:
+def _is_orphaned_lock(name: str, names: Collection[str]) -> bool:
     owner = name.removesuffix(LOCK_SUFFIX)
     if owner == name or f"{owner}{RECORD_SUFFIX}" in names:
         return False
     try:
         check_instance_id(owner)
     except ValueError:
-        return False  # not a lock of ours
+        return False  # not an instance's lock: the component lock, or a stranger's file
     return True
 
 
-def _remove_unless_held(lock: Path) -> None:
+def _remove_orphaned_lock(lock: Path) -> None:
     if lock.with_suffix(RECORD_SUFFIX).exists():
         return
     with suppress(FileNotFoundError):
@@ -168,20 +181,16 @@ def _remove_unless_held(lock: Path) -> None:
             os.close(descriptor)
 
 
-def _is_record(name: str) -> bool:
-    return name.endswith(RECORD_SUFFIX) and not name.startswith(".")
-
-
 def _file_system_now(directory: Path) -> float:
-    """The clock that dates the files there, in seconds since the epoch: on a shared disk it is not ours."""
-    aside = aside_path(directory, "now")
+    """Now by the clock that sets mtimes there, in seconds since the epoch: on NFS that is the server's, not ours."""
+    temporary = temporary_path(directory, "now")
     try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except OSError:  # a disk that is full or read-only: ours will do
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except OSError:  # the disk is full or read-only: use this machine's clock
         return time.time()
     try:
         return os.fstat(descriptor).st_mtime
     finally:
         os.close(descriptor)
         with suppress(OSError):
-            aside.unlink()
+            temporary.unlink()

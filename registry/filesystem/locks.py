@@ -1,4 +1,4 @@
-"""The locks that a worker holds: one for its life, and one while it registers or removes what the dead left."""
+"""File locks of a worker: one for its whole life, and the component lock while it registers or cleans up."""
 
 import fcntl
 import os
@@ -12,19 +12,20 @@ from weakref import WeakSet
 from discovery.filesystem.flock import is_same_file, open_lock
 from discovery.filesystem.record import COMPONENT_LOCK
 
-PATIENCE: Final = 10.0
-"""Seconds that a worker waits for others that register."""
+LOCK_TIMEOUT: Final = 10.0
+"""Seconds that a worker waits for the component lock."""
 
 
 class HeldLock:
-    """An exclusive lock on one file, for the life of this process or until `release`.
+    """An exclusive lock on one file, until `release` or the end of this process.
 
-    A forked child closes its copy of the descriptor (it never unlocks: that would unlock the parent's too), or the
-    child would keep a dead worker alive.
+    flock(2): a lock belongs to the open file description, which a forked child shares. It lasts until every copy is
+    closed, so a child that keeps its copy would make a dead worker look alive; LOCK_UN on any copy releases it for
+    all. Hence a child closes its copy and never unlocks.
     """
 
     def __init__(self, path: Path, *, mode: int = 0o600) -> None:
-        """Create `path`, which must not exist, and lock it."""
+        """Create `path`, which must not exist, and lock it. Raises OSError."""
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         _held.add(self)
         try:
@@ -36,18 +37,18 @@ class HeldLock:
             raise
 
     def is_at(self, path: Path) -> bool:
-        """Whether `path` names the locked file: False after someone removed or replaced it, or after `release`."""
+        """Whether `path` is still the locked file: False after it was removed or replaced, or after `release`."""
         return self._descriptor >= 0 and is_same_file(self._descriptor, path)
 
     def release(self) -> None:
-        """Close the file, which lets go of the lock. Idempotent."""
+        """Close the file, which releases the lock. Idempotent."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
 
 _held: Final[WeakSet[HeldLock]] = WeakSet()
-"""Of the whole process, since a fork is of the whole process."""
+"""Module state, because `os.register_at_fork` is for the whole process and cannot be undone."""
 
 
 def _close_in_child() -> None:
@@ -63,20 +64,24 @@ def _never() -> bool:
 
 
 @contextmanager
-def component_locked(
-    directory: Path, *, mode: int = 0o600, patience: float = PATIENCE, given_up: Callable[[], bool] = _never
+def component_lock(
+    directory: Path,
+    *,
+    mode: int = 0o600,
+    timeout: float = LOCK_TIMEOUT,
+    is_cancelled: Callable[[], bool] = _never,
 ) -> Iterator[None]:
-    """Only one process at a time registers or reaps in `directory`. `mode` is for the lock file, if it is made.
+    """Hold the lock under which one process at a time registers or cleans up in `directory`.
 
-    TimeoutError after `patience` seconds, or as soon as the caller has `given_up`.
+    `mode` is the lock file's, if it is created. TimeoutError after `timeout` seconds, or once `is_cancelled()`.
     """
     descriptor = _open_component_lock(directory / COMPONENT_LOCK, mode)
     try:
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while not _try_exclusive(descriptor):
-            if given_up() or time.monotonic() >= deadline:
+            if is_cancelled() or time.monotonic() >= deadline:
                 raise TimeoutError(
-                    f"{directory / COMPONENT_LOCK} was held by another process for up to {patience:g} s"
+                    f"{directory / COMPONENT_LOCK} was held by another process for up to {timeout:g} s"
                 )
             time.sleep(0.005)
         yield
@@ -85,14 +90,14 @@ def component_locked(
 
 
 def _open_component_lock(path: Path, mode: int) -> int:
-    """Without O_CREAT where it is there: another user's file in a sticky directory cannot be opened with it
-    (fs.protected_regular). For writing where that is allowed: NFS locks exclusively only what is open for writing.
-    """
+    # An existing file is opened without O_CREAT: with the sysctl fs.protected_regular, Linux refuses that flag for
+    # another user's file in a sticky directory. It is opened for writing where possible: NFS clients emulate flock by
+    # byte-range locks (flock(2)), of which an exclusive one needs a descriptor that is open for writing.
     with suppress(FileExistsError):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         os.fchmod(descriptor, mode)
         return descriptor
-    for pause in (0.001, 0.01, 0.1):  # whoever makes it opens it to others a moment later
+    for pause in (0.001, 0.01, 0.1):  # another worker may be between its open and its fchmod
         with suppress(PermissionError):
             return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         time.sleep(pause)

@@ -1,4 +1,4 @@
-"""Membership by a file: the record that discovery reads, and the lock that proves that its owner lives."""
+"""Registers one instance by a record that discovery reads and a lock that proves that its owner lives."""
 
 import asyncio
 import logging
@@ -15,34 +15,34 @@ import anyio
 from discovery import AdsumError, RegistrationError
 from discovery.filesystem.directory import SILENT_AFTER, ComponentDirectory
 from discovery.filesystem.flock import is_held, open_lock
-from discovery.filesystem.record import HEARTBEAT, LOCK_SUFFIX, RECORD_SUFFIX, Record, read_record, this_host
-from discovery.filesystem.root import Level
+from discovery.filesystem.record import HEARTBEAT, LOCK_SUFFIX, RECORD_SUFFIX, Record, boot_id, read_record
+from discovery.filesystem.root import CheckedDirectory
 from discovery.instance import Instance, InstanceStatus
-from discovery.same_address import sharing
+from discovery.same_address import find_same_address
 from discovery.source import ComponentKey
 from registry.filesystem.cleanup import Cleanup
-from registry.filesystem.directories import file_mode, make_component
-from registry.filesystem.locks import PATIENCE, HeldLock, component_locked
-from registry.filesystem.record_file import aside_path, encode_record, write_record
+from registry.filesystem.directories import create_component_directory, file_mode
+from registry.filesystem.locks import LOCK_TIMEOUT, HeldLock, component_lock
+from registry.filesystem.record_file import encode_record, temporary_path, write_record
 from runtime.tasks import BackgroundTasks
 from runtime.threads import in_thread
 
 log = logging.getLogger(__name__)
 
-_NAMED = 3
-"""Others at our address that the log names."""
+_MAX_NAMED = 3
+"""Instances at the same address that one log line names."""
 
 
 class FilesystemMembership:
-    """One instance's record and lock under `root` (None: the default one). `host` is who this machine is."""
+    """One instance's record and lock under `root` (None: the default root). `host` identifies this machine's boot."""
 
     def __init__(self, root: Path | None = None, *, host: str | None = None) -> None:
         self._root = root
-        self._host = host or this_host()
+        self._host = host or boot_id()
         self._thread = anyio.CapacityLimiter(1)
         self._writing = threading.Lock()
-        self._left = threading.Event()
-        self._level = Level(Path(), 0, 0, 0o700)
+        self._leaving = threading.Event()
+        self._component = CheckedDirectory(Path(), 0, 0, 0o700)
         self._cleanup: Cleanup | None = None
         self._cleanup_at = 0.0
         self._record: Record | None = None
@@ -50,14 +50,14 @@ class FilesystemMembership:
         self._heartbeat = BackgroundTasks()
 
     async def join(self, instance: Instance) -> Instance:
-        """Take the id and write the record. RegistrationError if the id is taken or the root cannot be used.
+        """Claim the id and write the record. RegistrationError if the id is taken or the root is not usable.
 
-        Cancelled, nothing is left behind, and this membership is over.
+        If it is cancelled, no file stays behind, and this membership cannot join again.
         """
         try:
-            await in_thread(self._thread, self._open, instance)
-            await self._outlast_other_host(instance.id)
-            await in_thread(self._thread, self._join, instance, stop=self._left.set)
+            await in_thread(self._thread, self._prepare, instance)
+            await self._wait_for_other_host(instance.id)
+            await in_thread(self._thread, self._write_record_locked, instance, stop=self._leaving.set)
         except RegistrationError:
             raise
         except (AdsumError, ValueError) as error:
@@ -66,14 +66,14 @@ class FilesystemMembership:
             raise RegistrationError(
                 f"{instance.id} cannot be registered in {self._directory}: {error.strerror or error}"
             ) from error
-        self._heartbeat.start(self._beat(instance.id), f"heartbeat {instance.id}")
+        self._heartbeat.start(self._heartbeat_loop(instance.id), f"heartbeat {instance.id}")
         return instance
 
     def update(self, instance: Instance) -> None:
-        """Write the record anew. RegistrationError if that fails; the old one stays."""
+        """Rewrite the record. RegistrationError if that fails; the old record then stays."""
         with self._writing:
             if self._record is None:
-                raise RegistrationError(f"{instance.id} is not registered any more")
+                raise RegistrationError(f"{instance.id} has left; register it again")
             record = self._record_of(instance, self._record.counter)
             try:
                 self._write(record)
@@ -85,12 +85,15 @@ class FilesystemMembership:
 
     async def leave(self) -> None:
         """Remove the record, then the lock. Idempotent."""
-        self._left.set()
+        self._leaving.set()
         await self._heartbeat.aclose()
-        await in_thread(self._thread, self._leave)
+        await in_thread(self._thread, self._remove_record)
 
-    async def _outlast_other_host(self, instance_id: str) -> None:
-        """Another host's lock proves nothing here: an id is free once its counter stood still long enough."""
+    async def _wait_for_other_host(self, instance_id: str) -> None:
+        """Wait until an id that another host's record holds is free: until its counter is unchanged for SILENT_AFTER.
+
+        That host's lock proves nothing: locks on its own disk or over NFS may be invisible here.
+        """
         first: int | None = None
         deadline = time.monotonic() + SILENT_AFTER
         while time.monotonic() < deadline:
@@ -107,21 +110,21 @@ class FilesystemMembership:
                 )
             if first is None:
                 log.info(
-                    "waiting up to %g s: the id %r was another host's, and may still be",
+                    "waiting up to %g s: another host's record holds the id %r, and its worker may be alive",
                     SILENT_AFTER,
                     instance_id,
                 )
             first = record.counter
             await asyncio.sleep(HEARTBEAT / 4)
 
-    def _open(self, instance: Instance) -> None:
+    def _prepare(self, instance: Instance) -> None:
         encode_record(self._record_of(instance, 0))
         key = ComponentKey(instance.namespace, instance.component)
-        self._level = make_component(self._root, key)
+        self._component = create_component_directory(self._root, key)
 
-    def _join(self, instance: Instance) -> None:
+    def _write_record_locked(self, instance: Instance) -> None:
         with self._locked(), self._writing:
-            if self._left.is_set():
+            if self._leaving.is_set():
                 raise RegistrationError(f"{instance.id} left before it was registered")
             self._refuse_if_held(instance.id)
             record = self._record_of(instance, 0)
@@ -141,17 +144,21 @@ class FilesystemMembership:
                 os.close(descriptor)
 
     def _claim(self, record: Record) -> None:
-        """Lock a file aside, then put it in place: the lock is visible only when it is held."""
-        aside, path = aside_path(self._directory, record.instance_id), self._lock_path(record.instance_id)
-        lock = HeldLock(aside, mode=file_mode(self._level))
+        """Lock a temporary file, then rename it: under its final name the lock is always held, so no reader sees a
+        living worker without a lock.
+        """
+        temporary, path = (
+            temporary_path(self._directory, record.instance_id),
+            self._lock_path(record.instance_id),
+        )
+        lock = HeldLock(temporary, mode=file_mode(self._component))
         try:
-            self._record_path(record.instance_id).unlink(
-                missing_ok=True
-            )  # a dead owner's, never under our lock
-            aside.rename(path)
+            # a dead owner's record goes first, or our lock would make it look alive
+            self._record_path(record.instance_id).unlink(missing_ok=True)
+            temporary.rename(path)
             self._write(record)
         except BaseException:
-            for name in (aside, path):
+            for name in (temporary, path):
                 with suppress(OSError):
                     if lock.is_at(name):
                         name.unlink()
@@ -161,80 +168,80 @@ class FilesystemMembership:
             self._lock.release()
         self._lock = lock
 
-    def _leave(self) -> None:
+    def _remove_record(self) -> None:
         with self._writing:
             record, self._record = self._record, None
             lock, self._lock = self._lock, None
             if record is None or lock is None:
                 return
             path = self._lock_path(record.instance_id)
-            with suppress(OSError):  # a root that went away took the record with it
+            with suppress(OSError):  # if the root is gone, so is the record
                 if lock.is_at(path):
                     self._record_path(record.instance_id).unlink(missing_ok=True)
                     path.unlink(missing_ok=True)
             lock.release()
 
-    async def _beat(self, instance_id: str) -> None:
-        """A full or absent disk, an id that somebody took: the next beat tries again; each is told once."""
-        told: str | None = None
+    async def _heartbeat_loop(self, instance_id: str) -> None:
+        """Write the heartbeat and run the cleanup until cancelled. A failure is retried and logged once."""
+        reported: str | None = None
         with suppress(OSError):
-            await in_thread(self._thread, self._look_around)
+            await in_thread(self._thread, self._warn_of_duplicates)
         while True:
-            with suppress(OSError):  # the heartbeat tells what is wrong with the directory
-                await in_thread(self._thread, self._clean)
+            with suppress(OSError):  # the heartbeat logs what is wrong with the directory
+                await in_thread(self._thread, self._clean_up)
             await asyncio.sleep(HEARTBEAT)
             try:
-                await in_thread(self._thread, self._count)
-                trouble, level = None, logging.INFO
+                await in_thread(self._thread, self._write_heartbeat)
+                problem, level = None, logging.INFO
             except RegistrationError as error:
-                trouble, level = f"its files were removed, and {error}", logging.ERROR
+                problem, level = f"its files were removed, and {error}", logging.ERROR
             except (AdsumError, OSError, ValueError) as error:
                 cause = error.strerror if isinstance(error, OSError) else None
-                trouble, level = f"its heartbeat cannot be written: {cause or error}", logging.WARNING
-            if trouble != told:
-                log.log(level, "%s: %s", instance_id, trouble or "its heartbeat is written again")
-            told = trouble
+                problem, level = f"its heartbeat cannot be written: {cause or error}", logging.WARNING
+            if problem != reported:
+                log.log(level, "%s: %s", instance_id, problem or "its heartbeat is written again")
+            reported = problem
 
-    def _count(self) -> None:
-        """Another heartbeat for other hosts; and if somebody removed our files, announce this instance again."""
+    def _write_heartbeat(self) -> None:
+        """Increase the counter, by which other hosts see that we live. If our files were removed, register again."""
         with self._writing:
-            if self._record is None or self._lock is None or self._left.is_set():
+            if self._record is None or self._lock is None or self._leaving.is_set():
                 return
             self._record = self._record.model_copy(update={"counter": self._record.counter + 1})
             if self._lock.is_at(self._lock_path(self._record.instance_id)):
                 self._write(self._record)
                 return
             key = ComponentKey(self._record.namespace, self._record.component)
-            self._level = make_component(self._root, key)
-            with self._locked(patience=0):
+            self._component = create_component_directory(self._root, key)
+            with self._locked(timeout=0):
                 self._refuse_if_held(self._record.instance_id)
                 self._claim(self._record)
 
-    def _look_around(self) -> None:
+    def _warn_of_duplicates(self) -> None:
         if (record := self._record) is None:
             return
         with closing(ComponentDirectory(self._directory, self._host)) as directory:
             found = directory.scan(time.monotonic()).known.values()
-        warn_of_neighbours(record.instance(), found)
+        warn_of_shared_address(record.instance(), found)
 
-    def _clean(self) -> None:
-        if self._left.is_set() or time.monotonic() < self._cleanup_at:
+    def _clean_up(self) -> None:
+        if self._leaving.is_set() or time.monotonic() < self._cleanup_at:
             return
         if self._cleanup is None:
-            self._cleanup = Cleanup(self._directory, self._host, self._left.is_set)
-        pause = self._cleanup.look(time.monotonic())
+            self._cleanup = Cleanup(self._directory, self._host, self._leaving.is_set)
+        pause = self._cleanup.run(time.monotonic())
         self._cleanup_at = time.monotonic() + random.uniform(0.5, 1.5) * pause
 
-    def _locked(self, *, patience: float = PATIENCE) -> AbstractContextManager[None]:
-        mode = file_mode(self._level, for_all_writers=True)
-        return component_locked(self._directory, mode=mode, patience=patience, given_up=self._left.is_set)
+    def _locked(self, *, timeout: float = LOCK_TIMEOUT) -> AbstractContextManager[None]:
+        mode = file_mode(self._component, for_all_writers=True)
+        return component_lock(self._directory, mode=mode, timeout=timeout, is_cancelled=self._leaving.is_set)
 
     def _write(self, record: Record) -> None:
-        write_record(self._directory, record, mode=file_mode(self._level))
+        write_record(self._directory, record, mode=file_mode(self._component))
 
     @property
     def _directory(self) -> Path:
-        return self._level.path
+        return self._component.path
 
     def _record_of(self, instance: Instance, counter: int) -> Record:
         return Record(
@@ -257,13 +264,15 @@ class FilesystemMembership:
         return self._directory / f"{instance_id}{LOCK_SUFFIX}"
 
 
-def warn_of_neighbours(instance: Instance, others: Iterable[Instance]) -> None:
-    """Say it, if any of `others`, who live, is at the instance's address and not on its way out."""
+def warn_of_shared_address(instance: Instance, others: Iterable[Instance]) -> None:
+    """Log a warning if another instance that lives and does not drain has the same address."""
     living = [one for one in others if one.id != instance.id and one.status is not InstanceStatus.DRAINING]
-    found = sharing([instance, *living]).get(instance.id)
+    found = find_same_address([instance, *living]).get(instance.id)
     if not found:
         return
-    named = ", ".join(found[:_NAMED]) + (f" and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
+    named = ", ".join(found[:_MAX_NAMED]) + (
+        f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+    )
     log.warning(
         "%s serves the same address as %s (%s): one server is registered %d times, and counted so. Several processes "
         "that share a port (uvicorn --workers) register once: run one process for each port, or register the server "

@@ -1,40 +1,45 @@
-"""Writing a record: whole or not at all."""
+"""Writes a record atomically: to a temporary file, then by a rename."""
 
 import os
 import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from discovery.filesystem.record import ASIDE_SUFFIX, RECORD_LIMIT, RECORD_SUFFIX, Record
+from discovery.filesystem.record import RECORD_LIMIT, RECORD_SUFFIX, TEMPORARY_SUFFIX, Record
 
 
 def encode_record(record: Record) -> bytes:
-    """What is written; ValueError when nobody would read it."""
+    """The record as JSON; ValueError if it is larger than readers accept."""
     encoded = record.model_dump_json().encode()
     if len(encoded) > RECORD_LIMIT:
         raise ValueError(
-            f"the record of {record.instance_id} takes {len(encoded)} bytes, at most {RECORD_LIMIT} are read: "
-            "say less in its labels"
+            f"the record of {record.instance_id} has {len(encoded)} bytes, readers accept {RECORD_LIMIT}: "
+            "shorten its labels"
         )
     return encoded
 
 
 def write_record(directory: Path, record: Record, *, mode: int = 0o600) -> None:
-    """Put the record in place whole: written aside, renamed. ValueError as `encode_record`."""
+    """Write or replace the record, so that readers see the old or the new one, never a part. OSError or ValueError.
+
+    rename(2) is atomic. Without fsync a power cut may lose the record, but then its owner and its lock are gone too.
+    """
     encoded = encode_record(record)
     target = directory / f"{record.instance_id}{RECORD_SUFFIX}"
-    aside = aside_path(directory, record.instance_id)
+    temporary = temporary_path(directory, record.instance_id)
     try:
-        with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            os.fchmod(file.fileno(), mode)  # not what this process's umask leaves of it
+        with open(
+            os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb"
+        ) as file:
+            os.fchmod(file.fileno(), mode)  # open applies the umask, fchmod does not
             file.write(encoded)
-        aside.rename(target)
+        temporary.rename(target)
     except OSError:
         with suppress(OSError):
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise
 
 
-def aside_path(directory: Path, name: str) -> Path:
-    """A new name for what is put in place, or removed, in a moment."""
-    return directory / f".{name}.{uuid.uuid4().hex}{ASIDE_SUFFIX}"
+def temporary_path(directory: Path, name: str) -> Path:
+    """An unused hidden name, which readers skip and the cleanup removes if its writer dies."""
+    return directory / f".{name}.{uuid.uuid4().hex}{TEMPORARY_SUFFIX}"

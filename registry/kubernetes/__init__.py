@@ -1,4 +1,4 @@
-"""Membership by being a Pod: what the Pod knows of itself, and whether a Service selects it.
+"""Registers the Pod that this process runs in: checks its labels, and that a Service selects it.
 
-Readiness is the probe's. Nothing is written to the API server.
+kubelet's probes report readiness and the control plane writes EndpointSlices; nothing here writes to the API server.
 """

@@ -1,4 +1,4 @@
-"""Membership by being a pod: readiness is the probe's, the EndpointSlices are the control plane's. Nothing is written."""
+"""Registers a Pod without writing anything: checks what makes it an instance, and says which manifest lines are missing."""
 
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,7 +13,7 @@ import tenacity
 
 from discovery.errors import DiscoveryError, RegistrationError
 from discovery.instance import Instance, check_instance_id
-from discovery.kubernetes.refusal import ApiRefusal, explain_refusal, read_refusal
+from discovery.kubernetes.refusal import ApiRefusal, explain_refusal, parse_refusal
 from discovery.kubernetes.selection import Selection
 from discovery.kubernetes.transport import ApiTransport, Response, TransportError
 from discovery.kubernetes.wire import decode_status
@@ -21,31 +21,32 @@ from discovery.source import ComponentKey
 from registry.kubernetes.pod import OwnPod, missing_address, read_pod
 from registry.kubernetes.pod_service import LIST_SERVICES, PodService, PodServiceList, Visibility
 
-_PATIENCE: Final = 30.0
-"""Seconds for which an API server may be away when a worker registers."""
-_ANSWER_LIMIT: Final = 32 * 1024 * 1024
-_ANSWER_DEADLINE: Final = 15.0
-_SHOWN: Final = 200
+_RETRY_TIMEOUT: Final = 30.0
+"""Seconds for which the list of Services is retried when a worker registers."""
+_MAX_RESPONSE_BYTES: Final = 32 * 1024 * 1024
+_RESPONSE_TIMEOUT: Final = 15.0
+_MAX_QUOTED: Final = 200
 _BACKOFF: Final = tenacity.wait_random_exponential(multiplier=0.5, max=5.0)
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceCheck:
-    """How to see that a Service selects this pod: `connect` opens the API server (DiscoveryError), `selection` and
-    `port_name` are by what discovery finds a component. `patience` in seconds.
+    """How to check that a Service selects this pod. `connect` opens a transport to the API server or raises
+    DiscoveryError; `selection` and `port_name` are those by which discovery finds a component; `retry_timeout` in
+    seconds.
     """
 
     connect: Callable[[], Awaitable[ApiTransport]]
     selection: Selection
     port_name: str = "http"
-    patience: float = _PATIENCE
+    retry_timeout: float = _RETRY_TIMEOUT
 
 
 class KubernetesMembership:
-    """The pod that this process runs in as one instance: its id is the pod's name, its incarnation the pod's UID.
+    """The pod that this process runs in, as an instance: its id is the pod's name, its incarnation the pod's UID.
 
-    `check` None: nobody looks for a Service. `namespace`, `instance_id`, `address`: what the worker was told, to be
-    the pod's own; the pod's address counts.
+    `check` None skips the check of Services. `namespace` and `instance_id`, if given, must be the pod's own; `address`
+    is used only if the pod does not know its IP.
     """
 
     def __init__(
@@ -64,19 +65,21 @@ class KubernetesMembership:
         self._environment = environment
 
     async def join(self, instance: Instance) -> Instance:
-        """The pod as an instance. RegistrationError, with the manifest lines that are missing, unless the pod knows
-        itself, is labelled as `instance` says, and a Service of its namespace selects it.
+        """The pod as an instance. Raises RegistrationError, with the missing manifest lines, unless the downward API
+        identifies the pod, it has the labels of `instance`, and a Service of its namespace selects it.
         """
         pod = await anyio.to_thread.run_sync(read_pod, self._environment)
         address = pod.address or self._address
-        self._compare(pod)
+        self._check_given_names(pod)
         key = ComponentKey(instance.namespace, instance.component)
         pod.check_labels(key)
         if address is None:
             raise missing_address()
         if self._check is not None:
-            wanted = Visibility(key, self._check.selection.service(key), self._check.port_name, instance.port)
-            wanted.check(pod, await self._services(self._check, pod.namespace))
+            requirement = Visibility(
+                key, self._check.selection.service(key), self._check.port_name, instance.port
+            )
+            requirement.check(pod, await self._services(self._check, pod.namespace))
         return replace(
             instance,
             id=check_instance_id(pod.name),
@@ -86,98 +89,98 @@ class KubernetesMembership:
         )
 
     def update(self, instance: Instance) -> None:
-        """Nothing to write: the readiness probe asks the worker itself."""
+        """Does nothing: kubelet's readiness probe asks the worker itself."""
 
     async def leave(self) -> None:
-        """Nothing to take back: the control plane drops a pod that is not ready, terminating or gone."""
+        """Does nothing: the EndpointSlice controller drops a pod that is not ready, terminating or deleted."""
 
-    def _compare(self, pod: OwnPod) -> None:
-        told = {
+    def _check_given_names(self, pod: OwnPod) -> None:
+        given_and_own = {
             "instance id": (self._instance_id, pod.name),
             "Kubernetes namespace": (self._namespace, pod.namespace),
         }
-        for what, (given, own) in told.items():
+        for what, (given, own) in given_and_own.items():
             if given is not None and given != own:
-                raise RegistrationError(
-                    f"the {what} {given!r} was given, but a pod's own counts, {own!r}: leave it out"
-                )
+                raise RegistrationError(f"the {what} {given!r} was given, but this pod's is {own!r}: omit it")
 
     async def _services(self, check: ServiceCheck, namespace: str) -> list[PodService]:
         try:
             transport = await check.connect()
         except DiscoveryError as error:
-            raise RegistrationError(f"no Service can be looked for: {error}") from error
+            raise RegistrationError(f"the Services of this pod cannot be listed: {error}") from error
         try:
-            return await _patiently(transport, namespace, check.patience)
+            return await _list_with_retries(transport, namespace, check.retry_timeout)
         finally:
             with anyio.CancelScope(shield=True):
                 await transport.aclose()
 
 
 class _UnavailableError(RegistrationError):
-    """The API server could not say; asking again may help. `wait`: seconds that it asked for."""
+    """A failure that a retry may cure. `retry_after`: seconds that the API server asked for (Retry-After)."""
 
-    def __init__(self, text: str, wait: float = 0.0) -> None:
+    def __init__(self, text: str, retry_after: float = 0.0) -> None:
         super().__init__(text)
-        self.wait = wait
+        self.retry_after = retry_after
 
 
-async def _patiently(transport: ApiTransport, namespace: str, patience: float) -> list[PodService]:
+async def _list_with_retries(
+    transport: ApiTransport, namespace: str, retry_timeout: float
+) -> list[PodService]:
     retrying = tenacity.AsyncRetrying(
         retry=tenacity.retry_if_exception_type(_UnavailableError),
-        stop=tenacity.stop_before_delay(patience),
-        wait=_pause,
+        stop=tenacity.stop_before_delay(retry_timeout),
+        wait=_backoff,
         reraise=True,
     )
     async for attempt in retrying:
         with attempt:
             return await _list_services(transport, namespace)
-    raise AssertionError("unreachable")  # tenacity raises what the last attempt did
+    raise AssertionError("unreachable")  # with `reraise`, tenacity raises the last attempt's error
 
 
-def _pause(state: tenacity.RetryCallState) -> float:
+def _backoff(state: tenacity.RetryCallState) -> float:
     error = state.outcome.exception() if state.outcome else None
-    return max(_BACKOFF(state), error.wait if isinstance(error, _UnavailableError) else 0.0)
+    return max(_BACKOFF(state), error.retry_after if isinstance(error, _UnavailableError) else 0.0)
 
 
 async def _list_services(transport: ApiTransport, namespace: str) -> list[PodService]:
     path = f"/api/v1/namespaces/{namespace}/services"
     try:
-        with anyio.fail_after(_ANSWER_DEADLINE):
+        with anyio.fail_after(_RESPONSE_TIMEOUT):
             async with transport.open(path, {}) as response:
-                body = await _read(response)
+                body = await _read_body(response)
     except TransportError as error:
-        raise _UnavailableError(f"the API server cannot be asked for {path}: {error}") from error
+        raise _UnavailableError(f"{path} cannot be read from the API server: {error}") from error
     except TimeoutError as error:
-        raise _UnavailableError(f"{path} was not answered within {_ANSWER_DEADLINE:g} s") from error
+        raise _UnavailableError(f"{path} was not answered within {_RESPONSE_TIMEOUT:g} s") from error
     if response.status != 200:
-        refusal = read_refusal(response.status, decode_status(body), response.headers)
-        raise _refused(refusal, path, namespace)
+        refusal = parse_refusal(response.status, decode_status(body), response.headers)
+        raise _refusal_error(refusal, path, namespace)
     try:
         return msgspec.json.decode(body, type=PodServiceList).items or []
     except msgspec.DecodeError as error:
-        said = body[:_SHOWN].decode(errors="replace")
+        shown = body[:_MAX_QUOTED].decode(errors="replace")
         raise RegistrationError(
-            f"{path} is no list of Services ({error}); is an API server there? It said {said!r}"
+            f"{path} is not a list of Services ({error}); is this an API server? It answered {shown!r}"
         ) from error
 
 
-async def _read(response: Response) -> bytes:
+async def _read_body(response: Response) -> bytes:
     body = bytearray()
     async for chunk in response.chunks:
         body += chunk
-        if len(body) > _ANSWER_LIMIT:
+        if len(body) > _MAX_RESPONSE_BYTES:
             raise RegistrationError(
-                f"the list of Services is longer than {_ANSWER_LIMIT} bytes; `?assert_service=false` asks for none"
+                f"the list of Services has more than {_MAX_RESPONSE_BYTES} bytes; `?assert_service=false` skips this check"
             )
     return bytes(body)
 
 
-def _refused(refusal: ApiRefusal, path: str, namespace: str) -> RegistrationError:
+def _refusal_error(refusal: ApiRefusal, path: str, namespace: str) -> RegistrationError:
     if refusal.code == 429 or refusal.code >= 500:
-        return _UnavailableError(f"{path}: {refusal.text}", refusal.wait or 0.0)
+        return _UnavailableError(f"{path}: {refusal.text}", refusal.retry_after or 0.0)
     reason = explain_refusal(refusal.code, refusal.text, LIST_SERVICES, namespace)
     return RegistrationError(
-        f"whether a Service selects this pod cannot be seen at {path}: {reason}\n"
-        "`?assert_service=false` in the URL asks for nothing"
+        f"{path} does not tell whether a Service selects this pod: {reason}\n"
+        "`?assert_service=false` in the URL skips this check"
     )

@@ -1,4 +1,4 @@
-"""From a `kubernetes://` URL to the registry of the pod that this process runs in."""
+"""Opens the registry of the pod that this process runs in from a `kubernetes://` URL."""
 
 import os
 from collections.abc import Mapping
@@ -6,36 +6,37 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
-from discovery.kubernetes.opening import find_cluster, read_options
+from discovery.kubernetes.opening import find_cluster, parse_options
 from discovery.kubernetes.selection import SERVICE_TEMPLATE, LabelSelection, Selection, ServiceSelection
 from discovery.kubernetes.transport import ApiTransport, ClusterTransport
 from registry.kubernetes.membership import KubernetesMembership, ServiceCheck
 from registry.registration import Announcement, MembershipRegistry
 
 DEFAULT_PORT: Final = 8080
-"""Where the usual probe and Service of a worker look for the contract."""
+"""The port of Dynamo's probes and Services, where the contract is served by default."""
 
 
-def open_pod(url: str, told: Announcement, environment: Mapping[str, str] = os.environ) -> MembershipRegistry:
-    """The URL is the one that discovery takes; `assert_service=false` is the registry's own.
+def open_pod(
+    url: str, announcement: Announcement, environment: Mapping[str, str] = os.environ
+) -> MembershipRegistry:
+    """Takes discovery's URL, and `assert_service=false` in addition. Raises ValueError for an invalid URL.
 
-    What is not told is the pod's: its address (`POD_IP`), and port 8080, where the contract is served on every
-    interface. ValueError for a URL that is none of ours.
+    The address defaults to `POD_IP`, the port to 8080 on every interface.
     """
     parts = urlsplit(url)
-    options = read_options(parts, url)
+    options = parse_options(parts, url)
     check = _service_check(options, url)
-    address = environment.get("POD_IP") or told.address
-    announced = replace(told, address=address, port=told.port or DEFAULT_PORT)
+    address = environment.get("POD_IP") or announcement.address
+    with_defaults = replace(announcement, address=address, port=announcement.port or DEFAULT_PORT)
     return MembershipRegistry(
         lambda: KubernetesMembership(
             check,
             namespace=parts.netloc or None,
-            instance_id=told.instance_id,
+            instance_id=announcement.instance_id,
             address=address,
             environment=environment,
         ),
-        announced,
+        with_defaults,
     )
 
 

@@ -1,4 +1,4 @@
-"""Who this pod is, as the downward API says: environment variables, else files beside one another."""
+"""Reads this pod's name, UID, namespace, labels and IP from the downward API: environment variables, else files."""
 
 import re
 from collections.abc import Mapping
@@ -13,13 +13,15 @@ from discovery.source import ComponentKey
 
 DEFAULT_PODINFO: Final = "/etc/podinfo"
 
-_VARIABLES: Final = {"name": "POD_NAME", "uid": "POD_UID", "namespace": "POD_NAMESPACE"}
+_ENVIRONMENT_VARIABLES: Final = {"name": "POD_NAME", "uid": "POD_UID", "namespace": "POD_NAMESPACE"}
 _LABEL_LINE: Final = re.compile(r'([^="]+)="([^"\\]*)"')
 
 
 @dataclass(frozen=True, slots=True)
 class OwnPod:
-    """One pod. `address` None: nobody said (the downward API has it as a variable only, `POD_IP`)."""
+    """The pod of this process. `address` is None without `POD_IP`: the downward API has `status.podIP` for environment
+    variables, not for volumes.
+    """
 
     name: str
     uid: str
@@ -28,34 +30,37 @@ class OwnPod:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def check_labels(self, key: ComponentKey) -> None:
-        """RegistrationError unless the pod is labelled as an instance of `key`."""
+        """Raises RegistrationError unless the pod has the labels of `key`."""
         wanted = labels_of(key)
         wrong = {name: self.labels.get(name) for name in wanted if self.labels.get(name) != wanted[name]}
         if wrong:
             found = ", ".join(f"{name} is {value or 'missing'}" for name, value in wrong.items())
             raise RegistrationError(
-                f"pod {self.name} is not labelled as {key}: {found}. In the pod's template it must say:\n"
-                f"  metadata:\n    labels:\n{_lines(wanted, 6)}"
+                f"pod {self.name} does not have the labels of {key}: {found}. Add to the pod's template:\n"
+                f"  metadata:\n    labels:\n{_label_lines(wanted, 6)}"
             )
 
 
 def labels_of(key: ComponentKey) -> Mapping[str, str]:
-    """What the label convention asks of the pods of a component, and of the selector of its Service."""
+    """The labels that Dynamo puts on the pods of a component and into the selector of its Service."""
     return {NAMESPACE_LABEL: key.namespace, COMPONENT_LABEL: key.component}
 
 
 def read_pod(environment: Mapping[str, str]) -> OwnPod:
-    """`POD_NAME`, `POD_UID`, `POD_NAMESPACE` and `POD_IP`, else (without the last) the files `name`, `uid`,
-    `namespace` in `$ADSUM_PODINFO`; the labels from the file `labels` there. Blocking.
+    """Read `POD_NAME`, `POD_UID` and `POD_NAMESPACE`, else the files `name`, `uid` and `namespace` in `$ADSUM_PODINFO`;
+    `POD_IP`; and the file `labels` there, which has no variable. Blocking.
 
-    Raises RegistrationError with the manifest lines that are missing.
+    Raises RegistrationError with the missing manifest lines.
     """
     folder = Path(environment.get("ADSUM_PODINFO") or DEFAULT_PODINFO)
-    known = {word: environment.get(variable) or _read(folder / word) for word, variable in _VARIABLES.items()}
-    labels = _read(folder / "labels")
+    known = {
+        word: environment.get(variable) or _read_file(folder / word)
+        for word, variable in _ENVIRONMENT_VARIABLES.items()
+    }
+    labels = _read_file(folder / "labels")
     missing = [word for word, value in known.items() if not value]
     if missing or labels is None:
-        raise RegistrationError(_missing(folder, missing, labels is None))
+        raise RegistrationError(_missing_fields(folder, missing, labels is None))
     return OwnPod(
         name=known["name"] or "",
         uid=known["uid"] or "",
@@ -66,24 +71,24 @@ def read_pod(environment: Mapping[str, str]) -> OwnPod:
 
 
 def parse_labels(text: str) -> dict[str, str]:
-    """The downward API's `labels` file: one `key="value"` a line. RegistrationError when it is something else."""
+    """Parse the downward API's `labels` file, one `key="value"` a line. Raises RegistrationError for anything else."""
     labels: dict[str, str] = {}
     for line in filter(None, text.split("\n")):
         found = _LABEL_LINE.fullmatch(line)
         if found is None:
             raise RegistrationError(
-                f'the pod\'s labels cannot be read: {line[:100]!r} is not key="value", as the downward API writes '
-                "metadata.labels into a file"
+                f'the pod\'s labels cannot be parsed: {line[:100]!r} is not key="value", the format in which the '
+                "downward API writes metadata.labels into a file"
             )
         labels[found[1]] = found[2]
     return labels
 
 
 def missing_address() -> RegistrationError:
-    """What to say when nobody told the pod its address."""
+    """The error of a pod that knows no address of its own, with the manifest lines to add."""
     return RegistrationError(
-        "nobody said at which address this pod is reached: POD_IP is not set and `address` was not given. "
-        f"In the container's spec it must say:\n{_ADDRESS_LINES}"
+        "this pod's address is not known: POD_IP is not set and `address` was not given. "
+        f"Add to the container's spec:\n{_ADDRESS_LINES}"
     )
 
 
@@ -93,22 +98,22 @@ _ADDRESS_LINES: Final = """\
       valueFrom: {fieldRef: {fieldPath: status.podIP}}"""
 
 
-def _missing(folder: Path, words: list[str], without_labels: bool) -> str:
+def _missing_fields(folder: Path, words: list[str], without_labels: bool) -> str:
     words = [*words, *(["labels"] if without_labels else [])]
     items = "\n".join(
         f"          - {{path: {word}, fieldRef: {{fieldPath: metadata.{word}}}}}" for word in words
     )
     return (
-        f"this pod does not know its own {', '.join(words)}: nothing in {folder} says so. "
-        f"In the pod's spec it must say:\n"
+        f"this pod's own {', '.join(words)} cannot be read: missing in {folder}. "
+        f"Add to the pod's spec:\n"
         f"  volumes:\n    - name: podinfo\n      downwardAPI:\n        items:\n{items}\n"
         f"  containers:\n    - volumeMounts:\n        - {{name: podinfo, mountPath: {folder}, readOnly: true}}\n"
-        "Outside a pod register elsewhere: file:///path"
+        "Outside a pod, choose another registry: file:///path"
     )
 
 
-def _read(path: Path) -> str | None:
-    """The file's text; None if there is none. RegistrationError when it is there and cannot be read."""
+def _read_file(path: Path) -> str | None:
+    """The file's text; None if there is no such file. Raises RegistrationError if it exists but cannot be read."""
     try:
         return path.read_text().removesuffix("\n")
     except (FileNotFoundError, NotADirectoryError):
@@ -117,5 +122,5 @@ def _read(path: Path) -> str | None:
         raise RegistrationError(f"{path} cannot be read: {error}") from error
 
 
-def _lines(labels: Mapping[str, str], indent: int) -> str:
+def _label_lines(labels: Mapping[str, str], indent: int) -> str:
     return "\n".join(f"{' ' * indent}{name}: {value}" for name, value in labels.items())

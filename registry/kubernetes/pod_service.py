@@ -1,4 +1,4 @@
-"""Does a Service make this pod visible? Decides over a list of Services and says which manifest lines are missing."""
+"""Decides whether one of the listed Services makes this pod visible, and says which manifest lines are missing."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import Final
 import msgspec
 
 from discovery.errors import RegistrationError
-from discovery.kubernetes.refusal import Right
+from discovery.kubernetes.refusal import PolicyRule
 from discovery.source import ComponentKey
 from registry.kubernetes.pod import OwnPod, labels_of
 
-LIST_SERVICES: Final = Right("", "services", ("list",))
+LIST_SERVICES: Final = PolicyRule("", "services", ("list",))
 
 
 class PodServicePort(msgspec.Struct, frozen=True):
@@ -38,13 +38,13 @@ class ServiceMetadata(msgspec.Struct, frozen=True):
 
 
 class PodService(msgspec.Struct, frozen=True):
-    """What of a Service decides whether a pod is in its EndpointSlices."""
+    """The fields of a Service that decide whether a pod is in its EndpointSlices."""
 
     metadata: ServiceMetadata
     spec: PodServiceSpec = PodServiceSpec()
 
     def selects(self, labels: Mapping[str, str]) -> bool:
-        """As the EndpointSlice controller does: all of the selector; none and an empty one select nothing."""
+        """Like the EndpointSlice controller: every pair of the selector must match; no selector selects nothing."""
         selector = self.spec.selector or {}
         if self.spec.type == "ExternalName" or not selector:
             return False
@@ -52,15 +52,15 @@ class PodService(msgspec.Struct, frozen=True):
 
 
 class PodServiceList(msgspec.Struct, frozen=True):
-    """The answer to a list; `items` is null when there are none."""
+    """The API's `ServiceList`; Go encodes an empty list as null."""
 
     items: list[PodService] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """By what discovery finds a component: a Service of this name (None: one that carries Dynamo's labels),
-    and in it the port of this name, which must lead to `port`, where the contract is served.
+    """What discovery needs to find a component: a Service named `service` (None: one with Dynamo's labels), whose port
+    `port_name` targets `port`, where the contract is served.
     """
 
     key: ComponentKey
@@ -69,14 +69,14 @@ class Visibility:
     port: int
 
     def check(self, pod: OwnPod, services: Sequence[PodService]) -> None:
-        """RegistrationError unless one of `services`, those of the pod's namespace, makes the pod visible."""
+        """Raises RegistrationError unless one of `services`, all those of the pod's namespace, makes the pod visible."""
         selecting = [service for service in services if service.selects(pod.labels)]
         visible = [service for service in selecting if self._is_watched(service)]
         if not visible:
-            raise RegistrationError(f"{self._hidden(pod, services, selecting)}\n{self._manifest(pod)}")
+            raise RegistrationError(f"{self._why_invisible(pod, services, selecting)}\n{self._manifest(pod)}")
         problems = [self._port_problem(service) for service in visible]
         if all(problems):
-            raise RegistrationError(f"{problems[0]} In the Service's spec it must say:\n{self._ports(2)}")
+            raise RegistrationError(f"{problems[0]} The Service's spec needs:\n{self._ports(2)}")
 
     def _is_watched(self, service: PodService) -> bool:
         if self.service is not None:
@@ -84,21 +84,23 @@ class Visibility:
         carried = service.metadata.labels or {}
         return all(carried.get(name) == value for name, value in labels_of(self.key).items())
 
-    def _hidden(self, pod: OwnPod, services: Sequence[PodService], selecting: Sequence[PodService]) -> str:
-        """Why no watcher sees the pod, from the nearest miss."""
+    def _why_invisible(
+        self, pod: OwnPod, services: Sequence[PodService], selecting: Sequence[PodService]
+    ) -> str:
+        """The error's first line, about the Service that comes closest."""
         who = f"pod {pod.name} of {self.key} is invisible: "
         if selecting:
             names = ", ".join(sorted(service.metadata.name for service in selecting))
             if self.service is None:
                 return f"{who}Service {names} selects it, but does not carry the labels that discovery looks for."
             return (
-                f"{who}Service {names} selects it, but discovery looks at {self.service!r} (the URL's `service=` "
-                "is the template of that name, and must be the same on both sides)."
+                f"{who}Service {names} selects it, but discovery watches {self.service!r} (the URL's `service=` "
+                "is the template of that name, and must be the same for registry and discovery)."
             )
         named = next((service for service in services if service.metadata.name == self.service), None)
         if named is None:
             return f"{who}no Service in namespace {pod.namespace!r} selects it."
-        return f"{who}Service {self.service} is there, but {_misses(named, pod)}."
+        return f"{who}Service {self.service} exists, but {_selector_mismatch(named, pod)}."
 
     def _port_problem(self, service: PodService) -> str | None:
         name = service.metadata.name
@@ -106,14 +108,14 @@ class Visibility:
         if self.port_name not in ports:
             found = ", ".join(repr(port) for port in ports) or "none"
             return (
-                f"Service {name} has no port named {self.port_name!r} (it has {found}), so discovery cannot ask for "
-                "the metadata (the URL's `port=` is that name)."
+                f"Service {name} has no port named {self.port_name!r} (it has {found}), so discovery cannot fetch the "
+                "metadata (the URL's `port=` sets that name)."
             )
         target = ports[self.port_name].target
         if isinstance(target, int) and target != self.port:
             return (
-                f"Service {name} leads its port {self.port_name!r} to {target}, but the worker's contract is served "
-                f"on {self.port}."
+                f"Service {name} has targetPort {target} for its port {self.port_name!r}, but the worker's contract is "
+                f"served on {self.port}."
             )
         return None
 
@@ -123,7 +125,7 @@ class Visibility:
         carried = "" if self.service is not None else f"\n  labels:\n{pairs}"
         name = self.service or f"dynamo-{self.key.component}-service"
         return (
-            "It takes this Service (or `?assert_service=false`, which asks no more):\n"
+            "Create this Service (or pass `?assert_service=false`, which skips this check):\n"
             f"apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n  namespace: {pod.namespace}{carried}\n"
             f"spec:\n  selector:\n{pairs}\n{self._ports(2)}"
         )
@@ -133,7 +135,7 @@ class Visibility:
         return f"{start}ports:\n{start}  - {{name: {self.port_name}, port: {self.port}, targetPort: {self.port}}}"
 
 
-def _misses(service: PodService, pod: OwnPod) -> str:
+def _selector_mismatch(service: PodService, pod: OwnPod) -> str:
     selector = service.spec.selector or {}
     if service.spec.type == "ExternalName":
         return "it is of type ExternalName, which selects nothing"

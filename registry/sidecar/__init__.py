@@ -1,1 +1,1 @@
-"""Registers a model server that is not ours: follows its health and describes it."""
+"""The sidecar: registers a model server that cannot register itself, follows its health and describes it."""

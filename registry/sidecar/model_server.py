@@ -1,4 +1,4 @@
-"""What is said of a model server that does not say it itself: a file, its list of models, its port."""
+"""Describes a model server that publishes no metadata: from a file, its `/v1/models` and its port."""
 
 import json
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ from discovery.instance import METADATA_LIMIT
 from runtime.changing_file import ChangingFile
 
 
-class DocumentFile:
-    """A JSON object in a file, read again when the file changed. Blocking."""
+class MetadataFile:
+    """A JSON object in a file, which is read again when the file changes. Blocking."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -20,7 +20,7 @@ class DocumentFile:
         self._file = ChangingFile(path, _read_document)
 
     def refresh(self) -> None:
-        """Read what is there now. ValueError says what is wrong with it; then `content` stays as it was."""
+        """Update `content`. Raises ValueError for an unreadable or invalid file; `content` then stays as it was."""
         try:
             self.content = self._file()
         except OSError as error:
@@ -38,13 +38,13 @@ def _read_document(path: Path) -> Mapping[str, Any]:
         raise ValueError(f"{path} is not JSON: {error}") from error
     if isinstance(content, dict):
         return content
-    raise ValueError(f"{path} holds a JSON {type(content).__name__}; a JSON object is expected")
+    raise ValueError(f"{path} holds a JSON {type(content).__name__}; expected a JSON object")
 
 
 def read_models(body: bytes) -> Mapping[str, Any]:
-    """`{"model": {...}}` from an OpenAI-style list of models; ValueError if it is none.
+    """`{"model": {...}}` from the body of `/v1/models`; raises ValueError.
 
-    vLLM lists the base model under each of its served names, then LoRA adapters with their base as `parent`.
+    vLLM lists the base model once for each `--served-model-name`, then LoRA adapters with their base as `parent`.
     """
     listed = _decode(body)
     entries = listed.get("data") if isinstance(listed, dict) else None
@@ -63,20 +63,22 @@ def read_models(body: bytes) -> Mapping[str, Any]:
 
 
 def describe_transport(server: URL, engine: str | None) -> Mapping[str, Any]:
-    """Where the server answers: its port for requests and for metrics. Never its host: that is the source's to say."""
+    """The server's port for requests and for metrics. Never its host: addresses come from the source of truth only, or
+    a worker could direct requests to another host.
+    """
     http: dict[str, Any] = {"port": server.port, "metrics_port": server.port}
     return {"transport": {"http": http | ({"engine": engine} if engine else {})}}
 
 
-def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Both; where both say something, `over` counts, object by object."""
-    both = dict(under)
-    for key, value in over.items():
-        below = both.get(key)
-        both[key] = (
-            merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """A deep merge: objects are merged key by key, any other value of `override` replaces that of `base`."""
+    result = dict(base)
+    for key, value in override.items():
+        lower = result.get(key)
+        result[key] = (
+            merge(lower, value) if isinstance(lower, Mapping) and isinstance(value, Mapping) else value
         )
-    return both
+    return result
 
 
 def _decode(text: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""The life of a sidecar process: from its flags to its last signal."""
+"""Runs the sidecar process: registers, follows the server until a signal, drains until a second one."""
 
 import argparse
 import asyncio
@@ -12,7 +12,7 @@ from yarl import URL
 
 from discovery.errors import AdsumError
 from registry.opening import open
-from registry.sidecar.model_server import DocumentFile
+from registry.sidecar.model_server import MetadataFile
 from registry.sidecar.sidecar import FollowedServer, Sidecar
 from runtime.addresses import authority
 from runtime.command_line import INTERRUPTED, SUCCEEDED, complain
@@ -23,7 +23,7 @@ log = logging.getLogger("registry")
 
 
 def run(options: argparse.Namespace) -> int:
-    """The exit code: 0 left as asked, 1 the worker cannot be registered, 2 an argument or a file is wrong."""
+    """Returns the exit code: 0 after a drain, 1 if the worker cannot be registered, 2 for a wrong argument or file."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s registry: %(message)s", stream=sys.stderr)
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
     raise_limit()
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
 
 async def _run(options: argparse.Namespace) -> None:
     with stop_signals() as signals:
-        file = None if options.metadata_file is None else DocumentFile(options.metadata_file)
+        file = None if options.metadata_file is None else MetadataFile(options.metadata_file)
         if file is not None:
             file.refresh()
         opened = open(
@@ -50,18 +50,18 @@ async def _run(options: argparse.Namespace) -> None:
             token=os.environ.get("ADSUM_TOKEN") or None,
         )
         async with (
-            AsyncExitStack() as registration,
+            AsyncExitStack() as stack,
             aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), trust_env=False) as session,
         ):
-            registering = opened.register_instance(options.namespace, options.component)
-            # an id that somebody else held may take seconds to be free
-            handle = await until_signalled(signals, registration.enter_async_context(registering))
+            registration = opened.register_instance(options.namespace, options.component)
+            # if another host's record holds the id, this takes seconds
+            handle = await until_signalled(signals, stack.enter_async_context(registration))
             if handle is None:
-                log.info("told to stop before it was registered")
+                log.info("stopped by a signal before it was registered")
                 return
             instance = handle.instance
-            at = authority(instance.address, instance.port)
-            log.info("%s/%s %s at %s", instance.namespace, instance.component, instance.id, at)
+            shown_address = authority(instance.address, instance.port)
+            log.info("%s/%s %s at %s", instance.namespace, instance.component, instance.id, shown_address)
             sidecar = Sidecar(_followed(options), handle, session, file)
             await until_signalled(signals, sidecar.follow())
             await until_signalled(signals, sidecar.drain())  # the second signal cuts it short

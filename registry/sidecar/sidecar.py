@@ -1,4 +1,4 @@
-"""Registers a model server that is not ours: follows its health, publishes a file and what its `/v1/models` lists."""
+"""Follows a model server's health and publishes metadata for it, from a file and its `/v1/models`."""
 
 import asyncio
 import logging
@@ -16,17 +16,17 @@ from discovery.errors import RegistrationError
 from discovery.instance import InstanceStatus
 from discovery.metadata.aiohttp_answer import connection_problem, read_body
 from registry.service import InstanceHandle
-from registry.sidecar.model_server import DocumentFile, describe_transport, merged, read_models
+from registry.sidecar.model_server import MetadataFile, describe_transport, merge, read_models
 
 log = logging.getLogger(__name__)
 
-_LEAST_PATIENCE: Final = 1.0
-_MODELS_LIMIT: Final = 1024 * 1024
+_MIN_PROBE_TIMEOUT: Final = 1.0
+_MAX_MODELS_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class FollowedServer:
-    """The server that is followed, and how. Times are in seconds; `models_path` None: it lists no models."""
+    """The model server and how to follow it. Times are in seconds; `models_path` None: it lists no models."""
 
     server: URL
     health_path: str = "/health"
@@ -39,44 +39,47 @@ class FollowedServer:
         return self.server.joinpath(path.lstrip("/"))
 
     @property
-    def patience(self) -> float:
-        """Seconds that an answer may take."""
-        return max(self.interval, _LEAST_PATIENCE)
+    def probe_timeout(self) -> float:
+        """Seconds for one response."""
+        return max(self.interval, _MIN_PROBE_TIMEOUT)
 
 
 class Sidecar:
-    """One instance that stands for one followed server."""
+    """Keeps one registration in step with one model server."""
 
     def __init__(
         self,
         followed: FollowedServer,
         handle: InstanceHandle,
         session: aiohttp.ClientSession,
-        file: DocumentFile | None = None,
+        file: MetadataFile | None = None,
     ) -> None:
         self._followed = followed
         self._handle = handle
         self._session = session
         self._file = file
         self._models: Mapping[str, Any] = {}
-        self._told: dict[str, str | None] = {}
+        self._logged: dict[str, str | None] = {}
         self._published: Mapping[str, Any] | None = None
 
     async def follow(self) -> None:
-        """Until cancelled. The file is read first, so that no reader sees a ready worker without it."""
+        """Run until cancelled. The file is read first, so that no reader sees a ready worker without its content."""
         await self._read_file()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._follow_health)
             tasks.start_soon(self._follow_document)
 
     async def drain(self) -> None:
-        """Say DRAINING, wait until the server's health goes or the drain timeout passes, leave."""
+        """Report DRAINING, wait until the server's health check fails, at most the drain timeout, then leave.
+
+        The server's own requests are invisible here; that it stops answering is the only sign that they are done.
+        """
         timeout = self._followed.drain_timeout
         log.info("draining: waiting up to %g s for %s to stop", timeout, self._followed.server)
-        with suppress(RegistrationError):  # leaving matters more than saying so beforehand
+        with suppress(RegistrationError):  # leaving matters more than reporting DRAINING before
             self._handle.set_ready(InstanceStatus.DRAINING)
         with anyio.move_on_after(timeout) as waiting:
-            await self._until_gone()
+            await self._wait_until_down()
         if waiting.cancelled_caught:
             log.info("%s still serves after %g s", self._followed.server, timeout)
         await self._handle.drain(0.0)
@@ -85,12 +88,12 @@ class Sidecar:
     async def _follow_health(self) -> None:
         while True:
             problem = await self._probe()
-            if isinstance(problem, _Silence):  # perhaps only busy: once more
+            if isinstance(problem, _ProbeTimeout):  # a busy server misses one probe, a hanging one misses two
                 problem = await self._probe()
             if problem is None and self._handle.instance.status is not InstanceStatus.READY:
                 await self._update_models()
                 self._publish()
-            self._judge(problem)
+            self._update_status(problem)
             await anyio.sleep(self._followed.interval)
 
     async def _follow_document(self) -> None:
@@ -101,46 +104,48 @@ class Sidecar:
             self._publish()
             await anyio.sleep(self._followed.interval)
 
-    async def _until_gone(self) -> None:
+    async def _wait_until_down(self) -> None:
         while await self._probe() is None:  # noqa: ASYNC110 -- another process's health has no event to wait for
             await anyio.sleep(self._followed.interval)
 
     async def _probe(self) -> str | None:
-        """None when the server is well, else what is wrong."""
+        """None if the server is healthy, else the problem."""
         url = self._followed.url(self._followed.health_path)
         try:
             async with (
-                asyncio.timeout(self._followed.patience),
+                asyncio.timeout(self._followed.probe_timeout),
                 self._session.get(url, allow_redirects=False) as response,
             ):
                 return None if response.ok and response.status < 300 else f"HTTP {response.status}"
         except TimeoutError:
-            return _Silence(f"no answer within {self._followed.patience:g} s")
+            return _ProbeTimeout(f"no answer within {self._followed.probe_timeout:g} s")
         except (aiohttp.ClientError, OSError, UnicodeError) as error:
             return connection_problem(error)
 
     async def _update_models(self) -> None:
-        """Ask again; what cannot be had now stays as it was."""
+        """Fetch the list of models; after a failure the last list stays published."""
         if self._followed.models_path is None:
             return
         url = self._followed.url(self._followed.models_path)
         try:
             async with (
-                asyncio.timeout(self._followed.patience),
+                asyncio.timeout(self._followed.probe_timeout),
                 self._session.get(url, allow_redirects=False) as response,
             ):
                 if response.status != 200:
                     raise ValueError(f"HTTP {response.status}")
-                body = await read_body(response, _MODELS_LIMIT)
-                if len(body) > _MODELS_LIMIT:
-                    raise ValueError(f"more than {_MODELS_LIMIT} bytes")
+                body = await read_body(response, _MAX_MODELS_BYTES)
+                if len(body) > _MAX_MODELS_BYTES:
+                    raise ValueError(f"more than {_MAX_MODELS_BYTES} bytes")
                 self._models = read_models(body)
-        except aiohttp.ClientConnectionError:  # the next probe says it
+        except aiohttp.ClientConnectionError:  # the next probe logs it
             return
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            self._tell("models", f"{url} lists no models: {str(error) or 'no answer'}")
+            self._log_change(
+                "models", f"{url} lists no models: {str(error) or 'no answer'}; the last list stays published"
+            )
         else:
-            self._tell("models", None)
+            self._log_change("models", None)
 
     async def _read_file(self) -> None:
         if self._file is None:
@@ -149,51 +154,51 @@ class Sidecar:
         try:
             await anyio.to_thread.run_sync(self._file.refresh)
         except ValueError as error:
-            self._tell("file", f"{error}; the last good document stays")
+            self._log_change("file", f"{error}; the last good document stays published")
             return
-        self._tell("file", None)
+        self._log_change("file", None)
         now = self._file.content
         changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
         if changed and self._published is not None:
-            log.info("%s was read again; it changed in %s", self._file.path, ", ".join(changed))
+            log.info("%s was read again; changed fields: %s", self._file.path, ", ".join(changed))
 
     def _publish(self) -> None:
         own = describe_transport(self._followed.server, self._followed.engine)
-        document = merged(merged(own, self._models), self._file.content if self._file else {})
+        document = merge(merge(own, self._models), self._file.content if self._file else {})
         if document == self._published:
             return
         try:
             self._handle.set_metadata(document)
         except (TypeError, ValueError) as error:
-            self._tell("document", f"the metadata cannot be published: {error}; the last good document stays")
+            problem = f"the metadata cannot be published: {error}; the last good document stays published"
+            self._log_change("document", problem)
         else:
             self._published = document
-            self._tell("document", None)
+            self._log_change("document", None)
 
-    def _judge(self, problem: str | None) -> None:
+    def _update_status(self, problem: str | None) -> None:
         status = InstanceStatus.READY if problem is None else InstanceStatus.NOT_READY
         before = self._handle.instance.status
-        where = self._followed.url(self._followed.health_path).with_user(
-            None
-        )  # nor a password: it is shown to others
-        reason = None if problem is None else f"the server behind it, {where}: {problem}"
+        # without user and password: /health and `explain` show it to others
+        shown_url = self._followed.url(self._followed.health_path).with_user(None)
+        reason = None if problem is None else f"the server behind it, {shown_url}: {problem}"
         try:
             self._handle.set_ready(status, reason)
         except RegistrationError as error:  # the next round tries again
-            self._tell("status", str(error))
+            self._log_change("status", str(error))
             return
-        self._tell("status", None)
+        self._log_change("status", None)
         if before is not status or problem is not None:
-            self._tell("health", f"{status}: {where} {problem or 'is well'}")
+            self._log_change("health", f"{status}: {shown_url} {problem or 'is healthy'}")
 
-    def _tell(self, subject: str, words: str | None) -> None:
-        """Log what is new about a subject; None: nothing is wrong with it."""
-        if words is not None and words != self._told.get(subject):
-            log.info("%s", words)
-        self._told[subject] = words
+    def _log_change(self, subject: str, message: str | None) -> None:
+        """Log a message unless it is the last one of this subject; None: the problem is over."""
+        if message is not None and message != self._logged.get(subject):
+            log.info("%s", message)
+        self._logged[subject] = message
 
 
-class _Silence(str):
-    """A problem that may be none: the server said nothing in time."""
+class _ProbeTimeout(str):
+    """The text of a problem that may pass: no response in time."""
 
     __slots__ = ()

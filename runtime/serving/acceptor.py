@@ -67,6 +67,8 @@ class Acceptor:
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_AT_ONCE):
+            if self._tls is None and self._connections.filled_by_arriving:
+                return  # they open in the loop's next turn and can be evicted then; the backlog keeps the others
             try:
                 accepted, _ = listening.accept()
             except _GONE:

@@ -19,7 +19,7 @@ class ServedConnection(Protocol):
 
 
 class Connections:
-    """`arriving` are those whose TLS handshake is not over: they count, and have a time-out of their own."""
+    """`arriving`: accepted connections that are not open yet, such as in a TLS handshake. They count, and have a time-out of their own."""
 
     def __init__(self, most: int, idle_timeout: float) -> None:
         self.most = most
@@ -36,6 +36,11 @@ class Connections:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    @property
+    def filled_by_arriving(self) -> bool:
+        """Whether there is no room because of connections that will be open in a moment."""
+        return self.arriving > 0 and len(self.open) + self.arriving >= self.most
 
     def admit(self) -> bool:
         """Whether there is room for one more; the one that is idle for longest goes where that makes it."""

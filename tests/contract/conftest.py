@@ -1,4 +1,4 @@
-"""The places where workers and their watchers can meet. A new source joins the suite by one more line here."""
+"""The sources that the contract suite runs over. A new source joins with one more line in `URLS`."""
 
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -10,7 +10,7 @@ import pytest
 import discovery
 import registry
 from discovery import MetadataClient, SourceDiscovery
-from discovery.metadata.silence import Silence
+from discovery.metadata.silence import SilenceTimings
 from registry import ServiceRegistry
 
 OpenRegistry: TypeAlias = Callable[..., ServiceRegistry]
@@ -20,35 +20,35 @@ URLS = {"memory": "memory://UNIQUE", "filesystem": "file://TMP"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Over our own sources, or over the one that --contract-url names."""
-    if "place" in metafunc.fixturenames:
+    """Runs over the built-in sources, or over the one in `--contract-url`."""
+    if "source_name" in metafunc.fixturenames:
         given = metafunc.config.getoption("--contract-url")
-        metafunc.parametrize("place", ["given"] if given else list(URLS))
+        metafunc.parametrize("source_name", ["given"] if given else list(URLS))
 
 
 @pytest.fixture
-def url(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a registry announces and a discovery looks: for each test another one."""
-    pattern = URLS.get(place) or request.config.getoption("--contract-url")
+def url(source_name: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """For the registry and the discovery of one test; different for each test."""
+    pattern = URLS.get(source_name) or request.config.getoption("--contract-url")
     return str(pattern).replace("UNIQUE", uuid.uuid4().hex).replace("TMP", str(tmp_path))
 
 
 @pytest.fixture
 def worker_host() -> str:
-    """Where a worker may listen that is not ours."""
+    """The address on which a fake worker listens."""
     return "127.0.0.1"
 
 
 @pytest.fixture
 async def service(url: str) -> AsyncIterator[SourceDiscovery]:
-    client = MetadataClient(timeout=1.0, silence=Silence(wait=1.0))
+    client = MetadataClient(timeout=1.0, silence=SilenceTimings(wait=1.0))
     async with SourceDiscovery(discovery.opening.open_source(url), client=client) as opened:
         yield opened
 
 
 @pytest.fixture
 async def open_registry(url: str) -> AsyncIterator[OpenRegistry]:
-    """`open_registry(**options)`: one more worker's registry at the meeting place; closed at the end."""
+    """Opens a registry for one more worker at `url`; closes it after the test."""
     opened: list[ServiceRegistry] = []
 
     def open_one(**options: object) -> ServiceRegistry:

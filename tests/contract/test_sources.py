@@ -1,4 +1,4 @@
-"""What every source must do, whatever its truth is made of.
+"""The behaviour that every source must have.
 
 The numbers are those of the testable behaviours that this suite was drawn from: sync and snapshot 1-5, watch 37-39,
 identity 21-22, metadata 23-26, registry 31-36, operation 40-42.
@@ -58,7 +58,7 @@ async def test_01_entering_is_synced_with_each_ready_instance_once(
         await nothing_more(stream)
 
 
-async def test_02_nobody_there_is_an_empty_set_and_no_wait(service: ServiceDiscovery) -> None:
+async def test_02_no_registration_is_an_empty_set_without_waiting(service: ServiceDiscovery) -> None:
     async with asyncio.timeout(90), service.watch("prod", "decode") as stream:
         assert stream.instances == {}
         assert await service.list_instances("prod", "decode") == []
@@ -76,7 +76,7 @@ async def test_04_nothing_is_lost_between_list_and_watch(
         assert removed.reason in ("deleted", "terminating")
 
 
-async def test_05_a_listed_instance_does_not_change_in_its_holders_hand(
+async def test_05_a_returned_instance_does_not_change(
     service: ServiceDiscovery, open_registry: OpenRegistry
 ) -> None:
     handle = await a_worker(open_registry)
@@ -102,7 +102,7 @@ async def test_readiness_is_membership_and_its_loss_has_a_reason(
         assert isinstance(await next_event(stream), InstanceAddedEvent)
 
 
-async def test_21_the_same_id_in_another_life_is_removed_then_added(
+async def test_21_another_incarnation_of_an_id_is_removed_then_added(
     service: ServiceDiscovery, open_registry: OpenRegistry
 ) -> None:
     first = await a_worker(open_registry, instance_id="w-0")
@@ -171,14 +171,14 @@ async def test_26_a_worker_that_stops_answering_is_unreachable_not_removed(
     await stream.aclose()
 
 
-async def test_31_a_registered_worker_is_no_instance_until_it_says_so(
+async def test_31_a_registered_worker_is_no_instance_until_it_is_ready(
     service: ServiceDiscovery, open_registry: OpenRegistry
 ) -> None:
     handle = await open_registry().register_instance("prod", "decode")
     assert await service.list_instances("prod", "decode") == []
     [candidate] = (await service.explain("prod", "decode")).candidates
     assert (candidate.id, candidate.is_instance) == (handle.instance_id(), False)
-    assert candidate.reason == 'its status is not_ready; it has not said set_ready("ready")'
+    assert candidate.reason == 'its status is not_ready; it has not called set_ready("ready")'
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ async def test_32_wrong_metadata_raises_and_the_previous_document_stays(
     assert document["model"] == {"name": "m"}
 
 
-async def test_33_a_wrong_status_word_raises_and_changes_nothing(
+async def test_33_an_invalid_status_raises_and_changes_nothing(
     service: ServiceDiscovery, open_registry: OpenRegistry
 ) -> None:
     handle = await a_worker(open_registry)
@@ -206,14 +206,14 @@ async def test_33_a_wrong_status_word_raises_and_changes_nothing(
 
 
 @pytest.mark.parametrize(("namespace", "component"), [("", "decode"), ("prod", "a/b"), ("Prod", "decode")])
-async def test_33_wrong_names_raise_before_anything_is_announced(
+async def test_33_invalid_names_raise_before_anything_is_registered(
     open_registry: OpenRegistry, namespace: str, component: str
 ) -> None:
     with pytest.raises(ValueError, match="DNS-1123"):
         await open_registry().register_instance(namespace, component)
 
 
-async def test_34_draining_is_told_before_leaving(
+async def test_34_draining_is_reported_before_leaving(
     service: ServiceDiscovery, open_registry: OpenRegistry
 ) -> None:
     handle = await a_worker(open_registry)
@@ -268,11 +268,11 @@ async def test_38_a_hundred_streams_opened_and_closed_at_any_moment_leave_no_tas
             await asyncio.sleep(0.01)
 
 
-async def test_40_explain_says_that_nobody_is_there(service: ServiceDiscovery) -> None:
+async def test_40_explain_reports_that_nothing_is_registered(service: ServiceDiscovery) -> None:
     assert str(await service.explain("prod", "decode")) == "nothing is registered as prod/decode"
 
 
-async def test_40_explain_says_where_somebody_is(
+async def test_40_explain_names_other_components(
     service: ServiceDiscovery, open_registry: OpenRegistry
 ) -> None:
     await a_worker(open_registry)
@@ -295,7 +295,7 @@ async def test_41_waiting_returns_when_all_are_there_and_stay(
     assert asyncio.get_running_loop().time() - started >= 0.3
 
 
-async def test_41_waiting_in_vain_says_who_is_missing_and_why(
+async def test_41_a_wait_that_times_out_says_who_is_missing_and_why(
     service: ServiceDiscovery, open_registry: OpenRegistry
 ) -> None:
     handle = await open_registry().register_instance("prod", "decode")

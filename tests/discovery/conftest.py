@@ -6,7 +6,7 @@ import pytest
 
 from discovery import MetadataClient, SourceDiscovery
 from discovery.memory import MemorySource, MemoryStore
-from discovery.metadata.silence import Silence
+from discovery.metadata.silence import SilenceTimings
 from tests.fake_worker import FakeWorker, serving
 
 
@@ -23,6 +23,6 @@ def store() -> MemoryStore:
 
 @pytest.fixture
 async def discovering(store: MemoryStore) -> AsyncIterator[SourceDiscovery]:
-    client = MetadataClient(timeout=1.0, silence=Silence(wait=1.0))
+    client = MetadataClient(timeout=1.0, silence=SilenceTimings(wait=1.0))
     async with SourceDiscovery(MemorySource(store), client=client, sync_timeout=1.0) as service:
         yield service

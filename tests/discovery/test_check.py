@@ -68,7 +68,7 @@ async def test_an_entity_tag_that_cannot_be_sent_back_is_weak_and_shown_without_
     assert Verdict.BROKEN not in {finding.verdict for finding in found}
 
 
-async def test_nobody_there_is_broken() -> None:
+async def test_a_refused_connection_is_broken() -> None:
     found = [finding async for finding in check_contract("http://127.0.0.1:1")]
     assert found[0].verdict is Verdict.BROKEN
     assert found[0].seen

@@ -1,4 +1,4 @@
-"""`python -m discovery`, as a person and as a script would use it: a real process each."""
+"""`python -m discovery` as a process: text output and JSON."""
 
 import asyncio
 import dataclasses
@@ -34,7 +34,7 @@ def test_list_shows_a_table_and_json_lines(tmp_path: Path) -> None:
     assert table.returncode == lines.returncode == 0
 
 
-def test_watch_tells_who_comes_and_goes_until_it_is_ended(tmp_path: Path) -> None:
+def test_watch_prints_changes_until_it_is_ended(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
@@ -79,7 +79,7 @@ def test_explain_says_why_and_exits_with_one_when_something_is_wrong(tmp_path: P
     assert deaf.returncode == 1
 
 
-async def test_the_token_in_the_environment_is_shown_to_workers(
+async def test_the_token_in_the_environment_is_sent_to_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADSUM_TOKEN", "s3cret")
@@ -91,7 +91,9 @@ async def test_the_token_in_the_environment_is_shown_to_workers(
 
 
 @pytest.mark.parametrize("flags", [(), ("--json",)])
-async def test_a_watch_with_metadata_says_all_that_is_known(flags: tuple[str, ...], tmp_path: Path) -> None:
+async def test_a_watch_with_metadata_prints_documents_and_reachability(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
     url = f"file://{tmp_path}"
     async with registry.open(url, token="s3cret").register_instance("prod", "decode") as handle:
         handle.set_metadata({"transport": {"http": {"port": 8000}}})
@@ -173,7 +175,7 @@ async def test_list_and_watch_show_where_requests_go(tmp_path: Path) -> None:
     assert added == f"added   {name} http://127.0.0.1:8000 ready\n"
     assert denied.stdout.splitlines()[1].split() == [name, handle.instance.url, "ready"]
     assert denied.stderr.startswith(
-        f"{name}: the URL is the registered one, the metadata cannot be had (HTTP 401"
+        f"{name}: the URL is the registered one, because its metadata is unavailable (HTTP 401"
     )
     assert denied.stderr.count("\n") == 1
 
@@ -237,7 +239,7 @@ def test_a_users_mistake_is_one_line(arguments: tuple[str, ...], code: int, mess
     assert done.returncode == code
 
 
-def test_a_file_that_is_no_yaml_is_said_in_one_line_without_what_stands_in_it(tmp_path: Path) -> None:
+def test_invalid_yaml_is_reported_in_one_line_without_its_content(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text("endpoints: [{name: s3cret\n")
     for url in (f"static://{broken}", f"kubernetes://?kubeconfig={broken}"):
@@ -250,23 +252,21 @@ def test_a_file_that_is_no_yaml_is_said_in_one_line_without_what_stands_in_it(tm
 
 
 @pytest.mark.parametrize("flags", [("--discovery", "file://"), ("--discovery", "file:///")])
-def test_where_nobody_is_names_the_directory_that_was_looked_in(
-    flags: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_an_empty_list_names_the_directory(flags: tuple[str, ...], tmp_path: Path) -> None:
     done = run("list", "prod", "decode", *flags, ADSUM_ROOT=str(tmp_path))
     where = f"file://{tmp_path}"
     nobody = "nothing is registered as prod/decode"
     assert done.stderr == f"no ready instance of prod/decode at {where}: {nobody}\n"
 
 
-def test_where_nobody_is_says_who_is_elsewhere(tmp_path: Path) -> None:
+def test_an_empty_list_names_other_components(tmp_path: Path) -> None:
     with owner(tmp_path, "w-0"):
         done = run("list", "prod", "decoder", "--discovery", f"file://{tmp_path}")
     assert done.stderr.endswith(": nothing is registered as prod/decoder; there is prod/decode\n")
     assert done.returncode == 0
 
 
-async def test_where_nobody_is_ready_says_who_could_be_asked_about(tmp_path: Path) -> None:
+async def test_an_empty_list_counts_candidates_that_are_not_ready(tmp_path: Path) -> None:
     url = f"file://{tmp_path}"
     async with registry.open(url).register_instance("prod", "decode") as handle:
         handle.set_ready("not_ready")
@@ -275,14 +275,14 @@ async def test_where_nobody_is_ready_says_who_could_be_asked_about(tmp_path: Pat
     assert done.returncode == 0
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     with owner(tmp_path, "w-0"):
         command = f"{sys.executable} -m discovery list prod decode --discovery file://{tmp_path} | true"
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=90)
     assert done.stderr == ""
 
 
-def test_importing_the_words_brings_no_source() -> None:
+def test_importing_the_vocabulary_imports_no_source() -> None:
     script = (
         "import discovery, sys; print([m for m in sys.modules if 'filesystem' in m or 'kubernetes' in m])"
     )

@@ -1,4 +1,4 @@
-"""Closing a discovery while calls are under way, and asking after it."""
+"""Closing a discovery while calls run, and calls after it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -35,7 +35,7 @@ CALLS: dict[str, Callable[[SourceDiscovery], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_whoever_waits_for_the_first_set_is_told_at_once_and_no_task_is_left(call: str) -> None:
+async def test_calls_that_wait_for_the_first_snapshot_fail_at_once_and_leave_no_task(call: str) -> None:
     service = SourceDiscovery(Silent(MemoryStore()))
     before = asyncio.all_tasks()
 
@@ -51,7 +51,7 @@ async def test_whoever_waits_for_the_first_set_is_told_at_once_and_no_task_is_le
     assert asyncio.all_tasks() == before
 
 
-async def test_an_explanation_under_way_is_ended(store: MemoryStore, worker: FakeWorker) -> None:
+async def test_closing_ends_a_running_explain(store: MemoryStore, worker: FakeWorker) -> None:
     service = SourceDiscovery(MemorySource(store))
     worker.handler = hang
     store.put(worker.instance())
@@ -65,7 +65,7 @@ async def test_an_explanation_under_way_is_ended(store: MemoryStore, worker: Fak
 
 
 @pytest.mark.parametrize("was_used", [True, False])
-async def test_metadata_after_the_discovery_closed_is_unavailable_and_opens_nothing(
+async def test_metadata_after_close_is_unavailable_and_opens_no_connection(
     store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker, was_used: bool
 ) -> None:
     store.put(worker.instance())
@@ -77,7 +77,7 @@ async def test_metadata_after_the_discovery_closed_is_unavailable_and_opens_noth
     asked = len(worker.requests)
     await discovering.aclose()
     for told in (instance, followed):
-        with pytest.raises(MetadataUnavailableError, match="its discovery is closed"):
+        with pytest.raises(MetadataUnavailableError, match="this discovery is closed"):
             await told.metadata()
     assert len(worker.requests) == asked
 
@@ -85,5 +85,5 @@ async def test_metadata_after_the_discovery_closed_is_unavailable_and_opens_noth
 async def test_a_client_that_was_never_used_closes_for_good(worker: FakeWorker) -> None:
     client = MetadataClient()
     await client.aclose()
-    with pytest.raises(MetadataUnavailableError, match="its discovery is closed"):
+    with pytest.raises(MetadataUnavailableError, match="this discovery is closed"):
         await client.fetch(worker.instance())

@@ -1,4 +1,4 @@
-"""Frozen sets never change, share what nobody wrote to, and are compared by the rest only."""
+"""Snapshots never change, share untouched parts, and only other parts are compared."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discovery.copy_on_write import CopyOnWriteDict, FrozenDict, unshared
+from discovery.copy_on_write import CopyOnWriteDict, FrozenDict, differing_parts
 from discovery.events import changed_ids
 from tests.discovery.test_events import instances
 
@@ -28,7 +28,7 @@ def written(
 
 @settings(deadline=None)
 @given(writes, writes)
-def test_it_is_a_dict_and_what_was_frozen_stays(
+def test_it_is_a_dict_and_snapshots_never_change(
     first: list[tuple[str, object | None]], second: list[tuple[str, object | None]]
 ) -> None:
     filled: CopyOnWriteDict[object] = CopyOnWriteDict()
@@ -49,7 +49,7 @@ def test_it_is_a_dict_and_what_was_frozen_stays(
 
 @settings(deadline=None)
 @given(writes, writes)
-def test_what_is_shared_need_not_be_compared(
+def test_only_differing_parts_are_compared(
     first: list[tuple[str, object | None]], second: list[tuple[str, object | None]]
 ) -> None:
     filled: CopyOnWriteDict[object] = CopyOnWriteDict()
@@ -70,14 +70,14 @@ def test_one_write_unshares_one_part() -> None:
         filled[f"worker-{number}"] = number
     old = filled.frozen()
     assert filled.frozen() is old
-    assert not list(unshared(old, old))
+    assert not list(differing_parts(old, old))
     filled["worker-7"] = -7
-    [(before, after)] = unshared(old, filled.frozen())
+    [(before, after)] = differing_parts(old, filled.frozen())
     assert before.keys() == after.keys()
     assert len(before) < 1_000
 
 
-def test_a_frozen_set_is_a_mapping_for_reading_only() -> None:
+def test_a_snapshot_is_a_read_only_mapping() -> None:
     empty: Mapping[str, int] = FrozenDict()
     assert not empty
     assert empty.get("a") is None
@@ -89,13 +89,13 @@ def test_a_frozen_set_is_a_mapping_for_reading_only() -> None:
     assert repr(empty) == "FrozenDict({})"
 
 
-def test_an_overlay_shares_the_parts_that_it_leaves_alone() -> None:
+def test_updated_shares_the_untouched_parts() -> None:
     written: CopyOnWriteDict[int] = CopyOnWriteDict()
     for number in range(1000):
         written[str(number)] = number
     frozen = written.frozen()
-    overlaid = frozen.overlaid({"7": -7})
-    assert (frozen["7"], overlaid["7"], len(overlaid)) == (7, -7, 1000)
-    pairs = list(unshared(frozen, overlaid))
+    updated = frozen.updated({"7": -7})
+    assert (frozen["7"], updated["7"], len(updated)) == (7, -7, 1000)
+    pairs = list(differing_parts(frozen, updated))
     assert len(pairs) == 1
-    assert frozen.overlaid({}).parts == frozen.parts
+    assert frozen.updated({}).parts == frozen.parts

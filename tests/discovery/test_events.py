@@ -30,7 +30,7 @@ def ready(known: dict[str, Instance]) -> dict[str, Instance]:
 
 
 @given(sets, sets)
-def test_hearing_the_difference_is_knowing_the_truth(
+def test_applying_the_difference_gives_the_set(
     before: dict[str, Instance], known: dict[str, Instance]
 ) -> None:
     told, truth = ready(before), ready(known)
@@ -54,7 +54,7 @@ def test_hearing_the_difference_is_knowing_the_truth(
 
 
 @given(sets, sets)
-def test_only_changed_ids_need_to_be_looked_at(
+def test_only_changed_ids_need_to_be_compared(
     before: dict[str, Instance], known: dict[str, Instance]
 ) -> None:
     told, truth = ready(before), ready(known)
@@ -62,7 +62,7 @@ def test_only_changed_ids_need_to_be_looked_at(
     assert set(map(repr, diff(told, truth, known, changed_ids(told, truth)))) == everything
 
 
-def test_the_reason_of_a_removal_follows_from_the_truth() -> None:
+def test_the_reason_of_a_removal_follows_from_the_known_candidates() -> None:
     old = Instance("a", "n", "c", "10.0.0.1", 80, "one")
 
     def reason(now: Instance | None) -> str:

@@ -1,4 +1,4 @@
-"""A watch with metadata over workers that lie, break or were never foreseen: the others are not harmed."""
+"""Watches with metadata over workers that send wrong or invalid answers: other workers are not affected."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from discovery import (
     WatchState,
 )
 from discovery.memory import MemorySource, MemoryStore
-from discovery.metadata.silence import Silence
+from discovery.metadata.silence import SilenceTimings
 from tests.fake_worker import FakeWorker, hang, serving
 
 DEEP = b'{"a":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
@@ -36,12 +36,12 @@ async def reason_like(words: str, instance_id: str, discovering: SourceDiscovery
     ("address", "body", "words"),
     [
         ("127.0.0.1", DEEP, "nested too deeply"),
-        ("\u2100.com", b"{}", "its address cannot be asked"),
-        ("a..b", b"{}", "its address cannot be asked"),
+        ("\u2100.com", b"{}", "its address is not a valid host"),
+        ("a..b", b"{}", "its address is not a valid host"),
         ("127.0.0.1", b'{"a": "\xff"}', "not a JSON object"),
     ],
 )
-async def test_one_poisoned_worker_harms_no_other(
+async def test_one_poisoned_worker_affects_no_other(
     store: MemoryStore,
     discovering: SourceDiscovery,
     worker: FakeWorker,
@@ -59,7 +59,7 @@ async def test_one_poisoned_worker_harms_no_other(
             assert (await anext(stream)).instance_id == "good"
 
 
-async def test_a_fault_that_nobody_foresaw_is_one_workers_problem_and_said_once(
+async def test_an_unexpected_error_affects_one_worker_and_is_logged_once(
     store: MemoryStore, worker: FakeWorker, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Faulty(MemorySource):
@@ -69,7 +69,7 @@ async def test_a_fault_that_nobody_foresaw_is_one_workers_problem_and_said_once(
     gone = FakeWorker()
     async with (
         SourceDiscovery(
-            Faulty(store), client=MetadataClient(timeout=1.0, silence=Silence(wait=1.0))
+            Faulty(store), client=MetadataClient(timeout=1.0, silence=SilenceTimings(wait=1.0))
         ) as service,
         service.watch("prod", "decode", metadata=True) as stream,
     ):
@@ -81,7 +81,9 @@ async def test_a_fault_that_nobody_foresaw_is_one_workers_problem_and_said_once(
             while not caplog.records:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.3)  # several tries
-    assert [record.getMessage() for record in caplog.records] == ["following the metadata of bad failed"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "cannot follow the metadata of bad: unexpected error"
+    ]
 
 
 def reset_on_prefer(worker: FakeWorker) -> web.StreamResponse:
@@ -124,7 +126,7 @@ def changing_for_ever(worker: FakeWorker) -> web.StreamResponse:
         (changing_for_ever, 10 + 8 + 3),
     ],
 )
-async def test_a_worker_that_does_not_hold_what_it_was_asked_to_is_not_asked_without_pause(
+async def test_a_worker_that_does_not_hold_gets_is_polled(
     store: MemoryStore,
     discovering: SourceDiscovery,
     worker: FakeWorker,
@@ -168,7 +170,7 @@ async def test_changes_in_quick_succession_still_arrive_at_once(
         assert asyncio.get_running_loop().time() - started < 0.5
 
 
-async def test_an_entity_tag_that_cannot_be_sent_back_freezes_no_document(
+async def test_an_invalid_entity_tag_does_not_stop_updates(
     store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
 ) -> None:
     bodies: list[bytes] = []
@@ -193,7 +195,7 @@ async def test_an_entity_tag_that_cannot_be_sent_back_freezes_no_document(
         assert await updated.instance.metadata() == {"n": 2}
 
 
-async def test_entering_a_watch_with_metadata_is_synced_before_any_document_is_in(
+async def test_entering_a_watch_with_metadata_does_not_wait_for_documents(
     store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
 ) -> None:
     worker.handler = hang

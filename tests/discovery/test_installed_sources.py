@@ -12,16 +12,16 @@ from tests.installed_package import install, see
 
 MODULE = """\
 from urllib.parse import urlsplit
-from discovery.memory import MemorySource, named
+from discovery.memory import MemorySource, named_store
 from registry.memory import MemoryMembership
 
 
 def open_source(url):
-    return MemorySource(named(_name(url)))
+    return MemorySource(named_store(_name(url)))
 
 
 def open_membership(url):
-    store = named(_name(url))
+    store = named_store(_name(url))
     return lambda: MemoryMembership(store)
 
 
@@ -68,7 +68,7 @@ async def test_a_worker_registers_there_and_is_watched() -> None:
 
 
 @pytest.mark.parametrize("package", [discovery, registry])
-def test_a_url_that_the_package_refuses_is_a_mistake_of_the_user(package: object) -> None:
+def test_a_url_that_the_package_refuses_is_a_usage_error(package: object) -> None:
     with pytest.raises(ValueError, match="'acme://x' names no shelf; expected acme://shelf-NAME"):
         package.open("acme://x")  # type: ignore[attr-defined]
 

@@ -54,7 +54,7 @@ def test_ipv6_addresses_are_bracketed() -> None:
     assert an_instance(address="worker.example").authority == "worker.example:8000"
 
 
-def test_the_way_to_the_metadata_is_no_part_of_equality() -> None:
+def test_the_reader_is_not_part_of_equality() -> None:
     class Reader:
         async def read(self, instance: Instance) -> dict[str, object]:
             return {}
@@ -63,8 +63,8 @@ def test_the_way_to_the_metadata_is_no_part_of_equality() -> None:
     assert hash(an_instance(labels={"a": "b"})) == hash(an_instance(labels={"a": "b"}))
 
 
-async def test_an_instance_made_by_hand_says_that_it_cannot_be_asked() -> None:
-    with pytest.raises(MetadataUnavailableError, match="came without a way to ask it"):
+async def test_an_instance_without_a_reader_raises() -> None:
+    with pytest.raises(MetadataUnavailableError, match="has no metadata reader"):
         await an_instance().metadata()
 
 

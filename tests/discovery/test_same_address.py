@@ -1,9 +1,9 @@
-"""Which registrations are one server."""
+"""Registrations that share one address."""
 
 from dataclasses import replace
 
 from discovery import Instance
-from discovery.same_address import sharing
+from discovery.same_address import find_same_address
 
 
 def at(instance_id: str, address: str, port: int = 8000, node: str | None = None) -> Instance:
@@ -12,25 +12,28 @@ def at(instance_id: str, address: str, port: int = 8000, node: str | None = None
 
 def test_one_address_and_port_is_one_server() -> None:
     several = [at("a", "10.0.0.1"), at("b", "10.0.0.1"), at("c", "10.0.0.1"), at("d", "10.0.0.1", 8001)]
-    assert sharing(several) == {"a": ["b", "c"], "b": ["a", "c"], "c": ["a", "b"]}
+    assert find_same_address(several) == {"a": ["b", "c"], "b": ["a", "c"], "c": ["a", "b"]}
 
 
-def test_what_is_served_elsewhere_than_the_contract_counts_where_it_is_known() -> None:
+def test_a_known_serving_port_counts_instead_of_the_contracts_port() -> None:
     one, other = (replace(at(i, "10.0.0.1", port), serving_port=8000) for i, port in (("a", 1), ("b", 2)))
-    assert sharing([one, other]) == {"a": ["b"], "b": ["a"]}
-    assert sharing([one, replace(other, serving_port=8001)]) == {}
+    assert find_same_address([one, other]) == {"a": ["b"], "b": ["a"]}
+    assert find_same_address([one, replace(other, serving_port=8001)]) == {}
 
 
 def test_containers_with_addresses_of_their_own_are_several() -> None:
-    assert sharing([at("a", "10.0.0.1"), at("b", "10.0.0.2"), at("c", "host")]) == {}
+    assert find_same_address([at("a", "10.0.0.1"), at("b", "10.0.0.2"), at("c", "host")]) == {}
 
 
-def test_a_loopback_address_is_another_one_on_each_machine() -> None:
+def test_loopback_addresses_of_different_machines_differ() -> None:
     one, other, third = (
         at("a", "127.0.0.1", node="x"),
         at("b", "127.0.0.1", node="y"),
         at("c", "127.0.0.1", node="x"),
     )
-    assert sharing([one, other, third]) == {"a": ["c"], "c": ["a"]}
-    assert sharing([at("a", "localhost", node="x"), at("b", "localhost", node="y")]) == {}
-    assert sharing([at("a", "10.0.0.1", node="x"), at("b", "10.0.0.1", node="y")]) == {"a": ["b"], "b": ["a"]}
+    assert find_same_address([one, other, third]) == {"a": ["c"], "c": ["a"]}
+    assert find_same_address([at("a", "localhost", node="x"), at("b", "localhost", node="y")]) == {}
+    assert find_same_address([at("a", "10.0.0.1", node="x"), at("b", "10.0.0.1", node="y")]) == {
+        "a": ["b"],
+        "b": ["a"],
+    }

@@ -1,4 +1,4 @@
-"""`wait_for_instances`: how long it takes, and what it says."""
+"""`wait_for_instances`: its timeouts and its errors."""
 
 import asyncio
 
@@ -11,14 +11,14 @@ from tests.fake_worker import FakeWorker, hang
 
 
 class Deaf(MemorySource):
-    """A source that never hears of anybody."""
+    """A source that never reports a snapshot."""
 
     async def run(self, key: ComponentKey, report: Report) -> None:
         report.degraded("connection refused")
         await asyncio.Event().wait()
 
 
-async def test_it_takes_no_longer_than_it_was_given_and_asks_nobody_once_more(
+async def test_it_ends_at_its_timeout_and_sends_no_further_request(
     store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
 ) -> None:
     worker.handler = hang
@@ -30,7 +30,7 @@ async def test_it_takes_no_longer_than_it_was_given_and_asks_nobody_once_more(
     assert len(worker.requests) == 1
 
 
-async def test_a_source_out_of_reach_is_named_within_the_time_given(store: MemoryStore) -> None:
+async def test_a_source_out_of_reach_is_named_within_the_timeout(store: MemoryStore) -> None:
     async with SourceDiscovery(Deaf(store), sync_timeout=30.0) as service:
         started = asyncio.get_running_loop().time()
         with pytest.raises(DiscoveryTimeoutError, match="not sync within 0.2 s: connection refused"):
@@ -48,11 +48,11 @@ async def test_a_number_below_zero_is_an_error(
         await wait_for_instances(discovering, "prod", "decode", **({"count": 1} | numbers))  # type: ignore[arg-type]  # one of them is wrong
 
 
-async def test_nobody_is_waited_for_where_nobody_is_wanted(discovering: SourceDiscovery) -> None:
+async def test_a_count_of_zero_returns_at_once(discovering: SourceDiscovery) -> None:
     assert await wait_for_instances(discovering, "prod", "decode", count=0, timeout=1) == []
 
 
-async def test_closing_the_discovery_ends_the_wait_with_words(
+async def test_closing_the_discovery_ends_the_wait_with_an_error(
     store: MemoryStore, discovering: SourceDiscovery
 ) -> None:
     waiting = asyncio.create_task(wait_for_instances(discovering, "prod", "decode", count=1, timeout=10))

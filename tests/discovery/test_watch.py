@@ -1,4 +1,4 @@
-"""One truth, its readers, and what ends them."""
+"""Event streams over one `Truth`: what they deliver, and what ends them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ B = replace(A, id="b")
 
 
 class ScriptedSource:
-    """A source that says what the test says."""
+    """A source that reports what the test gives it."""
 
     def __init__(self) -> None:
         self.report: Report | None = None
@@ -87,14 +87,14 @@ async def test_an_empty_set_is_a_set() -> None:
         assert stream.health.state is WatchState.SYNCED
 
 
-async def test_what_happens_between_entering_and_reading_is_told() -> None:
+async def test_changes_between_entering_and_reading_are_delivered() -> None:
     async with watched(A) as (source, stream):
         assert isinstance(await anext(stream), InstanceAddedEvent)
         source.say()
         assert isinstance(await anext(stream), InstanceRemovedEvent)
 
 
-async def test_a_flap_that_nobody_read_vanishes() -> None:
+async def test_an_unread_flap_is_not_delivered() -> None:
     async with watched() as (source, stream):
         source.say(A)
         source.say()
@@ -102,7 +102,7 @@ async def test_a_flap_that_nobody_read_vanishes() -> None:
         assert (await anext(stream)).instance_id == "b"
 
 
-async def test_removals_come_before_additions_and_the_unchanged_is_not_told_again() -> None:
+async def test_removals_come_before_additions_and_unchanged_instances_give_no_event() -> None:
     async with watched(A, B) as (source, stream):
         await anext(stream), await anext(stream)
         source.say(B, replace(A, id="c"))
@@ -117,7 +117,7 @@ async def test_removals_come_before_additions_and_the_unchanged_is_not_told_agai
                 await anext(stream)
 
 
-async def test_a_reader_of_very_many_events_gives_others_their_turn() -> None:
+async def test_reading_very_many_events_lets_other_tasks_run() -> None:
     turns = 0
 
     async def other() -> None:
@@ -135,7 +135,7 @@ async def test_a_reader_of_very_many_events_gives_others_their_turn() -> None:
     assert turns
 
 
-async def test_a_change_amid_very_many_events_is_told_once_and_right() -> None:
+async def test_a_change_amid_very_many_events_is_delivered_once() -> None:
     many = [replace(A, id=f"w-{number}") for number in range(50)]
     async with watched(*many) as (source, stream):
         told = {event.instance_id: event.instance for event in [await anext(stream) for _ in range(20)]}
@@ -154,7 +154,7 @@ async def test_a_change_amid_very_many_events_is_told_once_and_right() -> None:
                 await anext(stream)
 
 
-async def test_a_snapshot_that_a_reader_holds_does_not_change_under_it() -> None:
+async def test_a_snapshot_in_a_readers_hand_does_not_change() -> None:
     async with watched(A) as (source, stream):
         held = stream.instances
         source.say()
@@ -162,7 +162,7 @@ async def test_a_snapshot_that_a_reader_holds_does_not_change_under_it() -> None
         assert set(stream.instances) == set()
 
 
-async def test_a_source_that_dies_raises_and_is_never_silent() -> None:
+async def test_a_source_that_fails_raises_in_its_readers() -> None:
     async with watched(A) as (source, stream):
         await anext(stream)
         source.error.set_exception(ForbiddenError("needs list"))
@@ -171,7 +171,7 @@ async def test_a_source_that_dies_raises_and_is_never_silent() -> None:
                 await anext(stream)
 
 
-async def test_a_source_that_refuses_at_the_door_raises_on_entering() -> None:
+async def test_a_source_that_refuses_at_first_raises_on_entering() -> None:
     source = ScriptedSource()
     source.error.set_exception(ForbiddenError("needs list"))
     async with SourceDiscovery(source) as service:
@@ -182,7 +182,7 @@ async def test_a_source_that_refuses_at_the_door_raises_on_entering() -> None:
             await service.list_instances("n", "c")
 
 
-async def test_a_source_out_of_reach_is_a_timeout_that_names_what_was_heard_never_an_empty_list() -> None:
+async def test_a_source_out_of_reach_is_a_timeout_with_its_problem_never_an_empty_list() -> None:
     class Deaf(ScriptedSource):
         async def run(self, key: ComponentKey, report: Report) -> None:
             report.degraded("connection refused")
@@ -198,7 +198,7 @@ async def test_a_source_out_of_reach_is_a_timeout_that_names_what_was_heard_neve
                 pass
 
 
-async def test_lost_contact_shows_and_keeps_the_set() -> None:
+async def test_a_lost_source_degrades_the_watch_and_keeps_the_set() -> None:
     async with watched(A) as (source, stream):
         assert source.report is not None
         source.report.degraded("connection refused")
@@ -209,7 +209,7 @@ async def test_lost_contact_shows_and_keeps_the_set() -> None:
         assert stream.health.state is WatchState.SYNCED
 
 
-async def test_watchers_of_one_key_share_one_run_and_end_it_together() -> None:
+async def test_watchers_of_one_component_share_one_run_and_the_last_ends_it() -> None:
     source = ScriptedSource()
     async with SourceDiscovery(source) as service:
         streams = [service.watch("n", "c") for _ in range(3)]
@@ -247,14 +247,14 @@ async def test_closing_the_discovery_ends_its_streams() -> None:
         await stream.__aenter__()
 
 
-async def test_a_stream_that_was_not_entered_says_so() -> None:
+async def test_a_stream_that_was_not_entered_raises() -> None:
     async with SourceDiscovery(ScriptedSource()) as service:
         with pytest.raises(RuntimeError, match="not entered yet"):
             _ = service.watch("n", "c").instances
 
 
 @pytest.mark.parametrize(("namespace", "component"), [("", "c"), ("n", "a/b"), ("N", "c")])
-async def test_wrong_names_are_errors_before_anything_is_asked(namespace: str, component: str) -> None:
+async def test_invalid_names_raise_before_any_request(namespace: str, component: str) -> None:
     async with SourceDiscovery(ScriptedSource()) as service:
         with pytest.raises(ValueError, match="DNS-1123"):
             service.watch(namespace, component)
@@ -275,8 +275,8 @@ steps = st.lists(
 
 @given(steps)
 @settings(max_examples=200)
-def test_a_reader_of_any_speed_ends_up_knowing_the_truth(script: list[object]) -> None:
-    """Removed alternates strictly with Added per id, whatever was skipped."""
+def test_a_reader_of_any_speed_converges(script: list[object]) -> None:
+    """Removed and Added alternate strictly for each id, whatever the reader skipped."""
 
     async def run() -> None:
         truth = Truth()

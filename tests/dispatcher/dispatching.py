@@ -13,7 +13,7 @@ from dispatcher.broker.queue import Broker, Queue
 from dispatcher.config.config_file import Config, read_config
 from dispatcher.delivery.observer import DispatchObserver
 from dispatcher.gates.meter import Meters
-from dispatcher.pump.lanes import Lanes, Shared
+from dispatcher.pump.lanes import LaneContext, Lanes
 from dispatcher.telemetry.counters import DispatcherTelemetry
 
 OPEN = {"type": "constant"}
@@ -39,7 +39,7 @@ async def dispatching(
     clock = BrokerClock(broker.now_ms)
     await clock.sample()
     async with broker.quotas() as quotas, Meters() as meters:
-        shared = Shared(
+        shared = LaneContext(
             broker, quotas, meters, observer or DispatcherTelemetry().of, clock.now_ms, owner="test"
         )
         async with Lanes(shared) as lanes:

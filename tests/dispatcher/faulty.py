@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dispatcher.broker.message import Claim, DispatchCandidate
-from dispatcher.config.reloading import Reloading, load
+from dispatcher.config.reloader import ConfigReloader, load
 from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
 from dispatcher.delivery.observer import DispatchObserver
-from dispatcher.delivery.verdict import Again, Verdict
+from dispatcher.delivery.verdict import Retry, Verdict
 from dispatcher.gates.gate import RefusedError
-from dispatcher.process import serve_until_told
+from dispatcher.process import serve_until_signalled
 from dispatcher.server import DispatcherServer
 
 
@@ -49,13 +49,13 @@ class KilledAt(DispatchObserver):
 
     def settled(self, claim: Claim, verdict: Verdict, ours: bool) -> None:
         self._reached("settled")
-        if isinstance(verdict, Again):
+        if isinstance(verdict, Retry):
             self._parked = True
             self._reached("parked")
         self._observer.settled(claim, verdict, ours)
 
-    def landed(self) -> None:
-        self._observer.landed()
+    def slot_released(self) -> None:
+        self._observer.slot_released()
 
     def sweeping(self) -> None:
         """The script is on its way to the broker when the loop comes round again: that is in the middle of it."""
@@ -77,8 +77,8 @@ async def main() -> None:
     parser.add_argument("--count", type=int, required=True)
     given = parser.parse_args()
     config = load(given.config)
-    async with DispatcherServer(config, watched=watched(given.point, given.count)) as server:
-        await serve_until_told(server, Reloading(given.config, config, server))
+    async with DispatcherServer(config, wrap_observer=watched(given.point, given.count)) as server:
+        await serve_until_signalled(server, ConfigReloader(given.config, config, server))
 
 
 if __name__ == "__main__":

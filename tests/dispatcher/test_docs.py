@@ -9,7 +9,7 @@ import pytest
 from dispatcher.broker.budget import dispatchable, from_saturation, system_capacity
 from dispatcher.cli.batch_file import read_lines
 from dispatcher.config.config_file import Config, IntakeConfig, QueueConfig, TargetConfig, read_config
-from dispatcher.delivery.outgoing import DEFAULT_PATHS, Route
+from dispatcher.delivery.route import DEFAULT_PATHS, Route
 from dispatcher.gates.catalogue import GATES
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def test_the_batch_line_that_is_shown_is_one(tmp_path: Path) -> None:
     [shown] = re.findall(r'^\{"custom_id".*\}$', PAGE, re.MULTILINE)
     (tmp_path / "batch.jsonl").write_text(shown)
     [line] = read_lines(tmp_path / "batch.jsonl")
-    assert line.url == Route().target_path(line.url) == DEFAULT_PATHS[0]
+    assert line.url == Route().request_path(line.url) == DEFAULT_PATHS[0]
 
 
 def test_the_budget_that_is_computed_is_right() -> None:

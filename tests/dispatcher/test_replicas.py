@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from dispatcher.broker.redis.broker import RedisBroker
-from dispatcher.gates.page import samples
+from dispatcher.gates.metrics_page import samples
 from tests.dispatcher.dispatching import configured, document, producer
 from tests.dispatcher.processes import Running, dispatcher
 from tests.dispatcher.target import Asked, Target, ok
@@ -23,8 +23,7 @@ Eventually = Callable[..., Awaitable[float]]
 REPLICAS, QUEUES = 3, 4
 LATE = 5.0
 CAPACITY = 50
-MOST = CAPACITY * 0.9 * 1.05
-"""On a busy machine requests are seconds on their way, and one or two of them are taken for room."""
+MOST = CAPACITY * 0.9
 SENT = "llm_d_async_async_dispatched_requests_total"
 
 
@@ -88,7 +87,7 @@ async def test_09_replicas_that_read_what_was_5_s_ago_never_pass_the_baseline(
             "max_count_per_pod": CAPACITY,
             "baseline": "0.1",
             "interval": "500ms",
-            "lag": f"{LATE + 2}s",  # and the time from the reservation to the target
+            "lag": f"{LATE + 10}s",  # and the time from the reservation to the target, which is long on a busy machine
         }
         async with replicas(redis_url, tmp_path / "config.yaml", target, gate) as running:
             begun = time.monotonic()

@@ -237,9 +237,9 @@ async def test_a_broken_endpoints_file_shows_in_the_pickers_log(tmp_path: Path) 
     async with process(*LOCAL, "--discovery", f"static://{path}") as running:
         await ready(running)
         path.write_text("endpoints: [")
-        await said(running, "WARNING", str(path), "the endpoints stay as they were")
+        await said(running, "WARNING", str(path), "the last valid list of endpoints stays in use")
         path.write_text("endpoints: []")
-        await said(running, "INFO", "the list of endpoints is good again")
+        await said(running, "INFO", "the list of endpoints is valid again")
 
 
 async def test_envoy_config_prints_what_envoy_reads() -> None:

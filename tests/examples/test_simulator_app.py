@@ -13,11 +13,11 @@ from aiohttp import web
 
 from discovery.instance import InstanceStatus
 from examples.simulator.app import ModelServer
-from examples.simulator.duty import Duty
 from examples.simulator.metrics_page import MetricsPage
 from examples.simulator.openai_api import Profile
 from examples.simulator.pacing import Pacer
-from examples.simulator.queueing import Limits, Queueing
+from examples.simulator.scheduler_model import Limits, SchedulerModel
+from examples.simulator.state import WorkerState
 
 LIMITS = Limits(max_num_seqs=2, num_blocks=200)
 PROFILE = Profile(instance_id="decode-7", model="tiny", adapters=("poet",), max_model_len=LIMITS.kv_tokens)
@@ -27,10 +27,10 @@ Eventually = Callable[..., Awaitable[float]]
 
 
 class Worker:
-    def __init__(self, http: aiohttp.ClientSession, pacer: Pacer, duty: Duty) -> None:
+    def __init__(self, http: aiohttp.ClientSession, pacer: Pacer, state: WorkerState) -> None:
         self.http = http
         self.pacer = pacer
-        self.duty = duty
+        self.state = state
 
     async def post(self, path: str, body: Any, **headers: str) -> tuple[aiohttp.ClientResponse, Any]:
         async with self.http.post(path, json=body, headers=headers) as response:
@@ -38,16 +38,16 @@ class Worker:
 
 
 async def run_worker(limits: Limits, speed: float) -> AsyncIterator[Worker]:
-    pacer, duty = Pacer(Queueing(limits), speed=speed), Duty()
-    duty.status = InstanceStatus.READY
-    server = ModelServer(PROFILE, pacer, MetricsPage("tiny", limits), duty, limits.block_size)
+    pacer, state = Pacer(SchedulerModel(limits), speed=speed), WorkerState()
+    state.status = InstanceStatus.READY
+    server = ModelServer(PROFILE, pacer, MetricsPage("tiny", limits), state, limits.block_size)
     runner = web.AppRunner(server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     async with aiohttp.ClientSession(url) as http, anyio.create_task_group() as tasks:
         tasks.start_soon(pacer.run)
-        yield Worker(http, pacer, duty)
+        yield Worker(http, pacer, state)
         tasks.cancel_scope.cancel()
     await runner.cleanup()
 
@@ -127,13 +127,13 @@ async def test_metrics_follow_the_load_and_a_client_that_goes_away_frees_it(
         assert 'vllm:num_requests_running{engine="0",model_name="tiny"} 2.0' in page
         assert 'vllm:num_requests_waiting{engine="0",model_name="tiny"} 1.0' in page
         assert slow_worker.pacer.load().kv_usage > 0
-        assert slow_worker.duty.requests == 3
+        assert slow_worker.state.requests == 3
         release.set()
         tasks.cancel_scope.cancel()  # the plain one has no headers yet: its client just stops waiting
     await eventually(lambda: slow_worker.pacer.load().running == 0)
     load = slow_worker.pacer.load()
-    assert (load.waiting, load.kv_usage, slow_worker.duty.requests) == (0, 0.0, 0)
-    assert slow_worker.pacer.totals.abandoned_requests == 3
+    assert (load.waiting, load.kv_usage, slow_worker.state.requests) == (0, 0.0, 0)
+    assert slow_worker.pacer.totals.aborted_requests == 3
 
 
 async def test_many_at_once_are_all_answered(worker: Worker) -> None:
@@ -189,26 +189,26 @@ async def test_a_body_over_the_limit_is_refused(worker: Worker) -> None:
 
 async def test_health_follows_the_status_and_draining_closes_connections(worker: Worker) -> None:
     for status, expected in ((InstanceStatus.NOT_READY, 503), (InstanceStatus.READY, 200)):
-        worker.duty.status = status
+        worker.state.status = status
         async with worker.http.get("/health") as response:
             assert (response.status, await response.json()) == (expected, {"status": status.value})
-    worker.duty.status = InstanceStatus.DRAINING
+    worker.state.status = InstanceStatus.DRAINING
     response, _ = await worker.post("/v1/completions", {"model": "tiny", "prompt": "hi"})
     assert response.status == 200
     assert response.headers["Connection"] == "close"
 
 
 async def test_quiet_means_that_nothing_came_for_a_while() -> None:
-    duty = Duty()
+    state = WorkerState()
     with anyio.fail_after(90):
-        await duty.quiet(0.01)
-    with duty.request(), anyio.move_on_after(0.05) as scope:
-        await duty.quiet(0.01)
+        await state.wait_idle(0.01)
+    with state.request(), anyio.move_on_after(0.05) as scope:
+        await state.wait_idle(0.01)
     assert scope.cancelled_caught
     with anyio.fail_after(90):
-        await duty.quiet(0.01)
+        await state.wait_idle(0.01)
 
 
 def test_time_must_pass() -> None:
     with pytest.raises(ValueError, match="speed"):
-        Pacer(Queueing(replace(LIMITS, max_num_seqs=1)), speed=0)
+        Pacer(SchedulerModel(replace(LIMITS, max_num_seqs=1)), speed=0)

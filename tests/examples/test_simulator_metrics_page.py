@@ -2,7 +2,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from examples.simulator.metrics_page import MetricsPage
-from examples.simulator.queueing import Limits, Load, Totals
+from examples.simulator.scheduler_model import Limits, Load, Totals
 
 LOAD = Load(
     running=3, waiting=2, kv_usage=0.25, loaded_adapters=("coder", "poet"), waiting_adapters=("sage",)

@@ -132,20 +132,20 @@ def test_any_body_is_parsed_or_refused(body: bytes) -> None:
 def test_chunks_joined_are_the_whole(as_chat: bool) -> None:
     generation = chat("a b c d") if as_chat else completion(prompt="a b c d", max_tokens=4)
     reply = Reply(generation, request_id="r1", instance_id="decode-1", created=1)
-    whole = reply.whole(cached_tokens=2)
+    response_body = reply.response_body(cached_tokens=2)
     chunks = [reply.chunk(index)["choices"][0] for index in range(len(generation.answer))]
     if as_chat:
         said = "".join(chunk["delta"]["content"] for chunk in chunks)
-        assert said == whole["choices"][0]["message"]["content"]
+        assert said == response_body["choices"][0]["message"]["content"]
         assert [chunk["delta"].get("role") for chunk in chunks] == ["assistant", None, None, None]
     else:
-        assert "".join(chunk["text"] for chunk in chunks) == whole["choices"][0]["text"]
+        assert "".join(chunk["text"] for chunk in chunks) == response_body["choices"][0]["text"]
     assert [chunk["finish_reason"] for chunk in chunks] == [None] * 3 + [generation.finish_reason]
-    assert whole["usage"] == reply.usage_chunk(2)["usage"]
-    assert whole["usage"]["total_tokens"] == len(generation.prompt) + 4
-    assert whole["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
-    assert whole["system_fingerprint"] == "decode-1"
-    assert whole["id"] == ("chatcmpl-r1" if as_chat else "cmpl-r1")
+    assert response_body["usage"] == reply.usage_chunk(2)["usage"]
+    assert response_body["usage"]["total_tokens"] == len(generation.prompt) + 4
+    assert response_body["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
+    assert response_body["system_fingerprint"] == "decode-1"
+    assert response_body["id"] == ("chatcmpl-r1" if as_chat else "cmpl-r1")
 
 
 def test_models_lists_adapters_with_their_parent() -> None:

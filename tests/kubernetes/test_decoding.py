@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from discovery.kubernetes.decoding import SliceDecoder
 from discovery.kubernetes.wire import EndpointSlice, RawSlice, decode_slice
-from tests.kubernetes.shown import endpoint
+from tests.kubernetes.slice_builders import endpoint
 
 _raw = msgspec.json.Decoder(RawSlice).decode
 
@@ -20,8 +20,8 @@ def encoded(endpoints: list[dict[str, Any]] | None, name: str = "s") -> bytes:
     return json.dumps(document).encode()
 
 
-def decoded(decoder: SliceDecoder, *endpoints: dict[str, Any], name: str = "s") -> EndpointSlice:
-    return decoder.decoded(_raw(encoded(list(endpoints), name)))
+def decode(decoder: SliceDecoder, *endpoints: dict[str, Any], name: str = "s") -> EndpointSlice:
+    return decoder.decode(_raw(encoded(list(endpoints), name)))
 
 
 shown = st.builds(endpoint, st.sampled_from("abc"), st.sampled_from("12"), ready=st.none() | st.booleans())
@@ -34,16 +34,16 @@ def test_it_says_what_decoding_anew_says(history: list[tuple[str, list[dict[str,
     decoder = SliceDecoder()
     for name, endpoints in history:
         body = encoded(endpoints, name)
-        assert decoder.decoded(_raw(body)) == decode_slice(body)
+        assert decoder.decode(_raw(body)) == decode_slice(body)
 
 
 def test_what_did_not_change_is_the_same_object() -> None:
     decoder = SliceDecoder()
     a, b, c = (endpoint(name) for name in "abc")
-    first = decoded(decoder, a, b, c).endpoints
-    again = decoded(decoder, a, b, c).endpoints
+    first = decode(decoder, a, b, c).endpoints
+    again = decode(decoder, a, b, c).endpoints
     assert again is first
-    changed = decoded(decoder, a, endpoint("b", ready=False), c).endpoints
+    changed = decode(decoder, a, endpoint("b", ready=False), c).endpoints
     assert first is not None
     assert changed is not None
     assert [new is old for new, old in zip(changed, first, strict=True)] == [True, False, True]
@@ -52,8 +52,8 @@ def test_what_did_not_change_is_the_same_object() -> None:
 def test_endpoints_that_move_up_are_kept() -> None:
     decoder = SliceDecoder()
     a, b, c = (endpoint(name) for name in "abc")
-    first = decoded(decoder, a, b, c).endpoints
-    fewer = decoded(decoder, b, c).endpoints
+    first = decode(decoder, a, b, c).endpoints
+    fewer = decode(decoder, b, c).endpoints
     assert first is not None
     assert fewer is not None
     assert fewer[0] is first[1]
@@ -62,33 +62,33 @@ def test_endpoints_that_move_up_are_kept() -> None:
 
 def test_slices_have_nothing_to_do_with_each_other() -> None:
     decoder = SliceDecoder()
-    first = decoded(decoder, endpoint("a"), name="s")
-    other = decoded(decoder, endpoint("a", "other"), name="t")
+    first = decode(decoder, endpoint("a"), name="s")
+    other = decode(decoder, endpoint("a", "other"), name="t")
     assert first.endpoints != other.endpoints
 
 
 def test_what_is_gone_is_forgotten() -> None:
     decoder = SliceDecoder()
-    first = decoded(decoder, endpoint("a"), name="s")
-    kept = decoded(decoder, endpoint("a"), name="t")
-    decoder.keep((kept,))
-    assert decoded(decoder, endpoint("a"), name="t").endpoints is kept.endpoints
-    assert decoded(decoder, endpoint("a"), name="s").endpoints is not first.endpoints
+    first = decode(decoder, endpoint("a"), name="s")
+    kept = decode(decoder, endpoint("a"), name="t")
+    decoder.retain((kept,))
+    assert decode(decoder, endpoint("a"), name="t").endpoints is kept.endpoints
+    assert decode(decoder, endpoint("a"), name="s").endpoints is not first.endpoints
     decoder.forget("t")
-    assert decoded(decoder, endpoint("a"), name="t").endpoints is not kept.endpoints
+    assert decode(decoder, endpoint("a"), name="t").endpoints is not kept.endpoints
 
 
 @pytest.mark.parametrize("wrong", [{"addresses": 5}, {"conditions": {"ready": "yes"}}, None])
 def test_what_does_not_fit_raises_and_leaves_what_was(wrong: Any) -> None:
     decoder = SliceDecoder()
-    first = decoded(decoder, endpoint("a"))
+    first = decode(decoder, endpoint("a"))
     for endpoints in ([wrong], [endpoint("a"), wrong]):
         with pytest.raises(msgspec.ValidationError):
-            decoded(decoder, *endpoints)
-    assert decoded(decoder, endpoint("a")).endpoints is first.endpoints
+            decode(decoder, *endpoints)
+    assert decode(decoder, endpoint("a")).endpoints is first.endpoints
 
 
 def test_text_that_is_no_utf_8_is_noticed() -> None:
     body = encoded([endpoint("a")]).replace(b"uid-a", b"uid-\xff")
     with pytest.raises((UnicodeDecodeError, msgspec.DecodeError)):
-        SliceDecoder().decoded(_raw(body))
+        SliceDecoder().decode(_raw(body))

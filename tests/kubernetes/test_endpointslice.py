@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from discovery import Candidate, Instance, InstanceStatus
-from discovery.kubernetes.endpointslice import SliceReading, written
-from discovery.kubernetes.wire import EndpointSlice, age, decode_list, decode_status, is_older
-from tests.kubernetes.shown import (
+from discovery.kubernetes.endpointslice import AddressSelection, write_order
+from discovery.kubernetes.wire import EndpointSlice, decode_list, decode_status, is_older, version_key
+from tests.kubernetes.slice_builders import (
     DRAINING,
     NOT_READY,
     READY,
@@ -120,7 +120,7 @@ def test_the_seeds_labels_may_be_there() -> None:
 
 
 def test_a_port_without_protocol_is_tcp_and_an_unnamed_one_has_the_empty_name() -> None:
-    found = merged(a_slice(endpoint(), ports=[{"port": 9}]), reading=SliceReading(""))
+    found = merged(a_slice(endpoint(), ports=[{"port": 9}]), address_selection=AddressSelection(""))
     assert instance(found).port == 9
 
 
@@ -133,7 +133,7 @@ def test_where_versions_are_opaque_the_trigger_time_decides() -> None:
 
     early, late = at("2026-01-01T00:00:00Z", ready=True), at("2026-01-01T00:00:00.5Z", ready=False)
     assert instance(merged(late, early)).status is NOT_READY
-    assert written(early) < written(late)
+    assert write_order(early) < write_order(late)
 
 
 def test_a_list_of_another_kind_is_no_empty_list() -> None:
@@ -158,4 +158,4 @@ def test_versions_are_numbers() -> None:
     assert not is_older("100", than="100")
     assert not is_older("x", than="100")
     assert not is_older("100", than="")
-    assert age("340282366920938463463374607431768211455") > age("9")
+    assert version_key("340282366920938463463374607431768211455") > version_key("9")

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.kubernetes.fake.api import FakeApi
-from tests.kubernetes.fake.asking import SLICES, body, call, read
 from tests.kubernetes.fake.calls import Call
+from tests.kubernetes.fake.direct_client import SLICES, body, call, read
 from tests.kubernetes.fake.objects import SERVICE, endpoint, endpoint_slice
 from tests.kubernetes.fake.rv_log import ExpiredError, RvLog
 from tests.kubernetes.fake.status import StatusError
@@ -116,8 +116,8 @@ class TestLists:
         assert (await read(api, resourceVersion="x"))["code"] == 400
         assert (await read(api, watch=1, resourceVersion="x"))["code"] == 500
         assert (await read(api, SLICES.replace("endpointslices", "slices")))["code"] == 404
-        elsewhere = await api.answer(call({}, path="/apis/apps/v1/namespaces/default/deployments"))
-        assert (elsewhere.status, await body(elsewhere)) == (404, b"404 page not found\n")
+        other_server = await api.answer(call({}, path="/apis/apps/v1/namespaces/default/deployments"))
+        assert (other_server.status, await body(other_server)) == (404, b"404 page not found\n")
 
     async def test_long_lists_are_compressed_for_those_who_can_read_it(self, api: FakeApi) -> None:
         many = [endpoint(f"10.1.{i // 250}.{i % 250 + 1}", f"p{i}") for i in range(1000)]

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.kubernetes.fake.api import FakeApi
-from tests.kubernetes.fake.asking import Stream, call, read, watch
+from tests.kubernetes.fake.direct_client import Stream, call, read, watch
 from tests.kubernetes.fake.objects import SERVICE, endpoint_slice
 from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
 from tests.kubernetes.fake.watching import Limits

@@ -17,10 +17,10 @@ from tests.kubernetes.fake.faults import (
     html,
     mapped,
     no_answer,
-    says,
+    sends,
 )
 from tests.kubernetes.fake.objects import endpoint, endpoint_slice
-from tests.kubernetes.fake.over_http import changes_arrive, watching
+from tests.kubernetes.fake.over_http import assert_changes_arrive, watching
 from tests.kubernetes.fake.world import World, within
 
 
@@ -35,53 +35,53 @@ async def test_row_13_bytes_as_they_please(server: FakeApiServer, cluster: World
         "c", labels={"nvidia.com/dynamo-namespace": "dynamo", "nvidia.com/dynamo-component": "decode"}
     )
     server.api.faults.add(fault, times=None)
-    async with watching(cluster, Cluster(server.url)) as witness:
+    async with watching(cluster, Cluster(server.url)) as recorder:
         for found in cluster.slices():
             notes = {"note": "one\u0085two\u2028three \U0001f9ed é"}
             server.api.put("endpointslices", found | {"metadata": found["metadata"] | {"annotations": notes}})
-        await changes_arrive(cluster, witness, 2)
+        await assert_changes_arrive(cluster, recorder, 2)
         assert len(server.api.asked("list")) == 1
 
 
 async def test_row_14_a_line_of_five_mebibytes(server: FakeApiServer, cluster: World) -> None:
-    async with watching(cluster, Cluster(server.url)) as witness:
+    async with watching(cluster, Cluster(server.url)) as recorder:
         big = endpoint_slice("big", endpoint("10.1.0.1", "c"), annotations={"note": "x" * (5 * 2**20)})
         server.api.put("endpointslices", big)
-        await within(3, lambda: "c" in witness.names)
+        await within(3, lambda: "c" in recorder.names)
         assert len(server.api.asked("list")) == 1
 
 
 async def test_row_14_a_slice_of_a_thousand(server: FakeApiServer, cluster: World) -> None:
-    async with watching(cluster, Cluster(server.url)) as witness:
+    async with watching(cluster, Cluster(server.url)) as recorder:
         many = [endpoint(f"10.1.{i >> 8}.{i & 255}", f"p{i}") for i in range(1, 1001)]
         server.api.put("endpointslices", endpoint_slice("big", *many))
-        await within(3, lambda: len(witness.names) == 1002)
+        await within(3, lambda: len(recorder.names) == 1002)
         assert len(server.api.asked("list")) == 1
 
 
 async def test_row_14_a_line_without_end(server: FakeApiServer, cluster: World) -> None:
     """17 MiB and no newline: given up, asked anew, the set stays."""
     chunk = b"x" * 2**20
-    async with watching(cluster, Cluster(server.url)) as witness:
-        server.api.faults.add(says(*[chunk] * 17, stay=True), on="watch")
+    async with watching(cluster, Cluster(server.url)) as recorder:
+        server.api.faults.add(sends(*[chunk] * 17, stay=True), on="watch")
         server.api.end_watches()
         await within(3, lambda: len(server.api.asked("list")) == 2)
-        await changes_arrive(cluster, witness, 1)
+        await assert_changes_arrive(cluster, recorder, 1)
 
 
 async def test_row_15_gzip_is_declined(server: FakeApiServer, cluster: World) -> None:
     """From 1.37 on WatchList streams are compressed for all who accept it."""
-    async with watching(cluster, Cluster(server.url)) as witness:
-        await changes_arrive(cluster, witness, 1)
+    async with watching(cluster, Cluster(server.url)) as recorder:
+        await assert_changes_arrive(cluster, recorder, 1)
         assert {call.headers.get("Accept-Encoding") for call in server.api.calls} == {"identity"}
 
 
 async def test_row_15_gzip_members_that_nobody_asked_for(server: FakeApiServer, cluster: World) -> None:
     server.api.faults.add(gzipped(), times=None)
-    async with watching(cluster, Cluster(server.url)) as witness:
+    async with watching(cluster, Cluster(server.url)) as recorder:
         for i in range(5):
             cluster.pod(f"p{i}")
-            await within(1, partial(witness.knows, f"p{i}"))
+            await within(1, partial(recorder.knows, f"p{i}"))
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ async def test_row_15_gzip_members_that_nobody_asked_for(server: FakeApiServer, 
     ids=["200 html", "502 html", "redirect", "204", "reset", "silence"],
 )
 async def test_row_22_not_an_api_server(server: FakeApiServer, cluster: World, fault: Fault) -> None:
-    async with watching(cluster, Cluster(server.url)) as witness:
+    async with watching(cluster, Cluster(server.url)) as recorder:
         server.api.faults.add(fault, times=None)
         server.api.end_watches()
         since = len(server.api.calls)
         await asyncio.sleep(0.45)
         assert len(server.api.calls) - since <= 10, "0.01 s, doubling up to 0.2 s"
-        assert witness.names == {"a", "b"}
-        assert witness.stream.health.state is WatchState.DEGRADED
+        assert recorder.names == {"a", "b"}
+        assert recorder.stream.health.state is WatchState.DEGRADED
         server.api.faults.clear()
-        await changes_arrive(cluster, witness, 1.5)
+        await assert_changes_arrive(cluster, recorder, 1.5)

@@ -21,7 +21,7 @@ from tests.kubernetes.fake.chaos_proxy import ChaosProxy, SynBlackHole
 from tests.kubernetes.fake.faults import (
     cut,
 )
-from tests.kubernetes.fake.over_http import FAST, changes_arrive, fields_of, watching
+from tests.kubernetes.fake.over_http import FAST, assert_changes_arrive, fields_of, watching
 from tests.kubernetes.fake.world import World, within
 
 
@@ -38,34 +38,34 @@ async def test_the_whole_way_by_url(server: FakeApiServer, cluster: World) -> No
 
 
 async def test_row_05_watches_that_time_out(server: FakeApiServer, cluster: World) -> None:
-    async with watching(cluster, Cluster(server.url), FAST) as witness:
+    async with watching(cluster, Cluster(server.url), FAST) as recorder:
         await within(4, lambda: len(server.api.asked("watch")) >= 2)
-        assert not witness.story()
+        assert not recorder.transitions()
         assert len(server.api.asked("list")) == 1
-        await changes_arrive(cluster, witness, 1)
+        await assert_changes_arrive(cluster, recorder, 1)
 
 
 @pytest.mark.parametrize("inside", [0.1, 0.5, 0.99])
 async def test_row_07_reset_in_the_middle_of_an_event(
     server: FakeApiServer, cluster: World, inside: float
 ) -> None:
-    async with watching(cluster, Cluster(server.url)) as witness:
+    async with watching(cluster, Cluster(server.url)) as recorder:
         server.api.faults.add(cut(inside=inside, how="reset"), on="watch", times=3)
         server.api.end_watches()
         await asyncio.sleep(0.1)
-        await changes_arrive(cluster, witness, 1)
+        await assert_changes_arrive(cluster, recorder, 1)
 
 
 async def test_row_07_reset_by_something_in_between(server: FakeApiServer, cluster: World) -> None:
     async with (
         ChaosProxy(("127.0.0.1", server.port)) as proxy,
-        watching(cluster, Cluster(proxy.url)) as witness,
+        watching(cluster, Cluster(proxy.url)) as recorder,
     ):
         for _ in range(5):
             proxy.reset()
             await asyncio.sleep(0.05)
-        assert witness.names == {"a", "b"}
-        await changes_arrive(cluster, witness, 1)
+        assert recorder.names == {"a", "b"}
+        await assert_changes_arrive(cluster, recorder, 1)
 
 
 async def test_row_07_a_proxy_that_cuts_every_connection_after_some_bytes(
@@ -73,40 +73,40 @@ async def test_row_07_a_proxy_that_cuts_every_connection_after_some_bytes(
 ) -> None:
     async with (
         ChaosProxy(("127.0.0.1", server.port)) as proxy,
-        watching(cluster, Cluster(proxy.url)) as witness,
+        watching(cluster, Cluster(proxy.url)) as recorder,
     ):
         proxy.cut_after = 700
         proxy.reset()
         for i in range(10):
             cluster.pod(f"p{i}")
             await asyncio.sleep(0.03)
-        assert {"a", "b"} <= witness.names, "I8, whatever came through"
+        assert {"a", "b"} <= recorder.names, "I8, whatever came through"
         proxy.cut_after = None
-        await within(2, lambda: witness.uids == cluster.uids)
+        await within(2, lambda: recorder.uids == cluster.uids)
 
 
 @pytest.mark.parametrize("how", ["end", "fin"], ids=["clean end", "bare FIN"])
 async def test_row_08_half_a_line_and_the_end(server: FakeApiServer, cluster: World, how: Any) -> None:
-    async with watching(cluster, Cluster(server.url)) as witness:
+    async with watching(cluster, Cluster(server.url)) as recorder:
         server.api.faults.add(cut(inside=0.6, how=how), on="watch", times=3)
         server.api.end_watches()
         await asyncio.sleep(0.1)
-        await changes_arrive(cluster, witness, 1)
+        await assert_changes_arrive(cluster, recorder, 1)
 
 
 async def test_row_09_half_open_after_the_headers(server: FakeApiServer, cluster: World) -> None:
     """The deadline of the watch finds it even where the kernel of the other side still answers."""
     async with (
         ChaosProxy(("127.0.0.1", server.port)) as proxy,
-        watching(cluster, Cluster(proxy.url), FAST) as witness,
+        watching(cluster, Cluster(proxy.url), FAST) as recorder,
     ):
         proxy.mode = "pause"
         cluster.delete("a")
-        took = await within(2.5, lambda: witness.stream.health.state is WatchState.DEGRADED)
+        took = await within(2.5, lambda: recorder.stream.health.state is WatchState.DEGRADED)
         assert took < 9.0, "the watch's time and its slack are 1.3 s; the kernel would take 10 s"
-        assert witness.names == {"a", "b"}
+        assert recorder.names == {"a", "b"}
         proxy.mode = "pass"
-        await within(2, lambda: witness.names == {"b"})
+        await within(2, lambda: recorder.names == {"b"})
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel's table of sockets is Linux's")
@@ -132,7 +132,7 @@ def _sockets_to_loopback() -> list[tuple[int, tuple[int, int]]]:
 async def test_row_10_accepts_and_never_answers(server: FakeApiServer, cluster: World) -> None:
     async with (
         ChaosProxy(("127.0.0.1", server.port)) as proxy,
-        watching(cluster, Cluster(proxy.url), FAST) as witness,
+        watching(cluster, Cluster(proxy.url), FAST) as recorder,
     ):
         proxy.mode = "blackhole"
         cluster.delete("a")
@@ -140,23 +140,23 @@ async def test_row_10_accepts_and_never_answers(server: FakeApiServer, cluster: 
         before = proxy.accepted
         await asyncio.sleep(1.2)
         assert 2 <= proxy.accepted - before <= 4, "each try lasts a header deadline, then a pause"
-        assert witness.names == {"a", "b"}
-        assert "no answer" in (witness.stream.health.reason or "")
+        assert recorder.names == {"a", "b"}
+        assert "no answer" in (recorder.stream.health.reason or "")
         proxy.mode = "pass"
-        await within(1.5, lambda: witness.names == {"b"})
+        await within(1.5, lambda: recorder.names == {"b"})
 
 
 async def test_row_11_refused_and_back(server: FakeApiServer, cluster: World) -> None:
-    async with watching(cluster, Cluster(server.url)) as witness:
+    async with watching(cluster, Cluster(server.url)) as recorder:
         await server.stop()
         cluster.delete("a")
         server.api.log.forget()
-        await within(1, lambda: witness.stream.health.state is WatchState.DEGRADED)
+        await within(1, lambda: recorder.stream.health.state is WatchState.DEGRADED)
         await asyncio.sleep(0.5)
-        assert witness.names == {"a", "b"}
+        assert recorder.names == {"a", "b"}
         await server.start()
-        await within(1, lambda: witness.names == {"b"})
-        await within(1, lambda: witness.stream.health.state is WatchState.SYNCED)
+        await within(1, lambda: recorder.names == {"b"})
+        await within(1, lambda: recorder.stream.health.state is WatchState.SYNCED)
 
 
 async def test_row_12_syn_black_hole(cluster: World) -> None:

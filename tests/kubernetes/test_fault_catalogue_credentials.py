@@ -13,7 +13,7 @@ from discovery.kubernetes.credentials import TokenFileCredentials
 from discovery.watch import WatchState
 from tests.kubernetes.fake.api_server import FakeApiServer
 from tests.kubernetes.fake.authority import Authority
-from tests.kubernetes.fake.over_http import FAST, LONG_WATCHES, changes_arrive, fields_of, watching
+from tests.kubernetes.fake.over_http import FAST, LONG_WATCHES, assert_changes_arrive, fields_of, watching
 from tests.kubernetes.fake.world import World, within
 
 
@@ -40,8 +40,8 @@ async def test_row_27_the_token_rotates(
     server: FakeApiServer, cluster: World, token: Path, reread: float
 ) -> None:
     server.api.tokens = {"one"}
-    who = with_token(server, token, replace(LONG_WATCHES, token_reread=reread))
-    async with watching(cluster, who) as witness:
+    who = with_token(server, token, replace(LONG_WATCHES, token_refresh=reread))
+    async with watching(cluster, who) as recorder:
         _replace(token, "two\n")
         await asyncio.sleep(0.1)
         server.api.tokens = {"two"}
@@ -50,9 +50,9 @@ async def test_row_27_the_token_rotates(
         asked = 1 if reread < 1 else 2
         await within(5, lambda: len(server.api.calls) - since >= asked)
         await asyncio.sleep(0.1)
-        assert witness.stream.health.state is WatchState.SYNCED, "no gap"
+        assert recorder.stream.health.state is WatchState.SYNCED, "no gap"
         assert len(server.api.calls) - since == asked
-        await changes_arrive(cluster, witness, 0.5)
+        await assert_changes_arrive(cluster, recorder, 0.5)
 
 
 @pytest.mark.parametrize("missing", [False, True], ids=["empty", "missing"])
@@ -60,7 +60,7 @@ async def test_row_27_the_token_file_is_away_for_a_moment(
     server: FakeApiServer, cluster: World, token: Path, missing: bool
 ) -> None:
     server.api.tokens = {"one"}
-    async with watching(cluster, with_token(server, token)) as witness:
+    async with watching(cluster, with_token(server, token)) as recorder:
         if missing:
             token.unlink()
         else:
@@ -68,26 +68,26 @@ async def test_row_27_the_token_file_is_away_for_a_moment(
         await asyncio.sleep(0.1)  # longer than it is remembered
         server.api.end_watches()
         await asyncio.sleep(0.2)
-        assert witness.stream.health.state is WatchState.SYNCED, "the old token is still good"
+        assert recorder.stream.health.state is WatchState.SYNCED, "the old token is still good"
         _replace(token, "two\n")
         server.api.tokens = {"two"}
         server.api.end_watches()
-        await changes_arrive(cluster, witness, 1)
+        await assert_changes_arrive(cluster, recorder, 1)
 
 
 async def test_row_28_401_until_a_new_token(server: FakeApiServer, cluster: World, token: Path) -> None:
     server.api.tokens = {"one"}
-    async with watching(cluster, with_token(server, token)) as witness:
+    async with watching(cluster, with_token(server, token)) as recorder:
         server.api.tokens = {"two"}
         server.api.end_watches()
         since = len(server.api.calls)
         await asyncio.sleep(1.0)
-        assert witness.stream.health.state is WatchState.DEGRADED
-        assert "401" in (witness.stream.health.reason or "")
+        assert recorder.stream.health.state is WatchState.DEGRADED
+        assert "401" in (recorder.stream.health.reason or "")
         asked = server.api.calls[since:]
         assert len(asked) <= 2 * 14, "at most one more try for each request, and a backoff"
         _replace(token, "two")
-        await changes_arrive(cluster, witness, 1.5)
+        await assert_changes_arrive(cluster, recorder, 1.5)
         assert all("Bearer" in call.headers["Authorization"] for call in asked)
 
 
@@ -96,13 +96,13 @@ async def test_row_29_the_authority_rotates(tmp_path: Path, server: FakeApiServe
     async with FakeApiServer(server.api, old.server_context(tmp_path)) as tls:
         world = World(server.api)
         world.pods("a", "b")
-        async with watching(world, await _in_cluster(tls, account)) as witness:
+        async with watching(world, await _in_cluster(tls, account)) as recorder:
             new = Authority("new")
             (account / "ca.crt").write_bytes(new.pem)
             await tls.stop()
             tls.ssl_context = new.server_context(tmp_path)
             await tls.start()
-            await changes_arrive(world, witness, 2)
+            await assert_changes_arrive(world, recorder, 2)
 
 
 async def test_row_29_a_server_that_cannot_be_trusted(tmp_path: Path, server: FakeApiServer) -> None:
@@ -122,12 +122,12 @@ async def test_row_29_an_exec_plugin_that_hangs(
     config = _kubeconfig(tmp_path, server, plugin := tmp_path / "plugin")
     _write_plugin(plugin, "one")
     loaded = await load_cluster(kubeconfig=str(config), timings=LONG_WATCHES)
-    async with watching(cluster, loaded) as witness:
+    async with watching(cluster, loaded) as recorder:
         plugin.write_text("#!/bin/sh\nexec sleep 0.8\n")  # longer than we wait for it
         server.api.end_watches()
         await asyncio.sleep(0.2)
-        assert witness.names == {"a", "b"}
-        await changes_arrive(cluster, witness, 3)
+        assert recorder.names == {"a", "b"}
+        await assert_changes_arrive(cluster, recorder, 3)
         await asyncio.sleep(0.8)  # nothing of it may be left running
 
 
@@ -149,8 +149,8 @@ async def test_row_30_a_proxy_in_the_pods_environment(
     async with FakeApiServer(server.api, authority.server_context(tmp_path)) as tls:
         world = World(server.api)
         world.pods("a", "b")
-        async with watching(world, await _in_cluster(tls, account)) as witness:
-            await changes_arrive(world, witness, 1)
+        async with watching(world, await _in_cluster(tls, account)) as recorder:
+            await assert_changes_arrive(world, recorder, 1)
 
 
 def _service_account(folder: Path, authority: Authority) -> Path:

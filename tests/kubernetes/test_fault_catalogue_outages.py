@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from discovery.watch import WatchState
+from tests.kubernetes.fake.event_recorder import EventRecorder
 from tests.kubernetes.fake.faults import (
     Fault,
     answers,
@@ -19,12 +20,11 @@ from tests.kubernetes.fake.faults import (
     mapped,
     no_answer,
     refuses,
-    says,
+    sends,
 )
 from tests.kubernetes.fake.status import StatusError
 from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
-from tests.kubernetes.fake.witness import Witness
-from tests.kubernetes.fake.world import World, calm, within
+from tests.kubernetes.fake.world import World, assert_rarely_asked, within
 
 HOUR = 3600.0
 INTERNAL = StatusError(500, "InternalError", "etcdserver: leader changed")
@@ -39,25 +39,25 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def long_outage(world: World, witness: Witness, begin: object, end: object) -> None:
+async def long_outage(world: World, recorder: EventRecorder, begin: object, end: object) -> None:
     """I5 and I8 while it lasts, I4 after it: pods change meanwhile and nobody is told before it ends."""
     assert callable(begin)
     assert callable(end)
-    known = dict(witness.told)
+    known = dict(recorder.instances)
     started = now()
     begin()
     world.delete("a")
     world.pod("z")
-    world.lose_watches()
+    world.expire_watches()
     await asyncio.sleep(HOUR)
-    calm(world.transport.attempts, started, now())
-    assert witness.told == known, "I8: the last set is kept"
-    assert witness.stream.health.state is WatchState.DEGRADED, "I8: and its age can be seen"
-    assert witness.stream.health.reason
+    assert_rarely_asked(world.transport.attempts, started, now())
+    assert recorder.instances == known, "I8: the last set is kept"
+    assert recorder.stream.health.state is WatchState.DEGRADED, "I8: and its age can be seen"
+    assert recorder.stream.health.reason
     end()
-    await within(35, lambda: witness.uids == world.uids)
-    await within(1, lambda: witness.stream.health.state is WatchState.SYNCED)
-    assert sorted(witness.story()) == ["+z", "-a:deleted"]
+    await within(35, lambda: recorder.uids == world.uids)
+    await within(1, lambda: recorder.stream.health.state is WatchState.SYNCED)
+    assert sorted(recorder.transitions()) == ["+z", "-a:deleted"]
 
 
 EVERY_REQUEST: list[tuple[str, Fault]] = [
@@ -76,9 +76,9 @@ EVERY_REQUEST: list[tuple[str, Fault]] = [
 WATCHES_ONLY: list[tuple[str, Fault]] = [
     ("row 6: ends at once", cut(inside=None, how="end")),
     ("row 7: reset at once", cut(inside=None, how="reset")),
-    ("row 16: no JSON", says(b'{"type":"MODIFIED","object":{"metadata":}}\n')),
-    ("row 16: unknown type", says(b'{"type":"WEIRD","object":{"metadata":{"name":"x"}}}\n')),
-    ("row 16: no slice", says(b'{"type":"ADDED","object":{"metadata":[]}}\n')),
+    ("row 16: no JSON", sends(b'{"type":"MODIFIED","object":{"metadata":}}\n')),
+    ("row 16: unknown type", sends(b'{"type":"WEIRD","object":{"metadata":{"name":"x"}}}\n')),
+    ("row 16: no slice", sends(b'{"type":"ADDED","object":{"metadata":[]}}\n')),
     ("row 17: 500 in the stream", in_stream(INTERNAL)),
     ("row 22: 200 html", html(200)),
     ("row 22: 502 html", html(502)),
@@ -90,68 +90,68 @@ WATCHES_ONLY: list[tuple[str, Fault]] = [
 async def test_rows_16_17_22_28_every_request_fails_for_an_hour(world: World, fault: Fault) -> None:
     world.pods("a", "b")
     script = world.api.faults
-    async with world.witness() as witness:
-        await long_outage(world, witness, lambda: script.add(fault, times=None), script.clear)
+    async with world.recorder() as recorder:
+        await long_outage(world, recorder, lambda: script.add(fault, times=None), script.clear)
 
 
 @pytest.mark.parametrize("fault", [f for _, f in WATCHES_ONLY], ids=[name for name, _ in WATCHES_ONLY])
 async def test_rows_06_16_17_22_every_watch_fails_for_an_hour(world: World, fault: Fault) -> None:
     """Lists go on working: the set may follow by them, but nobody is asked in a hot loop."""
     world.pods("a", "b")
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         started = now()
         world.api.faults.add(fault, on="watch", times=None)
         world.api.end_watches()
         await asyncio.sleep(HOUR)
-        calm_with_lists(world, started)
-        assert witness.names == {"a", "b"}
-        assert not witness.story()
+        assert_rarely_asked_with_lists(world, started)
+        assert recorder.names == {"a", "b"}
+        assert not recorder.transitions()
         world.api.faults.clear()
         world.delete("a")
-        await within(35, lambda: witness.names == {"b"})
+        await within(35, lambda: recorder.names == {"b"})
 
 
-def calm_with_lists(world: World, started: float) -> None:
+def assert_rarely_asked_with_lists(world: World, started: float) -> None:
     """I5 where each round may cost a relist and a watch: both are counted, and rounds are as rare as I5 wants."""
     for verb in ("list", "watch"):
-        calm([call.at for call in world.api.asked(verb)], started, now())
+        assert_rarely_asked([call.at for call in world.api.asked(verb)], started, now())
 
 
 async def test_row_06_clean_ends_that_brought_something_are_no_failure(world: World) -> None:
     """A server that closes a stream quickly though it told something: resumed, without loss."""
     world.api.faults.add(cut(after=1, inside=None, how="end"), on="watch", times=None)
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         for i in range(30):
             world.pod(f"p{i}")
-            await within(2, partial(witness.knows, f"p{i}"))
+            await within(2, partial(recorder.knows, f"p{i}"))
         assert len(world.api.asked("list")) == 1
 
 
 async def test_row_11_connection_refused_for_two_minutes(world: World) -> None:
     world.pods("a", "b")
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         started = now()
         world.transport.down = "connection refused"
         world.delete("a")
         world.api.end_watches()
         await asyncio.sleep(120)
-        calm(world.transport.attempts, started, now())
-        assert witness.names == {"a", "b"}
-        health = witness.stream.health
+        assert_rarely_asked(world.transport.attempts, started, now())
+        assert recorder.names == {"a", "b"}
+        health = recorder.stream.health
         assert health.state is WatchState.DEGRADED
         assert "refused" in (health.reason or "")
         world.transport.down = None
-        await within(2, lambda: witness.names == {"b"})
-        assert witness.story() == ["-a:deleted"]
+        await within(2, lambda: recorder.names == {"b"})
+        assert recorder.transitions() == ["-a:deleted"]
 
 
 async def test_row_11_and_for_an_hour(world: World) -> None:
     world.pods("a", "b")
     transport = world.transport
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         await long_outage(
             world,
-            witness,
+            recorder,
             lambda: setattr(transport, "down", "connection refused"),
             lambda: setattr(transport, "down", None),
         )
@@ -160,7 +160,7 @@ async def test_row_11_and_for_an_hour(world: World) -> None:
 async def test_row_11_the_backoff_starts_anew_only_after_two_healthy_minutes(world: World) -> None:
     """client-go resets it by the clock while it still fails, kube-rs by any sign of life; both are hot loops."""
     world.pods("a")
-    async with world.witness():
+    async with world.recorder():
         world.transport.down = "connection refused"
         world.api.end_watches()
         await asyncio.sleep(300)
@@ -183,25 +183,25 @@ async def test_row_09_bookmarks_that_dry_up(world: World) -> None:
     world.pods("a", "b")
     frozen: list[bool] = []
     world.api.faults.add(mapped(lambda line: None if frozen else line), on="watch")
-    async with world.witness(watch=(600.0, 600.0)) as witness:
+    async with world.recorder(watch_timeout=(600.0, 600.0)) as recorder:
         for i in range(5):
             world.log.put("pods", {"metadata": {"name": f"x{i}", "namespace": "elsewhere"}})
             await asyncio.sleep(40)
         frozen.append(True)
         world.delete("a")
-        await within(155, lambda: witness.names == {"b"})
-        assert witness.story() == ["-a:deleted"]
+        await within(155, lambda: recorder.names == {"b"})
+        assert recorder.transitions() == ["-a:deleted"]
 
 
 async def test_row_10_headers_that_never_come(world: World) -> None:
     world.pods("a", "b")
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         started = now()
         world.api.faults.add(no_answer, times=None)
         world.delete("a")
         world.api.end_watches()
         await asyncio.sleep(HOUR)
-        calm(world.transport.attempts, started, now())
-        assert witness.names == {"a", "b"}
+        assert_rarely_asked(world.transport.attempts, started, now())
+        assert recorder.names == {"a", "b"}
         world.api.faults.clear()
-        await within(50, lambda: witness.names == {"b"})  # one header deadline more
+        await within(50, lambda: recorder.names == {"b"})  # one header deadline more

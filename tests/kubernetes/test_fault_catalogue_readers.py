@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from discovery import InstanceAddedEvent, InstanceUpdatedEvent
+from tests.kubernetes.fake.event_recorder import recording_events
 from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend, VirtualTimeLoop
-from tests.kubernetes.fake.witness import witnessing
 from tests.kubernetes.fake.world import World, within
 
 
@@ -16,7 +16,7 @@ def anyio_backend() -> Backend:
 
 
 async def test_row_39_a_reader_that_does_not_read_for_ten_minutes(world: World) -> None:
-    """I6: what waits for it is the difference, not the history."""
+    """I6: the difference waits for it, not the history."""
     world.pods("a", "b")
     async with (
         asyncio.timeout(3600),
@@ -51,12 +51,12 @@ async def test_row_39_the_loop_is_blocked_for_five_seconds(world: World) -> None
     world.pods("a")
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         world.delete("a")
         world.pod("b")
         loop.stop_the_world(5)
         world.api.end_watches()
-        await within(2, lambda: witness.names == {"b"})
+        await within(2, lambda: recorder.names == {"b"})
         assert len(world.api.asked("list")) == 1
 
 
@@ -64,11 +64,14 @@ async def test_row_40_stopped_for_ten_minutes_costs_one_relist(world: World) -> 
     world.pods("a", "b")
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualTimeLoop)
-    async with world.discovering(relist=(7200.0, 7200.0)) as discovery, witnessing(discovery) as witness:
+    async with (
+        world.discovering(relist_interval=(7200.0, 7200.0)) as discovery,
+        recording_events(discovery) as recorder,
+    ):
         await asyncio.sleep(1)
         world.delete("a")
-        world.lose_watches()
+        world.expire_watches()
         loop.stop_the_world(600)
-        await within(5, lambda: witness.names == {"b"})
+        await within(5, lambda: recorder.names == {"b"})
         await asyncio.sleep(60)
         assert len(world.api.asked("list")) == 2

@@ -1,4 +1,4 @@
-"""Fault catalogue, rows 16, 17, 21, 28: servers that say no, and first lists that cannot sync. In virtual time."""
+"""Fault catalogue, rows 16, 17, 21, 28: error answers, and first lists that cannot sync. In virtual time."""
 
 import asyncio
 
@@ -18,7 +18,7 @@ from tests.kubernetes.fake.faults import (
 )
 from tests.kubernetes.fake.status import StatusError
 from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
-from tests.kubernetes.fake.world import World, calm, within
+from tests.kubernetes.fake.world import World, assert_rarely_asked, within
 
 HOUR = 3600.0
 INTERNAL = StatusError(500, "InternalError", "etcdserver: leader changed")
@@ -48,22 +48,22 @@ def now() -> float:
 )
 async def test_row_16_one_bad_line(world: World, junk: bytes) -> None:
     world.pods("a", "b")
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         world.api.faults.add(preceded(junk), on="watch")
         world.api.end_watches()
         await asyncio.sleep(0.5)
         world.pod("c")
-        await within(5, lambda: "c" in witness.names)
-        assert witness.story() == ["+c"]
+        await within(5, lambda: "c" in recorder.names)
+        assert recorder.transitions() == ["+c"]
 
 
 async def test_row_17_one_500_in_the_stream_is_forgotten(world: World) -> None:
     world.pods("a", "b")
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         world.api.faults.add(in_stream(INTERNAL), on="watch")
         world.delete("a")
         world.api.end_watches()
-        await within(3, lambda: witness.names == {"b"})
+        await within(3, lambda: recorder.names == {"b"})
 
 
 BUSY = StatusError(429, "TooManyRequests", "please try again later", retry_after=5)
@@ -76,45 +76,45 @@ BUSY = StatusError(429, "TooManyRequests", "please try again later", retry_after
 )
 async def test_row_21_429_with_retry_after(world: World, verb: Verb, fault: Fault) -> None:
     world.pods("a", "b")
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         world.api.faults.add(fault, on=verb)
         world.delete("a")
-        (world.lose_watches if verb == "list" else world.api.end_watches)()
+        (world.expire_watches if verb == "list" else world.api.end_watches)()
         before = len(world.api.asked(verb))
         await within(2, lambda: len(world.api.asked(verb)) > before)
         refused_at = world.api.asked(verb)[before].at
-        await within(12, lambda: witness.names == {"b"})
+        await within(12, lambda: recorder.names == {"b"})
         after = [at for at in world.transport.attempts if at > refused_at]
         assert after[0] - refused_at >= 5.0
 
 
 async def test_row_21_a_server_that_shuts_down_and_comes_back(world: World) -> None:
     world.pods("a", "b")
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         world.api.shut_down()
         await asyncio.sleep(3)
         world.delete("a")
         await asyncio.sleep(3)
         world.api.come_back()
-        await within(10, lambda: witness.names == {"b"})
-        assert witness.story() == ["-a:deleted"]
+        await within(10, lambda: recorder.names == {"b"})
+        assert recorder.transitions() == ["-a:deleted"]
 
 
 async def test_row_28_the_role_is_taken_away_and_given_back(world: World) -> None:
     world.pods("a", "b")
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         started = now()
         world.api.allowed = set()
         world.delete("a")
         world.api.end_watches()
         await asyncio.sleep(HOUR)
-        calm(world.transport.attempts, started, now())
-        health = witness.stream.health
+        assert_rarely_asked(world.transport.attempts, started, now())
+        health = recorder.stream.health
         assert health.state is WatchState.DEGRADED
         assert "endpointslices" in (health.reason or "")
-        assert witness.names == {"a", "b"}
+        assert recorder.names == {"a", "b"}
         world.api.allowed = None
-        await within(35, lambda: witness.names == {"b"})
+        await within(35, lambda: recorder.names == {"b"})
 
 
 async def test_row_28_a_first_list_that_is_forbidden_fails_loudly(world: World) -> None:

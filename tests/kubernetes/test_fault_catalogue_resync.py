@@ -1,4 +1,4 @@
-"""Fault catalogue, rows 1-5, 18-20, 23-26: what the server forgot, lost, or tells twice. In virtual time."""
+"""Fault catalogue, rows 1-5, 18-20, 23-26: what the server forgot, lost, or sends twice. In virtual time."""
 
 from functools import partial
 
@@ -7,15 +7,15 @@ import pytest
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.faults import (
     Fault,
+    after_calling,
     cut,
-    elsewhere,
     healthy,
     if_watch_list,
     in_stream,
     mapped,
-    meanwhile,
+    other_server,
     refuses,
-    says,
+    sends,
 )
 from tests.kubernetes.fake.kinds import typed
 from tests.kubernetes.fake.status import StatusError, expired, json_line, too_large
@@ -31,64 +31,64 @@ def anyio_backend() -> Backend:
 
 async def test_row_01_410_event_at_rewatch(world: World) -> None:
     world.pods("a", "b", "c")
-    async with world.witness() as witness:
-        assert witness.names == {"a", "b", "c"}
+    async with world.recorder() as recorder:
+        assert recorder.names == {"a", "b", "c"}
         world.delete("b")
         world.pod("d")
-        world.lose_watches()
-        await within(2, lambda: witness.names == {"a", "c", "d"})
-        assert sorted(witness.story()) == ["+d", "-b:deleted"]
-        assert witness.uids == world.uids
+        world.expire_watches()
+        await within(2, lambda: recorder.names == {"a", "c", "d"})
+        assert sorted(recorder.transitions()) == ["+d", "-b:deleted"]
+        assert recorder.uids == world.uids
 
 
 async def test_row_01_410_event_without_a_change_is_silent(world: World) -> None:
     world.pods("a", "b")
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         before = len(world.api.asked("list"))
-        world.lose_watches()
+        world.expire_watches()
         await within(2, lambda: len(world.api.asked("list")) > before)
         await within(2, lambda: world.api.watches == 1)
-        assert not witness.story()
+        assert not recorder.transitions()
 
 
 async def test_row_02_410_as_http_status(world: World) -> None:
     world.pods("a", "b")
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         world.api.faults.add(refuses(expired("too old resource version")), on="watch")
         world.delete("a")
-        world.lose_watches()
-        await within(2, lambda: witness.names == {"b"})
-        assert witness.story() == ["-a:deleted"]
+        world.expire_watches()
+        await within(2, lambda: recorder.names == {"b"})
+        assert recorder.transitions() == ["-a:deleted"]
 
 
 @pytest.mark.parametrize("service_too", [False, True], ids=["placeholder", "no slices"])
 async def test_row_03_relist_is_empty(world: World, service_too: bool) -> None:
     world.pods("a", "b", "c")
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         if service_too:
             world.delete_service()
         for name in ("a", "b", "c"):
             world.log.delete("pods", "default", name)
         world.sync()
         assert bool(world.slices()) is not service_too
-        world.lose_watches()
-        await within(2.5, lambda: not witness.names)
-        assert sorted(witness.story()) == ["-a:deleted", "-b:deleted", "-c:deleted"]
+        world.expire_watches()
+        await within(2.5, lambda: not recorder.names)
+        assert sorted(recorder.transitions()) == ["-a:deleted", "-b:deleted", "-c:deleted"]
 
 
 async def test_row_04_410_in_the_second_page() -> None:
     world = World(max_endpoints=1)
     world.pods("a", "b", "c", "d", "e")
     world.api.page_size = 2
-    async with world.witness() as witness:
-        assert len(witness.names) == 5
+    async with world.recorder() as recorder:
+        assert len(recorder.names) == 5
         world.delete("e")
         world.api.faults.add(healthy, on="list")
         world.api.faults.add(refuses(expired("the continue parameter is too old", "inconsistent")), on="list")
         since = len(world.api.calls)
-        world.lose_watches()
-        await within(5, lambda: len(witness.names) == 4)
-        assert witness.story() == ["-e:deleted"]
+        world.expire_watches()
+        await within(5, lambda: len(recorder.names) == 4)
+        assert recorder.transitions() == ["-e:deleted"]
         tokens = [c.params.get("continue") for c in world.api.asked("list", since)]
         assert "inconsistent" not in tokens
         assert tokens[0] is None, "a list begins"
@@ -98,23 +98,23 @@ async def test_row_04_410_in_the_second_page() -> None:
 async def test_row_05_clean_end_at_the_timeout(world: World) -> None:
     world.pods("a")
     world.api.limits = Limits(longest=20)
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         for name in ("b", "c", "d"):
             since = len(world.api.calls)
             world.pod(name)
             seen = world.log.rv
             await within(45, lambda: len(world.api.asked("watch", since)) >= 2)  # noqa: B023 -- awaited here
             assert {c.params["resourceVersion"] for c in world.api.asked("watch", since)[1:]} == {str(seen)}
-        assert witness.story() == ["+b", "+c", "+d"]
+        assert recorder.transitions() == ["+b", "+c", "+d"]
         assert len(world.api.asked("list")) == 1
 
 
 async def test_row_05_what_happens_between_two_watches_is_seen(world: World) -> None:
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         for i in range(20):
             world.pod(f"p{i}")
             world.api.end_watches()
-            await within(2, partial(witness.knows, f"p{i}"))
+            await within(2, partial(recorder.knows, f"p{i}"))
         assert len(world.api.asked("list")) == 1
 
 
@@ -137,10 +137,10 @@ _NO_PROGRESS = StatusError(500, "InternalError", "etcd watch progress: RequestWa
 async def test_row_18_watch_list_is_never_asked_for(world: World, broken: Fault) -> None:
     world.pods("a", "b")
     world.api.faults.add(if_watch_list(broken), on="watch", times=None)
-    async with world.witness() as witness:
-        await within(10, lambda: witness.names == {"a", "b"})
+    async with world.recorder() as recorder:
+        await within(10, lambda: recorder.names == {"a", "b"})
         world.pod("c")
-        await within(1, lambda: "c" in witness.names)
+        await within(1, lambda: "c" in recorder.names)
         watches = world.api.asked("watch")
         assert all(c.params["resourceVersion"] not in ("", "0") for c in watches)
         assert not any("sendInitialEvents" in c.params for c in watches)
@@ -149,28 +149,28 @@ async def test_row_18_watch_list_is_never_asked_for(world: World, broken: Fault)
 async def test_row_19_a_delete_between_list_and_watch(world: World) -> None:
     """What was DELETED before the end bookmark of a WatchList is, for LIST and WATCH, a delete between the two."""
     world.pods("a", "b")
-    world.api.faults.add(meanwhile(lambda: world.delete("a")), on="watch")
-    async with world.witness() as witness:
-        await within(1, lambda: witness.names == {"b"})
+    world.api.faults.add(after_calling(lambda: world.delete("a")), on="watch")
+    async with world.recorder() as recorder:
+        await within(1, lambda: recorder.names == {"b"})
         assert len(world.api.asked("list")) == 1
 
 
 async def test_row_20_the_first_list_is_cut(world: World) -> None:
     world.pods("a", "b", "c")
     world.api.faults.add(cut(inside=0.7), on="list", times=2)
-    async with world.witness() as witness:
-        await within(10, lambda: witness.names == {"a", "b", "c"})
+    async with world.recorder() as recorder:
+        await within(10, lambda: recorder.names == {"a", "b", "c"})
         assert [c.params.get("resourceVersion", "") for c in world.api.asked("list")] == [""] * 3
 
 
 async def test_row_20_a_relist_is_cut(world: World) -> None:
     world.pods("a", "b", "c")
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         world.api.faults.add(cut(inside=0.7), on="list", times=3)
         world.delete("c")
-        world.lose_watches()
-        await within(30, lambda: witness.names == {"a", "b"})
-        assert witness.story() == ["-c:deleted"]
+        world.expire_watches()
+        await within(30, lambda: recorder.names == {"a", "b"})
+        assert recorder.transitions() == ["-c:deleted"]
 
 
 async def test_row_20_synthetic_events_do_not_turn_back_the_version(world: World) -> None:
@@ -179,31 +179,31 @@ async def test_row_20_synthetic_events_do_not_turn_back_the_version(world: World
     world.log.put("pods", {"metadata": {"name": "x", "namespace": "elsewhere"}})
     listed = world.log.rv
     replayed = [json_line({"type": "ADDED", "object": typed("endpointslices", s)}) for s in world.slices()]
-    world.api.faults.add(says(*replayed), on="watch")
-    async with world.witness() as witness:
+    world.api.faults.add(sends(*replayed), on="watch")
+    async with world.recorder() as recorder:
         await within(5, lambda: len(world.api.asked("watch")) >= 2)
         assert all(int(c.params["resourceVersion"]) >= listed for c in world.api.asked("watch"))
-        assert not witness.story()
+        assert not recorder.transitions()
 
 
 async def test_row_23_504_too_large_version(world: World) -> None:
     world.pods("a", "b")
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         world.api.faults.add(refuses(too_large(world.log.rv + 9, world.log.rv)), on="list")
         world.delete("a")
-        world.lose_watches()
+        world.expire_watches()
         since = len(world.api.calls)
-        await within(2, lambda: witness.names == {"b"})
+        await within(2, lambda: recorder.names == {"b"})
         assert world.api.asked("list", since)[-1].params.get("resourceVersion", "") == ""
 
 
 async def test_row_23_504_in_the_stream(world: World) -> None:
     world.pods("a", "b")
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         world.api.faults.add(in_stream(too_large(world.log.rv + 9, world.log.rv)), on="watch")
         world.delete("a")
         world.api.end_watches()
-        await within(3, lambda: witness.names == {"b"})
+        await within(3, lambda: recorder.names == {"b"})
 
 
 async def test_row_24_etcd_restored_without_a_new_revision(world: World) -> None:
@@ -211,53 +211,53 @@ async def test_row_24_etcd_restored_without_a_new_revision(world: World) -> None
     backup = world.log.rv
     world.pod("c")
     world.delete("a")
-    async with world.witness() as witness:
-        assert witness.names == {"b", "c"}
+    async with world.recorder() as recorder:
+        assert recorder.names == {"b", "c"}
         world.log.restore(backup)
-        await within(1860, lambda: witness.names == {"a", "b"})
+        await within(1860, lambda: recorder.names == {"a", "b"})
         world.pod("d")
-        await within(1, lambda: "d" in witness.names)
-        assert witness.uids == world.uids
+        await within(1, lambda: "d" in recorder.names)
+        assert recorder.uids == world.uids
 
 
 async def test_row_25_a_stale_replica_answers_the_list(world: World) -> None:
     world.pods("a", "b")
     stale = FakeApi(world.log.fork())
     world.delete("b")
-    async with world.witness() as witness:
-        assert witness.names == {"a"}
-        world.api.faults.add(elsewhere(stale.serve), on="list")
+    async with world.recorder() as recorder:
+        assert recorder.names == {"a"}
+        world.api.faults.add(other_server(stale.serve), on="list")
         world.pod("c")
-        world.lose_watches()
-        await within(10, lambda: witness.names == {"a", "c"})
-        assert witness.story() == ["+c"]
+        world.expire_watches()
+        await within(10, lambda: recorder.names == {"a", "c"})
+        assert recorder.transitions() == ["+c"]
 
 
 async def test_row_25_a_stale_replica_answers_the_periodic_relist(world: World) -> None:
-    """Asked for no version, it has no reason to refuse: only the version of its answer tells."""
+    """A list without a version is never refused: only the version of its answer shows that it is stale."""
     world.pods("a", "b")
     stale = FakeApi(world.log.fork())
     world.delete("b")
-    async with world.witness() as witness:
-        world.api.faults.add(elsewhere(stale.serve), on="list")
+    async with world.recorder() as recorder:
+        world.api.faults.add(other_server(stale.serve), on="list")
         await within(1865, lambda: len(world.api.asked("list")) >= 3)
         world.pod("c")
-        await within(2, lambda: "c" in witness.names)
-        assert witness.story() == ["+c"]
+        await within(2, lambda: "c" in recorder.names)
+        assert recorder.transitions() == ["+c"]
 
 
 async def test_row_26_the_server_loses_a_delete(world: World) -> None:
     world.pods("a", "b")
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         with world.log.silently():
             world.delete("a")
-        await within(1860, lambda: witness.names == {"b"})
-        assert witness.story() == ["-a:deleted"]
+        await within(1860, lambda: recorder.names == {"b"})
+        assert recorder.transitions() == ["-a:deleted"]
 
 
 async def test_row_26_the_periodic_relist_is_silent_when_nothing_was_lost(world: World) -> None:
     """I3."""
     world.pods("a", "b")
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         await within(4 * 3600, lambda: len(world.api.asked("list")) >= 8)
-        assert not witness.story()
+        assert not recorder.transitions()

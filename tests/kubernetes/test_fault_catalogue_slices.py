@@ -10,7 +10,7 @@ from discovery.watch import WatchState
 from tests.kubernetes.fake.objects import SERVICE, endpoint, endpoint_slice
 from tests.kubernetes.fake.rv_log import Object
 from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
-from tests.kubernetes.fake.world import World, steps_apart, within
+from tests.kubernetes.fake.world import World, run_steps, within
 
 
 @pytest.fixture
@@ -21,42 +21,42 @@ def anyio_backend() -> Backend:
 async def test_row_31_moves_are_no_events(bare: World) -> None:
     a, b = endpoint("10.1.0.1", "a"), endpoint("10.1.0.2", "b")
     bare.put(endpoint_slice("one", a, b), endpoint_slice("two"))
-    async with bare.witness() as witness:
+    async with bare.recorder() as recorder:
         duplicate = [endpoint_slice("two", a), endpoint_slice("one", b)]
         gap = [endpoint_slice("two"), endpoint_slice("one", b, a)]
         for order in (duplicate, gap) * 3:
-            await steps_apart([partial(bare.put, s) for s in order], 0.3)
+            await run_steps([partial(bare.put, s) for s in order], 0.3)
         await asyncio.sleep(5)
-        assert not witness.story()
+        assert not recorder.transitions()
 
 
 async def test_row_31_a_gap_longer_than_the_grace_is_a_removal(bare: World) -> None:
     a, b = endpoint("10.1.0.1", "a"), endpoint("10.1.0.2", "b")
     bare.put(endpoint_slice("one", a, b))
-    async with bare.witness() as witness:
+    async with bare.recorder() as recorder:
         bare.put(endpoint_slice("one", b))
-        took = await within(2, lambda: witness.names == {"b"})
+        took = await within(2, lambda: recorder.names == {"b"})
         assert took == pytest.approx(0.5, abs=0.05)
         bare.put(endpoint_slice("one", b, a))
-        await within(0.1, lambda: witness.names == {"a", "b"})
+        await within(0.1, lambda: recorder.names == {"a", "b"})
 
 
 async def test_row_31_the_grace_begins_anew_after_an_outage(bare: World) -> None:
     """In the middle of a move the connection is lost: nobody could show us the second half."""
     a, b = endpoint("10.1.0.1", "a"), endpoint("10.1.0.2", "b")
     bare.put(endpoint_slice("one", a, b), endpoint_slice("two"))
-    async with bare.witness() as witness:
+    async with bare.recorder() as recorder:
         bare.put(endpoint_slice("one", b))
         await asyncio.sleep(0.1)
         bare.transport.down = "connection refused"
         bare.api.end_watches()
         await asyncio.sleep(60)
         bare.transport.down = None
-        await within(35, lambda: witness.stream.health.state is WatchState.SYNCED)
+        await within(35, lambda: recorder.stream.health.state is WatchState.SYNCED)
         await asyncio.sleep(0.3)
         bare.put(endpoint_slice("two", a))
         await asyncio.sleep(5)
-        assert not witness.story()
+        assert not recorder.transitions()
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,10 @@ async def test_row_31_present_but_unavailable_waits_for_nothing(
     bare: World, conditions: dict[str, bool], reason: str
 ) -> None:
     bare.put(endpoint_slice("one", endpoint("10.1.0.1", "a")))
-    async with bare.witness() as witness:
+    async with bare.recorder() as recorder:
         bare.put(endpoint_slice("one", endpoint("10.1.0.1", "a") | {"conditions": conditions}))
-        await within(0.05, lambda: not witness.names)
-        assert witness.story() == [f"-a:{reason}"]
+        await within(0.05, lambda: not recorder.names)
+        assert recorder.transitions() == [f"-a:{reason}"]
 
 
 async def test_row_31_a_move_of_three_hundred_by_the_controller() -> None:
@@ -83,12 +83,12 @@ async def test_row_31_a_move_of_three_hundred_by_the_controller() -> None:
     world = World(max_endpoints=30)
     names = [f"p{i}" for i in range(300)]
     world.pods(*names)
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         world.settled = False
         world.change_service(ports={"http": 9090})
-        await steps_apart(world.controller.steps(SERVICE), 0.01)
-        await within(1, lambda: {i.port for i in witness.told.values()} == {9090})
-        changes = [event for _, event in witness.events[witness.start :]]
+        await run_steps(world.controller.steps(SERVICE), 0.01)
+        await within(1, lambda: {i.port for i in recorder.instances.values()} == {9090})
+        changes = [event for _, event in recorder.events[recorder.start :]]
         assert {type(event) for event in changes} == {InstanceUpdatedEvent}
         assert {event.instance_id for event in changes} == set(names)
 
@@ -100,10 +100,10 @@ async def test_row_32_one_of_many_slices_is_deleted(bare: World) -> None:
             for i in range(4)
         ],
     )
-    async with bare.witness() as witness:
+    async with bare.recorder() as recorder:
         bare.log.delete("endpointslices", "default", "s2")
-        await within(1, lambda: len(witness.names) == 6)
-        assert sorted(witness.story()) == ["-p2-1:deleted", "-p2-2:deleted"]
+        await within(1, lambda: len(recorder.names) == 6)
+        assert sorted(recorder.transitions()) == ["-p2-1:deleted", "-p2-2:deleted"]
 
 
 async def test_row_32_an_endpoint_in_two_slices_survives_one_of_them(bare: World) -> None:
@@ -111,79 +111,82 @@ async def test_row_32_an_endpoint_in_two_slices_survives_one_of_them(bare: World
         endpoint_slice("one", endpoint("10.1.0.1", "a")),
         endpoint_slice("two", endpoint("10.1.0.1", "a")),
     )
-    async with bare.witness() as witness:
+    async with bare.recorder() as recorder:
         bare.log.delete("endpointslices", "default", "one")
         await asyncio.sleep(5)
-        assert not witness.story()
+        assert not recorder.transitions()
 
 
 async def test_row_33_the_service_is_deleted_and_made_again(bare: World) -> None:
     """ADDED of the new slices comes before DELETED of the old ones; one pod died in between."""
     old = endpoint_slice("old", *[endpoint(f"10.1.0.{i}", f"p{i}") for i in (1, 2, 3)])
     bare.put(old)
-    async with bare.witness() as witness:
+    async with bare.recorder() as recorder:
         bare.put(endpoint_slice("new", *[endpoint(f"10.1.0.{i}", f"p{i}") for i in (1, 2)]))
         await asyncio.sleep(2)
         bare.log.delete("endpointslices", "default", "old")
-        await within(1, lambda: witness.names == {"p1", "p2"})
-        assert witness.story() == ["-p3:deleted"]
+        await within(1, lambda: recorder.names == {"p1", "p2"})
+        assert recorder.transitions() == ["-p3:deleted"]
 
 
 async def test_row_33_what_a_foreground_deletion_leaves_stays_until_it_is_deleted(bare: World) -> None:
     bare.put(endpoint_slice("one", endpoint("10.1.0.1", "a")))
-    async with bare.witness() as witness:
+    async with bare.recorder() as recorder:
         marked = endpoint_slice("one", endpoint("10.1.0.1", "a"))
         marked["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         bare.put(marked)
         await asyncio.sleep(2)
-        assert not witness.story()
+        assert not recorder.transitions()
         bare.log.delete("endpointslices", "default", "one")
-        await within(1, lambda: not witness.names)
+        await within(1, lambda: not recorder.names)
 
 
 @pytest.mark.parametrize("address", ["10.244.0.1", "10.244.0.2"], ids=["same address", "other address"])
 async def test_row_34_a_pod_is_reborn_under_its_name(world: World, address: str) -> None:
     first = world.pod("a", "10.244.0.1")
-    async with world.witness() as witness:
-        assert witness.uids == {first}
+    async with world.recorder() as recorder:
+        assert recorder.uids == {first}
         world.settled = False
         world.delete("a")
         second = world.pod("a", address)
         world.sync()
-        await within(1, lambda: witness.uids == {second})
-        assert witness.story() == ["-a:replaced", "+a"]
-        assert witness.told["a"].address == address
+        await within(1, lambda: recorder.uids == {second})
+        assert recorder.transitions() == ["-a:replaced", "+a"]
+        assert recorder.instances["a"].address == address
 
 
 async def test_row_34_both_lives_in_two_slices(bare: World) -> None:
     """The new pod's slice is written before the old one's: the one written last is alive, at once."""
     bare.put(endpoint_slice("one", endpoint("10.1.0.1", "a", "uid-1")), endpoint_slice("two"))
-    async with bare.witness() as witness:
+    async with bare.recorder() as recorder:
         bare.put(endpoint_slice("two", endpoint("10.1.0.2", "a", "uid-2")))
-        await within(0.1, lambda: witness.uids == {"uid-2"})
+        await within(0.1, lambda: recorder.uids == {"uid-2"})
         bare.put(endpoint_slice("one"))
         await asyncio.sleep(2)
-        assert witness.story() == ["-a:replaced", "+a"]
+        assert recorder.transitions() == ["-a:replaced", "+a"]
 
 
 async def test_row_35_an_address_is_reused_while_the_old_pod_terminates(world: World) -> None:
     world.pod("old", "10.244.0.1")
-    async with world.witness() as witness:
+    async with world.recorder() as recorder:
         world.pod("old", "10.244.0.1", terminating=True)
         new = world.pod("new", "10.244.0.1")
-        await within(1, lambda: witness.uids == {new})
-        assert witness.story() == ["-old:terminating", "+new"]
+        await within(1, lambda: recorder.uids == {new})
+        assert recorder.transitions() == ["-old:terminating", "+new"]
         world.delete("old")
         await asyncio.sleep(2)
-        assert {i.address: i.incarnation for i in witness.told.values()} == {"10.244.0.1": new}
+        assert {i.address: i.incarnation for i in recorder.instances.values()} == {"10.244.0.1": new}
 
 
 async def test_row_36_dual_stack_is_one_instance(world: World) -> None:
     world.change_service(families=("IPv4", "IPv6"))
     world.pod("a", "10.244.0.1", "2001:db8::1")
     world.pod("b", "2001:db8::2")
-    async with world.witness() as witness:
-        assert {i.id: i.address for i in witness.told.values()} == {"a": "10.244.0.1", "b": "2001:db8::2"}
+    async with world.recorder() as recorder:
+        assert {i.id: i.address for i in recorder.instances.values()} == {
+            "a": "10.244.0.1",
+            "b": "2001:db8::2",
+        }
 
 
 async def test_row_36_the_other_family_lags_flips_and_vanishes(bare: World) -> None:
@@ -193,7 +196,7 @@ async def test_row_36_the_other_family_lags_flips_and_vanishes(bare: World) -> N
     def v6(*endpoints: Object) -> None:
         bare.put(endpoint_slice("v6", *endpoints, kind="IPv6"))
 
-    async with bare.witness() as witness:
+    async with bare.recorder() as recorder:
         for ready in (True, False, True, False, True):  # it comes late, and flips
             v6(endpoint("2001:db8::1", "a", ready=ready))
             await asyncio.sleep(1)
@@ -201,9 +204,9 @@ async def test_row_36_the_other_family_lags_flips_and_vanishes(bare: World) -> N
         await asyncio.sleep(1)
         bare.log.delete("endpointslices", "default", "v6")
         await asyncio.sleep(1)
-        assert not witness.story()
+        assert not recorder.transitions()
         bare.put(endpoint_slice("v4", endpoint("10.1.0.1", "a", ready=False)))
-        await within(0.1, lambda: not witness.names)
+        await within(0.1, lambda: not recorder.names)
 
 
 async def test_row_36_losing_the_preferred_family_is_no_removal(bare: World) -> None:
@@ -211,7 +214,7 @@ async def test_row_36_losing_the_preferred_family_is_no_removal(bare: World) -> 
         endpoint_slice("v4", endpoint("10.1.0.1", "a")),
         endpoint_slice("v6", endpoint("2001:db8::1", "a"), kind="IPv6"),
     )
-    async with bare.witness() as witness:
+    async with bare.recorder() as recorder:
         bare.log.delete("endpointslices", "default", "v4")
-        await within(2, lambda: witness.told["a"].address == "2001:db8::1")
-        assert witness.story() == ["~a"]
+        await within(2, lambda: recorder.instances["a"].address == "2001:db8::1")
+        assert recorder.transitions() == ["~a"]

@@ -15,11 +15,11 @@ from discovery import (
     MetadataUnavailableError,
 )
 from discovery.kubernetes import Cluster, ClusterTransport
-from discovery.metadata.silence import Silence
+from discovery.metadata.silence import SilenceTimings
 from tests.fake_worker import FakeWorker, Handler, hang, serving
 from tests.kubernetes.fake.api_server import FakeApiServer
+from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
 from tests.kubernetes.fake.objects import endpoint, endpoint_slice
-from tests.kubernetes.fake.witness import Witness, witnessing
 from tests.kubernetes.fake.world import World, within
 
 
@@ -48,15 +48,15 @@ class Workers:
         self.world.log.delete("endpointslices", "default", f"of-{name}")
 
     @asynccontextmanager
-    async def watching(self, timeout: float = 0.5) -> AsyncIterator[Witness]:
+    async def watching(self, timeout: float = 0.5) -> AsyncIterator[EventRecorder]:
         """`timeout`: seconds that one answer may take."""
-        client = MetadataClient(timeout=timeout, silence=Silence(wait=0.5))
+        client = MetadataClient(timeout=timeout, silence=SilenceTimings(wait=0.5))
         transport = ClusterTransport(Cluster(self._server.url))
         async with (
             self.world.discovering(transport, grace=0.05, client=client) as discovery,
-            witnessing(discovery, metadata=True) as witness,
+            recording_events(discovery, metadata=True) as recorder,
         ):
-            yield witness
+            yield recorder
 
 
 @pytest.fixture
@@ -68,52 +68,52 @@ async def workers(server: FakeApiServer) -> AsyncIterator[Workers]:
 async def test_row_40_a_slow_neighbour_keeps_nobody_waiting(workers: Workers) -> None:
     await workers.start("slow", hang)
     await workers.start("fast")
-    async with workers.watching() as witness:
-        await within(1, lambda: witness.names == {"fast"})
-        assert await witness.told["fast"].metadata() == {"model": {"name": "m"}}
+    async with workers.watching() as recorder:
+        await within(1, lambda: recorder.names == {"fast"})
+        assert await recorder.instances["fast"].metadata() == {"model": {"name": "m"}}
 
 
 async def test_row_40_404_is_a_worker_without_a_document(workers: Workers) -> None:
     await workers.start("w", _status(404))
-    async with workers.watching() as witness:
-        await within(1, lambda: witness.names == {"w"})
-        assert await witness.told["w"].metadata() == {}
+    async with workers.watching() as recorder:
+        await within(1, lambda: recorder.names == {"w"})
+        assert await recorder.instances["w"].metadata() == {}
 
 
 async def test_row_40_500_until_the_document_is_there(workers: Workers) -> None:
     worker = await workers.start("w", _status(500))
-    async with workers.watching() as witness:
+    async with workers.watching() as recorder:
         await asyncio.sleep(0.2)
-        assert not witness.names
+        assert not recorder.names
         assert len(worker.requests) <= 8, "retries back off"
         worker.handler = worker.document
-        await within(2, lambda: witness.names == {"w"})
+        await within(2, lambda: recorder.names == {"w"})
 
 
 async def test_row_40_a_huge_document_is_refused(workers: Workers) -> None:
     huge = await workers.start("huge")
     huge.body = b'{"x": "' + b"x" * 2**21 + b'"}'
     await workers.start("other")
-    async with workers.watching() as witness:
-        await within(1, lambda: witness.names == {"other"})
+    async with workers.watching() as recorder:
+        await within(1, lambda: recorder.names == {"other"})
         await asyncio.sleep(0.2)
-        assert witness.names == {"other"}
+        assert recorder.names == {"other"}
 
 
 async def test_row_40_a_worker_that_refuses_comes_later(workers: Workers) -> None:
     worker = await workers.start("w")
     port, worker.port = worker.port, 1  # nobody listens there
     workers.show("w", worker)
-    async with workers.watching() as witness:
+    async with workers.watching() as recorder:
         await asyncio.sleep(0.2)
-        assert not witness.names
+        assert not recorder.names
         worker.port = port
         workers.show("w", worker)
-        await within(1, lambda: witness.names == {"w"})
+        await within(1, lambda: recorder.names == {"w"})
 
 
 async def test_row_40_a_question_ends_with_its_instance(workers: Workers) -> None:
-    """What hangs is given up when the slice says that the pod is gone."""
+    """A held request is cancelled when the slice loses the pod."""
     ended = asyncio.Event()
 
     async def held(request: web.Request) -> web.Response:
@@ -135,9 +135,9 @@ async def test_row_40_a_thousand_at_once(workers: Workers) -> None:
     worker = await workers.start("w")
     worker.headers = {"ETag": '"one"'}  # whoever has the document says so: what is polled later is told apart
     crowd = [endpoint("127.0.0.1", f"p{i}") for i in range(1000)]
-    async with workers.watching(timeout=20) as witness:
+    async with workers.watching(timeout=20) as recorder:
         workers.world.api.put("endpointslices", endpoint_slice("crowd", *crowd, ports={"http": worker.port}))
-        await within(40, lambda: len(witness.names) == 1001)
+        await within(40, lambda: len(recorder.names) == 1001)
         first = [request for request in worker.requests if "If-None-Match" not in request.headers]
         assert len(first) <= 1300, "one each, and few retries"
 
@@ -146,25 +146,25 @@ async def test_row_34_a_reborn_pod_is_asked_anew(workers: Workers) -> None:
     worker = await workers.start("w")
     worker.headers = {"Instance-Id": "w", "Instance-Incarnation": "uid-1"}
     workers.show("w", worker, "uid-1")
-    async with workers.watching() as witness:
-        await within(1, lambda: witness.uids == {"uid-1"})
+    async with workers.watching() as recorder:
+        await within(1, lambda: recorder.uids == {"uid-1"})
         worker.headers = {"Instance-Id": "w", "Instance-Incarnation": "uid-2"}
         worker.body = b'{"model": {"name": "other"}}'
         workers.show("w", worker, "uid-2")
-        await within(2, lambda: witness.uids == {"uid-2"})
-        kinds = [type(event) for _, event in witness.events if not isinstance(event, InstanceUpdatedEvent)]
+        await within(2, lambda: recorder.uids == {"uid-2"})
+        kinds = [type(event) for _, event in recorder.events if not isinstance(event, InstanceUpdatedEvent)]
         assert kinds == [InstanceAddedEvent, InstanceRemovedEvent, InstanceAddedEvent]
-        assert await witness.told["w"].metadata() == {"model": {"name": "other"}}
+        assert await recorder.instances["w"].metadata() == {"model": {"name": "other"}}
 
 
 async def test_row_35_an_answer_of_another_pod_is_not_taken(workers: Workers) -> None:
-    """Its address was given to another pod before the slice knew."""
+    """Its address was given to another pod before the slice changed."""
     worker = await workers.start("w")
     worker.headers = {"Instance-Id": "somebody-else", "Instance-Incarnation": "uid-9"}
-    async with workers.watching() as witness:
+    async with workers.watching() as recorder:
         await within(1, lambda: worker.requests)
         await asyncio.sleep(0.2)
-        assert not witness.names
+        assert not recorder.names
     async with workers.world.discovering() as discovery:
         (instance,) = await discovery.list_instances("dynamo", "decode")
         with pytest.raises(MetadataUnavailableError, match="somebody-else"):
@@ -179,18 +179,18 @@ def _status(code: int) -> Handler:
 
 
 async def test_after_a_watch_gap_nothing_stale_survives(workers: Workers) -> None:
-    """Issue 4, item 4: the API server is away, a pod is replaced and another one is gone; all of it shows at once."""
+    """While the API server is away a pod is replaced and another one deleted; both show when it is back."""
     first = await workers.start("a")
     gone = await workers.start("b")
-    async with workers.watching() as witness:
-        await within(1, lambda: witness.names == {"a", "b"})
+    async with workers.watching() as recorder:
+        await within(1, lambda: recorder.names == {"a", "b"})
         workers.world.log.forget()
         first.body = b'{"model": {"name": "new"}}'
         workers.show("a", first, "uid-a-2")
         workers.hide("b")
-        workers.world.lose_watches()
-        await within(3, lambda: witness.uids == {"uid-a-2"})
-        assert await witness.told["a"].metadata() == {"model": {"name": "new"}}
+        workers.world.expire_watches()
+        await within(3, lambda: recorder.uids == {"uid-a-2"})
+        assert await recorder.instances["a"].metadata() == {"model": {"name": "new"}}
         before = len(gone.requests)
         await asyncio.sleep(0.3)
         assert len(gone.requests) == before

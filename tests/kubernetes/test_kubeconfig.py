@@ -1,4 +1,4 @@
-"""Which cluster, and who we are to it: a pod's own, a kubeconfig's, an exec plugin's."""
+"""Cluster and credentials: of the own pod, of a kubeconfig, of an exec plugin."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ import pytest
 
 from discovery import DiscoveryError
 from discovery.kubernetes import ClusterTransport, load_cluster
-from tests.kubernetes.answering import FAST, Guard, Serve, get, servers
+from tests.kubernetes.http_servers import FAST, Serve, TokenServer, get, servers
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ async def test_an_exec_plugins_token_is_renewed_when_it_is_rejected(serve: Serve
     )
     path = kubeconfig(tmp_path, **plugin(tmp_path, script))
     cluster = await load_cluster(kubeconfig=path)
-    guard = Guard("0")
+    guard = TokenServer("0")
     transport = ClusterTransport(replace(cluster, server=await serve(guard.answer)))
     assert (await get(transport))[0] == 200
     guard.wanted = "1"

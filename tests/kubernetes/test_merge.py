@@ -6,10 +6,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discovery.kubernetes.endpointslice import SliceReading, read_slice
+from discovery.kubernetes.endpointslice import AddressSelection, parse_slice
 from discovery.kubernetes.merge import MergedSet
 from discovery.kubernetes.wire import EndpointSlice
-from tests.kubernetes.shown import (
+from tests.kubernetes.slice_builders import (
     DRAINING,
     HTTP,
     KEY,
@@ -30,9 +30,15 @@ def test_dual_stack_is_one_instance_at_the_preferred_address() -> None:
         a_slice(endpoint(ip="fd00::1"), name="six", family="IPv6", version=9),
     )
     assert instance(merged(four, six)).address == "10.1.2.3"
-    assert instance(merged(four, six, reading=SliceReading(families=("IPv6", "IPv4")))).address == "fd00::1"
+    assert (
+        instance(merged(four, six, address_selection=AddressSelection(families=("IPv6", "IPv4")))).address
+        == "fd00::1"
+    )
     assert instance(merged(six)).authority == "[fd00::1]:8080"
-    assert only(merged(six, reading=SliceReading(families=("IPv4",))).snapshot()).reason is not None
+    assert (
+        only(merged(six, address_selection=AddressSelection(families=("IPv4",))).snapshot()).reason
+        is not None
+    )
 
 
 def test_losing_one_family_is_no_removal() -> None:
@@ -42,7 +48,11 @@ def test_losing_one_family_is_no_removal() -> None:
     assert not found.remove("six", 1.0)
     found = merged(four, six)
     assert found.remove("four", 1.0)
-    assert (instance(found).address, instance(found).incarnation, found.due) == ("fd00::1", "uid-a", None)
+    assert (instance(found).address, instance(found).incarnation, found.expires_at) == (
+        "fd00::1",
+        "uid-a",
+        None,
+    )
 
 
 def test_a_lagging_family_does_not_make_a_pod_unready() -> None:
@@ -83,49 +93,49 @@ def test_an_address_reused_while_the_old_pod_terminates() -> None:
     assert instance(found, "old").status is DRAINING
 
 
-def test_unavailable_is_at_once_and_absent_waits() -> None:
+def test_unavailable_pods_leave_at_once_and_missing_ones_after_the_grace() -> None:
     found = merged(a_slice(endpoint("a"), endpoint("b")))
     assert found.put(a_slice(endpoint("a", ready=False), version=2), 10.0)
     assert set(found.snapshot().instances) == {"b"}, "a is not ready, b waits"
-    assert found.due == 10.5
+    assert found.expires_at == 10.5
     assert not found.expire(10.4)
     assert found.expire(10.5)
     assert not found.snapshot().instances
-    assert found.due is None
+    assert found.expires_at is None
 
 
-def test_absent_and_not_ready_is_gone_at_once() -> None:
+def test_a_missing_pod_that_was_not_ready_leaves_at_once() -> None:
     found = merged(a_slice(endpoint(ready=False)))
     assert found.remove("s", 1.0)
     assert found.snapshot().candidates == ()
 
 
-def test_a_move_with_a_gap_is_nothing() -> None:
+def test_a_move_with_a_gap_changes_nothing() -> None:
     """Row 31."""
     found = merged(a_slice(endpoint(), name="from"))
     assert not found.put(a_slice(name="from", version=2), 1.0)
-    assert found.due == 1.5
+    assert found.expires_at == 1.5
     assert not found.put(a_slice(endpoint(), name="to", version=3), 1.3)
-    assert found.due is None
+    assert found.expires_at is None
 
 
-def test_a_move_with_a_duplicate_is_nothing() -> None:
+def test_a_move_with_a_duplicate_changes_nothing() -> None:
     """Row 31."""
     found = merged(a_slice(endpoint(), name="from"))
     assert not found.put(a_slice(endpoint(), name="to", version=3), 1.0)
     assert not found.put(a_slice(name="from", version=4), 1.0)
-    assert found.due is None
+    assert found.expires_at is None
 
 
-def test_after_an_outage_missing_pods_get_their_grace_anew() -> None:
+def test_after_an_outage_the_grace_of_missing_pods_restarts() -> None:
     found = merged(a_slice(endpoint()))
     found.remove("s", 1.0)
-    found.wait_anew(60.0)
-    assert found.due == 60.5
+    found.restart_grace(60.0)
+    assert found.expires_at == 60.5
 
 
 def test_a_rewrite_of_one_slice_counts_for_pods_that_stand_in_two() -> None:
-    """Though none of its endpoints changed: the slice written last is right."""
+    """Even if none of its endpoints changed: the slice written last counts."""
     old = a_slice(endpoint(ready=True), name="old", version=5)
     new = a_slice(endpoint(ready=False), name="new", version=6)
     found = merged(old, new)
@@ -146,12 +156,12 @@ def test_a_pod_that_stands_twice_in_one_slice_is_as_its_last_endpoint_says() -> 
     assert instance(found).address == "10.0.0.2"
 
 
-def test_very_many_are_given_up_in_portions() -> None:
+def test_very_many_missing_pods_expire_in_steps() -> None:
     names = [f"w-{number}" for number in range(2500)]
     found = merged(a_slice(*(endpoint(name) for name in names)))
     assert not found.remove("s", 1.0)
     left = []
-    while found.due is not None:
+    while found.expires_at is not None:
         assert found.expire(1.5)
         left.append(len(found.snapshot().instances))
     assert left == [1500, 500, 0]
@@ -176,7 +186,7 @@ def test_one_of_many_slices_is_deleted() -> None:
     assert not found.remove("1", 1.0)
 
 
-def test_changes_of_labels_and_hints_are_nothing() -> None:
+def test_changes_of_labels_and_hints_change_nothing() -> None:
     """Row 38."""
     found = merged(a_slice(endpoint()))
     hinted = endpoint() | {"hints": {"forNodes": [{"name": "n"}]}}
@@ -185,7 +195,7 @@ def test_changes_of_labels_and_hints_are_nothing() -> None:
     )
 
 
-def test_a_relist_that_says_the_same_is_nothing() -> None:
+def test_an_equal_relist_changes_nothing() -> None:
     slices = [a_slice(endpoint("a"), name="1"), a_slice(endpoint("b"), name="2")]
     assert not fill(merged(*slices), reversed(slices))
 
@@ -233,7 +243,7 @@ def history(
 def test_step_by_step_is_the_same_as_all_at_once(
     steps: list[tuple[str, list[dict[str, Any]] | None, bool]],
 ) -> None:
-    stepwise = MergedSet(KEY, SliceReading(), grace=0)
+    stepwise = MergedSet(KEY, AddressSelection(), grace=0)
     state = history(steps, stepwise)
     at_once = merged(*state.values(), grace=0)
     backwards = merged(*reversed(state.values()), grace=0)
@@ -245,12 +255,15 @@ def test_step_by_step_is_the_same_as_all_at_once(
 @settings(deadline=None)
 @given(changes)
 def test_grace_only_delays(steps: list[tuple[str, list[dict[str, Any]] | None, bool]]) -> None:
-    patient, hasty = MergedSet(KEY, SliceReading(), grace=0.5), MergedSet(KEY, SliceReading(), grace=0)
+    patient, hasty = (
+        MergedSet(KEY, AddressSelection(), grace=0.5),
+        MergedSet(KEY, AddressSelection(), grace=0),
+    )
     history(steps, patient)
     history(steps, hasty)
     extra = patient.snapshot().instances.keys() - hasty.snapshot().instances.keys()
     assert hasty.snapshot().instances.items() <= patient.snapshot().instances.items()
-    assert bool(extra) == (patient.due is not None)
+    assert bool(extra) == (patient.expires_at is not None)
     patient.expire(0.5)
     assert set(patient.snapshot().candidates) == set(hasty.snapshot().candidates)
 
@@ -260,12 +273,12 @@ def test_grace_only_delays(steps: list[tuple[str, list[dict[str, Any]] | None, b
 def test_a_pod_is_ready_once_and_only_if_a_slice_says_so(
     steps: list[tuple[str, list[dict[str, Any]] | None, bool]],
 ) -> None:
-    found = MergedSet(KEY, SliceReading(), grace=0)
+    found = MergedSet(KEY, AddressSelection(), grace=0)
     state = history(steps, found)
     said = {
         (e.target_ref.name, e.target_ref.uid)
         for s in state.values()
-        for e in read_slice(s, KEY, SliceReading()).pods.values()
+        for e in parse_slice(s, KEY, AddressSelection()).pods.values()
         if e.target_ref is not None and e.conditions is not None and e.conditions.ready is not False
     }
     ready = [c.instance for c in found.snapshot().candidates if c.instance and c.instance.status is READY]

@@ -1,165 +1,173 @@
-"""What the reflector asks next after all that can go wrong, and how often. In virtual time, without I/O."""
+"""Which request follows each fault, and how soon. In virtual time, without I/O."""
 
 import json
 from collections.abc import Callable
 
 import pytest
 
-from discovery.kubernetes.recovery import Lost
-from discovery.kubernetes.reflector import Listed, Put, Wait
-from tests.kubernetes.play import TOO_LARGE, Play, a_list, a_slice, kind, line, status
+from discovery.kubernetes.reflector import Wait
+from discovery.kubernetes.reflector_events import SlicesListed, SliceUpdated, SyncLost
+from tests.kubernetes.reflector_harness import (
+    TOO_LARGE,
+    ReflectorHarness,
+    a_list,
+    a_slice,
+    kind,
+    line,
+    status,
+)
 
 
 def test_a_broken_stream_is_resumed_after_a_short_pause() -> None:
     """Row 7."""
-    play = Play().watching(5)
-    assert play.breaks(30.0) == [Lost("connection reset")]
-    assert kind(play.asked()) == "watch 5"
-    assert 0.4 <= play.waits[-1] <= 0.8
+    harness = ReflectorHarness().watching(5)
+    assert harness.breaks(30.0) == [SyncLost("connection reset")]
+    assert kind(harness.next_request()) == "watch 5"
+    assert 0.4 <= harness.waits[-1] <= 0.8
 
 
 def test_410_in_the_stream_lists_from_the_cache_and_then_consistently() -> None:
     """Row 1, and what `client-go` does when even that is refused."""
-    play = Play().watching(5)
-    assert play.says(line("ERROR", status(410, "Expired"))) == []
-    assert play.machine.finished
-    assert kind(play.asked()) == "list since 5"
-    assert play.waits[-1] == 0
-    assert play.answers(status(410, "Expired"), 410) == []
-    assert kind(play.asked()) == "list"
-    assert play.waits[-1] == 0
+    harness = ReflectorHarness().watching(5)
+    assert harness.sends(line("ERROR", status(410, "Expired"))) == []
+    assert harness.reflector.finished
+    assert kind(harness.next_request()) == "list since 5"
+    assert harness.waits[-1] == 0
+    assert harness.answers(status(410, "Expired"), 410) == []
+    assert kind(harness.next_request()) == "list"
+    assert harness.waits[-1] == 0
 
 
 def test_410_as_http_status() -> None:
     """Row 2."""
-    play = Play().watching(5)
-    play.ends(60.0)
-    play.asked()
-    assert play.answers(status(410, "Expired"), 410) == []
-    assert kind(play.asked()) == "list since 5"
+    harness = ReflectorHarness().watching(5)
+    harness.ends(60.0)
+    harness.next_request()
+    assert harness.answers(status(410, "Expired"), 410) == []
+    assert kind(harness.next_request()) == "list since 5"
 
 
-def test_410_for_ever_is_no_hot_loop() -> None:
-    play = Play().watching(5)
+def test_endless_410_is_no_hot_loop() -> None:
+    harness = ReflectorHarness().watching(5)
     for _ in range(20):
-        play.says(line("ERROR", status(410)))
-        assert kind(play.asked()).startswith("list")
-        play.answers(a_list(5))
-        assert kind(play.asked()) == "watch 5"
-        play.head()
-    assert play.now > 200
+        harness.sends(line("ERROR", status(410)))
+        assert kind(harness.next_request()).startswith("list")
+        harness.answers(a_list(5))
+        assert kind(harness.next_request()) == "watch 5"
+        harness.head()
+    assert harness.now > 200
 
 
-def test_too_large_a_version_is_dropped_at_once() -> None:
+def test_a_too_large_version_is_dropped_at_once() -> None:
     """Row 23: as HTTP status of the list, and in the stream."""
-    play = Play().watching(5)
-    play.says(line("ERROR", status(410)))
-    play.asked()
-    assert play.answers(TOO_LARGE, 504) == []
-    assert (kind(play.asked()), play.waits[-1]) == ("list", 0)
-    play = Play().watching(5)
-    play.says(line("ERROR", TOO_LARGE))
-    assert (kind(play.asked()), play.waits[-1]) == ("list", 0)
+    harness = ReflectorHarness().watching(5)
+    harness.sends(line("ERROR", status(410)))
+    harness.next_request()
+    assert harness.answers(TOO_LARGE, 504) == []
+    assert (kind(harness.next_request()), harness.waits[-1]) == ("list", 0)
+    harness = ReflectorHarness().watching(5)
+    harness.sends(line("ERROR", TOO_LARGE))
+    assert (kind(harness.next_request()), harness.waits[-1]) == ("list", 0)
 
 
-def test_429_waits_as_long_as_it_is_told() -> None:
+def test_429_waits_for_retry_after() -> None:
     """Row 21: by header, and by the Status in the stream; the version is kept."""
-    play = Play().watching(5)
-    play.ends(60.0)
-    play.asked()
-    assert isinstance(play.answers(status(429), 429, Retry_After="5")[0], Lost)
-    assert kind(play.asked()) == "watch 5"
-    assert 4.99 <= play.waits[-1] <= 6
-    play.head()
-    play.says(line("ERROR", status(429, retryAfterSeconds=7)))
-    assert kind(play.asked()) == "watch 5"
-    assert 6.99 <= play.waits[-1] <= 8
+    harness = ReflectorHarness().watching(5)
+    harness.ends(60.0)
+    harness.next_request()
+    assert isinstance(harness.answers(status(429), 429, Retry_After="5")[0], SyncLost)
+    assert kind(harness.next_request()) == "watch 5"
+    assert 4.99 <= harness.waits[-1] <= 6
+    harness.head()
+    harness.sends(line("ERROR", status(429, retryAfterSeconds=7)))
+    assert kind(harness.next_request()) == "watch 5"
+    assert 6.99 <= harness.waits[-1] <= 8
 
 
 def test_500_in_the_stream_keeps_the_version_once() -> None:
     """Row 17."""
-    play = Play().watching(5)
+    harness = ReflectorHarness().watching(5)
     asked = []
     for _ in range(3):
-        play.says(line("ERROR", status(500, "InternalError")))
-        asked.append(kind(play.asked()))
-        play.head()
+        harness.sends(line("ERROR", status(500, "InternalError")))
+        asked.append(kind(harness.next_request()))
+        harness.head()
     assert asked[:2] == ["watch 5", "list since 5"]
 
 
 @pytest.mark.parametrize("code", [403, 404])
-def test_what_time_does_not_heal_is_asked_rarely(code: int) -> None:
-    """But for the first two times: a server that starts does not know its Roles yet, and refuses for a moment."""
-    play = Play()
-    play.asked()
+def test_lasting_refusals_are_asked_rarely(code: int) -> None:
+    """Except for the first two: a starting server that has not read its Roles denies access for a moment."""
+    harness = ReflectorHarness()
+    harness.next_request()
     for _ in range(4):
-        [lost] = play.answers(status(code, "Forbidden"), code)
-        assert lost == Lost(f"HTTP {code} Forbidden: said {code}", code)
-        play.asked()
-    assert play.waits[1] <= 0.8
-    assert play.waits[2] <= 1.6
-    assert all(15 <= wait <= 30 for wait in play.waits[3:])
+        [lost] = harness.answers(status(code, "Forbidden"), code)
+        assert lost == SyncLost(f"HTTP {code} Forbidden: said {code}", code)
+        harness.next_request()
+    assert harness.waits[1] <= 0.8
+    assert harness.waits[2] <= 1.6
+    assert all(15 <= wait <= 30 for wait in harness.waits[3:])
 
 
-def test_a_server_that_can_be_reached_again_is_asked_at_once_and_may_take_a_moment_to_start() -> None:
-    play = Play().watching(5)
+def test_a_server_that_accepts_connections_again_is_asked_at_once_and_may_fail_while_it_starts() -> None:
+    harness = ReflectorHarness().watching(5)
     for _ in range(7):
-        play.fails_to_connect()
-        play.asked()
-    play.fails_to_connect()
-    step = play.machine.next(play.now)
+        harness.fails_to_connect()
+        harness.next_request()
+    harness.fails_to_connect()
+    step = harness.reflector.next_step(harness.now)
     assert isinstance(step, Wait)
-    assert step.knock
-    assert step.until - play.now > 10
-    play.machine.reached(play.now)
-    assert kind(play.asked()) == "watch 5"
-    assert play.waits[-1] == 0
+    assert step.probe_connection
+    assert step.until - harness.now > 10
+    harness.reflector.connection_possible(harness.now)
+    assert kind(harness.next_request()) == "watch 5"
+    assert harness.waits[-1] == 0
     for _ in range(3):
-        play.answers(status(503), 503)
-        play.asked()
-    assert play.waits[-3] <= 0.8
-    assert play.waits[-2] <= 0.8
-    assert play.waits[-1] > 10, "the backoff goes on where it was"
+        harness.answers(status(503), 503)
+        harness.next_request()
+    assert harness.waits[-3] <= 0.8
+    assert harness.waits[-2] <= 0.8
+    assert harness.waits[-1] > 10, "the backoff goes on where it was"
 
 
-def test_who_knocked_in_vain_waits_until_something_is_answered() -> None:
-    """What listens there is no API server, or a proxy is what cannot be reached."""
-    play = Play().watching(5)
-    play.fails_to_connect()
-    assert isinstance(step := play.machine.next(play.now), Wait)
-    assert step.knock
-    play.machine.reached(play.now)
-    play.asked()
-    play.fails_to_connect()
-    assert isinstance(step := play.machine.next(play.now), Wait)
-    assert not step.knock
-    play.asked()
-    play.answers(status(503), 503)
-    play.asked()
-    play.fails_to_connect()
-    assert isinstance(step := play.machine.next(play.now), Wait)
-    assert step.knock
+def test_no_more_probes_after_a_misleading_one_until_an_answer() -> None:
+    """Something else listens on the port, or only a proxy is reachable."""
+    harness = ReflectorHarness().watching(5)
+    harness.fails_to_connect()
+    assert isinstance(step := harness.reflector.next_step(harness.now), Wait)
+    assert step.probe_connection
+    harness.reflector.connection_possible(harness.now)
+    harness.next_request()
+    harness.fails_to_connect()
+    assert isinstance(step := harness.reflector.next_step(harness.now), Wait)
+    assert not step.probe_connection
+    harness.next_request()
+    harness.answers(status(503), 503)
+    harness.next_request()
+    harness.fails_to_connect()
+    assert isinstance(step := harness.reflector.next_step(harness.now), Wait)
+    assert step.probe_connection
 
 
-def test_after_a_short_absence_the_backoff_goes_on() -> None:
-    """A server that refuses and fails by turns is not asked more often for it."""
-    play = Play().watching(5)
+def test_after_a_short_disconnection_the_backoff_goes_on() -> None:
+    """A server that alternates between refusing connections and failing is not asked more often."""
+    harness = ReflectorHarness().watching(5)
     for _ in range(4):
-        play.breaks()
-        play.asked()
-    play.fails_to_connect()
-    play.machine.reached(play.now)
-    play.asked()
-    play.breaks()
-    play.asked()
-    assert play.waits[-1] > 5
+        harness.breaks()
+        harness.next_request()
+    harness.fails_to_connect()
+    harness.reflector.connection_possible(harness.now)
+    harness.next_request()
+    harness.breaks()
+    harness.next_request()
+    assert harness.waits[-1] > 5
 
 
-def test_a_connection_that_breaks_is_no_reason_to_knock() -> None:
-    play = Play().watching(5)
-    play.breaks()
-    assert isinstance(step := play.machine.next(play.now), Wait)
-    assert not step.knock
+def test_a_connection_that_breaks_causes_no_probe() -> None:
+    harness = ReflectorHarness().watching(5)
+    harness.breaks()
+    assert isinstance(step := harness.reflector.next_step(harness.now), Wait)
+    assert not step.probe_connection
 
 
 @pytest.mark.parametrize(
@@ -174,139 +182,141 @@ def test_a_connection_that_breaks_is_no_reason_to_knock() -> None:
     ],
     ids=["html", "no slice", "no name", "unknown type", "not utf-8", "too long"],
 )
-def test_a_line_that_cannot_be_read_means_list_again(bad: bytes) -> None:
+def test_a_malformed_line_causes_a_list(bad: bytes) -> None:
     """Rows 14 and 16; what came before it counts."""
-    play = Play().watching(5)
-    put, lost = play.says(line("ADDED", a_slice("x", 6))) + play.says(bad)
-    assert isinstance(put, Put)
-    assert isinstance(lost, Lost)
-    assert play.machine.finished
-    assert kind(play.asked()) == "list since 6"
-    assert play.waits[-1] >= 0.4
+    harness = ReflectorHarness().watching(5)
+    put, lost = harness.sends(line("ADDED", a_slice("x", 6))) + harness.sends(bad)
+    assert isinstance(put, SliceUpdated)
+    assert isinstance(lost, SyncLost)
+    assert harness.reflector.finished
+    assert kind(harness.next_request()) == "list since 6"
+    assert harness.waits[-1] >= 0.4
 
 
 @pytest.mark.parametrize(
     "body", [b"<html>", b"{}", b'{"kind": "Status"}', b"", json.dumps(a_list(0)).encode()[:-9]]
 )
-def test_a_list_that_cannot_be_read_is_no_empty_list(body: bytes) -> None:
-    play = Play()
-    play.asked()
-    [lost] = play.answers(body)
-    assert isinstance(lost, Lost)
-    assert kind(play.asked()) == "list"
+def test_a_malformed_list_is_no_empty_list(body: bytes) -> None:
+    harness = ReflectorHarness()
+    harness.next_request()
+    [lost] = harness.answers(body)
+    assert isinstance(lost, SyncLost)
+    assert kind(harness.next_request()) == "list"
 
 
 def test_html_with_status_200_says_what_it_is() -> None:
     """Row 22."""
-    play = Play()
-    play.asked()
-    [lost] = play.answers(b"<html>Sign in</html>", 200, Content_Type="text/html; charset=utf-8")
-    assert isinstance(lost, Lost)
-    assert "text/html where JSON was expected" in lost.reason
+    harness = ReflectorHarness()
+    harness.next_request()
+    [lost] = harness.answers(b"<html>Sign in</html>", 200, Content_Type="text/html; charset=utf-8")
+    assert isinstance(lost, SyncLost)
+    assert "text/html, expected JSON" in lost.reason
 
 
-def test_a_refusal_that_never_ends_is_not_waited_for() -> None:
-    play = Play().watching(5)
-    play.ends(60.0)
-    play.asked()
-    assert play.machine.deadline > play.now + 300
-    play.head(503)
-    assert play.machine.deadline == play.now + 15
-    assert play.says(b"x" * 10_000_000) == []
-    [lost] = play.machine.broke("silence", play.now)
-    assert lost == Lost("HTTP 503", 503)
+def test_an_endless_error_body_is_cut_off() -> None:
+    harness = ReflectorHarness().watching(5)
+    harness.ends(60.0)
+    harness.next_request()
+    assert harness.reflector.deadline > harness.now + 300
+    harness.head(503)
+    assert harness.reflector.deadline == harness.now + 15
+    assert harness.sends(b"x" * 10_000_000) == []
+    [lost] = harness.reflector.request_failed("silence", harness.now)
+    assert lost == SyncLost("HTTP 503", 503)
 
 
-def test_ends_at_once_again_and_again() -> None:
+def test_watches_that_end_at_once() -> None:
     """Row 6, I5: at most 3 requests in the first second, and at most one in 20 s on average."""
-    play = Play().watching(5)
-    started, asked = play.now, []
-    while play.now < started + 3600:
-        play.ends()
-        play.asked()
-        asked.append(play.now - started)
-        play.head()
+    harness = ReflectorHarness().watching(5)
+    started, asked = harness.now, []
+    while harness.now < started + 3600:
+        harness.ends()
+        harness.next_request()
+        asked.append(harness.now - started)
+        harness.head()
     assert sum(at <= 1 for at in asked) <= 3
     assert len([at for at in asked if at > 60]) <= 3540 / 20
 
 
 @pytest.mark.parametrize(
-    "fail", [Play.breaks, lambda play: play.answers(status(503), 503)], ids=["refused", "503"]
+    "fail",
+    [ReflectorHarness.breaks, lambda harness: harness.answers(status(503), 503)],
+    ids=["refused", "503"],
 )
-def test_a_long_outage_costs_little(fail: Callable[[Play], object]) -> None:
+def test_a_long_outage_costs_few_requests(fail: Callable[[ReflectorHarness], object]) -> None:
     """Row 11, I5, and T ≤ 35 s when it is over."""
-    play = Play()
+    harness = ReflectorHarness()
     asked = []
-    while play.now < 3600:
-        play.asked()
-        asked.append(play.now)
-        fail(play)
+    while harness.now < 3600:
+        harness.next_request()
+        asked.append(harness.now)
+        fail(harness)
     assert sum(at <= 1 for at in asked) <= 3
     assert len([at for at in asked if at > 60]) <= 3540 / 20
-    assert max(play.waits) <= 30
+    assert max(harness.waits) <= 30
 
 
 def test_only_a_long_healthy_stream_resets_the_backoff() -> None:
-    play = Play().watching(5)
+    harness = ReflectorHarness().watching(5)
     for _ in range(6):
-        play.breaks(20.0)
-        play.asked()
-        play.head()
-    assert play.waits[-1] > 10
-    play.breaks(119.0)
-    play.asked()
-    assert play.waits[-1] > 10
-    play.head()
-    play.breaks(120.0)
-    play.asked()
-    assert play.waits[-1] <= 0.8
+        harness.breaks(20.0)
+        harness.next_request()
+        harness.head()
+    assert harness.waits[-1] > 10
+    harness.breaks(119.0)
+    harness.next_request()
+    assert harness.waits[-1] > 10
+    harness.head()
+    harness.breaks(120.0)
+    harness.next_request()
+    assert harness.waits[-1] <= 0.8
 
 
 def test_an_older_list_is_not_believed_at_once() -> None:
     """Row 25: a stale replica; row 24: etcd was restored, which a second consistent list confirms."""
-    play = Play().watching(50)
-    play.says(line("ERROR", status(410)))
-    assert kind(play.asked()) == "list since 50"
-    assert isinstance(play.answers(a_list(40, "ghost"))[0], Lost)
-    assert kind(play.asked()) == "list"
-    assert isinstance(play.answers(a_list(40, "ghost"))[0], Lost)
-    assert kind(play.asked()) == "list"
-    [listed] = play.answers(a_list(40, "ghost"))
-    assert isinstance(listed, Listed)
-    assert kind(play.asked()) == "watch 40"
+    harness = ReflectorHarness().watching(50)
+    harness.sends(line("ERROR", status(410)))
+    assert kind(harness.next_request()) == "list since 50"
+    assert isinstance(harness.answers(a_list(40, "ghost"))[0], SyncLost)
+    assert kind(harness.next_request()) == "list"
+    assert isinstance(harness.answers(a_list(40, "ghost"))[0], SyncLost)
+    assert kind(harness.next_request()) == "list"
+    [listed] = harness.answers(a_list(40, "ghost"))
+    assert isinstance(listed, SlicesListed)
+    assert kind(harness.next_request()) == "watch 40"
 
 
 def test_a_fresh_list_after_a_stale_one() -> None:
     """Row 25."""
-    play = Play().watching(50)
-    play.says(line("ERROR", status(410)))
-    play.asked()
-    play.answers(a_list(40))
-    play.asked()
-    [listed] = play.answers(a_list(51))
-    assert isinstance(listed, Listed)
-    assert kind(play.asked()) == "watch 51"
+    harness = ReflectorHarness().watching(50)
+    harness.sends(line("ERROR", status(410)))
+    harness.next_request()
+    harness.answers(a_list(40))
+    harness.next_request()
+    [listed] = harness.answers(a_list(51))
+    assert isinstance(listed, SlicesListed)
+    assert kind(harness.next_request()) == "watch 51"
 
 
 def test_an_event_from_the_past_is_not_applied() -> None:
-    """Row 20: such as a server that replays what is there, and a stream opened in another history."""
-    play = Play().watching(50)
-    assert play.says(line("ADDED", a_slice("x", 7))) == []
-    assert play.machine.finished
-    assert kind(play.asked()) == "list"
+    """Row 20: a server that replays all objects, or a stream of another history."""
+    harness = ReflectorHarness().watching(50)
+    assert harness.sends(line("ADDED", a_slice("x", 7))) == []
+    assert harness.reflector.finished
+    assert kind(harness.next_request()) == "list"
 
 
 @pytest.mark.parametrize(
-    "fail", [lambda p: p.answers(status(410), 410), Play.breaks, lambda p: p.answers(b"x")]
+    "fail", [lambda p: p.answers(status(410), 410), ReflectorHarness.breaks, lambda p: p.answers(b"x")]
 )
-def test_a_page_that_fails_starts_the_list_anew(fail: Callable[[Play], object]) -> None:
+def test_a_page_that_fails_starts_the_list_anew(fail: Callable[[ReflectorHarness], object]) -> None:
     """Row 4."""
-    play = Play()
-    play.asked()
-    play.answers(a_list(9, "a", rest="t1"))
-    play.asked()
-    fail(play)
-    assert kind(play.asked()) == "list"
-    [listed] = play.answers(a_list(9, "b"))
-    assert isinstance(listed, Listed)
+    harness = ReflectorHarness()
+    harness.next_request()
+    harness.answers(a_list(9, "a", rest="t1"))
+    harness.next_request()
+    fail(harness)
+    assert kind(harness.next_request()) == "list"
+    [listed] = harness.answers(a_list(9, "b"))
+    assert isinstance(listed, SlicesListed)
     assert [s.metadata.name for s in listed.slices] == ["b"]

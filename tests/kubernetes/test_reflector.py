@@ -1,4 +1,4 @@
-"""The state machine without I/O, in virtual time: lists, watches, pages, contact."""
+"""The state machine without I/O, in virtual time: lists, watches, pages, loss of sync."""
 
 import itertools
 from collections.abc import Callable, Iterable
@@ -6,128 +6,137 @@ from collections.abc import Callable, Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discovery.kubernetes.reflector import Contact, Deleted, Listed, Put
-from tests.kubernetes.play import TOO_LARGE, Play, a_list, a_slice, bookmark, kind, line, status
+from discovery.kubernetes.reflector_events import SliceDeleted, SlicesListed, SliceUpdated, SyncRestored
+from tests.kubernetes.reflector_harness import (
+    TOO_LARGE,
+    ReflectorHarness,
+    a_list,
+    a_slice,
+    bookmark,
+    kind,
+    line,
+    status,
+)
 
 
 def test_list_then_watch() -> None:
-    play = Play()
-    assert play.asked() == {}
-    [listed] = play.answers(a_list(7, "x", "y"))
-    assert isinstance(listed, Listed)
+    harness = ReflectorHarness()
+    assert harness.next_request() == {}
+    [listed] = harness.answers(a_list(7, "x", "y"))
+    assert isinstance(listed, SlicesListed)
     assert [s.metadata.name for s in listed.slices] == ["x", "y"]
-    watch = play.asked()
+    watch = harness.next_request()
     seconds = int(watch.pop("timeoutSeconds"))
     assert watch == {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": "7"}
     assert 300 <= seconds <= 601
-    assert play.machine.deadline == play.now + seconds + 15
+    assert harness.reflector.deadline == harness.now + seconds + 15
 
 
-def test_events_are_told_and_advance_the_version() -> None:
-    play = Play().watching(5)
-    put, changed, gone = play.says(
+def test_events_advance_the_version() -> None:
+    harness = ReflectorHarness().watching(5)
+    put, changed, gone = harness.sends(
         line("ADDED", a_slice("x", 6)) + line("MODIFIED", a_slice("x", 7)) + line("DELETED", a_slice("x", 8))
     )
-    assert isinstance(put, Put)
-    assert isinstance(changed, Put)
-    assert gone == Deleted("x")
-    assert play.says(bookmark(30)) == []
-    assert play.ends(60.0) == []
-    assert kind(play.asked()) == "watch 30"
-    assert play.waits[-1] <= 0.1
+    assert isinstance(put, SliceUpdated)
+    assert isinstance(changed, SliceUpdated)
+    assert gone == SliceDeleted("x")
+    assert harness.sends(bookmark(30)) == []
+    assert harness.ends(60.0) == []
+    assert kind(harness.next_request()) == "watch 30"
+    assert harness.waits[-1] <= 0.1
 
 
 @given(st.lists(st.integers(1, 30), min_size=1))
-def test_events_do_not_care_how_bytes_are_cut(cuts: list[int]) -> None:
+def test_events_cut_anywhere(cuts: list[int]) -> None:
     """Row 13, with a word that takes two bytes in UTF-8."""
     text = line("ADDED", a_slice("x", 6)).replace(b'"IPv4"', '"IPv4", "é": "\x85"'.encode()) + bookmark(9)
-    play, start = Play().watching(), 0
+    harness, start = ReflectorHarness().watching(), 0
     for cut in [*cuts, len(text)]:
-        play.says(text[start : start + cut])
+        harness.sends(text[start : start + cut])
         start += cut
-    assert [type(news) for news in play.heard] == [Listed, Put]
-    play.ends(60.0)
-    assert kind(play.asked()) == "watch 9"
+    assert [type(news) for news in harness.events] == [SlicesListed, SliceUpdated]
+    harness.ends(60.0)
+    assert kind(harness.next_request()) == "watch 9"
 
 
-def test_half_a_line_is_nothing() -> None:
+def test_half_a_line_is_dropped() -> None:
     """Row 8."""
-    play = Play().watching(5)
-    assert play.says(line("DELETED", a_slice("x", 6))[:-1], after=5.0) == []
-    assert play.ends() == []
-    assert kind(play.asked()) == "watch 5"
+    harness = ReflectorHarness().watching(5)
+    assert harness.sends(line("DELETED", a_slice("x", 6))[:-1], after=5.0) == []
+    assert harness.ends() == []
+    assert kind(harness.next_request()) == "watch 5"
 
 
-def test_everything_is_listed_again_now_and_then() -> None:
+def test_a_healthy_watch_is_relisted_periodically() -> None:
     """Rows 24 and 26: within half an hour, and never sooner than ten minutes."""
-    play = Play().watching(5)
-    listed_at = [play.now]
+    harness = ReflectorHarness().watching(5)
+    listed_at = [harness.now]
     while len(listed_at) < 10:
-        play.ends(play.machine.deadline - 15 - play.now)
-        asked = play.asked()
+        harness.ends(harness.reflector.deadline - 15 - harness.now)
+        asked = harness.next_request()
         if "watch" in asked:
-            play.head()
+            harness.head()
             continue
         assert kind(asked) == "list"
-        listed_at.append(play.now)
-        play.answers(a_list(5))
-        play.asked()
-        play.head()
+        listed_at.append(harness.now)
+        harness.answers(a_list(5))
+        harness.next_request()
+        harness.head()
     gaps = [later - sooner for sooner, later in itertools.pairwise(listed_at)]
     assert all(600 <= gap <= 1802 for gap in gaps), gaps
 
 
 def test_pages_are_followed_when_the_server_makes_them() -> None:
-    play = Play()
-    play.asked()
-    assert play.answers(a_list(9, "a", rest="t1")) == []
-    assert kind(play.asked()) == "page t1"
-    assert play.answers(a_list(9, "b", rest="t2")) == []
-    assert kind(play.asked()) == "page t2"
-    [listed] = play.answers(a_list(9, "c"))
-    assert isinstance(listed, Listed)
+    harness = ReflectorHarness()
+    harness.next_request()
+    assert harness.answers(a_list(9, "a", rest="t1")) == []
+    assert kind(harness.next_request()) == "page t1"
+    assert harness.answers(a_list(9, "b", rest="t2")) == []
+    assert kind(harness.next_request()) == "page t2"
+    [listed] = harness.answers(a_list(9, "c"))
+    assert isinstance(listed, SlicesListed)
     assert [s.metadata.name for s in listed.slices] == ["a", "b", "c"]
 
 
-def test_contact_is_back_when_a_quiet_stream_lives_on() -> None:
-    play = Play().watching(5)
-    play.breaks(30.0)
-    play.asked()
-    play.head()
-    due = play.machine.tick_at
-    assert due == play.now + 1.0
-    assert play.machine.tick(play.now + 0.9) == []
-    assert play.machine.tick(due) == [Contact()]
-    assert play.machine.tick_at is None
-    assert play.machine.tick(due + 5) == []
+def test_sync_is_restored_when_a_quiet_stream_lives_on() -> None:
+    harness = ReflectorHarness().watching(5)
+    harness.breaks(30.0)
+    harness.next_request()
+    harness.head()
+    due = harness.reflector.timer_at
+    assert due == harness.now + 1.0
+    assert harness.reflector.timer_expired(harness.now + 0.9) == []
+    assert harness.reflector.timer_expired(due) == [SyncRestored()]
+    assert harness.reflector.timer_at is None
+    assert harness.reflector.timer_expired(due + 5) == []
 
 
-def test_contact_is_back_with_the_first_bookmark() -> None:
-    play = Play().watching(5)
-    play.breaks(30.0)
-    play.asked()
-    play.head()
-    assert play.says(bookmark(6)) == [Contact()]
-    assert play.says(bookmark(7)) == []
+def test_sync_is_restored_by_the_first_bookmark() -> None:
+    harness = ReflectorHarness().watching(5)
+    harness.breaks(30.0)
+    harness.next_request()
+    harness.head()
+    assert harness.sends(bookmark(6)) == [SyncRestored()]
+    assert harness.sends(bookmark(7)) == []
 
 
-def test_bookmarks_that_stop_coming_are_a_sign() -> None:
-    play = Play(watch=(3600.0, 3600.0), relist=(9000.0, 9000.0)).watching(5)
-    hard = play.machine.deadline
-    play.says(bookmark(6), after=60.0)
-    assert play.machine.deadline == hard
-    play.says(bookmark(7), after=60.0)
-    assert play.machine.deadline == play.now + 150
-    play.says(line("ADDED", a_slice("x", 8)), after=100.0)
-    assert play.machine.deadline == play.now + 150
+def test_missing_bookmarks_shorten_the_deadline() -> None:
+    harness = ReflectorHarness(watch_timeout=(3600.0, 3600.0), relist_interval=(9000.0, 9000.0)).watching(5)
+    hard = harness.reflector.deadline
+    harness.sends(bookmark(6), after=60.0)
+    assert harness.reflector.deadline == hard
+    harness.sends(bookmark(7), after=60.0)
+    assert harness.reflector.deadline == harness.now + 150
+    harness.sends(line("ADDED", a_slice("x", 8)), after=100.0)
+    assert harness.reflector.deadline == harness.now + 150
 
 
 def test_two_bookmarks_at_the_end_are_no_interval() -> None:
     """The server sends one or two just before its timeout."""
-    play = Play(watch=(3600.0, 3600.0), relist=(9000.0, 9000.0)).watching(5)
-    play.says(bookmark(6), after=60.0)
-    play.says(bookmark(7), after=0.001)
-    assert play.machine.deadline == play.now + 75
+    harness = ReflectorHarness(watch_timeout=(3600.0, 3600.0), relist_interval=(9000.0, 9000.0)).watching(5)
+    harness.sends(bookmark(6), after=60.0)
+    harness.sends(bookmark(7), after=0.001)
+    assert harness.reflector.deadline == harness.now + 75
 
 
 server = st.sampled_from(
@@ -150,48 +159,48 @@ server = st.sampled_from(
 )
 
 
-def react(play: Play, what: str, params: dict[str, str], version: int) -> None:
-    """One thing that a server can do, whatever was asked."""
+def react(harness: ReflectorHarness, what: str, params: dict[str, str], version: int) -> None:
+    """The server does `what`, whatever was requested."""
     bodies: dict[str, Callable[[], object]] = {
-        "410": lambda: play.answers(status(410), 410),
-        "429": lambda: play.answers(status(429), 429, Retry_After="2"),
-        "500": lambda: play.answers(status(500), 500),
-        "504": lambda: play.answers(TOO_LARGE, 504),
-        "html": lambda: play.answers(b"<html>", 502, Content_Type="text/html"),
-        "break": play.breaks,
+        "410": lambda: harness.answers(status(410), 410),
+        "429": lambda: harness.answers(status(429), 429, Retry_After="2"),
+        "500": lambda: harness.answers(status(500), 500),
+        "504": lambda: harness.answers(TOO_LARGE, 504),
+        "html": lambda: harness.answers(b"<html>", 502, Content_Type="text/html"),
+        "break": harness.breaks,
     }
     if what in bodies:
         bodies[what]()
     elif "watch" not in params:
         known = {"older": max(1, version - 30)}.get(what, version)
-        play.answers(a_list(known, "s", rest="t" if what == "page" else ""))
+        harness.answers(a_list(known, "s", rest="t" if what == "page" else ""))
     else:
-        play.head()
+        harness.head()
         stream: dict[str, bytes] = {
             "event": line("MODIFIED", a_slice("s", version)),
             "bookmark": bookmark(version),
             "past": line("ADDED", a_slice("s", 1)),
             "error": line("ERROR", status(410)),
         }
-        play.says(stream.get(what, b""), after=1.0)
-        play.ends()
+        harness.sends(stream.get(what, b""), after=1.0)
+        harness.ends()
 
 
 @given(st.lists(server, max_size=40))
-def test_whatever_happens_it_asks_on_and_never_hotly(history: Iterable[str]) -> None:
-    """It always has a next question, what it watches from was listed or told, and a calm server is synced at once."""
-    play, count = Play(), 0
+def test_random_histories_make_progress_without_a_hot_loop(history: Iterable[str]) -> None:
+    """There is always a next request, a watch begins at a version that was listed or sent, and a healthy server ends it."""
+    harness, count = ReflectorHarness(), 0
     for version, what in enumerate(history, 100):
-        params = play.asked()
+        params = harness.next_request()
         count += 1
         if "watch" in params:
             assert params["resourceVersion"].isdigit()
-            assert any(isinstance(news, Listed) for news in play.heard)
-        react(play, what, params, version)
-    assert count <= 12 + 4 * play.now
+            assert any(isinstance(news, SlicesListed) for news in harness.events)
+        react(harness, what, params, version)
+    assert count <= 12 + 4 * harness.now
     for _ in range(4):
-        params = play.asked()
+        params = harness.next_request()
         if "watch" in params:
             break
-        play.answers(a_list(1000, "s"))
-    assert kind(play.asked() if "watch" not in params else params).startswith("watch")
+        harness.answers(a_list(1000, "s"))
+    assert kind(harness.next_request() if "watch" not in params else params).startswith("watch")

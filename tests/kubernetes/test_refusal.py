@@ -1,16 +1,16 @@
-"""How an API server says no."""
+"""Refusals of an API server: Retry-After, and versions that are too large."""
 
 import pytest
 
-from discovery.kubernetes.refusal import read_refusal
-from discovery.kubernetes.wire import Cause, Details, Status
+from discovery.kubernetes.refusal import parse_refusal
+from discovery.kubernetes.wire import Status, StatusCause, StatusDetails
 
 
 @pytest.mark.parametrize(
     ("code", "said", "headers", "wait"),
     [
         (429, Status(), {"Retry-After": "5"}, 5.0),
-        (503, Status(details=Details(3)), {}, 3.0),
+        (503, Status(details=StatusDetails(3)), {}, 3.0),
         (503, Status(), {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, None),
         (403, Status(), {"Retry-After": "5"}, None),
         (429, Status(), {"Retry-After": "99999"}, 300.0),
@@ -18,9 +18,11 @@ from discovery.kubernetes.wire import Cause, Details, Status
     ],
 )
 def test_retry_after(code: int, said: Status, headers: dict[str, str], wait: float | None) -> None:
-    assert read_refusal(code, said, headers).wait == wait
+    assert parse_refusal(code, said, headers).retry_after == wait
 
 
-def test_too_large_is_told_from_another_504() -> None:
-    assert read_refusal(504, Status(details=Details(causes=(Cause("ResourceVersionTooLarge"),)))).too_large
-    assert not read_refusal(504, Status(message="gateway timeout")).too_large
+def test_version_too_large_differs_from_other_504() -> None:
+    assert parse_refusal(
+        504, Status(details=StatusDetails(causes=(StatusCause("ResourceVersionTooLarge"),)))
+    ).version_too_large
+    assert not parse_refusal(504, Status(message="gateway timeout")).version_too_large

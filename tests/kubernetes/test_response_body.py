@@ -1,4 +1,4 @@
-"""Bytes into lines."""
+"""LineSplitter: lines from bytes that are cut anywhere."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from discovery.kubernetes.response_body import LineSplitter, LineTooLongError
 
 
 @given(st.binary(max_size=40), st.lists(st.integers(1, 12)))
-def test_the_splitter_does_not_care_how_bytes_are_cut(text: bytes, cuts: list[int]) -> None:
+def test_lines_cut_anywhere(text: bytes, cuts: list[int]) -> None:
     whole = LineSplitter().feed(text)
     splitter, lines, start = LineSplitter(), [], 0
     for cut in cuts:

@@ -1,4 +1,4 @@
-"""Which slices belong to a component, and what a `kubernetes://` URL may say."""
+"""The selector of a component's slices, and the parameters of a `kubernetes://` URL."""
 
 from urllib.parse import urlsplit
 
@@ -12,7 +12,7 @@ from discovery.source import component_key
 KEY = component_key("dynamo", "decode")
 
 
-def test_the_default_is_the_seeds_service_name() -> None:
+def test_the_default_is_dynamos_service_name() -> None:
     assert ServiceSelection().selector(KEY) == "kubernetes.io/service-name=dynamo-decode-service"
 
 
@@ -30,7 +30,7 @@ def test_labels_match_whole_values() -> None:
 @pytest.mark.parametrize(
     "template", ["{pod}", "{component.x}", "{component!r}", "{component:>5}", "{0}", "{", "{}"]
 )
-def test_a_template_that_means_nothing(template: str) -> None:
+def test_a_template_with_unknown_fields(template: str) -> None:
     with pytest.raises(ValueError, match="Service template"):
         ServiceSelection(template)
 
@@ -66,16 +66,16 @@ def test_what_a_url_may_say(url: str) -> None:
     [
         ("kubernetes://Prod", "DNS-1123"),
         ("kubernetes://prod/decode", "has a path"),
-        ("kubernetes://prod?services=x", "services means nothing here"),
-        ("kubernetes://?port=a&port=b", "stands twice"),
-        ("kubernetes://?service=x&labels=true", "not by both"),
-        ("kubernetes://?service={pod}", "{pod} means nothing"),
+        ("kubernetes://prod?services=x", "unknown parameter services"),
+        ("kubernetes://?port=a&port=b", "appears twice"),
+        ("kubernetes://?service=x&labels=true", "exclude each other"),
+        ("kubernetes://?service={pod}", "{pod} is unknown"),
         ("kubernetes://?labels=yes", "expected true or false"),
         ("kubernetes://?grace=soon", "expected seconds from 0 to 60"),
         ("kubernetes://?grace=-1", "expected seconds from 0 to 60"),
         ("kubernetes://?grace=nan", "expected seconds from 0 to 60"),
-        ("kubernetes://?server=127.0.0.1:8001", "no URL"),
-        ("kubernetes://?server=http://a:1&context=b", "takes no credentials"),
+        ("kubernetes://?server=127.0.0.1:8001", "is not a URL"),
+        ("kubernetes://?server=http://a:1&context=b", "uses no credentials"),
     ],
 )
 def test_what_a_url_may_not_say(url: str, reason: str) -> None:
@@ -83,13 +83,13 @@ def test_what_a_url_may_not_say(url: str, reason: str) -> None:
         open_kubernetes(urlsplit(url), url)
 
 
-async def test_a_component_without_a_possible_service_is_an_error_at_the_door() -> None:
+async def test_a_component_without_a_possible_service_is_an_error() -> None:
     async with discovery.open("kubernetes://prod?server=http://127.0.0.1:1") as service:
         with pytest.raises(ValueError, match="at most 63 characters"):
             await service.list_instances("n", "a" * 60)
 
 
-async def test_no_cluster_is_an_error_at_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_cluster_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     async with discovery.open("kubernetes://prod?kubeconfig=/nowhere/config") as service:
         with pytest.raises(discovery.DiscoveryError, match="no kubeconfig at /nowhere/config"):

@@ -1,4 +1,4 @@
-"""Random histories of pods, slices and faults against a model: invariants I1-I4 and I7 (`Machine` says which is where).
+"""Random histories of pods, slices and faults against a model: invariants I1-I4 and I7 of README.md.
 
 Virtual time and production constants; the controller writes one slice at a time, so readers see what lies between.
 """
@@ -23,15 +23,15 @@ from hypothesis.stateful import (
 
 from tests.kubernetes.fake import faults
 from tests.kubernetes.fake.api import FakeApi
-from tests.kubernetes.fake.evidence import Evidence, counts
+from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
 from tests.kubernetes.fake.faults import Fault, Verb
 from tests.kubernetes.fake.memory_transport import MemoryTransport
-from tests.kubernetes.fake.mishaps import FAULTS
 from tests.kubernetes.fake.objects import LABELS, SERVICE
+from tests.kubernetes.fake.random_faults import FAULTS
 from tests.kubernetes.fake.rv_log import Object, RvLog
+from tests.kubernetes.fake.slice_history import SliceHistory, counts
 from tests.kubernetes.fake.virtual_time import VirtualTimeLoop
 from tests.kubernetes.fake.watching import Limits
-from tests.kubernetes.fake.witness import Witness, witnessing
 from tests.kubernetes.fake.world import World, within
 
 SOME = st.lists(st.sampled_from([f"p{i}" for i in range(8)]), min_size=1, max_size=4, unique=True)
@@ -43,7 +43,7 @@ PAUSES = st.sampled_from([0.0, 0.01, 0.1, 0.4, 0.7, 3.0, 20.0, 130.0, 700.0])
 
 
 class Machine(RuleBasedStateMachine):
-    """The model is the pods themselves (`expected`), and what the slices ever said of a uid (`Evidence`)."""
+    """The model: the pods themselves (`expected`), and what slices have shown of each uid (`SliceHistory`)."""
 
     def __init__(self, steps: Counter[str]) -> None:
         super().__init__()
@@ -63,14 +63,14 @@ class Machine(RuleBasedStateMachine):
         self.world.api.page_size = page_size
         self.log = self.world.log
         self.transport = MemoryTransport(self.world.api, split=_halves)
-        self.evidence = Evidence(self.world)
+        self.slice_history = SliceHistory(self.world)
         self.runner.run(self._open())
         self.appear(["p0", "p1", "p2", "p3"], 1, True, False, True, 0.1)
 
     async def _open(self) -> None:
-        self.stack.enter_context(self.log.listening(self.evidence.look))
+        self.stack.enter_context(self.log.listening(self.slice_history.record))
         discovery = await self.stack.enter_async_context(self.world.discovering(self.transport))
-        self.witness: Witness = await self.stack.enter_async_context(witnessing(discovery))
+        self.recorder: EventRecorder = await self.stack.enter_async_context(recording_events(discovery))
 
     # what happens to pods
 
@@ -78,7 +78,7 @@ class Machine(RuleBasedStateMachine):
     def appear(
         self, names: list[str], address: int, ready: bool, web: bool, ours: bool, pause: float
     ) -> None:
-        """Pods are made, or made again under their names: other uids. Addresses may be taken."""
+        """Creates pods, or replaces them by others of the same name. Two may have one address."""
         ports = {"web": 8000} if web else {"http": 8080}
         labels = LABELS if ours else {"app": "other"}
         for i, name in enumerate(names, start=address):
@@ -192,7 +192,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.backup is not None and self.backup >= self.log.oldest_read)
     @rule()
     def etcd_is_restored(self) -> None:
-        """Without a new revision: versions are used twice."""
+        """Without a revision bump: versions are used a second time."""
         assert self.backup is not None
         self.log.restore(self.backup)
         self.pending, self.backup, self.replica = [], None, None
@@ -208,32 +208,36 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.replica is not None and not self.deceived)
     @rule()
     def the_replica_answers_the_next_list(self) -> None:
-        """Once: who is told an old version twice by consistent lists must believe that etcd was restored."""
+        """Once: two consistent lists with an old version mean that etcd was restored."""
         assert self.replica is not None
         stale, self.replica, self.deceived = FakeApi(self.replica), None, True
-        self.world.api.faults.add(faults.elsewhere(stale.serve), on="list")
+        self.world.api.faults.add(faults.other_server(stale.serve), on="list")
         self._step("stale list")
 
     # what must hold
 
     @invariant()
     def sound(self) -> None:
-        """I2 and I7 at every moment; and nothing is told that no slice ever said."""
-        witness = getattr(self, "witness", None)
-        if witness is None:
+        """I2 and I7 at every moment; and no event without a slice that caused it."""
+        recorder = getattr(self, "recorder", None)
+        if recorder is None:
             return
-        assert not witness.broken, witness.broken
-        assert witness.error is None, witness.error
+        assert not recorder.violations, recorder.violations
+        assert recorder.error is None, recorder.error
         if self.slow_to_heal:
-            return  # after a lost event slices are seen together that never stood together
-        added, removed = counts(witness)
+            return  # after a lost event slices are seen together that never existed together
+        added, removed = counts(recorder)
         for uid in added:
-            assert added[uid] <= self.evidence.came[uid], f"{uid} was told more often than it came"
-            assert removed[uid] <= self.evidence.went[uid], f"{uid} was removed more often than it went"
+            assert added[uid] <= self.slice_history.became_available[uid], (
+                f"{uid} was added more often than it became available"
+            )
+            assert removed[uid] <= self.slice_history.became_unavailable[uid], (
+                f"{uid} was removed more often than it became unavailable"
+            )
 
     @rule()
     def heal(self) -> None:
-        """I4, hence I1: when all is well again, so is the set. Then I3: a resync without change is silent."""
+        """I4, hence I1: without faults the set becomes right. Then I3: a resync without change is silent."""
         api = self.world.api
         api.faults.clear()
         self.deceived = False
@@ -241,21 +245,21 @@ class Machine(RuleBasedStateMachine):
         self.transport.down = None
         self._settle_slices()
         longest = 2 * 1860.0 if self.slow_to_heal else 65.0
-        self.runner.run(within(longest, lambda: self.told() == self.expected()))
+        self.runner.run(within(longest, lambda: self.recorded() == self.expected()))
         self._wait(longest if self.slow_to_heal else 5.0)
-        told = len(self.witness.events)
-        self.world.lose_watches()
+        count = len(self.recorder.events)
+        self.world.expire_watches()
         self._wait(40.0)
-        assert self.told() == self.expected()
-        assert len(self.witness.events) == told, self.witness.story()
+        assert self.recorded() == self.expected()
+        assert len(self.recorder.events) == count, self.recorder.transitions()
         if self.slow_to_heal:
             self.slow_to_heal = False
-            self.evidence.came, self.evidence.went = counts(self.witness)
+            self.slice_history.became_available, self.slice_history.became_unavailable = counts(self.recorder)
         self._step("heal")
 
     def teardown(self) -> None:
         try:
-            if hasattr(self, "witness"):
+            if hasattr(self, "recorder"):
                 self._end()
         finally:
             self.runner.close()
@@ -266,8 +270,8 @@ class Machine(RuleBasedStateMachine):
         finally:
             self.runner.run(self.stack.aclose())
 
-    def told(self) -> set[tuple[str, str, int]]:
-        return {(i.incarnation, i.address, i.port) for i in self.witness.told.values()}
+    def recorded(self) -> set[tuple[str, str, int]]:
+        return {(i.incarnation, i.address, i.port) for i in self.recorder.instances.values()}
 
     def expected(self) -> set[tuple[str, str, int]]:
         """uid, address and port, judged by the pods and the Service alone."""
@@ -318,7 +322,7 @@ def _halves(chunk: bytes) -> tuple[bytes, bytes]:
 
 
 def walk(histories: int) -> int:
-    """So many random histories of a hundred steps at most; how many steps they had in all."""
+    """Runs so many random histories of at most a hundred steps; returns the number of all steps."""
     steps: Counter[str] = Counter()
 
     class Counted(Machine):

@@ -1,4 +1,4 @@
-"""GETs over real sockets: credentials that rotate, authorities that change, servers that say nothing."""
+"""GETs over real sockets: credentials and authorities that rotate, servers that never answer."""
 
 import asyncio
 import datetime
@@ -27,7 +27,7 @@ from discovery.kubernetes.credentials import (
 )
 from discovery.kubernetes.transport import keepalive_socket
 from tests.connections import connected
-from tests.kubernetes.answering import FAST, Guard, Serve, get, servers
+from tests.kubernetes.http_servers import FAST, Serve, TokenServer, get, servers
 
 
 @pytest.fixture
@@ -53,22 +53,22 @@ async def test_what_is_sent(serve: Serve) -> None:
     await transport.aclose()
 
 
-async def test_whether_a_connection_can_be_made(serve: Serve) -> None:
-    """Nothing is asked for it; what a proxy says of itself says nothing of the server."""
+async def test_can_connect(serve: Serve) -> None:
+    """Nothing is sent; a proxy that accepts connections shows nothing of the server."""
     served = await serve(echo)
     with socket.create_server(("127.0.0.1", 0)) as probe:
         nobody = f"http://127.0.0.1:{probe.getsockname()[1]}"
     there, absent = ClusterTransport(Cluster(served)), ClusterTransport(Cluster(nobody))
-    assert await there.reachable()
-    assert not await absent.reachable()
-    assert not await ClusterTransport(Cluster(served, proxy=nobody)).reachable()
+    assert await there.can_connect()
+    assert not await absent.can_connect()
+    assert not await ClusterTransport(Cluster(served, proxy=nobody)).can_connect()
     with pytest.raises(TransportError) as refused:
         await get(absent)
-    assert refused.value.unreachable
+    assert refused.value.connect_failed
     await absent.aclose()
 
 
-async def test_a_server_that_hangs_up_was_reached(serve: Serve) -> None:
+async def test_a_closed_connection_is_no_failed_connect(serve: Serve) -> None:
     async def hang_up(request: web.Request) -> web.Response:
         assert request.transport is not None
         request.transport.close()
@@ -77,12 +77,12 @@ async def test_a_server_that_hangs_up_was_reached(serve: Serve) -> None:
     transport = ClusterTransport(Cluster(await serve(hang_up)))
     with pytest.raises(TransportError) as broken:
         await get(transport)
-    assert not broken.value.unreachable
+    assert not broken.value.connect_failed
     await transport.aclose()
 
 
 async def test_a_watch_that_is_left_leaves_no_socket(tmp_path: Path) -> None:
-    """Not even over TLS to a peer that says nothing any more, whose goodbye would be waited for."""
+    """Not even over TLS to a silent peer, for whose close_notify asyncio would wait."""
     authority = Authority("cluster")
     (tmp_path / "ca.crt").write_bytes(authority.pem())
     identity = Identity(tls=TlsFiles(str(tmp_path / "ca.crt"), server_name="kubernetes"))
@@ -120,7 +120,9 @@ async def test_more_watches_than_a_pool_would_hold(serve: Serve) -> None:
             await release.wait()
         return web.Response()
 
-    transport = ClusterTransport(Cluster(await serve(hold)), Timings(connect=30.0, header_deadline=60.0))
+    transport = ClusterTransport(
+        Cluster(await serve(hold)), Timings(connect_timeout=30.0, header_deadline=60.0)
+    )
     watches = [asyncio.create_task(get(transport, watch="true")) for _ in range(120)]
     async with asyncio.timeout(90):
         assert (await get(transport))[0] == 200
@@ -189,7 +191,7 @@ async def test_the_environments_proxy_is_not_asked(serve: Serve, monkeypatch: py
 
 async def test_a_token_that_rotates_is_read_again_after_a_401(serve: Serve, tmp_path: Path) -> None:
     """Rows 27 and 28."""
-    guard, token = Guard("one"), tmp_path / "token"
+    guard, token = TokenServer("one"), tmp_path / "token"
     token.write_text("one\n")
     cluster = Cluster(await serve(guard.answer), credentials=TokenFileCredentials(token, None))
     transport = ClusterTransport(cluster)
@@ -211,7 +213,9 @@ async def test_an_empty_or_missing_token_file_keeps_the_old_token(serve: Serve, 
     token.write_text("one")
     timings = Timings(clock=lambda: now[0])
     transport = ClusterTransport(
-        Cluster(await serve(Guard("one").answer), credentials=TokenFileCredentials(token, None, timings))
+        Cluster(
+            await serve(TokenServer("one").answer), credentials=TokenFileCredentials(token, None, timings)
+        )
     )
     assert (await get(transport))[0] == 200
     for spoil in (lambda: token.write_text("\n"), token.unlink):
@@ -311,7 +315,7 @@ async def test_a_changed_authority_is_read_again_when_it_does_not_verify(
     old, new, file = Authority("old"), Authority("new"), tmp_path / "ca.crt"
     token = tmp_path / "token"
     token.write_text("t")
-    guard = Guard("t")
+    guard = TokenServer("t")
     server = await serve(guard.answer, old.server(tmp_path))
     file.write_bytes(old.pem())
     credentials = TokenFileCredentials(token, TlsFiles(str(file), server_name="kubernetes"))
@@ -329,7 +333,7 @@ async def test_a_server_with_another_name_is_not_believed(serve: Serve, tmp_path
     authority, file, token = Authority("ca"), tmp_path / "ca.crt", tmp_path / "token"
     file.write_bytes(authority.pem())
     token.write_text("t")
-    server = await serve(Guard("t").answer, authority.server(tmp_path))
+    server = await serve(TokenServer("t").answer, authority.server(tmp_path))
     transport = ClusterTransport(
         Cluster(server, credentials=TokenFileCredentials(token, TlsFiles(str(file))))
     )

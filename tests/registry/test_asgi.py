@@ -132,5 +132,5 @@ async def test_other_scopes() -> None:
     app = ContractApp(Contract())
     await app({"type": "websocket", "path": "/metadata"}, receive, send)
     assert sent == [{"type": "websocket.close", "code": 1000}]
-    with pytest.raises(ValueError, match="'carrier-pigeon' is no ASGI scope"):
+    with pytest.raises(ValueError, match="'carrier-pigeon' is not a supported ASGI scope"):
         await app({"type": "carrier-pigeon"}, receive, send)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from discovery.instance import METADATA_LIMIT, InstanceStatus
 from registry.document import (
-    DocumentAnswer,
+    DocumentResponse,
     Hold,
+    MetadataRequest,
     PublishedDocument,
-    Question,
     encode_metadata,
     parse_if_none_match,
     parse_wait,
@@ -30,14 +30,16 @@ JSON_VALUES = st.recursive(
 
 def ask(
     document: PublishedDocument, known: str | None = None, wait: str | None = None
-) -> DocumentAnswer | Hold:
-    question = Question.of(known, f"wait={wait}" if wait else None)
-    return document.current.respond(question, may_hold=True)
+) -> DocumentResponse | Hold:
+    request = MetadataRequest.from_headers(known, f"wait={wait}" if wait else None)
+    return document.current.respond(request, can_hold=True)
 
 
-def answer(document: PublishedDocument, known: str | None = None, wait: str | None = None) -> DocumentAnswer:
+def answer(
+    document: PublishedDocument, known: str | None = None, wait: str | None = None
+) -> DocumentResponse:
     answered = ask(document, known, wait)
-    assert isinstance(answered, DocumentAnswer)
+    assert isinstance(answered, DocumentResponse)
     return answered
 
 
@@ -75,7 +77,7 @@ def test_the_revision_moves_with_every_change_and_only_then(
 ) -> None:
     document = PublishedDocument.of("decode-1", "life1")
     heard: list[int] = []
-    document.listen(lambda: heard.append(count(document)))
+    document.subscribe(lambda: heard.append(count(document)))
     for change in changes:
         before = document.current
         if isinstance(change, InstanceStatus):
@@ -90,7 +92,7 @@ def test_the_revision_moves_with_every_change_and_only_then(
 
 def test_a_listener_can_stop() -> None:
     document, heard = PublishedDocument.of("decode-1", "life1"), []
-    stop = document.listen(lambda: heard.append(1))
+    stop = document.subscribe(lambda: heard.append(1))
     stop()
     document.set_metadata({"a": 1})
     assert heard == []
@@ -136,12 +138,12 @@ def test_nothing_is_held_without_a_condition_without_a_slot_or_while_draining() 
         answer(document, None, "7"),
         answer(document, etag),
         answer(document, etag, "0"),
-        document.current.respond(Question.of(etag, "wait=7"), may_hold=False),
+        document.current.respond(MetadataRequest.from_headers(etag, "wait=7"), can_hold=False),
     ]
     document.set_status(InstanceStatus.DRAINING)
     refused += [answer(document, etag, "7"), answer(document, document.current.etag, "7")]
-    assert [a.status for a in refused if isinstance(a, DocumentAnswer)] == [200, 304, 304, 304, 200, 304]
-    assert all(isinstance(a, DocumentAnswer) and "Preference-Applied" not in a.headers for a in refused)
+    assert [a.status for a in refused if isinstance(a, DocumentResponse)] == [200, 304, 304, 304, 200, 304]
+    assert all(isinstance(a, DocumentResponse) and "Preference-Applied" not in a.headers for a in refused)
 
 
 @pytest.mark.parametrize(
@@ -169,15 +171,15 @@ def test_prefer_wait(prefer: str | None, seconds: float) -> None:
 
 
 def test_no_wait_is_longer_than_the_longest() -> None:
-    assert Question.of('"a"', "wait=999999999").wait == 60.0
-    assert Question.of('"a"', "wait=9", longest=2.5).wait == 2.5
+    assert MetadataRequest.from_headers('"a"', "wait=999999999").wait == 60.0
+    assert MetadataRequest.from_headers('"a"', "wait=9", max_wait=2.5).wait == 2.5
 
 
 @given(st.text(), st.text())
 def test_any_header_is_survived(known: str, prefer: str) -> None:
-    question = Question.of(known, prefer)
-    assert question.known is not None
-    assert 0 <= question.wait <= 60
+    request = MetadataRequest.from_headers(known, prefer)
+    assert request.etags is not None
+    assert 0 <= request.wait <= 60
     assert parse_if_none_match(None) is None
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import discovery
 import registry
-from discovery.memory import named
+from discovery.memory import named_store
 from registry.memory import MemoryMembership
 
 URL = "memory://registry-tests"
@@ -25,7 +25,9 @@ async def test_registered_ready_not_ready_left() -> None:
         assert await found.list_instances("dynamo", "decode") == []
         await handle.close()
         assert (
-            named(URL.removeprefix("memory://")).snapshot(discovery.ComponentKey("dynamo", "decode")).known
+            named_store(URL.removeprefix("memory://"))
+            .snapshot(discovery.ComponentKey("dynamo", "decode"))
+            .known
             == {}
         )
 
@@ -46,7 +48,7 @@ async def test_a_taken_id_is_refused_and_leaves_the_owner_alone() -> None:
 
 
 async def test_membership_leaves_twice() -> None:
-    store = named("twice")
+    store = named_store("twice")
     membership = MemoryMembership(store)
     await membership.leave()
     await membership.join(discovery.Instance("a", "dynamo", "decode", "127.0.0.1", 1, "life1"))

@@ -230,7 +230,7 @@ async def test_mounts_in_an_application_and_under_a_prefix(
 
 def test_a_contract_answers_for_one_instance_at_a_time(document: PublishedDocument) -> None:
     contract = bound(document)
-    with pytest.raises(RegistrationError, match="already answers for instance 'decode-1'"):
+    with pytest.raises(RegistrationError, match="already serves instance 'decode-1'"):
         contract.bind(PublishedDocument.of("decode-2", "life1"))
     contract.unbind()
     contract.bind(PublishedDocument.of("decode-2", "life1"))

@@ -114,7 +114,7 @@ async def test_told_to_stop_while_its_id_is_not_free_yet_it_stops_at_once(
     assert process.stderr is not None
     try:
         waiting = await asyncio.wait_for(process.stderr.readline(), 20)
-        assert b"waiting up to 6 s: the id 'w-0' was another host's" in waiting
+        assert b"waiting up to 6 s: another host's record holds the id 'w-0'" in waiting
         process.send_signal(number)
         _, log = await asyncio.wait_for(process.communicate(), 20)
     finally:
@@ -122,7 +122,7 @@ async def test_told_to_stop_while_its_id_is_not_free_yet_it_stops_at_once(
             process.kill()
             await process.wait()
     assert process.returncode == 0
-    assert b"told to stop before it was registered" in log
+    assert b"stopped by a signal before it was registered" in log
 
 
 async def _removal(stream: discovery.InstanceEventStream) -> discovery.InstanceRemovedEvent:
@@ -143,7 +143,7 @@ async def _removal(stream: discovery.InstanceEventStream) -> discovery.InstanceR
             "'vlm' is no engine that the picker knows; expected one of vllm,",
         ),
         (["--server", "http://x:1", "--label", "zone"], 2, "'zone' is not a label"),
-        (["--server", "http://x:1", "--port", "99999"], 2, "port 99999 is not one"),
+        (["--server", "http://x:1", "--port", "99999"], 2, "99999 is not a port"),
         (["--server", "http://x:1", "--discovery", "etcd://x"], 2, "'etcd://x' is not a registry URL"),
         (["--server", "http://x:1", "--component", "a/b"], 2, "component 'a/b' is not a DNS-1123 label"),
         (

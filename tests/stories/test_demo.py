@@ -31,7 +31,7 @@ async def test_a_taken_port_is_said_and_nothing_is_started() -> None:
         port = taken.getsockname()[1]
         code, output = await run("--port", str(port))
     assert code == 1
-    assert f"port {port} on 127.0.0.1 cannot be had" in output
+    assert f"cannot listen on port {port} of 127.0.0.1" in output
     assert "Traceback" not in output
 
 

@@ -19,7 +19,7 @@ async def test_a_taken_port_is_said_and_nothing_is_started(tmp_path: Path) -> No
         async with demo(tmp_path, "--port", str(port)) as process:
             code, output = await ended(process)
     assert code == 1
-    assert f"port {port} on 127.0.0.1 cannot be had" in output
+    assert f"cannot listen on port {port} of 127.0.0.1" in output
     assert f"make demo-batch ARGS='--port {port + 1}'" in output
     assert "Traceback" not in output
     assert [path.name for path in tmp_path.iterdir()] == [PLOT.parent.name]

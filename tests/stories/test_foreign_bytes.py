@@ -37,17 +37,17 @@ PATTERNS: Mapping[str, Read] = {
     "discovery/instance.py _LABEL": Read(),
     "discovery/instance.py _SUBDOMAIN": Read(longest=200),
     "discovery/kubernetes/selection.py _SERVICE_NAME": Read(),
-    "registry/filesystem/cleanup.py _ASIDE": Read((".a.",), longest=255),
+    "registry/filesystem/cleanup.py _TEMPORARY": Read((".a.",), longest=255),
     "dispatcher/broker/validation.py _CONTROL": Read(),
     "dispatcher/broker/validation.py _NAME": Read(),
     "dispatcher/broker/budget.py _DECIMAL": Read(("1.", "+")),
     "dispatcher/config/config_file.py _VARIABLE": Read(("${",)),
     "dispatcher/cli/flags.py _AUTHORITY": Read(("://",)),
-    "dispatcher/gates/page.py _SAMPLE": Read(("{", '{a="', " 1", " 1 1", "{} 1 #")),
-    "dispatcher/delivery/outgoing.py _NAME": Read(),
-    "dispatcher/delivery/outgoing.py _PATH": Read(("/", "/a?")),
-    "dispatcher/delivery/outgoing.py _PLAIN": Read(),
-    "dispatcher/delivery/outgoing.py _VALUE": Read(),
+    "dispatcher/gates/metrics_page.py _SAMPLE": Read(("{", '{a="', " 1", " 1 1", "{} 1 #")),
+    "dispatcher/delivery/route.py _NAME": Read(),
+    "dispatcher/delivery/route.py _PATH": Read(("/", "/a?")),
+    "dispatcher/delivery/route.py _PLAIN": Read(),
+    "dispatcher/delivery/route.py _VALUE": Read(),
     "epp/scraping/engines.py _PAIR": Read(("a=", 'a="', "a ")),
     "epp/scraping/engines.py _PREFIX": Read(("a{", "a ")),
     "epp/config/flag_values.py _number": Read(),
@@ -89,12 +89,12 @@ PATTERNS: Mapping[str, Read] = {
 """Each is read with what it is made to choke on, after each of `begins` and after nothing."""
 
 CACHES: Mapping[str, str] = {
-    "dispatcher/delivery/outgoing.py _remembered": "256 paths of at most _LONGEST_REMEMBERED characters",
-    "epp/ext_proc/answers.py _before": "numbers",
-    "epp/ext_proc/answers.py routing": "destinations of our endpoints",
+    "dispatcher/delivery/route.py _cached_decoded_path": "256 paths of at most _MAX_CACHED characters",
+    "epp/ext_proc/answers.py _message_head": "numbers",
+    "epp/ext_proc/answers.py cached_route": "destinations of our endpoints",
     "epp/ext_proc/answers.py unchanged": "the kinds of messages",
-    "epp/request/inference_api.py _known_end": "256 ends of paths of 64 characters",
-    "epp/request/subset.py _remembered": "8,192 addresses of at most _LONGEST_ADDRESS characters",
+    "epp/request/inference_api.py _known_suffix": "256 ends of paths of 64 characters",
+    "epp/request/subset.py _canonical_cached": "8,192 addresses of at most _MAX_ADDRESS characters",
     "epp/wire/server/body_message.py _before": "numbers",
     "runtime/entry_points.py _claims": "8 groups, of what is installed on this machine",
 }
@@ -117,22 +117,22 @@ SPLITS: Mapping[str, str] = {
     "epp/config/tls_rules.py cipher_suites": "the operator's flag",
     "epp/endpoints/datastore.py Datastore": "two splits at most",
     "epp/envoy/flags.py parse": "the operator's flag",
-    "epp/request/inference_api.py _known_end": "_TAIL characters",
-    "epp/request/subset.py Subset": "its separators are counted before: _MOST_DESTINATIONS",
+    "epp/request/inference_api.py _known_suffix": "_MAX_SUFFIX characters",
+    "epp/request/subset.py Subset": "its separators are counted before: MAX_DESTINATIONS",
     "epp/scraping/engines.py Series": "the operator's configuration",
     "epp/scraping/engines.py _alternatives": "the operator's configuration",
-    "epp/scraping/metrics_page.py _names": "_LINE bytes",
+    "epp/scraping/metrics_page.py _names": "_MAX_LINE_BYTES bytes",
     "epp/telemetry/exposition.py negotiate_format": "a header field as aiohttp bounds it: 8,190 bytes",
     "epp/telemetry/exposition.py negotiate_format 2": "a part of the same",
     "dispatcher/broker/redis/records.py dead_letter": "three splits at most",
-    "dispatcher/delivery/outgoing.py _bare": "the path of a message, whose size its queue bounds",
+    "dispatcher/delivery/route.py _decoded_path": "the path of a message, whose size its queue bounds",
 }
 """What bounds the text that each takes apart, or the parts."""
 
 COLLECTIONS: Mapping[str, str] = {
     "registry/filesystem/locks.py _held": "weak: the locks that this process holds",
-    "discovery/memory.py _named": "weak: the stores that somebody uses",
-    "epp/ext_proc/protocol.py _known": "_REMEMBERED headers of at most _REMEMBERED_SIZE bytes",
+    "discovery/memory.py _named_stores": "weak: the stores that somebody uses",
+    "epp/ext_proc/protocol.py _header_cache": "_MAX_CACHED headers of at most _MAX_CACHED_BYTES bytes",
 }
 """What bounds each."""
 

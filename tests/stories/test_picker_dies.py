@@ -6,7 +6,7 @@ from pathlib import Path
 
 import aiohttp
 
-from examples.demo.stage import MODEL, Stage
+from examples.demo.cluster import MODEL, DemoCluster
 
 
 async def stream(session: aiohttp.ClientSession, url: str, begun: asyncio.Event) -> bytes:
@@ -22,13 +22,13 @@ async def stream(session: aiohttp.ClientSession, url: str, begun: asyncio.Event)
 
 
 async def test_a_killed_picker_cuts_no_answer(tmp_path: Path) -> None:
-    async with Stage(tmp_path) as stage, aiohttp.ClientSession() as session:
+    async with DemoCluster(tmp_path) as cluster, aiohttp.ClientSession() as session:
         begun = [asyncio.Event() for _ in range(12)]
-        answers = [asyncio.create_task(stream(session, stage.url, event)) for event in begun]
+        answers = [asyncio.create_task(stream(session, cluster.url, event)) for event in begun]
         async with asyncio.timeout(90):
             await asyncio.gather(*(event.wait() for event in begun))
-            stage.picker.send(signal.SIGKILL)
-            assert await stage.picker.wait() == -signal.SIGKILL
+            cluster.picker.send(signal.SIGKILL)
+            assert await cluster.picker.wait() == -signal.SIGKILL
             assert not any(answer.done() for answer in answers), (
                 "the answers must outlive the picker to prove it"
             )
@@ -36,11 +36,11 @@ async def test_a_killed_picker_cuts_no_answer(tmp_path: Path) -> None:
 
 
 async def test_a_picker_that_is_told_to_end_fails_no_request_under_way(tmp_path: Path) -> None:
-    async with Stage(tmp_path) as stage, aiohttp.ClientSession() as session:
+    async with DemoCluster(tmp_path) as cluster, aiohttp.ClientSession() as session:
         begun = [asyncio.Event() for _ in range(12)]
-        answers = [asyncio.create_task(stream(session, stage.url, event)) for event in begun]
+        answers = [asyncio.create_task(stream(session, cluster.url, event)) for event in begun]
         async with asyncio.timeout(90):
             await asyncio.gather(*(event.wait() for event in begun))
-            stage.picker.send(signal.SIGTERM)
-            assert await stage.picker.wait() == 0
+            cluster.picker.send(signal.SIGTERM)
+            assert await cluster.picker.wait() == 0
             assert set(await asyncio.gather(*answers)) == {b"data: [DONE]"}

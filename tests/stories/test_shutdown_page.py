@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from dispatcher.config.config_file import Config, QueueConfig
-from dispatcher.pump.lane import LAST_WORDS
+from dispatcher.pump.lane import STORE_TIMEOUT
 from epp.config.settings import LAME_DUCK, Settings
 from epp.server import RECENT
 from epp.wire.server.transport import GOAWAY_TIMEOUT
@@ -34,7 +34,7 @@ WORKER_DRAIN = inspect.signature(RegisteredInstance.drain_on_sigterm).parameters
         ("Picker", "between the GOAWAY", GOAWAY_TIMEOUT),
         ("Picker", "for a peer", GOAWAY_TIMEOUT),
         ("Dispatcher", "drain", Config.model_fields["drain_timeout"].default),
-        ("Dispatcher", "storing", LAST_WORDS),
+        ("Dispatcher", "storing", STORE_TIMEOUT),
         ("Dispatcher", "clients", Bounds().linger),
         ("Dispatcher", "after a kill", QueueConfig.model_fields["lease"].default),
     ],

@@ -18,7 +18,7 @@ from discovery import (
     MetadataClient,
     SourceDiscovery,
 )
-from discovery.metadata.silence import Silence
+from discovery.metadata.silence import SilenceTimings
 from discovery.opening import open_source
 from epp.config.settings import Settings
 from epp.server import PickerServer
@@ -54,7 +54,7 @@ async def a_worker(root: Path, *options: str) -> AsyncIterator[Worker]:
 
 @asynccontextmanager
 async def watched(url: str, *, wait: float = 1.0) -> AsyncIterator[InstanceEventStream]:
-    client = MetadataClient(timeout=2.0, silence=Silence(wait=wait))
+    client = MetadataClient(timeout=2.0, silence=SilenceTimings(wait=wait))
     async with (
         SourceDiscovery(open_source(url), client=client) as service,
         service.watch("demo", "decode", metadata=True) as stream,

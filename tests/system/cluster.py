@@ -18,7 +18,7 @@ from discovery.kubernetes import (
     load_cluster,
 )
 from tests.kubernetes.fake import objects
-from tests.kubernetes.fake.witness import Witness, witnessing
+from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
 from tests.system.administrator import Administrator
 from tests.system.charts import Object, render, rights
 
@@ -133,15 +133,15 @@ class Cluster:
             yield discovery
 
     @asynccontextmanager
-    async def witness(
+    async def recorder(
         self, timings: Timings | None = None, *, metadata: bool = False, **how: Any
-    ) -> AsyncIterator[Witness]:
+    ) -> AsyncIterator[EventRecorder]:
         """A reader of dynamo/decode that remembers everything, synced."""
         async with (
             self.discovering(timings, **how) as discovery,
-            witnessing(discovery, metadata=metadata) as witness,
+            recording_events(discovery, metadata=metadata) as recorder,
         ):
-            yield witness
+            yield recorder
 
     async def granted(self, made: Sequence[Object]) -> None:
         """Wait until what the Roles among `made` say is so: it takes some milliseconds."""

@@ -22,8 +22,8 @@ class Listening:
         async with self._transport.open(path, params) as response:
             yield replace(response, chunks=self._chunks(response, watch="watch" in params))
 
-    async def reachable(self) -> bool:
-        return await self._transport.reachable()
+    async def can_connect(self) -> bool:
+        return await self._transport.can_connect()
 
     async def aclose(self) -> None:
         await self._transport.aclose()

@@ -9,7 +9,7 @@ import pytest
 
 from discovery import DiscoveryTimeoutError, SourceDiscovery, WatchState
 from discovery.kubernetes import ClusterTransport, KubernetesSource, ServiceSelection
-from tests.kubernetes.fake.witness import witnessing
+from tests.kubernetes.fake.event_recorder import recording_events
 from tests.system.administrator import Administrator
 from tests.system.api_process import ApiProcess
 from tests.system.cluster import a_cluster
@@ -29,16 +29,16 @@ async def test_a_server_behind_a_black_hole_is_noticed_and_found_again(
                 await cluster.pods(["a", "b"])
                 transport = Listening(ClusterTransport(await cluster.connect()))
                 source = KubernetesSource(transport, cluster.namespace, ServiceSelection())
-                async with SourceDiscovery(source) as discovery, witnessing(discovery) as witness:
-                    await eventually(lambda: witness.names == {"a", "b"}, within=10)
-                    witness.start, asked = len(witness.events), len(transport.asked)
+                async with SourceDiscovery(source) as discovery, recording_events(discovery) as recorder:
+                    await eventually(lambda: recorder.names == {"a", "b"}, within=10)
+                    recorder.start, asked = len(recorder.events), len(transport.asked)
                     await asyncio.sleep(1.0)  # the stream is quiet: nothing of ours is unacknowledged
 
                     network.drop()
                     dropped = time.monotonic()
                     await admin.delete("pods", cluster.namespace, "a")
                     await cluster.pod("c")
-                    await eventually(lambda: witness.stream.health.state is WatchState.DEGRADED, within=25)
+                    await eventually(lambda: recorder.stream.health.state is WatchState.DEGRADED, within=25)
                     noticed = time.monotonic() - dropped
                     async with cluster.discovering() as newcomer:
                         with pytest.raises(
@@ -47,16 +47,16 @@ async def test_a_server_behind_a_black_hole_is_noticed_and_found_again(
                             await newcomer.list_instances("dynamo", "decode", timeout=8.0)
                     while time.monotonic() < dropped + 50:
                         await asyncio.sleep(0.5)
-                    assert witness.story() == [], "the last known set stays"
-                    assert witness.names == {"a", "b"}
+                    assert recorder.transitions() == [], "the last known set stays"
+                    assert recorder.names == {"a", "b"}
                     assert len(transport.asked) - asked <= 6, "rarer and rarer"
 
                     network.restore()
                     restored = time.monotonic()
-                    await eventually(lambda: witness.names == {"b", "c"}, within=30)
+                    await eventually(lambda: recorder.names == {"b", "c"}, within=30)
                     figure(
                         f"black-holed connection: noticed after {noticed:.1f} s, "
                         f"set right {time.monotonic() - restored:.1f} s after packets pass again"
                     )
-                    assert sorted(word.partition(":")[0] for word in witness.story()) == ["+c", "-a"]
-                    await eventually(lambda: witness.stream.health.state is WatchState.SYNCED, within=5)
+                    assert sorted(word.partition(":")[0] for word in recorder.transitions()) == ["+c", "-a"]
+                    await eventually(lambda: recorder.stream.health.state is WatchState.SYNCED, within=5)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from discovery.kubernetes.refusal import GET_SERVICES, LIST_PODS, LIST_SLICES, Right
+from discovery.kubernetes.refusal import GET_SERVICES, LIST_PODS, LIST_SLICES, PolicyRule
 from discovery.kubernetes.selection import ServiceSelection
 from discovery.source import ComponentKey
 from epp.config.flags import parse as parse_epp_flags
@@ -66,9 +66,9 @@ VALUES: dict[str, Sequence[Mapping[str, Any]]] = {
 RENDERINGS = [(chart, values) for chart, several in VALUES.items() for values in several]
 
 
-def rules(*rights: Right) -> Any:
+def rules(*required: PolicyRule) -> Any:
     """The rules that the code asks for when it lacks them."""
-    return yaml.safe_load("\n".join(right.rule() for right in rights))
+    return yaml.safe_load("\n".join(rule.manifest() for rule in required))
 
 
 WATCH = rules(LIST_SLICES)

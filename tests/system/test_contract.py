@@ -12,7 +12,7 @@ from discovery import (
     ServiceDiscovery,
     SourceDiscovery,
 )
-from discovery.metadata.silence import Silence
+from discovery.metadata.silence import SilenceTimings
 from discovery.source import Candidate, ComponentKey, Report, Source
 from registry import ServiceRegistry
 from tests.contract.test_sources import *  # this is the suite
@@ -59,7 +59,7 @@ def worker_host() -> str:
 
 @pytest.fixture
 async def service(cluster: Cluster, kubelet: Kubelet) -> AsyncIterator[SourceDiscovery]:
-    client = MetadataClient(timeout=1.0, silence=Silence(wait=1.0))
+    client = MetadataClient(timeout=1.0, silence=SilenceTimings(wait=1.0))
     source = SettlingSource(await cluster.source(), kubelet)
     async with SourceDiscovery(source, client=client) as opened:
         yield opened
@@ -95,7 +95,7 @@ async def test_readiness_is_membership_and_its_loss_has_a_reason(
         assert isinstance(await next_event(stream), InstanceAddedEvent)
 
 
-async def test_31_a_registered_worker_is_no_instance_until_it_says_so(
+async def test_31_a_registered_worker_is_no_instance_until_it_is_ready(
     service: ServiceDiscovery, open_registry: OpenRegistry
 ) -> None:
     handle = await open_registry().register_instance("prod", "decode")
@@ -105,7 +105,7 @@ async def test_31_a_registered_worker_is_no_instance_until_it_says_so(
     assert candidate.reason == "its pod is not ready: its readiness probe (GET /health) fails"
 
 
-async def test_34_draining_is_told_before_leaving(
+async def test_34_draining_is_reported_before_leaving(
     service: ServiceDiscovery, open_registry: OpenRegistry, cluster: Cluster
 ) -> None:
     """The pod is deleted, which is told; then its worker gets its SIGTERM, drains, and the pod is gone."""
@@ -122,13 +122,15 @@ async def test_34_draining_is_told_before_leaving(
                 await asyncio.sleep(0.01)
 
 
-async def test_40_explain_says_that_nobody_is_there(service: ServiceDiscovery, cluster: Cluster) -> None:
+async def test_40_explain_reports_that_nothing_is_registered(
+    service: ServiceDiscovery, cluster: Cluster
+) -> None:
     assert f"there is no Service called dynamo-decode-service in the namespace {cluster.namespace}" in str(
         await service.explain("prod", "decode")
     )
 
 
-async def test_40_explain_says_where_somebody_is(
+async def test_40_explain_names_other_components(
     service: ServiceDiscovery, open_registry: OpenRegistry
 ) -> None:
     """Here it says more: which Service is missing."""

@@ -8,11 +8,11 @@ import pytest
 
 from discovery import WatchState
 from discovery.kubernetes import Timings
-from tests.kubernetes.fake.witness import Witness
+from tests.kubernetes.fake.event_recorder import EventRecorder
 from tests.system.charts import render, rights
 from tests.system.cluster import Cluster, write
 
-QUICK = Timings(backoff=(0.05, 0.5), watch=(1.0, 1.0), token_reread=0.2, short_watch=0.2)
+QUICK = Timings(backoff=(0.05, 0.5), watch_timeout=(1.0, 1.0), token_refresh=0.2, short_watch=0.2)
 """A new watch every second, which shows its token."""
 
 
@@ -30,9 +30,9 @@ async def revoke(cluster: Cluster, account: str, token: str) -> None:
                 status = answer.status
 
 
-async def degradations(witness: Witness, found: list[str]) -> None:
+async def degradations(recorder: EventRecorder, found: list[str]) -> None:
     while True:
-        health = witness.stream.health
+        health = recorder.stream.health
         if health.state is WatchState.DEGRADED:
             found.append(health.reason or "")
         await asyncio.sleep(0.01)
@@ -46,19 +46,19 @@ async def test_a_token_that_rotates_in_time_is_no_gap(
     await cluster.pod("a")
     token = cluster.account / "token"
     first = token.read_text()
-    async with cluster.witness(QUICK) as witness:
-        await eventually(lambda: witness.names == {"a"}, within=10)
+    async with cluster.recorder(QUICK) as recorder:
+        await eventually(lambda: recorder.names == {"a"}, within=10)
         found: list[str] = []
-        looking = asyncio.create_task(degradations(witness, found))
+        looking = asyncio.create_task(degradations(recorder, found))
         write(token, "")  # as it may be for a moment while it is written anew
         await cluster.pod("b")
-        await eventually(lambda: witness.names == {"a", "b"}, within=10)
+        await eventually(lambda: recorder.names == {"a", "b"}, within=10)
         await cluster.install(rights(render("frontend", {}, "second", cluster.namespace)))
         assert token.read_text() != first
-        await asyncio.sleep(2 * QUICK.token_reread + QUICK.watch[1])  # it is read by its age
+        await asyncio.sleep(2 * QUICK.token_refresh + QUICK.watch_timeout[1])  # it is read by its age
         await revoke(cluster, "frontend", first)
         await cluster.pod("c")
-        await eventually(lambda: witness.names == {"a", "b", "c"}, within=10)
+        await eventually(lambda: recorder.names == {"a", "b", "c"}, within=10)
         looking.cancel()
         assert found == []
 
@@ -70,13 +70,13 @@ async def test_a_token_that_is_worth_nothing_degrades_until_there_is_another(
     await cluster.service()
     await cluster.pod("a")
     first = (cluster.account / "token").read_text()
-    async with cluster.witness(QUICK) as witness:
-        await eventually(lambda: witness.names == {"a"}, within=10)
+    async with cluster.recorder(QUICK) as recorder:
+        await eventually(lambda: recorder.names == {"a"}, within=10)
         await revoke(cluster, "frontend", first)
-        await eventually(lambda: witness.stream.health.state is WatchState.DEGRADED, within=20)
-        assert "HTTP 401" in (witness.stream.health.reason or "")
-        assert witness.names == {"a"}
+        await eventually(lambda: recorder.stream.health.state is WatchState.DEGRADED, within=20)
+        assert "HTTP 401" in (recorder.stream.health.reason or "")
+        assert recorder.names == {"a"}
         await cluster.install(rights(render("frontend", {}, "second", cluster.namespace)))
-        await eventually(lambda: witness.stream.health.state is WatchState.SYNCED, within=10)
+        await eventually(lambda: recorder.stream.health.state is WatchState.SYNCED, within=10)
         await cluster.pod("b")
-        await eventually(lambda: witness.names == {"a", "b"}, within=10)
+        await eventually(lambda: recorder.names == {"a", "b"}, within=10)

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from discovery import MetadataClient
-from discovery.metadata.silence import Silence
+from discovery.metadata.silence import SilenceTimings
 from tests.kubernetes.fake import objects
 from tests.kubernetes.fake.objects import LABELS, SERVICE
 from tests.system.cluster import Cluster, pod_address
@@ -18,7 +18,7 @@ Eventually = Callable[..., Awaitable[float]]
 
 async def reasons(cluster: Cluster, **how: Any) -> dict[str, str | None]:
     """By candidate; those that are instances have none."""
-    client = MetadataClient(timeout=1.0, silence=Silence(wait=1.0))
+    client = MetadataClient(timeout=1.0, silence=SilenceTimings(wait=1.0))
     async with cluster.discovering(client=client, **how) as discovery:
         return {c.id: c.reason for c in (await discovery.explain("dynamo", "decode")).candidates}
 
@@ -31,7 +31,9 @@ async def test_no_such_service(cluster: Cluster) -> None:
 
 async def test_a_service_without_a_selector(cluster: Cluster) -> None:
     await cluster.service(selector={})
-    assert (await reasons(cluster))[SERVICE] == "the Service has no selector: nobody fills its EndpointSlices"
+    assert (await reasons(cluster))[
+        SERVICE
+    ] == "the Service has no selector: the controller makes no EndpointSlices for it"
 
 
 async def test_a_service_that_selects_nothing(cluster: Cluster) -> None:

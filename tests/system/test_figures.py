@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.kubernetes.fake.witness import Witness
+from tests.kubernetes.fake.event_recorder import EventRecorder
 from tests.system.cluster import Cluster
 
 PATCHES = 150
@@ -14,12 +14,12 @@ PACE = 0.1
 """Seconds: the controller writes 20 slices a second, as kube-controller-manager is set by default."""
 
 
-async def next_told(witness: Witness, since: int, within: float = 5.0) -> float:
+async def next_told(recorder: EventRecorder, since: int, within: float = 5.0) -> float:
     """When the event after number `since` was told, on the loop's clock."""
     async with asyncio.timeout(within):
-        while len(witness.events) <= since:
+        while len(recorder.events) <= since:
             await asyncio.sleep(0)
-    return witness.events[since][0]
+    return recorder.events[since][0]
 
 
 @pytest.mark.timeout(120)
@@ -30,13 +30,13 @@ async def test_from_a_status_patch_to_the_event(
     pods = await cluster.pods([f"p-{i}" for i in range(20)])
     loop = asyncio.get_running_loop()
     took: list[float] = []
-    async with cluster.witness() as witness:
-        await eventually(lambda: len(witness.told) == 20, within=20)
+    async with cluster.recorder() as recorder:
+        await eventually(lambda: len(recorder.instances) == 20, within=20)
         for number in range(PATCHES):
             pod = pods[number % 20]
-            told, started = len(witness.events), loop.time()
+            told, started = len(recorder.events), loop.time()
             await cluster.probed(pod, ready=number // 20 % 2 == 1)
-            took.append(await next_told(witness, told) - started)
+            took.append(await next_told(recorder, told) - started)
             await asyncio.sleep(max(0.0, PACE - (loop.time() - started)))
     p50, p99 = statistics.median(took), statistics.quantiles(took, n=100)[98]
     figure(

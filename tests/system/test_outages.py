@@ -11,7 +11,7 @@ import pytest
 
 from discovery import SourceDiscovery, WatchState
 from discovery.kubernetes import ClusterTransport, KubernetesSource, ServiceSelection, Timings
-from tests.kubernetes.fake.witness import Witness, witnessing
+from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
 from tests.system.administrator import Administrator
 from tests.system.api_process import ApiProcess
 from tests.system.cluster import Cluster, a_cluster
@@ -30,19 +30,19 @@ async def a_server(folder: Path, *arguments: str) -> AsyncIterator[Cluster]:
             yield cluster
 
 
-async def both(witness: Witness, eventually: Eventually) -> None:
-    await eventually(lambda: witness.names == {"a", "b"}, within=10)
-    witness.start = len(witness.events)
+async def both(recorder: EventRecorder, eventually: Eventually) -> None:
+    await eventually(lambda: recorder.names == {"a", "b"}, within=10)
+    recorder.start = len(recorder.events)
 
 
-def told(witness: Witness) -> list[str]:
+def told(recorder: EventRecorder) -> list[str]:
     """Without the reasons: whether a pod is seen terminating before it is gone is the controller's luck."""
-    return [word.partition(":")[0] for word in witness.story()]
+    return [word.partition(":")[0] for word in recorder.transitions()]
 
 
-async def lost(witness: Witness, eventually: Eventually) -> float:
+async def lost(recorder: EventRecorder, eventually: Eventually) -> float:
     """The health says so; returns when, on the monotonic clock."""
-    await eventually(lambda: witness.stream.health.state is WatchState.DEGRADED, within=10)
+    await eventually(lambda: recorder.stream.health.state is WatchState.DEGRADED, within=10)
     return time.monotonic()
 
 
@@ -50,23 +50,23 @@ async def lost(witness: Witness, eventually: Eventually) -> float:
 async def test_a_killed_server_that_is_back_at_once_is_resumed(
     tmp_path: Path, eventually: Eventually, figure: Callable[[str], None]
 ) -> None:
-    async with a_server(tmp_path) as cluster, cluster.witness() as witness:
-        await both(witness, eventually)
+    async with a_server(tmp_path) as cluster, cluster.recorder() as recorder:
+        await both(recorder, eventually)
         cluster.admin.server.kill()
-        await lost(witness, eventually)
-        assert witness.names == {"a", "b"}
+        await lost(recorder, eventually)
+        assert recorder.names == {"a", "b"}
         await asyncio.to_thread(cluster.admin.server.start)
         back = time.monotonic()
         pods = await cluster.admin.list("pods", cluster.namespace)
         await cluster.admin.delete("pods", cluster.namespace, pods["items"][0]["metadata"]["name"])
-        await eventually(lambda: witness.names == {"b"}, within=20)
+        await eventually(lambda: recorder.names == {"b"}, within=20)
         figure(
             f"API server killed and started again: set right {time.monotonic() - back:.2f} s after it is ready"
         )
         await cluster.pod("c")
-        await eventually(lambda: witness.names == {"b", "c"}, within=10)
-        assert witness.stream.health.state is WatchState.SYNCED
-        assert told(witness) == ["-a", "+c"]
+        await eventually(lambda: recorder.names == {"b", "c"}, within=10)
+        assert recorder.stream.health.state is WatchState.SYNCED
+        assert told(recorder) == ["-a", "+c"]
 
 
 @pytest.mark.timeout(120)
@@ -77,14 +77,14 @@ async def test_a_stopped_server_ends_its_watches_and_has_forgotten_their_version
     async with a_server(tmp_path) as cluster:
         transport = Listening(ClusterTransport(await cluster.connect()))
         source = KubernetesSource(transport, cluster.namespace, ServiceSelection())
-        async with SourceDiscovery(source) as discovery, witnessing(discovery) as witness:
-            await both(witness, eventually)
+        async with SourceDiscovery(source) as discovery, recording_events(discovery) as recorder:
+            await both(recorder, eventually)
             cluster.admin.server.stop()
             await asyncio.to_thread(cluster.admin.server.start)
             await cluster.admin.delete("pods", cluster.namespace, "a")
             await cluster.pod("c")
-            await eventually(lambda: witness.names == {"b", "c"}, within=45)
-            assert sorted(told(witness)) == ["+c", "-a"]
+            await eventually(lambda: recorder.names == {"b", "c"}, within=45)
+            assert sorted(told(recorder)) == ["+c", "-a"]
             assert transport.expired > 0, "a version of before the restart is too old after it"
 
 
@@ -93,45 +93,47 @@ async def test_a_version_that_was_compacted_while_we_were_away(
     tmp_path: Path, eventually: Eventually
 ) -> None:
     """Without its cache the server knows no more than etcd, which forgets within six seconds here."""
-    timings = Timings(watch=(2.0, 2.0), rewatch=12.0, short_watch=0.5, uniform=lambda low, high: high)
+    timings = Timings(
+        watch_timeout=(2.0, 2.0), rewatch_delay=12.0, short_watch=0.5, uniform=lambda low, high: high
+    )
     arguments = ("--watch-cache=false", "--etcd-compaction-interval=2s")
     async with a_server(tmp_path, *arguments) as cluster:
         transport = Listening(ClusterTransport(await cluster.connect(timings), timings))
         source = KubernetesSource(transport, cluster.namespace, ServiceSelection(), timings=timings)
-        async with SourceDiscovery(source) as discovery, witnessing(discovery) as witness:
-            await both(witness, eventually)
+        async with SourceDiscovery(source) as discovery, recording_events(discovery) as recorder:
+            await both(recorder, eventually)
             await eventually(lambda: transport.ended > 0, within=15)
             await cluster.admin.delete("pods", cluster.namespace, "a")
             for name in ("x", "y", "z"):  # somebody else's writes
                 await cluster.pod(name, labels={"app": "other"})
-            await eventually(lambda: witness.names == {"b"}, within=40)
+            await eventually(lambda: recorder.names == {"b"}, within=40)
             assert transport.expired > 0
-            assert told(witness) == ["-a"]
+            assert told(recorder) == ["-a"]
 
 
 @pytest.mark.timeout(180)
 async def test_a_minute_without_a_server(
     tmp_path: Path, eventually: Eventually, figure: Callable[[str], None]
 ) -> None:
-    async with a_server(tmp_path) as cluster, cluster.witness() as witness:
-        await both(witness, eventually)
+    async with a_server(tmp_path) as cluster, cluster.recorder() as recorder:
+        await both(recorder, eventually)
         cluster.admin.server.kill()
-        noticed = await lost(witness, eventually)
-        since = witness.stream.health.since
+        noticed = await lost(recorder, eventually)
+        since = recorder.stream.health.since
         while time.monotonic() < noticed + 60:  # a minute is what this is about
             await asyncio.sleep(0.5)
-            assert witness.story() == []
-            assert witness.names == {"a", "b"}
-            health = witness.stream.health
+            assert recorder.transitions() == []
+            assert recorder.names == {"a", "b"}
+            health = recorder.stream.health
             assert (health.state, health.since) == (WatchState.DEGRADED, since)
         await asyncio.to_thread(cluster.admin.server.start)
         back = time.monotonic()
         await cluster.admin.delete("pods", cluster.namespace, "a")
         await cluster.pod("c")
-        await eventually(lambda: witness.names == {"b", "c"}, within=20)
+        await eventually(lambda: recorder.names == {"b", "c"}, within=20)
         took = time.monotonic() - back
-        assert sorted(told(witness)) == ["+c", "-a"]
-        assert witness.stream.health.state is WatchState.SYNCED
+        assert sorted(told(recorder)) == ["+c", "-a"]
+        assert recorder.stream.health.state is WatchState.SYNCED
         figure(
             f"API server down for 60 s: no event, health degraded; set right {took:.2f} s after it is ready"
         )

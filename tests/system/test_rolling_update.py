@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from discovery import InstanceAddedEvent, InstanceEvent, InstanceRemovedEvent, InstanceUpdatedEvent
-from tests.kubernetes.fake.witness import Witness
+from tests.kubernetes.fake.event_recorder import EventRecorder
 from tests.system.cluster import Cluster, Pod
 
 PODS = 300
 BATCH = 30
 
 
-def counted(witness: Witness, kind: type[InstanceEvent]) -> Counter[str]:
+def counted(recorder: EventRecorder, kind: type[InstanceEvent]) -> Counter[str]:
     """How often each uid was told of."""
-    events = (event for _, event in witness.events if isinstance(event, kind))
+    events = (event for _, event in recorder.events if isinstance(event, kind))
     return Counter(event.instance.incarnation for event in events)
 
 
@@ -45,16 +45,16 @@ async def test_a_rolling_update_of_300_pods(
 ) -> None:
     await cluster.service()
     old = await cluster.pods([f"a-{i}" for i in range(PODS)])
-    async with cluster.witness() as witness:
-        await eventually(lambda: witness.uids == uids(old), within=60)
+    async with cluster.recorder() as recorder:
+        await eventually(lambda: recorder.uids == uids(old), within=60)
         started = time.monotonic()
         new = await replace(cluster, old, [f"b-{i}" for i in range(PODS)])
         done = time.monotonic()
-        await eventually(lambda: witness.uids == uids(new), within=60)
+        await eventually(lambda: recorder.uids == uids(new), within=60)
         settled = time.monotonic()
-        assert counted(witness, InstanceAddedEvent) == Counter(uids(old) | uids(new)), "Added once each"
-        assert counted(witness, InstanceRemovedEvent) == Counter(uids(old)), "Removed once each"
-        assert not counted(witness, InstanceUpdatedEvent)
+        assert counted(recorder, InstanceAddedEvent) == Counter(uids(old) | uids(new)), "Added once each"
+        assert counted(recorder, InstanceRemovedEvent) == Counter(uids(old)), "Removed once each"
+        assert not counted(recorder, InstanceUpdatedEvent)
     figure(
         f"rolling update of {PODS} pods, {BATCH} at a time, {len(await cluster.slices())} slices: {done - started:.1f} s, "
         f"the set right {settled - done:.2f} s later; every uid Added once and Removed once"
@@ -68,19 +68,21 @@ async def test_a_changed_port_moves_every_endpoint_and_nobody_goes(
     """The controller writes slice by slice, so that an endpoint is in two of them for a moment, or in none."""
     await cluster.service()
     pods = await cluster.pods([f"a-{i}" for i in range(PODS)])
-    async with cluster.witness() as witness:
-        await eventually(lambda: witness.uids == uids(pods), within=60)
-        added = len(witness.events)
+    async with cluster.recorder() as recorder:
+        await eventually(lambda: recorder.uids == uids(pods), within=60)
+        added = len(recorder.events)
         took = []
         for port in (8081, 8082, 8083):
             started = time.monotonic()
             ports = [{"name": "http", "port": 8080, "targetPort": port, "protocol": "TCP"}]
             await cluster.change_service({"spec": {"ports": ports}})
-            await eventually(lambda port=port: {i.port for i in witness.told.values()} == {port}, within=30)
+            await eventually(
+                lambda port=port: {i.port for i in recorder.instances.values()} == {port}, within=30
+            )
             took.append(time.monotonic() - started)
-        assert len(witness.told) == PODS
-        assert not counted(witness, InstanceRemovedEvent)
-        assert len(counted(witness, InstanceAddedEvent)) == added == PODS
+        assert len(recorder.instances) == PODS
+        assert not counted(recorder, InstanceRemovedEvent)
+        assert len(counted(recorder, InstanceAddedEvent)) == added == PODS
     figure(f"targetPort of {PODS} pods changed: {statistics.median(took):.2f} s (n=3), nobody Removed")
 
 
@@ -90,17 +92,17 @@ async def test_two_revisions_with_different_ports_stand_in_parallel_slices(
 ) -> None:
     await cluster.service(ports={"http": "http"})
     old = await cluster.pods([f"a-{i}" for i in range(60)], ports={"http": 8080})
-    async with cluster.witness() as witness:
-        await eventually(lambda: witness.uids == uids(old), within=30)
+    async with cluster.recorder() as recorder:
+        await eventually(lambda: recorder.uids == uids(old), within=30)
         half = await replace(cluster, old[:30], [f"b-{i}" for i in range(30)], ports={"http": 9090})
-        await eventually(lambda: witness.uids == uids(old[30:]) | uids(half), within=30)
-        assert {i.port for i in witness.told.values()} == {8080, 9090}
+        await eventually(lambda: recorder.uids == uids(old[30:]) | uids(half), within=30)
+        assert {i.port for i in recorder.instances.values()} == {8080, 9090}
         assert len(await cluster.slices()) >= 2
         rest = await replace(cluster, old[30:], [f"c-{i}" for i in range(30)], ports={"http": 9090})
-        await eventually(lambda: witness.uids == uids(half) | uids(rest), within=30)
-        assert {i.port for i in witness.told.values()} == {9090}
-        assert max(counted(witness, InstanceAddedEvent).values()) == 1
-        assert counted(witness, InstanceRemovedEvent) == Counter(uids(old))
+        await eventually(lambda: recorder.uids == uids(half) | uids(rest), within=30)
+        assert {i.port for i in recorder.instances.values()} == {9090}
+        assert max(counted(recorder, InstanceAddedEvent).values()) == 1
+        assert counted(recorder, InstanceRemovedEvent) == Counter(uids(old))
 
 
 async def test_a_pod_with_two_addresses_is_one_instance(
@@ -109,16 +111,16 @@ async def test_a_pod_with_two_addresses_is_one_instance(
     """A dual-stack Service has slices of both families; losing one is no event."""
     await cluster.service(families=("IPv4", "IPv6"))
     pods = [await cluster.pod(f"a-{i}", f"fd00:244::{i + 1}") for i in range(3)]
-    async with cluster.witness() as witness:
-        await eventually(lambda: witness.uids == uids(pods), within=10)
+    async with cluster.recorder() as recorder:
+        await eventually(lambda: recorder.uids == uids(pods), within=10)
         await eventually_families(cluster, {"IPv4", "IPv6"})
-        assert {i.address for i in witness.told.values()} == {pod.address for pod in pods}
-        start = len(witness.events)
+        assert {i.address for i in recorder.instances.values()} == {pod.address for pod in pods}
+        start = len(recorder.events)
         await cluster.change_service({"spec": {"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"]}})
         await eventually_families(cluster, {"IPv4"})
         late = await cluster.pod("late")
-        await eventually(lambda: late.uid in witness.uids, within=10)
-        assert [event.instance_id for _, event in witness.events[start:]] == ["late"]
+        await eventually(lambda: late.uid in recorder.uids, within=10)
+        assert [event.instance_id for _, event in recorder.events[start:]] == ["late"]
 
 
 async def eventually_families(cluster: Cluster, families: set[str]) -> None:

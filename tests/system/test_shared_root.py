@@ -169,21 +169,21 @@ def test_who_may_not_write_is_told_who_it_is_and_what_to_do(shared: Path) -> Non
     os.chown(closed, ALICE.uid, -1)
     closed.chmod(0o755)
     said = BOB.refused(shared)
-    assert f"{closed} is there, but user 20002 may not write to it" in said
-    assert "cannot be made" not in said
+    assert f"{closed} exists, but user 20002 may not write to it" in said
+    assert "cannot be created" not in said
     assert f"chmod g+ws {closed}" in said
 
 
 def test_who_is_not_in_the_group_is_told_so(shared: Path) -> None:
     said = STRANGER.refused(shared)
-    assert f"{shared} is there, but user 20003 may not write to it" in said
+    assert f"{shared} exists, but user 20003 may not write to it" in said
     assert "group 30000" in said
 
 
 def test_nobody_registers_where_only_the_owner_writes(place: Path) -> None:
     root = a_root(place, 0, 0o755)
     said = BOB.refused(root)
-    assert f"{root} is there, but user 20002 may not write to it" in said
+    assert f"{root} exists, but user 20002 may not write to it" in said
     assert "chmod 2775" in said
 
 

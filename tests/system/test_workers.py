@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from discovery import InstanceAddedEvent, InstanceRemovedEvent, InstanceUpdatedEvent
+from tests.kubernetes.fake.event_recorder import EventRecorder
 from tests.kubernetes.fake.objects import LABELS
-from tests.kubernetes.fake.witness import Witness
 from tests.system.cluster import Cluster, Pod
 from tests.system.pod_registry import PORT, environment_of
 
@@ -37,11 +37,11 @@ async def a_worker(cluster: Cluster, name: str) -> AsyncIterator[tuple[Pod, asyn
         await process.wait()
 
 
-async def of(witness: Witness, kind: type, name: str, within: float) -> float:
-    """When the witness was told, on the loop's clock."""
+async def of(recorder: EventRecorder, kind: type, name: str, within: float) -> float:
+    """When the recorder got the event, on the loop's clock."""
     async with asyncio.timeout(within):
         while True:
-            for at, event in reversed(witness.events):
+            for at, event in reversed(recorder.events):
                 if isinstance(event, kind) and event.instance_id == name:
                     return at
             await asyncio.sleep(0.001)
@@ -56,22 +56,24 @@ async def test_a_killed_worker_is_unreachable_at_once_and_removed_by_its_probe(
     async with AsyncExitStack() as workers:
         names = [f"w-{i}" for i in range(4)]
         started = [await workers.enter_async_context(a_worker(cluster, name)) for name in names]
-        witness = await workers.enter_async_context(cluster.witness(metadata=True))
+        recorder = await workers.enter_async_context(cluster.recorder(metadata=True))
         for pod, _ in started:
             await cluster.probed(pod, ready=True)
-            await of(witness, InstanceAddedEvent, pod.name, 10)
+            await of(recorder, InstanceAddedEvent, pod.name, 10)
         await asyncio.sleep(0.5)  # until each GET is held
         for pod, process in started:
             killed = loop.time()
             process.send_signal(signal.SIGKILL)
-            hints.append(await of(witness, InstanceUpdatedEvent, pod.name, 1.0) - killed)
-            assert not witness.told[pod.name].reachable
-            assert witness.told[pod.name].incarnation == pod.uid
+            hints.append(await of(recorder, InstanceUpdatedEvent, pod.name, 1.0) - killed)
+            assert not recorder.instances[pod.name].reachable
+            assert recorder.instances[pod.name].incarnation == pod.uid
             patched = loop.time()
             await cluster.probed(pod, ready=False)
-            removals.append(await of(witness, InstanceRemovedEvent, pod.name, 5.0) - patched)
-        assert witness.told == {}
-        assert [word for word in witness.story() if ":" in word] == [f"-{name}:not_ready" for name in names]
+            removals.append(await of(recorder, InstanceRemovedEvent, pod.name, 5.0) - patched)
+        assert recorder.instances == {}
+        assert [word for word in recorder.transitions() if ":" in word] == [
+            f"-{name}:not_ready" for name in names
+        ]
     figure(
         f"SIGKILL of a worker → unreachable: median {statistics.median(hints) * 1000:.1f} ms, "
         f"max {max(hints) * 1000:.1f} ms (n={len(hints)}); then status patch → Removed: "

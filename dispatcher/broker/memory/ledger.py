@@ -26,7 +26,7 @@ class MemoryLedger:
         """The broker's clock."""
         return self._clock_ms()
 
-    async def look(self) -> LedgerState:
+    async def state(self) -> LedgerState:
         now = self._clock_ms()
         self._forget_lapsed(now)
         return LedgerState(now, self._account.in_flight)
@@ -52,8 +52,8 @@ class MemoryLedger:
         if self._account.release(reservation.id, accepted=accepted):
             self._changes.tell()
 
-    async def overloaded(self, retry_after_ms: int = 0) -> None:
-        self._account.overloaded(self._clock_ms(), retry_after_ms)
+    async def report_overload(self, retry_after_ms: int = 0) -> None:
+        self._account.report_overload(self._clock_ms(), retry_after_ms)
 
     async def wait(self, timeout: float, *, seen: int = -1) -> None:
         await self._changes.wait(timeout, seen)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dispatcher.broker.memory.book import QueueBook
+from dispatcher.broker.memory.request_table import RequestTable
 from dispatcher.broker.message import Claim, DeadLetter, DispatchCandidate, ErrorCode, Request, Result
-from dispatcher.broker.queue import ConflictError, Leased, QueueRules, State, Totals
+from dispatcher.broker.queue import ConflictError, LeasedResult, QueueRules, State, Totals
 from dispatcher.broker.validation import check_key, digest
 from dispatcher.broker.wake_up import Changes
 
@@ -25,7 +25,7 @@ class QueueStore:
     """What all who open one queue share."""
 
     def __init__(self) -> None:
-        self.book = QueueBook(self)
+        self.request_table = RequestTable(self)
         self.keys: dict[tuple[str, str], _Keyed] = {}
         self.openings: set[MemoryQueue] = set()
         self.changes = Changes()
@@ -49,7 +49,7 @@ class MemoryQueue:
         self._name = name
         self._rules = rules
         self._store = store
-        self._book = store.book
+        self._table = store.request_table
         self._now = clock_ms
         self._seen = store.changes.count
         self._owners: set[str] = set()
@@ -63,7 +63,7 @@ class MemoryQueue:
     async def submit(self, request: Request, *, idempotency_key: str | None = None) -> Request:
         now = self._now()
         if idempotency_key is None:
-            return self._book.submit(now, request)
+            return self._table.submit(now, request)
         check_key(idempotency_key)
         key, body = (request.tenant, idempotency_key), digest(request)
         known = self._store.keys.get(key)
@@ -71,50 +71,50 @@ class MemoryQueue:
             if known.digest != body:
                 raise ConflictError(SAID)
             return known.request
-        accepted = self._book.submit(now, request)
+        accepted = self._table.submit(now, request)
         bodiless = replace(accepted, payload=b"")
         self._store.keys[key] = _Keyed(body, bodiless, accepted.deadline_ms + self._rules.result_ttl_ms)
         return accepted
 
     async def peek(self, limit: int, *, skip_tenants: Collection[str] = ()) -> Sequence[DispatchCandidate]:
-        heads = self._book.heads(self._now(), limit, skip_tenants)
+        heads = self._table.heads(self._now(), limit, skip_tenants)
         self._seen = self._store.changes.count
         return heads
 
     async def claim(self, limit: int, *, owner: str, skip_tenants: Collection[str] = ()) -> Sequence[Claim]:
         self._owners.add(owner)
-        claims = self._book.claim(self._now(), limit, owner, skip_tenants)
+        claims = self._table.claim(self._now(), limit, owner, skip_tenants)
         self._seen = self._store.changes.count
         return claims
 
     async def extend(self, claims: Sequence[Claim]) -> Sequence[bool]:
         now = self._now()
-        return [self._book.extend(now, claim) for claim in claims]
+        return [self._table.extend(now, claim) for claim in claims]
 
     async def finish(self, claim: Claim, result: Result) -> bool:
-        return self._book.finish(self._now(), claim, result)
+        return self._table.finish(self._now(), claim, result)
 
     async def retry(self, claim: Claim, delay_ms: int) -> bool:
-        return self._book.retry(self._now(), claim, delay_ms)
+        return self._table.retry(self._now(), claim, delay_ms)
 
     async def release(self, claims: Sequence[Claim], *, sent: bool = False) -> int:
-        return sum([self._book.release(claim, sent=sent) for claim in claims])
+        return sum([self._table.release(claim, sent=sent) for claim in claims])
 
     async def cancel(self, id: str, token: str | None = None) -> State:
-        return self._book.cancel(self._now(), id, token)
+        return self._table.cancel(self._now(), id, token)
 
     async def sweep(self) -> int:
         now = self._now()
         for key in [key for key, keyed in self._store.keys.items() if keyed.expires_ms <= now]:
             del self._store.keys[key]
-        return self._book.tidy(now)
+        return self._table.tidy(now)
 
     async def reject(self, raw: bytes, reason: str, *, id: str | None = None, code: ErrorCode) -> None:
-        self._book.reject(self._now(), raw, reason, id, code)
+        self._table.reject(self._now(), raw, reason, id, code)
 
     async def wait(self, timeout: float) -> bool:
         changes, seen = self._store.changes, self._seen
-        next_ms = self._book.next_ms()
+        next_ms = self._table.next_ms()
         until_next = float("inf") if next_ms is None else max(0.0, (next_ms - self._now()) / 1000)
         if until_next > 0:
             await changes.wait(min(timeout, until_next), seen)
@@ -127,9 +127,9 @@ class MemoryQueue:
         return fences
 
     async def state(self, id: str, token: str | None = None) -> tuple[State, Result | None]:
-        self._book.tidy(self._now())
-        state, number = self._book.find(id, token)
-        return state, self._book.results.get(number)
+        self._table.tidy(self._now())
+        state, number = self._table.find(id, token)
+        return state, self._table.results.get(number)
 
     async def wait_result(self, id: str, token: str | None = None, *, timeout: float) -> Result | None:
         try:
@@ -143,18 +143,18 @@ class MemoryQueue:
         except TimeoutError:
             return None
 
-    async def lease_results(self, limit: int, *, lease_ms: int = 300_000) -> Sequence[Leased]:
-        return self._book.results.lease(self._now(), limit, lease_ms)
+    async def lease_results(self, limit: int, *, lease_ms: int = 300_000) -> Sequence[LeasedResult]:
+        return self._table.results.lease(self._now(), limit, lease_ms)
 
-    async def ack_results(self, leased: Sequence[Leased]) -> int:
+    async def ack_results(self, leased: Sequence[LeasedResult]) -> int:
         now = self._now()
-        return sum([self._book.results.ack(now, one) for one in leased])
+        return sum([self._table.results.ack(now, one) for one in leased])
 
     async def dead_letters(self, limit: int) -> Sequence[DeadLetter]:
-        return self._book.dead_letters(limit)
+        return self._table.dead_letters(limit)
 
     async def totals(self) -> Totals:
-        return self._book.totals()
+        return self._table.totals()
 
     def was_cancelled(self, owner: str, fence: str) -> None:
         """A claim of `owner` was; told to every opening."""

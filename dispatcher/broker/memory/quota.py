@@ -20,7 +20,7 @@ class MemoryQuotas:
         """The broker's clock."""
         return self._clock_ms()
 
-    async def take(self, key: str, quota: Quota) -> Grant | Refusal:
+    async def acquire(self, key: str, quota: Quota) -> Grant | Refusal:
         now = self._clock_ms()
         places = self._ends.setdefault((key, quota.mode), {})
         for id in [id for id, end in places.items() if end <= now]:

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from dispatcher.broker.memory.order import Timeline
 from dispatcher.broker.message import Result, new_token
-from dispatcher.broker.queue import Leased
+from dispatcher.broker.queue import LeasedResult
 from dispatcher.broker.validation import FINISH_REMEMBERED_MS
 
 
@@ -20,7 +20,7 @@ class _Kept:
     leased_until_ms: int = 0
 
 
-class ResultShelf:
+class ResultStore:
     """The results of one queue; `forget(number, result)` is told when one goes."""
 
     def __init__(self, forget: Callable[[int, Result], None]) -> None:
@@ -45,7 +45,7 @@ class ResultShelf:
         kept = self._kept.get(number)
         return fence in self._fences if kept is None else kept.claim_fence == fence
 
-    def lease(self, now: int, limit: int, lease_ms: int) -> Sequence[Leased]:
+    def lease(self, now: int, limit: int, lease_ms: int) -> Sequence[LeasedResult]:
         """The oldest that nobody holds."""
         for number in self._leased.due(now):
             kept = self._kept[number]
@@ -58,10 +58,10 @@ class ResultShelf:
             kept = self._kept[number]
             kept.lease_fence, kept.leased_until_ms = f"{number}.{new_token()}", now + lease_ms
             self._leased.add(kept.leased_until_ms, number)
-            leased.append(Leased(kept.result, kept.lease_fence))
+            leased.append(LeasedResult(kept.result, kept.lease_fence))
         return leased
 
-    def ack(self, now: int, leased: Leased) -> bool:
+    def ack(self, now: int, leased: LeasedResult) -> bool:
         """Drop it; False where the lease is not this one any more."""
         number = int(leased.fence.partition(".")[0])
         kept = self._kept.get(number)

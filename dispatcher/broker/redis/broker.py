@@ -7,7 +7,7 @@ from typing import Any, Self
 from dispatcher.broker.ledger import Ledger
 from dispatcher.broker.queue import Queue, QueueError, QueueRules
 from dispatcher.broker.quota import Quotas
-from dispatcher.broker.redis.connection import as_queue_errors, connect, where
+from dispatcher.broker.redis.connection import as_queue_errors, connect, server_time_ms, where
 from dispatcher.broker.redis.intake import GoIntake, GoSource
 from dispatcher.broker.redis.ledger import RedisLedger
 from dispatcher.broker.redis.queue import RedisQueue
@@ -36,9 +36,7 @@ class RedisBroker:
         await self._client.aclose()
 
     async def now_ms(self) -> int:
-        with as_queue_errors(self._place):
-            seconds, micros = await self._client.time()
-        return int(seconds) * 1000 + int(micros) // 1000
+        return await server_time_ms(self._client, self._place)
 
     async def ping(self) -> bool:
         try:

@@ -19,7 +19,7 @@ from redis.exceptions import TimeoutError as LateError
 from dispatcher.broker.queue import QueueError
 from runtime.os_reason import os_reason
 
-ANSWERS_WITHIN: Final = 5.0
+ANSWER_TIMEOUT: Final = 5.0
 """Seconds after which a broker that says nothing counts as away."""
 AT_ONCE: Final = 32
 """Commands on their way at once; subscriptions come on top."""
@@ -36,18 +36,18 @@ class _Client(Redis):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._turns = asyncio.Semaphore(AT_ONCE)
-        self.answers_within = ANSWERS_WITHIN
+        self.answer_timeout = ANSWER_TIMEOUT
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         try:
-            async with self._turns, asyncio.timeout(self.answers_within):
+            async with self._turns, asyncio.timeout(self.answer_timeout):
                 return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
         except ReadOnlyError:
             # the address may stand for another server by now: whoever keeps these connections never reaches it
             await self.connection_pool.disconnect(inuse_connections=False)
             raise
         except TimeoutError as error:
-            raise LateError(f"nothing came within {self.answers_within:g} s") from error
+            raise LateError(f"nothing came within {self.answer_timeout:g} s") from error
 
 
 class _Packing:
@@ -75,7 +75,7 @@ class _Unix(_Packing, UnixDomainSocketConnection):
 _PACKING: Final = {Connection: _Tcp, SSLConnection: _Tls, UnixDomainSocketConnection: _Unix}
 
 
-def connect(url: str, *, answers_within: float = ANSWERS_WITHIN) -> Redis:
+def connect(url: str, *, answer_timeout: float = ANSWER_TIMEOUT) -> Redis:
     """A client with a pool; nothing is connected before the first command. Raises ValueError for another URL.
 
     `answers_within`: seconds after which a broker that says nothing counts as away.
@@ -88,10 +88,10 @@ def connect(url: str, *, answers_within: float = ANSWERS_WITHIN) -> Redis:
         url,
         max_connections=UNBOUNDED,
         socket_timeout=None,
-        socket_connect_timeout=ANSWERS_WITHIN,
+        socket_connect_timeout=ANSWER_TIMEOUT,
         retry=Retry(NoBackoff(), 0),  # whoever asks decides: most questions may be asked again
     )
-    client.answers_within = answers_within
+    client.answer_timeout = answer_timeout
     pool = client.connection_pool
     pool.connection_class = _PACKING.get(pool.connection_class, pool.connection_class)
     connected: Redis = client
@@ -121,6 +121,13 @@ def as_queue_errors(place: str) -> Iterator[None]:
         raise QueueError(f"the broker at {place} does not answer ({reason}); {follows}") from error
     except RedisError as error:
         raise QueueError(f"the broker at {place} refuses, nothing was changed: {error}") from error
+
+
+async def server_time_ms(client: Redis, place: str) -> int:
+    """The clock of the Redis server, in milliseconds since the epoch; raises QueueError."""
+    with as_queue_errors(place):
+        seconds, micros = await client.time()
+    return int(seconds) * 1000 + int(micros) // 1000
 
 
 class Script:

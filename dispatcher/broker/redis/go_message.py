@@ -10,7 +10,7 @@ import msgspec
 from dispatcher.broker.message import Request
 from dispatcher.broker.queue import QueueRules
 from dispatcher.broker.result_lists import ANY, ResultLists
-from dispatcher.broker.validation import LONGEST_ID, check, names_a_tenant
+from dispatcher.broker.validation import LONGEST_ID, check_request, is_valid_tenant
 
 DEFAULT_LIST: Final = "result-list"
 """Where the Go processor puts results when nobody says otherwise."""
@@ -67,7 +67,7 @@ def parse(
     try:
         envelope = _decoder.decode(member)
         request = _request(envelope, member, tenant_attribute)
-        check(request, rules)
+        check_request(request, rules)
         result_list = _result_list(envelope, rules, lists)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         return _malformed(member, str(error), rules, lists)
@@ -89,7 +89,7 @@ def _request(envelope: _Envelope, member: bytes, tenant_attribute: str) -> Reque
         data.id,
         payload,
         data.deadline * 1000,
-        tenant=tenant if names_a_tenant(tenant) else "default",
+        tenant=tenant if is_valid_tenant(tenant) else "default",
         path=data.endpoint,
         headers=dict(data.headers or {}),
         metadata=metadata,

@@ -67,7 +67,7 @@ class GoIntake:
         self._scripts = QueueScripts(client, place, queue, rules)
         self._lists = replace(source.lists, intakes=source.lists.intakes | {source.key})
         self._limit = MANY
-        self.why_not = ""
+        self.problem = ""
         """Why nothing comes in; empty while it does."""
         self._cursor: bytes | int = 0
         self._quiet_until = 0.0
@@ -99,13 +99,13 @@ class GoIntake:
                 if pause == POLL:
                     level = logging.WARNING if isinstance(error, _WrongKindError) else logging.INFO
                     log.log(level, "%s: nothing comes in: %s", self._queue, error)
-                self.why_not = f"queue {self._queue}: nothing comes in: {error}"
+                self.problem = f"queue {self._queue}: nothing comes in: {error}"
                 seen, pause = 0, AGAIN
             except Exception:  # whatever it is, the messages are still there, and so are the other producers'
                 log.exception("%s: a fault while taking in; it goes on", self._queue)
                 seen, pause = 0, AGAIN
             else:
-                self.why_not, pause = "", POLL
+                self.problem, pause = "", POLL
             if seen < self._limit:
                 await asyncio.sleep(pause)
 

@@ -2,12 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from importlib.resources import files
 from itertools import count
 from math import floor
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from redis.asyncio import Redis
 
@@ -15,16 +14,17 @@ from dispatcher.broker.account import REASONS
 from dispatcher.broker.ledger import LedgerState, Reading, Refusal, Reservation
 from dispatcher.broker.message import new_token
 from dispatcher.broker.queue import QueueError
+from dispatcher.broker.redis.batching import Arguments, CommandBatcher, Reply
 from dispatcher.broker.redis.connection import Script
-from dispatcher.broker.redis.round_trips import Answer, RoundTrips, Words
 from dispatcher.broker.redis.subscriptions import Subscriptions
+from runtime.resource_owner import ResourceOwner
 
 SCRIPT: Final = files("dispatcher.broker.redis").joinpath("scripts/ledger.lua")
 WHOLE: Final = 2**53
 """The largest number that the script counts exactly."""
 
 
-class RedisLedger:
+class RedisLedger(ResourceOwner):
     """One target's; an async context manager, entered: the broker answered.
 
     All that is asked for in one turn of the loop is one script call; a release never overtakes its heartbeat. `place`:
@@ -42,21 +42,12 @@ class RedisLedger:
         self._opening, self._numbers = new_token(), count()
         self._began: dict[str, int] = {}
         self._life = b""
-        self._trips = RoundTrips(self._send)
-        self._opened = AsyncExitStack()
+        self._batcher = CommandBatcher(self._send)
 
-    async def __aenter__(self) -> Self:
+    async def _open(self) -> None:
         await self._call([])
-        async with AsyncExitStack() as opening:
-            await opening.enter_async_context(self._subscriptions)
-            await opening.enter_async_context(self._trips)
-            self._opened = opening.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._opened.aclose()
+        await self._stack.enter_async_context(self._subscriptions)
+        await self._stack.enter_async_context(self._batcher)
 
     @property
     def lease_ms(self) -> int:
@@ -68,20 +59,20 @@ class RedisLedger:
         now: int = (await self._call([]))[0]
         return now
 
-    async def look(self) -> LedgerState:
+    async def state(self) -> LedgerState:
         now, _, [in_flight] = await self._call([("L",)])
         return LedgerState(now, in_flight)
 
     async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:
         member = f"{units}:{self._opening}.{next(self._numbers)}"
         room, allotment = (min(floor(one), WHOLE) for one in (reading.headroom, reading.allotment))
-        words: Words = ("R", member, units, reading.at_ms, room, int(reading.headroom > 0), allotment)
+        words: Arguments = ("R", member, units, reading.at_ms, room, int(reading.headroom > 0), allotment)
         seen = self._changes.count
 
-        def undo(answer: Answer) -> Words | None:
+        def undo(answer: Reply) -> Arguments | None:
             return ("F", member, 0) if answer[0] else None
 
-        granted, what, time = await self._trips.ask(words, undo=undo)
+        granted, what, time = await self._batcher.call(words, undo=undo)
         if not granted:
             code = what.decode() if isinstance(what, bytes) else what
             return Refusal(REASONS[code], time if time >= 0 else None, seen)
@@ -90,22 +81,22 @@ class RedisLedger:
 
     async def heartbeat(self, reservations: Sequence[Reservation]) -> None:
         began = ((one.id, self._began.get(one.id)) for one in reservations)
-        operations: list[Words] = [("H", id, time) for id, time in began if time is not None]
-        await asyncio.gather(*map(self._trips.ask, operations))
+        operations: list[Arguments] = [("H", id, time) for id, time in began if time is not None]
+        await asyncio.gather(*map(self._batcher.call, operations))
 
     async def release(self, reservation: Reservation, *, accepted: bool) -> None:
         """As `dispatcher.broker.ledger.Ledger`; while the broker is away it raises QueueError, and tells it later."""
         if self._began.pop(reservation.id, None) is not None:
-            await self._trips.ask(("F", reservation.id, int(accepted)), lasting=True)
+            await self._batcher.call(("F", reservation.id, int(accepted)), resend=True)
 
-    async def overloaded(self, retry_after_ms: int = 0) -> None:
+    async def report_overload(self, retry_after_ms: int = 0) -> None:
         """As `dispatcher.broker.ledger.Ledger`; while the broker is away it raises QueueError, and tells it later."""
-        await self._trips.ask(("O", retry_after_ms), lasting=True)
+        await self._batcher.call(("O", retry_after_ms), resend=True)
 
     async def wait(self, timeout: float, *, seen: int = -1) -> None:
         await self._changes.wait(timeout, seen)
 
-    async def _send(self, operations: Sequence[Words]) -> Sequence[Answer]:
+    async def _send(self, operations: Sequence[Arguments]) -> Sequence[Reply]:
         known = self._life
         _, self._life, *answers = await self._call(operations)
         if known not in (b"", self._life):
@@ -117,7 +108,7 @@ class RedisLedger:
         with suppress(QueueError):
             await self._call([("H", id, began) for id, began in self._began.items()])
 
-    async def _call(self, operations: Sequence[Words]) -> list[Any]:
+    async def _call(self, operations: Sequence[Arguments]) -> list[Any]:
         arguments = [word for words in operations for word in words]
         answer: list[Any] = await self._script(
             self._keys, [self._channel, self._lease_ms, self._life, *arguments]

@@ -4,10 +4,8 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Collection, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from redis.asyncio import Redis
 
@@ -20,14 +18,23 @@ from dispatcher.broker.message import (
     Result,
     new_token,
 )
-from dispatcher.broker.queue import ConflictError, Leased, QueueError, QueueRules, State, Totals
+from dispatcher.broker.queue import ConflictError, LeasedResult, QueueError, QueueRules, State, Totals
 from dispatcher.broker.redis import records
+from dispatcher.broker.redis.batching import Arguments, CommandBatcher
 from dispatcher.broker.redis.connection import as_queue_errors
-from dispatcher.broker.redis.round_trips import RoundTrips, Words
 from dispatcher.broker.redis.scripting import QueueScripts
 from dispatcher.broker.redis.subscriptions import Hear, Subscriptions
-from dispatcher.broker.validation import BODY_GONE, check, check_key, counted_as, digest, error_payload, past
+from dispatcher.broker.validation import (
+    BODY_GONE,
+    check_key,
+    check_request,
+    counted_as,
+    deadline_error,
+    digest,
+    error_payload,
+)
 from dispatcher.broker.wake_up import Changes
+from runtime.resource_owner import ResourceOwner
 
 INLINE: Final = 64 * 1024
 """Bytes of a body that comes with its claim; a larger one is fetched by its own."""
@@ -40,7 +47,7 @@ KEY_TAKEN: Final = "the idempotency key was used for another request: same tenan
 log = logging.getLogger(__name__)
 
 
-class RedisQueue:
+class RedisQueue(ResourceOwner):
     """As `dispatcher.broker.queue.Queue`; an async context manager."""
 
     def __init__(self, client: Redis, place: str, name: str, rules: QueueRules) -> None:
@@ -57,37 +64,28 @@ class RedisQueue:
         self._owners: set[bytes] = set()
         self._cancelled: set[str] = set()
         self._own_cancelled = Changes()
-        self._opened = AsyncExitStack()
 
-    async def __aenter__(self) -> Self:
-        async with AsyncExitStack() as opening:
-            await opening.enter_async_context(self._channels)
-            for batch in self._batches.values():
-                await opening.enter_async_context(batch)
-            self._opened = opening.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._opened.aclose()
+    async def _open(self) -> None:
+        await self._stack.enter_async_context(self._channels)
+        for batch in self._batches.values():
+            await self._stack.enter_async_context(batch)
 
     @property
     def name(self) -> str:
         return self._name
 
     async def submit(self, request: Request, *, idempotency_key: str | None = None) -> Request:
-        check(request, self._rules)
+        check_request(request, self._rules)
         key, body = "", ""
         if idempotency_key is not None:
             check_key(idempotency_key)
             key, body = idempotency_key, digest(request)
         words = records.request_words(request, self._rules, key, body, self._rules.result_list)
-        kind, *answer = await self._batch("submit").ask(words)
+        kind, *answer = await self._batch("submit").call(words)
         if kind == b"conflict":
             raise ConflictError(KEY_TAKEN)
         if kind == b"past":
-            raise past(request, answer[0])
+            raise deadline_error(request, answer[0])
         if kind == b"new":
             return replace(request, created_ms=int(answer[0]))
         id, token, deadline, created = answer
@@ -106,7 +104,7 @@ class RedisQueue:
 
     async def claim(self, limit: int, *, owner: str, skip_tenants: Collection[str] = ()) -> Sequence[Claim]:
         self._owners.add(owner.encode())
-        words: Words = (limit, owner, secrets.token_hex(8), INLINE, *skip_tenants)
+        words: Arguments = (limit, owner, secrets.token_hex(8), INLINE, *skip_tenants)
         events, until_ms, rows = await self._scripts.call("claim", words)
         self._events = events
         claims = [records.claim(row, until_ms, row[9]) for row in rows]
@@ -123,10 +121,10 @@ class RedisQueue:
     async def finish(self, claim: Claim, result: Result) -> bool:
         code = result.error_code or ""
         what = (result.status_code, result.payload, code, result.error_message, result.attempts)
-        return bool(await self._batch("finish").ask((claim.fence, counted_as(result), *what)))
+        return bool(await self._batch("finish").call((claim.fence, counted_as(result), *what)))
 
     async def retry(self, claim: Claim, delay_ms: int) -> bool:
-        return bool(await self._batch("retry").ask((claim.fence, delay_ms)))
+        return bool(await self._batch("retry").call((claim.fence, delay_ms)))
 
     async def release(self, claims: Sequence[Claim], *, sent: bool = False) -> int:
         if not claims:
@@ -180,14 +178,14 @@ class RedisQueue:
             return result
         return await self._result_within(id, token, timeout)
 
-    async def lease_results(self, limit: int, *, lease_ms: int = 300_000) -> Sequence[Leased]:
+    async def lease_results(self, limit: int, *, lease_ms: int = 300_000) -> Sequence[LeasedResult]:
         if limit <= 0:
             return []
         words = (limit, lease_ms, secrets.token_hex(8), RESULT_BYTES)
         rows = await self._scripts.call("lease", words)
-        return [Leased(records.result(fields), fence.decode()) for fence, fields in rows]
+        return [LeasedResult(records.result(fields), fence.decode()) for fence, fields in rows]
 
-    async def ack_results(self, leased: Sequence[Leased]) -> int:
+    async def ack_results(self, leased: Sequence[LeasedResult]) -> int:
         if not leased:
             return 0
         acked: int = await self._scripts.call("ack", [one.fence for one in leased])
@@ -205,7 +203,7 @@ class RedisQueue:
         counts = {name.decode(): int(count) for name, count in zip(flat[::2], flat[1::2], strict=True)}
         return Totals(**counts, pending=pending, claimed=claimed, delayed=delayed)
 
-    def _batch(self, word: str) -> RoundTrips:
+    def _batch(self, word: str) -> CommandBatcher:
         return self._batches[word]
 
     def _hear_cancelled(self, said: bytes) -> None:

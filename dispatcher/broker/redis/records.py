@@ -75,7 +75,7 @@ def result(fields: Sequence[bytes]) -> Result:
 
 
 def dead_letter(record: bytes) -> DeadLetter:
-    """From part_ending.lua: `bury`."""
+    """From part_lifecycle.lua: `bury`."""
     at, reason_size, id_size, rest = record.split(b" ", 3)
     reason_end = int(reason_size)
     raw_start = reason_end + max(0, int(id_size))

@@ -8,8 +8,8 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from dispatcher.broker.queue import QueueRules
+from dispatcher.broker.redis.batching import Arguments, CommandBatcher
 from dispatcher.broker.redis.connection import Script
-from dispatcher.broker.redis.round_trips import RoundTrips, Words
 from dispatcher.broker.validation import (
     BODY_GONE,
     CANCELLED,
@@ -22,7 +22,7 @@ from dispatcher.broker.validation import (
     REQUEST_GONE,
 )
 
-PARTS: Final = ("part_keys", "part_later", "part_order", "part_ending")
+PARTS: Final = ("part_keys", "part_writes", "part_order", "part_lifecycle")
 ACCEPTING: Final = ("submit", "intake")
 """Scripts that take requests in, and begin with one part more."""
 READING: Final = ("totals",)
@@ -38,7 +38,7 @@ def script_text(name: str) -> str:
         f"local TEXTS, REMEMBERED, RAW_KEPT, DEAD_KEPT, LONGEST_LEASE = {{ {texts} }}, "
         f"{FINISH_REMEMBERED_MS}, {RAW_KEPT}, {DEAD_LETTERS_KEPT}, {LONGEST_LEASE_MS}\n"
     )
-    more = "part_accept" if name in ACCEPTING else "part_full"
+    more = "part_accept" if name in ACCEPTING else "part_low_memory"
     parts = PARTS if name in READING else (*PARTS, more)
     shared, own = (
         "".join(folder.joinpath(f"{part}.lua").read_text() for part in some) for some in (parts, (name,))
@@ -68,23 +68,23 @@ class QueueScripts:
             script = self._scripts[name] = Script(self._client, script_text(name), self._place)
         return await script((self.prefix, *keys), (*self._header, *words))
 
-    async def each(self, name: str, items: Sequence[Words], *keys: str) -> list[Any]:
+    async def each(self, name: str, items: Sequence[Arguments], *keys: str) -> list[Any]:
         """A script that takes items one after the other and answers each."""
         answers: list[Any] = []
         for chunk in _chunks(items):
             answers += await self.call(name, [word for item in chunk for word in item], *keys)
         return answers
 
-    def batched(self, name: str) -> RoundTrips:
+    def batched(self, name: str) -> CommandBatcher:
         """Such a script, for items that many tasks ask for."""
-        return RoundTrips(lambda items: self.each(name, items))
+        return CommandBatcher(lambda items: self.each(name, items))
 
     def key(self, name: str) -> str:
         return self.prefix + name
 
 
-def _chunks(items: Sequence[Words]) -> list[list[Words]]:
-    chunks: list[list[Words]] = []
+def _chunks(items: Sequence[Arguments]) -> list[list[Arguments]]:
+    chunks: list[list[Arguments]] = []
     room = -1
     for item in items:
         size = sum(len(word) for word in item if isinstance(word, bytes))

@@ -35,7 +35,7 @@ class Requirement:
     operator: str
     values: frozenset[str] = frozenset()
 
-    def holds(self, labels: Mapping[str, str]) -> bool:
+    def matches(self, labels: Mapping[str, str]) -> bool:
         """As Kubernetes judges it: a label that is absent is NotIn anything."""
         match self.operator:
             case "In":
@@ -60,5 +60,5 @@ class LabelSelectorFilter:
 
     def _selects(self, labels: Mapping[str, str]) -> bool:
         return all(labels.get(key) == value for key, value in self.match_labels.items()) and all(
-            requirement.holds(labels) for requirement in self.match_expressions
+            requirement.matches(labels) for requirement in self.match_expressions
         )

@@ -17,10 +17,10 @@ class MaxScorePicker:
     def pick(self, scores: Floats, k: int) -> Indices:
         if k == 1:
             best = (scores == scores[scores.argmax()]).nonzero()[0]
-            return np.array([self.one_of(best.tolist())], dtype=np.intp)
+            return np.array([self.break_tie(best.tolist())], dtype=np.intp)
         return _descending(scores, self.rng)[:k]
 
-    def one_of(self, best: list[int]) -> int:
+    def break_tie(self, best: list[int]) -> int:
         """Any of those that are equal."""
         return best[0] if len(best) == 1 else best[self.rng.randrange(len(best))]
 

@@ -1,4 +1,4 @@
-"""Prefix caches: which endpoint holds the beginning of which prompt.
+"""Estimates which endpoint has the beginning of a prompt in its prefix cache, and scores endpoints by it.
 
-The index, its blocks, and the producer and scorer that use it. Pure.
+The index, its blocks, and the data producer and scorer that use them. Pure.
 """

@@ -1,13 +1,18 @@
-"""What one endpoint holds of prompts: blocks in the order of their last use, those that were used together as one run.
+"""The blocks that one endpoint is believed to hold, evicted least recently used first.
 
-A prompt is used from its beginning on, so of what it shares with others the beginning is used most often. In the order
-of use the first block of a chain is therefore the youngest, and the oldest block of all never has a successor. A run is
-a stretch of a chain that was always used as a whole: it is found, moved and dropped at once, and cut in two when a
-prompt uses its beginning only. That gives the same order as if each block had a place of its own.
+Eviction mirrors the worker's. vLLM frees the blocks of a finished request in reverse order, so that the last block of a
+prompt, which the fewest other prompts share, is evicted first (docs.vllm.ai, Automatic Prefix Caching: Free, Eviction).
+Here too the first block of a chain is always the most recently used one of it, so the block to evict never has a
+successor that stays: what remains of a chain is always a prefix.
 
-A run is held for good once a request that used it was served there. Until then it is held for the requests that use it
-and have no end yet, and goes with the last of them. A block is used by whatever uses one behind it: a run that goes has
-no successor.
+Blocks are kept in runs: a run is a stretch of a chain whose blocks were always used together. A run is found, moved and
+evicted in one step, and split when a prompt shares only its beginning. The order is the same as with one entry for each
+block, at a fraction of the memory: about 120 bytes a block where runs are 70 blocks long, up to 586 where each stands
+alone (`BLOCK_BYTES`).
+
+A run is confirmed once a worker served a request that used it. Until then it is only claimed: it exists for the
+requests that use it and whose end is not known, and is removed with the last of them (`withdraw`). Whoever claims a
+block claims all blocks before it, so a removed run has no successor either.
 """
 
 from collections import OrderedDict
@@ -15,13 +20,15 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final
 
-_MANY: Final = 8
-"""Runs in one prompt from which on they are joined."""
+_MERGE_FROM: Final = 8
+"""A prompt that uses more runs than this gets them merged: a conversation of many turns adds one run a turn."""
 
 
 class _Run:
-    """`blocks` follow each other in a chain, the first is its block number `start`; `length` is that of all of them,
-    `lengths` those of the chain's blocks. `claims`: whose end it is held until; None: it is held for good.
+    """`blocks` are hashes of consecutive blocks of a chain, from its block number `start` on.
+
+    `lengths`: of all blocks of the chain, in units; `length`: of this run. `claims`: the requests that claim it;
+    None: it is confirmed.
     """
 
     __slots__ = ("blocks", "claims", "length", "lengths", "start")
@@ -35,8 +42,12 @@ class _Run:
         self.lengths = lengths
         self.length = sum(lengths[start : start + len(blocks)])
 
-    def shared(self, chain: Sequence[int]) -> int:
-        """How many of its blocks are the chain's too, which the first is; where two are equal, so is all before them."""
+    def common_blocks(self, chain: Sequence[int]) -> int:
+        """The number of leading blocks shared with a chain that shares the first one.
+
+        A hash covers everything before its block, so equality at one position implies it at all earlier ones: binary
+        search is enough.
+        """
         blocks, start = self.blocks, self.start
         size = min(len(blocks), len(chain) - start)
         if blocks[size - 1] == chain[start + size - 1]:
@@ -50,57 +61,58 @@ class _Run:
                 high = middle
         return low
 
-    def surplus(self, count: int, length: float) -> int:
-        """How many from its end on are at least so many and so long; all of them where it has no more."""
+    def count_surplus(self, count: int, length: float) -> int:
+        """The number of blocks at its end that make up at least `count` blocks and `length` units, at most all."""
         blocks = len(self.blocks)
         if length >= self.length:
             return blocks
-        count, place = min(max(count, 0), blocks), self.start + blocks
-        length -= sum(self.lengths[place - count : place])
+        count, end = min(max(count, 0), blocks), self.start + blocks
+        length -= sum(self.lengths[end - count : end])
         while length > 0:
             count += 1
-            length -= self.lengths[place - count]
+            length -= self.lengths[end - count]
         return count
 
-    def drop(self, count: int) -> tuple[list[int], int]:
-        """Its last blocks, and how long they were."""
-        stays, place = len(self.blocks) - count, self.start + len(self.blocks)
-        went, length = self.blocks[stays:], sum(self.lengths[place - count : place])
+    def truncate(self, count: int) -> tuple[list[int], int]:
+        """Remove the last `count` blocks; returns them and their length in units."""
+        stays, end = len(self.blocks) - count, self.start + len(self.blocks)
+        removed, length = self.blocks[stays:], sum(self.lengths[end - count : end])
         del self.blocks[stays:]
         self.length -= length
-        return went, length
+        return removed, length
 
 
 class Holdings:
-    """The blocks of one endpoint: `count` of them, `length` is that of all; `bit` stands for the endpoint in masks.
+    """The blocks of one endpoint. `count`: their number; `length`: in units; `bit`: the endpoint's bit in masks.
 
-    `born`: a claim with a smaller number is one on what was forgotten.
+    `created_at`: the number of the index's claim counter at creation. A claim with a smaller number belongs to earlier
+    holdings of the same endpoint, which were forgotten.
     """
 
-    __slots__ = ("_order", "_runs", "bit", "born", "count", "length", "slot")
+    __slots__ = ("_lru", "_runs", "bit", "count", "created_at", "length", "slot")
 
-    def __init__(self, slot: int, born: int = 0) -> None:
+    def __init__(self, slot: int, created_at: int = 0) -> None:
         self.slot = slot
-        self.born = born
+        self.created_at = created_at
         self.bit = 1 << slot
         self.count = 0
         self.length = 0
         self._runs: dict[int, _Run] = {}
-        """By their first block."""
-        self._order: OrderedDict[_Run, None] = OrderedDict()
-        """The one that goes next first."""
+        """By the hash of their first block."""
+        self._lru: OrderedDict[_Run, None] = OrderedDict()
+        """Least recently used first."""
 
-    def use(self, chain: Sequence[int], lengths: Sequence[int], claim: int | None = None) -> Sequence[int]:
-        """It holds this chain from now on, whose blocks become the youngest; returns those that are new.
+    def add(self, chain: Sequence[int], lengths: Sequence[int], claim: int | None = None) -> Sequence[int]:
+        """Add a chain, whose blocks become the most recently used; returns those that are new.
 
-        `claim`: a number for the request, until `withdraw` takes it back or a use without one makes it good.
+        `claim`: the number of the request, until `withdraw` takes it back; None: the chain is confirmed.
         """
         used: list[_Run] = []
         known, size = 0, len(chain)
         while known < size and (run := self._runs.get(chain[known])) is not None:
-            shared = run.shared(chain)
+            shared = run.common_blocks(chain)
             if shared < len(run.blocks):
-                run = self._cut(run, shared)
+                run = self._split(run, shared)
             used.append(run)
             if run.claims is not None:
                 if claim is None:
@@ -111,17 +123,20 @@ class Holdings:
         new = list(chain[known:])
         if new:
             run = self._runs[new[0]] = _Run(new, known, lengths, None if claim is None else {claim})
-            self._order[run] = None
+            self._lru[run] = None
             self.count += size - known
             self.length += run.length
-        if len(used) > _MANY and used[-1].claims is None:  # those before it are held for good too
-            used = [self._joined(used)]
+        if (
+            len(used) > _MERGE_FROM and used[-1].claims is None
+        ):  # a confirmed run has only confirmed predecessors
+            used = [self._merge(used)]
+        # the beginning of the chain last: it has to outlive what follows it
         for run in reversed(used):
-            self._order.move_to_end(run)
+            self._lru.move_to_end(run)
         return new
 
-    def keep(self, chain: Sequence[int], claim: int) -> bool:
-        """The request that claimed this chain was served; False: part of it has gone since, and is to be used again."""
+    def confirm(self, chain: Sequence[int], claim: int) -> bool:
+        """The request that claimed this chain was served. False: part of it was evicted meanwhile, so add it again."""
         known, size, last = 0, len(chain), 0
         while known < size and (run := self._runs.get(chain[known])) is not None:
             if run.claims is not None:
@@ -133,8 +148,8 @@ class Holdings:
         return known == size and (not size or last == chain[-1])
 
     def withdraw(self, chain: Sequence[int], claim: int) -> Sequence[int]:
-        """The request that claimed this chain failed; returns the blocks that went, because nobody else uses them."""
-        gone: list[int] = []
+        """The request that claimed this chain failed; returns the blocks that were removed, since no other request uses them."""
+        removed_blocks: list[int] = []
         known, size = 0, len(chain)
         while known < size and (run := self._runs.get(chain[known])) is not None:
             known += len(run.blocks)
@@ -142,41 +157,41 @@ class Holdings:
                 continue
             run.claims.remove(claim)
             if not run.claims:
-                del self._order[run], self._runs[run.blocks[0]]
+                del self._lru[run], self._runs[run.blocks[0]]
                 self.count -= len(run.blocks)
                 self.length -= run.length
-                gone += run.blocks
-        return gone
+                removed_blocks += run.blocks
+        return removed_blocks
 
-    def shrink(self, count: int, length: float = inf) -> Sequence[int]:
-        """Until there are no more than `count`, and they are no longer than `length`; returns those that went."""
-        gone: list[int] = []
+    def evict(self, count: int, length: float = inf) -> Sequence[int]:
+        """Remove the least recently used blocks until at most `count` blocks and `length` units are left; returns the removed."""
+        removed_blocks: list[int] = []
         while self.count > count or self.length > length:
-            run = next(iter(self._order))
-            surplus = run.surplus(self.count - count, self.length - length)
+            run = next(iter(self._lru))
+            surplus = run.count_surplus(self.count - count, self.length - length)
             if surplus == len(run.blocks):
-                del self._order[run], self._runs[run.blocks[0]]
-                went, short = run.blocks, run.length
+                del self._lru[run], self._runs[run.blocks[0]]
+                removed, removed_length = run.blocks, run.length
             else:
-                went, short = run.drop(surplus)
-            self.count -= len(went)
-            self.length -= short
-            gone += went
-        return gone
+                removed, removed_length = run.truncate(surplus)
+            self.count -= len(removed)
+            self.length -= removed_length
+            removed_blocks += removed
+        return removed_blocks
 
-    def _joined(self, runs: Sequence[_Run]) -> _Run:
-        """One in place of those that follow each other and are used together now, so that the next use has fewer to go over."""
+    def _merge(self, runs: Sequence[_Run]) -> _Run:
+        """Join consecutive, confirmed runs from a chain's beginning into one."""
         blocks, lengths = list[int](), list[int]()
         for run in runs:
-            del self._order[run], self._runs[run.blocks[0]]
+            del self._lru[run], self._runs[run.blocks[0]]
             blocks += run.blocks
             lengths += run.lengths[run.start : run.start + len(run.blocks)]
-        joined = self._runs[blocks[0]] = _Run(blocks, 0, lengths, None)
-        self._order[joined] = None
-        return joined
+        merged = self._runs[blocks[0]] = _Run(blocks, 0, lengths, None)
+        self._lru[merged] = None
+        return merged
 
-    def _cut(self, run: _Run, size: int) -> _Run:
-        """Its first `size` blocks as a run of their own; the rest keeps its place in the order."""
+    def _split(self, run: _Run, size: int) -> _Run:
+        """Make the first `size` blocks a run of their own; the rest keeps its position in the order."""
         claims = None if run.claims is None else set(run.claims)
         head = _Run(run.blocks[:size], run.start, run.lengths, claims)
         run.blocks = run.blocks[size:]
@@ -184,5 +199,5 @@ class Holdings:
         run.length -= head.length
         self._runs[head.blocks[0]] = head
         self._runs[run.blocks[0]] = run
-        self._order[head] = None
+        self._lru[head] = None
         return head

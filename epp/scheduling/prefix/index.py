@@ -1,9 +1,17 @@
-"""Which endpoint holds which beginnings of prompts: what the picker believes to be in the workers' prefix caches.
+"""Maps prompt prefixes to the endpoints believed to hold them in their prefix caches.
 
-A prompt is a chain of blocks. The name of a block is a hash of everything up to its end, so equal names mean equal
-beginnings, and an endpoint that holds a block holds all those before it. That is kept true on the way out too: the
-block that goes first never has a successor (holdings.py), as in a worker that frees the leaves of its cache
-before the roots.
+A prompt is a chain of block hashes. Each hash covers the parent's hash and the block, as in vLLM (docs.vllm.ai, Automatic
+Prefix Caching): equal hashes mean equal prompts up to there. KV values depend on all tokens before them, so a block is of
+use only after the same prefix; a hash of the block alone would match text in the wrong place.
+
+Two properties make a lookup cheap. An endpoint that holds a block holds all blocks before it, and eviction keeps that
+true (holdings.py). So the endpoints that hold block n are a subset of those that hold block n-1, and the end of a match
+is found by binary search. And the endpoints of a block are the bits of one integer, so one operation intersects them all.
+
+It is a belief, not a copy: no worker reports its cache. A chain is claimed at the pick, not at the answer. If answers are
+not streamed, response headers come with the end of the answer; an index that learns only then has
+the same prefix computed on every worker meanwhile (time to first token 13.85 s instead of 0.64 s, benchmarks/README.md: routing). A claim is confirmed
+when the worker answers with 2xx, and withdrawn when it does not.
 """
 
 from collections import OrderedDict
@@ -20,29 +28,29 @@ Key: TypeAlias = tuple[str, str]
 """One life of one worker (`Endpoint.key`)."""
 
 BLOCK_BYTES: Final = 600
-"""Room for one block at one endpoint: up to 586 were measured where none follows another, about 120 where 70 do."""
+"""Memory of one block at one endpoint. Measured: up to 586 if every run has one block, about 120 if it has 70."""
 MAX_BYTES: Final = 384 * 1024 * 1024
-"""Of memory for one index; endpoints have equal parts of it."""
+"""Memory of one index. Endpoints have equal shares, so that a busy one cannot evict what others hold."""
 
-_POPULAR: Final = 64
-"""Sets of endpoints that are kept."""
-_FEW: Final = 8
-"""Endpoints up to which it is faster to take them one by one."""
+_MAX_CACHED_MASKS: Final = 64
+"""Sets of endpoints whose rows are cached."""
+_FEW_HOLDERS: Final = 8
+"""Up to this many endpoints a loop over bits is faster than numpy."""
 
 
-class _Rows:
-    """By slot the row of its endpoint in a pool, -1 where it is not there."""
+class _RowsBySlot:
+    """The row in a pool of the endpoint in each slot, -1 if the pool lacks it."""
 
-    __slots__ = ("_array", "_found", "_list")
+    __slots__ = ("_array", "_arrays", "_list")
 
     def __init__(self, rows: list[int]) -> None:
         self._list = rows
         self._array = np.array(rows, dtype=np.intp)
-        self._found: dict[int, Indices] = {}
-        """By mask: those who share a popular beginning stay the same for many requests."""
+        self._arrays: dict[int, Indices] = {}
+        """By mask. The endpoints that hold a popular prefix stay the same for many requests."""
 
-    def few(self, mask: int) -> list[int]:
-        """The rows that the bits of a mask stand for, bit by bit."""
+    def row_list(self, mask: int) -> list[int]:
+        """The rows of the endpoints in a mask."""
         found = []
         while mask:
             lowest = mask & -mask
@@ -52,91 +60,100 @@ class _Rows:
             mask ^= lowest
         return found
 
-    def many(self, mask: int) -> Indices:
-        """The same, all bits at once."""
-        kept = self._found.get(mask)
+    def row_array(self, mask: int) -> Indices:
+        """The same as an array, faster if there are many."""
+        kept = self._arrays.get(mask)
         if kept is not None:
             return kept
         count = len(self._list)
         packed = np.frombuffer(mask.to_bytes((count + 7) // 8, "little"), dtype=np.uint8)
         rows = self._array[np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)]
-        if len(self._found) >= _POPULAR:
-            self._found.clear()
-        found = self._found[mask] = rows[rows >= 0]
+        if len(self._arrays) >= _MAX_CACHED_MASKS:
+            self._arrays.clear()
+        found = self._arrays[mask] = rows[rows >= 0]
         return found
 
 
 class PrefixIndex:
-    """Chains by endpoint, at most `max_bytes` of memory for all of them."""
+    """Block hashes by endpoint, in at most `max_bytes` of memory.
 
-    __slots__ = ("_claims", "_free", "_holdings", "_known", "_masks", "_max_blocks", "_placed", "_slots")
+    `chain`: the block hashes of one prompt. `capacity`: units of one endpoint's cache; a block of length n takes n of them.
+    """
+
+    __slots__ = ("_claims", "_free", "_holdings", "_masks", "_max_blocks", "_rows", "_rows_pool", "_slots")
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_blocks = max_bytes // BLOCK_BYTES
         self._masks: dict[int, int] = {}
-        """By block: the endpoints that hold it, as the bits of an integer."""
+        """By block hash: the endpoints that hold it, as the bits of an integer."""
         self._holdings: OrderedDict[Key, Holdings] = OrderedDict()
-        """Those that were written down last come last."""
+        """Least recently updated first."""
         self._claims = 0
         self._free: list[int] = []
         self._slots = 0
-        self._known: tuple[Endpoint, ...] = ()
-        self._placed: _Rows | None = None
-        """Where `_known` stand, those that were asked about last; None: to be found again."""
+        self._rows_pool: tuple[Endpoint, ...] = ()
+        self._rows: _RowsBySlot | None = None
+        """The rows of `_rows_pool`, the endpoints of the last match; None: out of date."""
 
     def __len__(self) -> int:
-        """Blocks, each counted once for every endpoint that holds it."""
+        """The number of blocks, each counted once for every endpoint that holds it."""
         return sum(one.count for one in self._holdings.values())
 
     def match(self, chain: Sequence[int], endpoints: tuple[Endpoint, ...]) -> Indices | dict[int, int]:
-        """How many blocks each endpoint holds from the chain's beginning on; where few do, those only, by row."""
+        """The number of leading blocks of the chain that each endpoint holds.
+
+        A column over the endpoints, or if only a few hold any, those by row.
+        """
         masks = self._masks
         mask = masks.get(chain[0], 0) if chain else 0
         if not mask:
             return {}
-        rows = self._rows(endpoints)
+        rows = self._rows_of(endpoints)
         few: dict[int, int] = {}
-        many = np.zeros(len(endpoints), dtype=np.intp) if mask.bit_count() > _FEW else None
+        many = np.zeros(len(endpoints), dtype=np.intp) if mask.bit_count() > _FEW_HOLDERS else None
         end = 0
         while mask:
-            end = self._end(chain, end, mask)
+            end = self._match_end(chain, end, mask)
             longer = masks.get(chain[end], 0) & mask if end < len(chain) else 0
             if many is None:
-                few |= dict.fromkeys(rows.few(mask & ~longer), end)
+                few |= dict.fromkeys(rows.row_list(mask & ~longer), end)
             else:
-                many[rows.many(mask)] = end  # of those that hold more the rest follows
+                many[rows.row_array(mask)] = end  # endpoints that hold more are overwritten in the next turn
             mask = longer
         return few if many is None else many
 
     def held(self, chain: Sequence[int], key: Key) -> int:
-        """How many blocks one endpoint holds from the chain's beginning on."""
+        """The number of leading blocks of the chain that one endpoint holds."""
         holdings = self._holdings.get(key)
-        return self._end(chain, 0, holdings.bit) if chain and holdings is not None else 0
+        return self._match_end(chain, 0, holdings.bit) if chain and holdings is not None else 0
 
     def record(
         self, chain: Sequence[int], key: Key, capacity: int, lengths: Sequence[int] | None = None
     ) -> None:
-        """The endpoint holds this chain; of what it held before, as much is kept as is no longer than `capacity` in all.
+        """The endpoint holds this chain: a worker has served it. Evicts older blocks beyond `capacity`.
 
-        `lengths`: of the blocks of the chain, and maybe more; None: 1 each.
+        `lengths`: of the blocks in units, may go on behind the chain; None: 1 each.
         """
-        self._use(chain, key, capacity, lengths, None)
+        self._add_chain(chain, key, capacity, lengths, None)
 
     def claim(
         self, chain: Sequence[int], key: Key, capacity: int, lengths: Sequence[int] | None = None
     ) -> int:
-        """As `record`, for a request that was sent there; what only claims are on goes when they are withdrawn."""
+        """The endpoint will hold this chain, because a request was sent there. Returns the claim's number.
+
+        Like `record`, but blocks that nothing else confirms are removed when the last claim on them is withdrawn.
+        """
         if key not in self._holdings:
-            self._admit(key)
+            self._add_endpoint(key)
         self._claims += 1
-        self._use(chain, key, capacity, lengths, self._claims)
+        self._add_chain(chain, key, capacity, lengths, self._claims)
         return self._claims
 
     def withdraw(self, chain: Sequence[int], key: Key, claim: int) -> None:
-        """The endpoint did not serve the request that claimed this chain."""
+        """The endpoint did not serve the request that made this claim."""
         holdings = self._holdings.get(key)
         if holdings is not None:
-            self._unmask(holdings, holdings.withdraw(chain, claim))
+            self._clear_masks(holdings, holdings.withdraw(chain, claim))
 
     def confirm(
         self,
@@ -146,12 +163,12 @@ class PrefixIndex:
         capacity: int,
         lengths: Sequence[int] | None = None,
     ) -> None:
-        """The endpoint served the request that claimed this chain; nothing happens if it lost its cache since."""
+        """The endpoint served the request that made this claim. Ignored if the endpoint was forgotten since: its cache is new."""
         holdings = self._holdings.get(key)
-        if holdings is not None and holdings.born < claim and not holdings.keep(chain, claim):
-            self._use(chain, key, capacity, lengths, None)
+        if holdings is not None and holdings.created_at < claim and not holdings.confirm(chain, claim):
+            self._add_chain(chain, key, capacity, lengths, None)
 
-    def _use(
+    def _add_chain(
         self,
         chain: Sequence[int],
         key: Key,
@@ -159,27 +176,27 @@ class PrefixIndex:
         lengths: Sequence[int] | None,
         claim: int | None,
     ) -> None:
-        holdings = self._holdings.get(key) or self._admit(key)
+        holdings = self._holdings.get(key) or self._add_endpoint(key)
         self._holdings.move_to_end(key)
         bit, masks = holdings.bit, self._masks
-        for block in holdings.use(chain, [1] * len(chain) if lengths is None else lengths, claim):
+        for block in holdings.add(chain, [1] * len(chain) if lengths is None else lengths, claim):
             others = masks.get(block)
-            # most have one holder: they share its integer
+            # most blocks have one holder; sharing its integer saves an object for each
             masks[block] = bit if others is None else others | bit
-        share = self._share()
-        if holdings.count > share or holdings.length > capacity:
-            self._shrink(holdings, share, capacity)
+        limit = self._blocks_each()
+        if holdings.count > limit or holdings.length > capacity:
+            self._evict(holdings, limit, capacity)
 
     def forget(self, key: Key) -> None:
-        """The endpoint holds nothing any more."""
+        """Drop what is known of an endpoint: its cache is gone."""
         holdings = self._holdings.pop(key, None)
         if holdings is not None:
-            self._shrink(holdings, 0)
+            self._evict(holdings, 0)
             self._free.append(holdings.slot)
-            self._placed = None
+            self._rows = None
 
     def retain(self, keys: Iterable[Key]) -> None:
-        """These are there now. Others may come back: as many are kept, those that were written down last."""
+        """Keep these endpoints, and as many absent ones, the most recently updated: a worker may be away for a moment only."""
         present = set(keys)
         if len(self._holdings) <= len(present):
             return
@@ -187,8 +204,8 @@ class PrefixIndex:
         for key in absent[: max(0, len(absent) - len(present))]:
             self.forget(key)
 
-    def _end(self, chain: Sequence[int], start: int, mask: int) -> int:
-        """Where the part of the chain ends that all of `mask` hold; no mask has a bit that one before it has not."""
+    def _match_end(self, chain: Sequence[int], start: int, mask: int) -> int:
+        """The end of the part of the chain that all of `mask` hold, by binary search: masks only lose bits along a chain."""
         get, low, high = self._masks.get, start, len(chain)
         if get(chain[-1], 0) & mask == mask:
             return high
@@ -200,39 +217,39 @@ class PrefixIndex:
                 high = middle
         return low
 
-    def _rows(self, endpoints: tuple[Endpoint, ...]) -> _Rows:
-        if self._placed is None or endpoints is not self._known:
+    def _rows_of(self, endpoints: tuple[Endpoint, ...]) -> _RowsBySlot:
+        if self._rows is None or endpoints is not self._rows_pool:
             rows = [-1] * self._slots
             for row, endpoint in enumerate(endpoints):
                 holdings = self._holdings.get(endpoint.key)
                 if holdings is not None:
                     rows[holdings.slot] = row
-            self._known, self._placed = endpoints, _Rows(rows)
-        return self._placed
+            self._rows_pool, self._rows = endpoints, _RowsBySlot(rows)
+        return self._rows
 
-    def _admit(self, key: Key) -> Holdings:
+    def _add_endpoint(self, key: Key) -> Holdings:
         if not self._free:
             self._free.append(self._slots)
             self._slots += 1
         self._claims += 1
         holdings = self._holdings[key] = Holdings(self._free.pop(), self._claims)
-        self._placed = None
-        share = self._share()
+        self._rows = None
+        limit = self._blocks_each()
         for other in self._holdings.values():
-            self._shrink(other, share)
+            self._evict(other, limit)
         return holdings
 
-    def _share(self) -> int:
+    def _blocks_each(self) -> int:
         return self._max_blocks // len(self._holdings)
 
-    def _shrink(self, holdings: Holdings, count: int, length: float = inf) -> None:
-        """Until there are `count` blocks at most, and they are no longer than `length`."""
-        self._unmask(holdings, holdings.shrink(count, length))
+    def _evict(self, holdings: Holdings, count: int, length: float = inf) -> None:
+        self._clear_masks(holdings, holdings.evict(count, length))
 
-    def _unmask(self, holdings: Holdings, blocks: Sequence[int]) -> None:
-        """It does not hold these any more."""
+    def _clear_masks(self, holdings: Holdings, blocks: Sequence[int]) -> None:
+        """Remove the endpoint from the masks of these blocks."""
         masks, bit = self._masks, holdings.bit
         for block in blocks:
             holders = masks.pop(block)
+            # `is`: most masks are the very object in `bit`, see _add_chain
             if holders is not bit and (others := holders & ~bit):
                 masks[block] = others

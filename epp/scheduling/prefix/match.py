@@ -1,4 +1,4 @@
-"""How much of a request's prompt an endpoint holds already: what a profile handler may ask. Pure."""
+"""Tells a profile handler how much of a prompt is in an endpoint's prefix cache. Pure."""
 
 from dataclasses import dataclass
 
@@ -9,21 +9,25 @@ from epp.scheduling.prefix.plugins import PrefixCacheProducer
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """In tokens of 4 bytes, as the producer counts them: `held` from the beginning of the prompt on, of `prompt` in all."""
+    """`held`: tokens of the prompt's beginning that the endpoint holds; `prompt`: tokens of all of it.
+
+    The data producer counts 4 bytes as one token.
+    """
 
     held: int
     prompt: int
 
 
 def prefix_match(request: InferenceRequest, endpoint: Endpoint) -> PrefixMatch | None:
-    """What the picker believes to be in the endpoint's prefix cache; None where no producer has seen the prompt.
+    """What the endpoint is believed to hold of the prompt; None if no data producer has seen the prompt.
 
-    That is so where the configuration has no `approx-prefix-cache-producer` and no scorer that needs one, and for a
-    request without a prompt. Of several producers, the one that knows of most.
+    That is so if the configuration has neither an `approx-prefix-cache-producer` nor a scorer that needs one, or the
+    request has no prompt. With several producers, the longest match counts.
     """
     matches = [
         PrefixMatch(
-            chain.held(producer.index.held(chain.blocks, endpoint.key)) * chain.unit, chain.units * chain.unit
+            chain.units_in(producer.index.held(chain.hashes, endpoint.key)) * chain.unit_tokens,
+            chain.units * chain.unit_tokens,
         )
         for producer, chain in request.prefixes.items()
         if isinstance(producer, PrefixCacheProducer)

@@ -1,7 +1,7 @@
-"""The prefix cache plugins: one says where a prompt's beginning is likely to be cached, the other what that is worth.
+"""The prefix cache plugins: a data producer that learns which worker was sent which prompt, and a scorer of that.
 
-Names, parameters and values are those of the Go picker. There is no tokenizer: 4 bytes of a prompt, as it stands in
-the request's JSON, count as a token.
+Names, parameters and values are those of the Go picker. There is no tokenizer: 4 bytes of the prompt, as JSON, count as
+one token. An error in that ratio changes no match, only how much of a cache is believed to be full.
 """
 
 from collections.abc import Sequence
@@ -18,25 +18,25 @@ from epp.scheduling.prefix.blocks import BlockEnds
 from epp.scheduling.prefix.index import Key, PrefixIndex
 
 PRODUCER: Final = "approx-prefix-cache-producer"
-LEAST_BLOCK: Final = 64
-"""Tokens in a block that a configuration can ask for: smaller ones cost more than they tell."""
+MIN_BLOCK_TOKENS: Final = 64
+"""The smallest block that a configuration gets: smaller ones cost more hashes and memory than their precision is worth."""
 _TOKEN_BYTES: Final = 4
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PrefixCacheProducer:
-    """Writes down which endpoint was sent which prompt, and names the blocks of each new one.
+    """Hashes the blocks of each prompt, and records in the index which endpoint it went to.
 
-    Known at the pick, since the response headers of an answer that is not streamed come at its end; taken back where
-    the request was not served.
+    An endpoint is credited at the pick, and the claim is withdrawn unless it serves the request (index.py says why).
 
-    `block_tokens`: tokens in the shortest block, from which `max_blocks` and `capacity` are counted too. `max_tokens`, or
-    where that is 0 `max_blocks`: how much of a prompt is looked at, 0: all. `capacity`: blocks that one endpoint is
-    believed to hold; with `auto_tune`, one that says how large its cache is holds as much as that. `grain`: see
-    BlockEnds. `seed` makes the hashes those of this picker, so that nobody can prepare prompts that collide.
+    `block_tokens`: tokens of one unit, the shortest block; `max_blocks` and `capacity` count units. `max_tokens`, or if
+    that is 0 `max_blocks`: how much of a prompt is hashed, 0: all. `capacity`: units that one endpoint is believed to
+    hold; with `auto_tune`, the size of its cache instead, if its metrics page has it. `grain`: of BlockEnds, each block
+    is at most so many times shorter than the text before it. `seed`: random for each picker, so that nobody can prepare
+    prompts whose hashes collide: xxHash is no cryptographic hash.
     """
 
-    block_tokens: int = LEAST_BLOCK
+    block_tokens: int = MIN_BLOCK_TOKENS
     max_tokens: int = 0
     max_blocks: int = 0
     capacity: int = 7812
@@ -44,40 +44,46 @@ class PrefixCacheProducer:
     grain: int = 16
     seed: int = 0
     index: PrefixIndex = field(default_factory=PrefixIndex, repr=False)
-    _cuts: BlockEnds = field(init=False, repr=False)
-    _size: int = field(init=False, repr=False)
-    """Bytes of the shortest block."""
-    _most_bytes: int | None = field(init=False, repr=False)
-    """Of a prompt, from its beginning on; None: all."""
-    _sizes: dict[Key, int] = field(init=False, repr=False, default_factory=dict)
-    """Blocks by endpoint, of those that said so."""
+    _block_ends: BlockEnds = field(init=False, repr=False)
+    _block_bytes: int = field(init=False, repr=False)
+    """Bytes of one unit."""
+    _max_bytes: int | None = field(init=False, repr=False)
+    """Bytes of the prompt that are hashed; None: all."""
+    _capacities: dict[Key, int] = field(init=False, repr=False, default_factory=dict)
+    """Units by endpoint, of those whose metrics page has the size of the cache."""
 
     def __post_init__(self) -> None:
         size = self.block_tokens * _TOKEN_BYTES
-        most = max(self.max_tokens // self.block_tokens, 1) if self.max_tokens else self.max_blocks
-        object.__setattr__(self, "_cuts", BlockEnds(self.grain))
-        object.__setattr__(self, "_size", size)
-        object.__setattr__(self, "_most_bytes", most * size if most else None)
+        max_blocks = max(self.max_tokens // self.block_tokens, 1) if self.max_tokens else self.max_blocks
+        object.__setattr__(self, "_block_ends", BlockEnds(self.grain))
+        object.__setattr__(self, "_block_bytes", size)
+        object.__setattr__(self, "_max_bytes", max_blocks * size if max_blocks else None)
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
-        """Name the blocks of its prompt, the last one may be short; prompts of different models share none."""
+        """Hash the blocks of the prompt; the last one may be short.
+
+        The chain starts with what must be equal for a cache to be shared: model, cache salt and tools. vLLM mixes LoRA ids
+        and cache salts into its hashes in the same place ("extra hashes").
+        """
         if request.prompt is None:
             return
-        size = self._size
-        text = request.prompt.head(self._most_bytes)
+        size = self._block_bytes
+        text = request.prompt.prefix(self._max_bytes)
         units = (len(text) + size - 1) // size
-        cuts = self._cuts
-        count = cuts.count(units)
+        block_ends = self._block_ends
+        count = block_ends.count(units)
         digest = xxh3_64_intdigest
-        block, start, blocks = digest(request.prompt.context(), self.seed), 0, []
-        for end in cuts.ends[:count]:
+        block, start, blocks = digest(request.prompt.extra_key(), self.seed), 0, []
+        for end in block_ends.ends[:count]:
             block = digest(text[start : end * size], block)
             blocks.append(block)
             start = end * size
-        request.prefixes[self] = PrefixChain(blocks, self.block_tokens, units, cuts.ends, cuts.lengths)
+        request.prefixes[self] = PrefixChain(
+            blocks, self.block_tokens, units, block_ends.ends, block_ends.lengths
+        )
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
-        """The workers will have the prompt in their caches, unless the request fails."""
+        """The workers will hold the prompt unless the request fails: claim it for them."""
         prefix = request.prefixes.get(self)
         if prefix is None:
             return
@@ -85,56 +91,54 @@ class PrefixCacheProducer:
         for endpoint in endpoints:
             key = endpoint.key
             if key not in claims:
-                capacity = self._sizes.get(key, self.capacity)
-                claims[key] = self.index.claim(prefix.blocks, key, capacity, prefix.lengths)
+                capacity = self._capacities.get(key, self.capacity)
+                claims[key] = self.index.claim(prefix.hashes, key, capacity, prefix.lengths)
 
     def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
-        """The workers have the prompt in their caches from now on."""
+        """The workers hold the prompt: confirm their claims, or record it for workers that had none."""
         prefix = request.prefixes.get(self)
         if prefix is None:
             return
         claims = prefix.claims
         for endpoint in endpoints:
             key = endpoint.key
-            capacity, claim = self._sizes.get(key, self.capacity), claims.pop(key, None)
+            capacity, claim = self._capacities.get(key, self.capacity), claims.pop(key, None)
             if claim is None:
-                self.index.record(prefix.blocks, key, capacity, prefix.lengths)
+                self.index.record(prefix.hashes, key, capacity, prefix.lengths)
             else:
-                self.index.confirm(prefix.blocks, key, claim, capacity, prefix.lengths)
-        if claims:
+                self.index.confirm(prefix.hashes, key, claim, capacity, prefix.lengths)
+        if claims:  # of an endpoint that was picked, but another one served
             self.failed(request)
 
     def failed(self, request: InferenceRequest) -> None:
-        """What the pick had added goes; what was known before stays."""
+        """Withdraw the claims of the pick; what other requests confirmed stays."""
         prefix = request.prefixes.get(self)
         if prefix is None:
             return
         for key, claim in prefix.claims.items():
-            self.index.withdraw(prefix.blocks, key, claim)
+            self.index.withdraw(prefix.hashes, key, claim)
         prefix.claims.clear()
 
     def sized(self, endpoint: Endpoint, tokens: int) -> None:
-        """Believe no more of it than it has room for."""
+        """Its cache has room for so many tokens: believe it to hold no more."""
         if self.auto_tune:
-            self._sizes[endpoint.key] = tokens // self.block_tokens
+            self._capacities[endpoint.key] = tokens // self.block_tokens
 
     def forget(self, endpoint: Endpoint) -> None:
-        """Its cache is gone."""
         self.index.forget(endpoint.key)
 
     def retain(self, endpoints: Sequence[Endpoint]) -> None:
-        """These are there; of those that are not, only as much is kept as is worth it."""
         present = [endpoint.key for endpoint in endpoints]
         self.index.retain(present)
-        for key in self._sizes.keys() - present:
-            del self._sizes[key]
+        for key in self._capacities.keys() - present:
+            del self._capacities[key]
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixCacheScorer:
-    """The share of the prompt that the endpoint holds, in whole blocks and in one row from the beginning.
+    """The share of the prompt, counted in blocks from its beginning, that the endpoint holds.
 
-    `length_weight`: how much of the score, 0 to 1, is instead the square of the tokens held over `length_scale`.
+    `length_weight`: the part of the score, 0 to 1, that is instead the square of (tokens held / `length_scale`).
     """
 
     producer: PrefixCacheProducer
@@ -144,22 +148,22 @@ class PrefixCacheScorer:
     published_only: ClassVar[bool] = False
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores:
-        """As `epp.scheduling.prefix.match` tells it of one endpoint."""
         prefix = request.prefixes.get(self.producer)
         if prefix is None:
             return {}
-        matched = self.producer.index.match(prefix.blocks, pool.endpoints)
+        matched = self.producer.index.match(prefix.hashes, pool.endpoints)
         if isinstance(matched, dict):
-            return {row: self._worth(prefix.held(count), prefix) for row, count in matched.items()}
-        units = np.array([0, *prefix.ends[: len(prefix.blocks)]])
+            return {row: self._score(prefix.units_in(count), prefix) for row, count in matched.items()}
+        # the score of each possible number of blocks, then one lookup for all endpoints
+        units = np.array([0, *prefix.ends[: len(prefix.hashes)]])
         units[-1] = prefix.units
-        worth: Floats = self._worth(units, prefix)[matched]
-        return worth
+        scores: Floats = self._score(units, prefix)[matched]
+        return scores
 
-    def _worth(self, units: Any, prefix: PrefixChain) -> Any:
-        """Of a number of units, or of a column of them."""
+    def _score(self, units: Any, prefix: PrefixChain) -> Any:
+        """`units`: a number, or a column of numbers."""
         share = units / prefix.units
         if not self.length_weight:
             return share
-        length = np.minimum(units * prefix.unit / self.length_scale, 1.0)
+        length = np.minimum(units * prefix.unit_tokens / self.length_scale, 1.0)
         return self.length_weight * length**2 + (1.0 - self.length_weight) * share

@@ -5,7 +5,7 @@ from typing import ClassVar, Final
 from epp.endpoints.endpoint import EndpointPool, Floats
 from epp.request.inference_request import InferenceRequest
 
-REQUESTS: Final = 32
+DEFAULT_REQUESTS: Final = 32
 """From 16 to 64 shared beginnings take equally long (`benchmarks/routing`); below, 300 at once are spread worse."""
 
 
@@ -19,13 +19,13 @@ class InFlightScorer:
 
     published_only: ClassVar[bool] = False
 
-    def __init__(self, requests: int = REQUESTS) -> None:
+    def __init__(self, requests: int = DEFAULT_REQUESTS) -> None:
         self._requests = float(requests)
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
-        scores: Floats = self._requests / (self._requests + pool.sent)
+        scores: Floats = self._requests / (self._requests + pool.unreported)
         return scores
 
-    def worth(self, sent: float) -> float:
+    def score_of(self, unreported: float) -> float:
         """The score of one endpoint; it falls with what was sent."""
-        return self._requests / (self._requests + sent)
+        return self._requests / (self._requests + unreported)

@@ -10,7 +10,7 @@ import anyio
 import grpc
 from grpc import aio
 
-from epp.ext_proc.answers import Answer, whole
+from epp.ext_proc.answers import Answer, to_bytes
 from epp.ext_proc.exchange import Exchange, ExchangeError
 from epp.ext_proc.protocol import EXT_PROC
 from epp.health import Health
@@ -92,7 +92,7 @@ class GrpcTransport:
             if not isinstance(message, ProcessingRequest):  # aio.EOF
                 return
             for answer in exchange.feed(message, self._clock()):
-                await context.write(whole(answer))
+                await context.write(to_bytes(answer))
             exchange.sent()
             if self._draining and exchange.may_end:
                 return
@@ -115,7 +115,7 @@ class _Stream:
     async def _write(self, answers: list[Answer]) -> None:
         with contextlib.suppress(aio.BaseError):  # the stream was reset; `_converse` ends by itself
             for answer in answers:
-                await self.context.write(whole(answer))
+                await self.context.write(to_bytes(answer))
             self.exchange.sent()
 
     def stop_writing(self) -> None:

@@ -178,7 +178,7 @@ class Outgoing:
             self._data(stream, _pop_bytes(unsent, room), room)
             size -= room
         try:
-            self._memory.take(size)
+            self._memory.acquire(size)
         except Rejection:
             self.reset(stream, Http2ErrorCode.ENHANCE_YOUR_CALM)
             stream.receiver.lost("too many unsent bytes: the data plane does not read")

@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import Final
 
-from epp.ext_proc.length_delimited import head
+from epp.ext_proc.length_delimited import field_head
 
 LARGE: Final = 4096
 """Bytes of a message from which on protobuf's copy of the body costs more than this search."""
@@ -35,5 +35,5 @@ def _before(size: int, after: int) -> bytes:
 
 def _field_header(field: int, size: int) -> bytes:
     """The tag and length of a field that takes `size` bytes in all; empty if no length fits (its varint grows)."""
-    heads = (head(field, size - length) for length in range(2, min(size, 6) + 1))
+    heads = (field_head(field, size - length) for length in range(2, min(size, 6) + 1))
     return next((found for length, found in enumerate(heads, 2) if len(found) == length), b"")

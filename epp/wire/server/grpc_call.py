@@ -178,7 +178,7 @@ class Call:
         more = self._reader.buffered - self._accounted
         if more > 0:
             try:
-                self._memory.take(more)
+                self._memory.acquire(more)
             except Rejection as rejection:
                 raise StatusError(GrpcStatus.RESOURCE_EXHAUSTED, rejection.message) from rejection
         else:

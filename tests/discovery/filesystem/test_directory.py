@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from discovery.filesystem.directory import ComponentDirectory
-from discovery.filesystem.record import this_host
+from discovery.filesystem.record import boot_id
 from registry.filesystem.locks import HeldLock
 from tests.held_records import descriptors_left, hold, open_descriptors, write
 
@@ -23,7 +23,7 @@ def component(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def directory(component: Path) -> Iterator[ComponentDirectory]:
-    with closing(ComponentDirectory(component, this_host())) as opened:
+    with closing(ComponentDirectory(component, boot_id())) as opened:
         yield opened
 
 
@@ -31,7 +31,7 @@ def ids(directory: ComponentDirectory, now: float = 0.0) -> list[str]:
     return sorted(directory.scan(now).instances)
 
 
-def test_a_reader_short_of_descriptors_says_so_and_forgets_nothing(
+def test_a_reader_short_of_descriptors_degrades_and_keeps_its_cache(
     component: Path, directory: ComponentDirectory
 ) -> None:
     with closing_lock(hold(component, "a")):
@@ -44,7 +44,7 @@ def test_a_reader_short_of_descriptors_says_so_and_forgets_nothing(
         assert ids(directory, 3.0) == ["a"]
 
 
-def test_a_first_look_without_descriptors_is_no_empty_set(
+def test_a_first_scan_without_descriptors_is_no_empty_set(
     component: Path, directory: ComponentDirectory
 ) -> None:
     with closing_lock(hold(component, "a")):
@@ -74,9 +74,7 @@ def test_a_worker_that_renews_its_lock_does_not_flap(component: Path, directory:
         assert candidate.reason is None
 
 
-def test_what_is_no_file_is_reported_and_waited_for_by_nobody(
-    component: Path, directory: ComponentDirectory
-) -> None:
+def test_special_files_are_rejected_without_blocking(component: Path, directory: ComponentDirectory) -> None:
     os.mkfifo(component / "pipe.json")
     (component / "folder.json").mkdir()
     write(component, "b")
@@ -90,7 +88,7 @@ def test_what_is_no_file_is_reported_and_waited_for_by_nobody(
 @pytest.mark.parametrize(
     "address", ["foo:bar", "a..b", "x/y", "a b", "u:p@127.0.0.1", "a\0b", "fe80::1%lo", "*", "", "0.0.0.0"]
 )
-def test_a_record_with_an_address_that_is_none_is_a_rejected_candidate(
+def test_a_record_with_an_invalid_address_is_rejected(
     component: Path, directory: ComponentDirectory, address: str
 ) -> None:
     (component / "bad.lock").touch()
@@ -98,16 +96,16 @@ def test_a_record_with_an_address_that_is_none_is_a_rejected_candidate(
     path.write_text(path.read_text().replace('"127.0.0.1"', f'"{address}"'.replace("\0", "\\u0000")))
     [candidate] = directory.scan(0.0).candidates
     assert candidate.instance is None
-    assert "not a whole record: address: Value error" in (candidate.reason or "")
+    assert "not a valid record: address: Value error" in (candidate.reason or "")
 
 
-def test_file_names_cannot_write_to_a_terminal(component: Path, directory: ComponentDirectory) -> None:
+def test_control_characters_in_file_names_are_escaped(component: Path, directory: ComponentDirectory) -> None:
     (component / "x\x1b[2J\n.json").touch()
     (component / os.fsdecode(b"\xff.json")).touch()
     assert {c.id for c in directory.scan(0.0).candidates} == {r"x\x1b[2J\n", r"\udcff"}
 
 
-def test_a_record_of_before_the_last_boot_is_not_believed_until_it_speaks(
+def test_a_record_from_before_a_reboot_needs_a_new_heartbeat(
     component: Path, directory: ComponentDirectory
 ) -> None:
     path = write(component, "a", host="another-boot")
@@ -119,21 +117,21 @@ def test_a_record_of_before_the_last_boot_is_not_believed_until_it_speaks(
     assert ids(directory, 1.0) == ["a"]
 
 
-def test_a_fresh_record_of_another_host_is_believed_at_once(
+def test_a_fresh_record_of_another_host_is_alive_at_once(
     component: Path, directory: ComponentDirectory
 ) -> None:
     write(component, "a", host="another-host")
     assert ids(directory) == ["a"]
 
 
-def test_what_was_dead_is_alive_with_its_next_record(component: Path, directory: ComponentDirectory) -> None:
+def test_a_dead_worker_is_alive_with_its_next_record(component: Path, directory: ComponentDirectory) -> None:
     write(component, "a")
     assert ids(directory) == []
     with closing_lock(hold(component, "a")):
         assert sorted(directory.scan(1.0, {"a.json"}).instances) == ["a"]
 
 
-def test_the_dead_take_no_descriptors(component: Path, directory: ComponentDirectory) -> None:
+def test_dead_workers_take_no_descriptors(component: Path, directory: ComponentDirectory) -> None:
     for number in range(40):
         write(component, f"w{number}")
         (component / f"w{number}.lock").touch()
@@ -161,9 +159,7 @@ def test_a_link_is_no_record_and_no_lock(
         assert candidate.reason.startswith("its lock cannot be probed")
 
 
-def test_a_directory_that_took_the_place_of_another_is_noticed(
-    component: Path, directory: ComponentDirectory
-) -> None:
+def test_a_replaced_directory_is_detected(component: Path, directory: ComponentDirectory) -> None:
     assert ids(directory) == []
     for _ in range(5):  # the number of the removed one is given to the next, on most file systems
         component.rmdir()

@@ -44,7 +44,7 @@ async def discovering(tmp_path: Path) -> AsyncIterator[SourceDiscovery]:
         yield service
 
 
-async def test_without_descriptors_the_last_set_serves_and_the_cause_is_told(
+async def test_without_descriptors_the_last_set_stays_and_the_watch_is_degraded(
     component: Path, discovering: SourceDiscovery, eventually: Eventually
 ) -> None:
     lock = hold(component, "a")
@@ -73,7 +73,7 @@ async def test_without_descriptors_the_last_set_serves_and_the_cause_is_told(
     lock.release()
 
 
-async def test_closing_and_giving_up_at_any_moment_leak_no_descriptor(
+async def test_closing_and_cancelling_at_any_moment_leak_no_descriptor(
     component: Path, discovering: SourceDiscovery
 ) -> None:
     locks = [hold(component, f"w{number}") for number in range(150)]
@@ -94,9 +94,7 @@ async def test_closing_and_giving_up_at_any_moment_leak_no_descriptor(
         lock.release()
 
 
-async def test_any_number_of_watched_components_starves_nobody(
-    tmp_path: Path, discovering: SourceDiscovery
-) -> None:
+async def test_many_watched_components_block_no_other(tmp_path: Path, discovering: SourceDiscovery) -> None:
     async with AsyncExitStack() as watches, registry.open(f"file://{tmp_path}") as registering:
         streams = [
             await watches.enter_async_context(discovering.watch("prod", f"c{number}")) for number in range(45)
@@ -129,7 +127,9 @@ async def test_a_directory_that_is_removed_at_any_moment_does_not_end_the_watch(
         await membership.leave()
 
 
-async def test_a_named_root_that_vanishes_is_not_made_again(tmp_path: Path, eventually: Eventually) -> None:
+async def test_a_named_root_that_is_removed_is_not_created_again(
+    tmp_path: Path, eventually: Eventually
+) -> None:
     root = tmp_path / "root"
     root.mkdir()
     async with SourceDiscovery(FilesystemSource(root)) as service, service.watch("prod", "decode") as stream:
@@ -143,7 +143,7 @@ async def test_a_named_root_that_vanishes_is_not_made_again(tmp_path: Path, even
 
 @pytest.mark.parametrize("umask", [0, 0o077])
 @pytest.mark.parametrize("mode", [0o700, 0o750, 0o755])
-async def test_what_is_made_is_as_open_as_the_root(tmp_path: Path, mode: int, umask: int) -> None:
+async def test_new_directories_have_the_roots_permissions(tmp_path: Path, mode: int, umask: int) -> None:
     tmp_path.chmod(mode)
     before = os.umask(umask)
     membership = FilesystemMembership(tmp_path)
@@ -158,7 +158,7 @@ async def test_what_is_made_is_as_open_as_the_root(tmp_path: Path, mode: int, um
     await membership.leave()
 
 
-async def test_a_first_look_that_fails_is_tried_again_and_told(
+async def test_a_first_scan_that_fails_is_retried_and_reported(
     component: Path, discovering: SourceDiscovery
 ) -> None:
     with descriptors_left(1), pytest.raises(DiscoveryTimeoutError, match="Too many open files"):
@@ -166,8 +166,8 @@ async def test_a_first_look_that_fails_is_tried_again_and_told(
     assert await discovering.list_instances("prod", "decode") == []
 
 
-class Told:
-    """A `Report` that counts."""
+class CountingReport:
+    """Counts the snapshots."""
 
     def __init__(self) -> None:
         self.snapshots = 0
@@ -178,13 +178,13 @@ class Told:
     def degraded(self, reason: str) -> None: ...
 
 
-async def test_a_run_that_ends_while_the_next_begins_takes_nothing_with_it(
+async def test_a_run_that_ends_while_the_next_begins_does_not_affect_it(
     tmp_path: Path, eventually: Eventually
 ) -> None:
     source, key = FilesystemSource(tmp_path), ComponentKey("prod", "decode")
     runs = []
     for _ in range(2):
-        told = Told()
+        told = CountingReport()
         runs.append(asyncio.create_task(source.run(key, told)))
         await eventually(lambda told=told: told.snapshots)
     for run in runs:
@@ -198,13 +198,13 @@ async def test_file_events_come_from_a_thread_that_ends_with_them(tmp_path: Path
     look = asyncio.Event()
     threads = threading.active_count()
     async with FileEvents(tmp_path, look) as events:
-        assert events.take() is None
-        assert events.take() == frozenset()
+        assert events.take_changes() is None
+        assert events.take_changes() == frozenset()
         (tmp_path / "a.json").touch()
         (tmp_path / "b.txt").touch()
         async with asyncio.timeout(90):
             await look.wait()
-        assert events.take() == frozenset(["a.json"])
+        assert events.take_changes() == frozenset(["a.json"])
     assert threading.active_count() <= threads
     for _ in range(100):  # however short the moment between a thread's last word and its end
         async with FileEvents(tmp_path, look):

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from discovery.filesystem.root import Level, RootError, check_level, check_root, find_component, find_root
+from discovery.filesystem.root import (
+    CheckedDirectory,
+    RootError,
+    check_directory,
+    check_root,
+    find_component,
+    find_root,
+)
 from discovery.source import ComponentKey
 
 KEY = ComponentKey("prod", "decode")
@@ -20,12 +27,12 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(root: Path) -> Level | None:
+def found(root: Path) -> CheckedDirectory | None:
     return find_component(check_root(root), KEY)
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o711, 0o750, 0o755, 0o2700, 0o2755, 0o2770, 0o2775, 0o3775])
-def test_an_owners_own_root_and_one_shared_with_a_group_are_taken(root: Path, mode: int) -> None:
+def test_a_private_root_and_one_shared_with_a_group_are_accepted(root: Path, mode: int) -> None:
     root.chmod(mode)
     level = found(root)
     assert level is not None
@@ -43,12 +50,12 @@ def test_a_group_that_writes_by_accident_is_refused(root: Path, mode: int) -> No
 
 @pytest.mark.skipif(os.getuid() != 0, reason="whether a user has a group of its own is the system's choice")
 def test_a_group_of_the_owner_alone_is_the_owner(root: Path) -> None:
-    """As on systems whose umask is 002."""
+    """The default on systems whose umask is 002."""
     for level in (root, root / "prod", root / "prod/decode"):
         level.chmod(0o775)
     level = found(root)
     assert level is not None
-    assert not level.is_shared
+    assert not level.is_group_writable
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o2777, 0o702])
@@ -106,9 +113,7 @@ def test_a_link_of_another_user_is_no_root(root: Path, tmp_path_factory: pytest.
         check_root(link)
 
 
-def test_what_nobody_has_made_is_missing_and_stays_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_directories_are_not_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_component(check_root(tmp_path), KEY) is None
     monkeypatch.setenv("ADSUM_ROOT", str(tmp_path / "nowhere"))
     assert find_root(None) is None
@@ -120,10 +125,10 @@ def test_what_nobody_has_made_is_missing_and_stays_so(
 def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "prod").touch()
     with pytest.raises(RootError, match=f"{tmp_path / 'prod'} is not a directory"):
-        check_level(tmp_path / "prod", check_root(tmp_path))
+        check_directory(tmp_path / "prod", check_root(tmp_path))
 
 
-def test_whose_files_may_be_in_a_directory() -> None:
-    own, shared = Level(Path(), 1000, 1000, 0o755), Level(Path(), 1000, 1000, 0o2775)
-    assert [own.may_hold(uid) for uid in (1000, 0, 1001)] == [True, True, False]
-    assert shared.may_hold(1001)
+def test_which_owners_a_directory_allows() -> None:
+    own, shared = CheckedDirectory(Path(), 1000, 1000, 0o755), CheckedDirectory(Path(), 1000, 1000, 0o2775)
+    assert [own.allows_owner(uid) for uid in (1000, 0, 1001)] == [True, True, False]
+    assert shared.allows_owner(1001)

@@ -19,7 +19,7 @@ from discovery import (
     WatchState,
 )
 from discovery.filesystem.directory import ComponentDirectory
-from discovery.filesystem.record import this_host
+from discovery.filesystem.record import boot_id
 from discovery.filesystem.root import RootError, check_root
 from discovery.filesystem.source import FilesystemSource, is_network_filesystem
 from registry.filesystem.membership import FilesystemMembership
@@ -73,7 +73,7 @@ async def test_a_forked_child_does_not_keep_a_dead_owner_alive(
     # the child, which nobody waits for, is told to end by its closed standard output at the latest after 60 s
 
 
-async def test_a_stopped_owner_lives(tmp_path: Path, discovering: SourceDiscovery) -> None:
+async def test_a_stopped_owner_counts_as_alive(tmp_path: Path, discovering: SourceDiscovery) -> None:
     with owner(tmp_path, "a") as process:
         process.send_signal(signal.SIGSTOP)
         assert [i.id for i in await discovering.list_instances("prod", "decode")] == ["a"]
@@ -128,10 +128,10 @@ async def test_removed_files_come_back_while_the_owner_lives(
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b'{"version": 1, "instance_id": "b', "not a whole record"),
-        (b"", "not a whole record"),
-        (b'{"version": 2}', "not a whole record"),
-        (b"\xff\x00", "not a whole record"),
+        (b'{"version": 1, "instance_id": "b', "not a valid record"),
+        (b"", "not a valid record"),
+        (b'{"version": 2}', "not a valid record"),
+        (b"\xff\x00", "not a valid record"),
         (b"x" * 100_000, "larger than 65536 bytes"),
     ],
 )
@@ -186,7 +186,7 @@ def test_another_hosts_worker_is_judged_by_its_counter_and_our_clock(component: 
     directory.close()
 
 
-def test_another_hosts_worker_that_speaks_again_is_back(component: Path) -> None:
+def test_another_hosts_worker_returns_with_its_next_heartbeat(component: Path) -> None:
     directory = ComponentDirectory(component, "this")
     record = component / "a.json"
     record.write_text(a_record("other"))
@@ -208,8 +208,8 @@ def test_unknown_keys_are_tolerated_and_a_foreign_path_is_not(component: Path) -
 
 
 def test_an_unlocked_record_of_this_host_is_dead(component: Path) -> None:
-    directory = ComponentDirectory(component, this_host())
-    (component / "a.json").write_text(a_record(this_host()))
+    directory = ComponentDirectory(component, boot_id())
+    (component / "a.json").write_text(a_record(boot_id()))
     (component / "a.lock").touch()
     [dead] = directory.scan(0.0).candidates
     assert dead.instance is None
@@ -260,7 +260,7 @@ async def test_the_default_root_is_made_for_this_user_alone(
         await membership.leave()
 
 
-async def test_a_reader_makes_nothing_and_sees_what_is_made(
+async def test_a_reader_creates_nothing_and_sees_what_is_created(
     tmp_path: Path, discovering: SourceDiscovery, eventually: Eventually
 ) -> None:
     assert await discovering.list_instances("typo", "nobody") == []

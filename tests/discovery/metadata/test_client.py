@@ -9,7 +9,7 @@ from discovery.memory import MemoryStore
 from tests.fake_worker import FakeWorker, hang
 
 
-async def test_the_document_is_asked_of_the_worker(
+async def test_the_document_is_fetched_from_the_worker(
     store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
 ) -> None:
     store.put(worker.instance())
@@ -84,7 +84,7 @@ async def test_a_body_over_the_limit_is_not_read_on(
         await instance.metadata()
 
 
-async def test_nobody_there_is_an_error_that_names_the_address(
+async def test_a_refused_connection_is_an_error_that_names_the_address(
     store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
 ) -> None:
     store.put(replace(worker.instance(), port=1))
@@ -93,7 +93,7 @@ async def test_nobody_there_is_an_error_that_names_the_address(
         await instance.metadata()
 
 
-async def test_retries_that_hang_keep_nobody_waiting(worker: FakeWorker) -> None:
+async def test_retries_that_hang_delay_no_first_fetch(worker: FakeWorker) -> None:
     client = MetadataClient(timeout=30.0, concurrency=8)
     hanging = worker.instance()
     worker.handler = hang

@@ -1,16 +1,16 @@
-"""Workers that hang keep nobody waiting, however many they are."""
+"""Fetches from slow workers delay no other fetch."""
 
 import asyncio
 import socket
 
 from discovery import Instance, MetadataClient, SourceDiscovery
 from discovery.memory import MemorySource, MemoryStore
-from discovery.metadata.concurrency import Turns
+from discovery.metadata.concurrency import FetchLimiter
 from tests.fake_worker import FakeWorker, serving
 
 
-async def test_hundreds_that_hang_keep_nobody_waiting(store: MemoryStore) -> None:
-    """Each may take 30 seconds to answer, and 128 are asked at once."""
+async def test_hundreds_of_hanging_workers_delay_no_other(store: MemoryStore) -> None:
+    """Each has 30 seconds to answer, and 128 fetches begin at once."""
     async with serving(FakeWorker("0.0.0.0")) as good:
         with socket.create_server(("0.0.0.0", 0), backlog=1024) as hung:  # the kernel accepts, nobody answers
             port = hung.getsockname()[1]
@@ -28,12 +28,12 @@ async def test_hundreds_that_hang_keep_nobody_waiting(store: MemoryStore) -> Non
                 assert all(instance_id.startswith("good") for instance_id in stream.instances)
 
 
-async def test_what_is_answered_soon_takes_turns() -> None:
-    turns, most, now = Turns(4), 0, 0
+async def test_fast_fetches_wait_for_a_slot() -> None:
+    limiter, most, now = FetchLimiter(4), 0, 0
 
     async def ask() -> None:
         nonlocal most, now
-        async with turns.turn():
+        async with limiter.slot():
             now += 1
             most = max(most, now)
             await asyncio.sleep(0)
@@ -43,13 +43,13 @@ async def test_what_is_answered_soon_takes_turns() -> None:
     assert (most, now) == (4, 0)
 
 
-async def test_who_waits_long_gives_way_and_a_place_given_back_twice_is_one_place() -> None:
-    turns = Turns(1)
+async def test_a_slow_fetch_gives_up_its_slot_exactly_once() -> None:
+    limiter = FetchLimiter(1)
     order: list[str] = []
     answer = asyncio.Event()
 
     async def ask(name: str, *, slow: bool) -> None:
-        async with turns.turn():
+        async with limiter.slot():
             order.append(f"{name} begins")
             if slow:
                 await answer.wait()
@@ -62,19 +62,19 @@ async def test_who_waits_long_gives_way_and_a_place_given_back_twice_is_one_plac
         answer.set()
         await slow
     assert order == ["slow begins", "quick begins", "quick ends", "slow ends"]
-    await one_at_a_time(turns)
+    await one_at_a_time(limiter)
 
 
-async def test_who_gives_up_waiting_leaves_the_place_to_others() -> None:
-    await one_at_a_time(Turns(1))
+async def test_a_cancelled_waiter_takes_no_slot() -> None:
+    await one_at_a_time(FetchLimiter(1))
 
 
-async def one_at_a_time(turns: Turns) -> None:
-    async with turns.turn():
-        waiting = asyncio.create_task(turns.turn().__aenter__())
+async def one_at_a_time(limiter: FetchLimiter) -> None:
+    async with limiter.slot():
+        waiting = asyncio.create_task(limiter.slot().__aenter__())
         await asyncio.sleep(0)
         assert not waiting.done()
         waiting.cancel()
         await asyncio.wait([waiting])
-    async with asyncio.timeout(90), turns.turn(retry=True):
+    async with asyncio.timeout(90), limiter.slot(retry=True):
         pass

@@ -1,4 +1,4 @@
-"""GETs of workers over kept connections, against servers that behave as no server should."""
+"""GETs over persistent connections, against servers that misbehave."""
 
 import asyncio
 import gc
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from discovery import Instance, MetadataUnavailableError, WorkerUnreachableError
-from discovery.metadata.connections import Asker
+from discovery.metadata.connections import WorkerConnections
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 EMPTY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
@@ -29,15 +29,15 @@ async def serving(serve: Serve) -> AsyncIterator[Instance]:
 
 
 @asynccontextmanager
-async def asking(token: str | None = None) -> AsyncIterator[Asker]:
-    asker = Asker(ssl_context=None, token=token)
+async def connecting(token: str | None = None) -> AsyncIterator[WorkerConnections]:
+    connections = WorkerConnections(ssl_context=None, token=token)
     try:
-        yield asker
+        yield connections
     finally:
-        await asker.aclose()
+        await connections.aclose()
 
 
-async def test_one_connection_serves_one_question_after_the_other_and_two_at_once_have_two() -> None:
+async def test_requests_in_turn_share_a_connection_and_concurrent_ones_do_not() -> None:
     heads: list[list[bytes]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -47,9 +47,9 @@ async def test_one_connection_serves_one_question_after_the_other_and_two_at_onc
             await asyncio.sleep(0.05)
             writer.write(EMPTY)
 
-    async with serving(serve) as worker, asking("s3cret") as asker:
+    async with serving(serve) as worker, connecting("s3cret") as connections:
         for _ in range(3):
-            answer = await asker.get(worker, "/metadata", {"Prefer": "wait=2"}, 20)
+            answer = await connections.get(worker, "/metadata", {"Prefer": "wait=2"}, 20)
             assert (answer.status, bytes(answer.body)) == (200, b"{}")
         assert len(heads) == 1
         assert heads[0][0].decode().split("\r\n")[:2] == [
@@ -58,7 +58,7 @@ async def test_one_connection_serves_one_question_after_the_other_and_two_at_onc
         ]
         assert b"\r\nAuthorization: Bearer s3cret\r\n" in heads[0][0]
         assert heads[0][0].endswith(b"\r\nPrefer: wait=2\r\n\r\n")
-        await asyncio.gather(*(asker.get(worker, "/health", {}, 20) for _ in range(2)))
+        await asyncio.gather(*(connections.get(worker, "/health", {}, 20) for _ in range(2)))
         assert sorted(map(len, heads)) == [1, 4]
 
 
@@ -71,20 +71,20 @@ async def test_one_connection_serves_one_question_after_the_other_and_two_at_onc
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, "header fields take more than"),
     ],
 )
-async def test_what_is_no_answer_is_somebody_who_listens(said: bytes, reason: str) -> None:
+async def test_an_invalid_answer_shows_that_the_port_is_open(said: bytes, reason: str) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(said)
         await reader.read()
 
-    async with serving(serve) as worker, asking() as asker:
+    async with serving(serve) as worker, connecting() as connections:
         with pytest.raises(MetadataUnavailableError, match=reason) as caught:
-            await asker.get(worker, "/metadata", {}, 20)
+            await connections.get(worker, "/metadata", {}, 20)
     assert caught.value.connected
     assert not isinstance(caught.value, WorkerUnreachableError)
 
 
-async def test_refused_cut_and_silent_are_told_apart() -> None:
+async def test_refused_reset_and_silent_are_distinguished() -> None:
     async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
 
@@ -94,32 +94,32 @@ async def test_refused_cut_and_silent_are_told_apart() -> None:
     seen: list[tuple[bool, bool]] = []
     async with serving(cut) as refused:
         pass
-    async with serving(cut) as cutting, serving(silent) as hung, asking() as asker:
+    async with serving(cut) as cutting, serving(silent) as hung, connecting() as connections:
         for worker in (refused, cutting, hung):
             with pytest.raises(WorkerUnreachableError) as caught:
-                await asker.get(worker, "/metadata", {}, 0.3)
+                await connections.get(worker, "/metadata", {}, 0.3)
             seen.append((caught.value.connected, caught.value.silent))
     assert seen == [(False, False), (True, False), (True, True)]
 
 
-async def test_closing_ends_what_is_under_way_and_leaves_no_connection_behind() -> None:
+async def test_closing_fails_requests_in_flight_and_closes_all_connections() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    asker = Asker(ssl_context=None, token=None)
+    connections = WorkerConnections(ssl_context=None, token=None)
     async with serving(silent) as worker:
-        under_way = asyncio.create_task(asker.get(worker, "/metadata", {}, 20))
+        under_way = asyncio.create_task(connections.get(worker, "/metadata", {}, 20))
         await asyncio.sleep(0.1)
-        await asker.aclose()
+        await connections.aclose()
         async with asyncio.timeout(90):
             with pytest.raises(WorkerUnreachableError):
                 await under_way
-        with pytest.raises(MetadataUnavailableError, match="its discovery is closed"):
-            await asker.get(worker, "/metadata", {}, 20)
+        with pytest.raises(MetadataUnavailableError, match="this discovery is closed"):
+            await connections.get(worker, "/metadata", {}, 20)
     gc.collect()  # a transport that was left open would warn, which is an error here
 
 
-def test_a_token_that_no_header_can_hold_is_refused_and_not_shown() -> None:
+def test_a_token_that_is_not_valid_in_a_header_is_refused_and_not_shown() -> None:
     with pytest.raises(ValueError, match="the bearer token has a character") as caught:
-        Asker(ssl_context=None, token="s3cret\r\nX: 1")
+        WorkerConnections(ssl_context=None, token="s3cret\r\nX: 1")
     assert "s3cret" not in str(caught.value)

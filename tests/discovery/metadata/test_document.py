@@ -20,7 +20,7 @@ def headers(**more: str) -> CIMultiDict[str]:
 @pytest.mark.parametrize(
     ("written", "other"), [("model", "Model"), ("Transport", "transport"), ("mdc", "MDC")]
 )
-def test_the_seeds_two_spellings_are_read_alike(written: str, other: str) -> None:
+def test_both_spellings_are_read_alike(written: str, other: str) -> None:
     metadata = MetadataDict({written: 1, "else": 2})
     assert metadata[other] == metadata[written] == metadata.get(other) == 1
     assert other in metadata
@@ -50,7 +50,7 @@ def test_absent_identity_is_accepted_and_not_verified() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"Instance_Id": "b"}, {"Instance_Incarnation": "two"}])
-def test_somebody_elses_answer_is_not_this_instances_document(wrong: dict[str, str]) -> None:
+def test_another_instances_answer_is_rejected(wrong: dict[str, str]) -> None:
     with pytest.raises(WorkerUnreachableError, match="expected"):
         read_document(INSTANCE, headers(**wrong), b"{}")
 
@@ -66,12 +66,12 @@ def test_somebody_elses_answer_is_not_this_instances_document(wrong: dict[str, s
         ("application/json", b'{"a": "' + b"x" * 1024 * 1024 + b'"}', "more than 1048576 bytes"),
     ],
 )
-def test_what_is_no_document_says_why(content_type: str, body: bytes, reason: str) -> None:
+def test_an_invalid_document_is_rejected_with_the_reason(content_type: str, body: bytes, reason: str) -> None:
     with pytest.raises(MetadataUnavailableError, match=reason):
         read_document(INSTANCE, CIMultiDict({"Content-Type": content_type}), body)
 
 
-def test_the_document_can_be_changed_by_its_reader_without_harm() -> None:
+def test_each_call_returns_a_new_dict() -> None:
     document = read_document(INSTANCE, headers(), b'{"x": {}}')
     document.metadata()["x"]["y"] = 1
     assert document.metadata() == {"x": {}}
@@ -100,7 +100,7 @@ def test_entity_tags(sent: str, read: str | None) -> None:
 @pytest.mark.parametrize(
     ("word", "is_ready"), [("ready", True), ("not_ready", False), ("draining", False), ("odd", True)]
 )
-def test_the_workers_own_word(word: str, is_ready: bool) -> None:
+def test_the_status_header(word: str, is_ready: bool) -> None:
     assert read_ready(headers(Instance_Status=word)) is is_ready
 
 

@@ -14,7 +14,7 @@ from tests.fake_worker import FakeWorker, hang, serving
 
 
 class Holding:
-    """A handler that keeps the contract: conditional, held, counted."""
+    """A handler that answers conditional and held GETs as the contract wants, and counts them."""
 
     def __init__(self) -> None:
         self.count = 1
@@ -40,7 +40,7 @@ class Holding:
         return web.json_response({"count": self.count}, headers={"ETag": etag} | applied)
 
 
-async def test_an_instance_is_told_once_its_document_is_in_and_changes_are_pushed(
+async def test_an_instance_is_added_with_its_document_and_changes_are_pushed(
     store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
 ) -> None:
     worker.handler = holding = Holding()
@@ -63,7 +63,7 @@ async def test_an_instance_is_told_once_its_document_is_in_and_changes_are_pushe
 
 
 @pytest.mark.parametrize("problem", ["hang", "500", "html"])
-async def test_a_bad_worker_stays_pending_shows_in_explain_and_delays_nobody(
+async def test_a_bad_worker_stays_pending_shows_in_explain_and_delays_no_other(
     store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker, problem: str
 ) -> None:
     good = worker.instance("good")
@@ -140,7 +140,7 @@ async def test_silence_longer_than_the_wait_turns_reachable_false_and_removes_no
             assert (await anext(stream)).instance.reachable
 
 
-async def test_the_workers_own_word_is_a_hint(
+async def test_the_status_header_is_a_hint(
     store: MemoryStore, discovering: SourceDiscovery, worker: FakeWorker
 ) -> None:
     worker.headers = {"Instance-Status": "draining"}

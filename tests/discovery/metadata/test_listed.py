@@ -1,4 +1,4 @@
-"""A watch with metadata over endpoints that are listed: they are told whatever they say of themselves."""
+"""Watches with metadata over listed endpoints, which are added whatever they answer."""
 
 import asyncio
 import socket
@@ -61,7 +61,7 @@ async def next_event(stream: InstanceEventStream) -> discovery.InstanceEvent:
 
 
 @pytest.mark.parametrize("said", ANSWERS)
-async def test_a_listed_worker_is_told_whatever_it_answers(said: str) -> None:
+async def test_a_listed_worker_is_added_whatever_it_answers(said: str) -> None:
     worker = FakeWorker()
     worker.handler = ANSWERS[said]
     async with serving(worker), watching(worker) as stream:
@@ -89,13 +89,13 @@ async def test_a_document_that_comes_later_is_an_update() -> None:
         assert stream.instances[updated.instance_id].reachable
 
 
-async def test_a_document_that_comes_at_once_is_there_from_the_beginning() -> None:
+async def test_a_document_that_comes_at_once_is_in_the_added_event() -> None:
     async with serving(FakeWorker()) as worker, watching(worker) as stream:
         added = await next_event(stream)
         assert await added.instance.metadata() == {"model": {"name": "m"}}
 
 
-async def test_where_nobody_listens_nobody_is_told_until_somebody_does() -> None:
+async def test_a_listed_worker_is_added_once_it_accepts_connections() -> None:
     worker = FakeWorker()
     worker.handler = says(401)
     with socket.create_server(("127.0.0.1", 0)) as reserved:
@@ -108,7 +108,7 @@ async def test_where_nobody_listens_nobody_is_told_until_somebody_does() -> None
             assert (await next_event(stream)).instance.reachable
 
 
-async def test_a_listed_worker_that_goes_is_avoided_and_comes_back_as_it_was() -> None:
+async def test_a_listed_worker_that_stops_is_unreachable_until_it_returns() -> None:
     worker = FakeWorker()
     worker.handler = says(401)
     async with serving(worker):
@@ -121,7 +121,7 @@ async def test_a_listed_worker_that_goes_is_avoided_and_comes_back_as_it_was() -
     await stream_of.__aexit__(None, None, None)
 
 
-async def test_who_was_never_heard_is_not_called_silent() -> None:
+async def test_a_listed_worker_that_never_answered_is_not_silent() -> None:
     worker = FakeWorker()
     worker.handler = hang
     async with serving(worker), watching(worker, silent_after=1.0) as stream:
@@ -133,7 +133,7 @@ async def test_who_was_never_heard_is_not_called_silent() -> None:
         assert instance.reachable
 
 
-async def test_who_answered_once_and_falls_silent_is_unreachable() -> None:
+async def test_a_listed_worker_that_answered_and_falls_silent_is_unreachable() -> None:
     worker = FakeWorker()
     worker.handler = says(401)
     async with serving(worker), watching(worker, silent_after=1.0) as stream:

@@ -1,4 +1,4 @@
-"""How soon a worker that is frozen is told: its process is stopped, its connections stay open."""
+"""How soon a frozen worker is reported: its process is stopped by SIGSTOP, its connections stay open."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from discovery import (
     SourceDiscovery,
 )
 from discovery.memory import MemorySource, MemoryStore
-from discovery.metadata.silence import VARIABLE, Silence, given
+from discovery.metadata.silence import VARIABLE, SilenceTimings, silence_timings
 
 WORKER = """
 import asyncio, sys, registry
@@ -48,7 +48,7 @@ server.serve_forever()
 
 @asynccontextmanager
 async def process(script: str, *arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """A worker's process, and the first line that it says."""
+    """A worker's process and its first line of output."""
     pipe = asyncio.subprocess.PIPE
     started = await asyncio.create_subprocess_exec(
         sys.executable, "-c", script, *arguments, stdin=pipe, stdout=pipe
@@ -95,14 +95,14 @@ async def watching(url: str, **options: Any) -> AsyncIterator[InstanceEventStrea
 
 
 @pytest.mark.parametrize("metadata", [False, True])
-async def test_a_frozen_worker_is_told_in_every_watch(tmp_path: Path, metadata: bool) -> None:
+async def test_every_watch_reports_a_frozen_worker(tmp_path: Path, metadata: bool) -> None:
     url = f"file://{tmp_path}"
     async with process(WORKER, url) as (worker, _), watching(url, metadata=metadata) as stream:
         await frozen_and_thawed(stream, worker)
 
 
 @pytest.mark.parametrize("metadata", [False, True])
-async def test_a_frozen_server_that_is_listed_and_polled_is_told_too(metadata: bool) -> None:
+async def test_a_frozen_listed_server_that_is_polled_is_reported_too(metadata: bool) -> None:
     async with AsyncExitStack() as stack:
         server, port = await stack.enter_async_context(process(LISTED))
         where = f"static://127.0.0.1:{port}"
@@ -110,8 +110,8 @@ async def test_a_frozen_server_that_is_listed_and_polled_is_told_too(metadata: b
         await frozen_and_thawed(stream, server)
 
 
-async def test_a_watch_without_metadata_tells_nothing_else_of_what_a_worker_says(tmp_path: Path) -> None:
-    """Its own word that it drains, and the connection that it closes, come before its source says that it is gone."""
+async def test_a_watch_without_metadata_reports_nothing_but_silence(tmp_path: Path) -> None:
+    """Its status header and its closed connection arrive before its source removes it."""
     url = f"file://{tmp_path}"
     async with process(WORKER, url) as (worker, _), watching(url) as stream:
         added = await next_event(stream)
@@ -122,14 +122,14 @@ async def test_a_watch_without_metadata_tells_nothing_else_of_what_a_worker_says
         assert isinstance(await next_event(stream), InstanceRemovedEvent)
 
 
-async def test_a_worker_that_nobody_ever_heard_is_not_told_to_be_silent() -> None:
+async def test_a_worker_that_never_answered_is_not_reported_as_silent() -> None:
     async with watching("static://127.0.0.1:9", silent_after=1.0) as stream:
         assert (await next_event(stream)).instance.reachable
         with pytest.raises(TimeoutError):
             await next_event(stream, 2.5)
 
 
-async def test_watchers_of_one_key_share_one_look(tmp_path: Path) -> None:
+async def test_watchers_of_one_component_share_one_held_get(tmp_path: Path) -> None:
     url = f"file://{tmp_path}"
     async with (
         process(WORKER, url) as (worker, _),
@@ -147,7 +147,7 @@ async def test_watchers_of_one_key_share_one_look(tmp_path: Path) -> None:
             assert not (await next_event(stream)).instance.reachable
 
 
-async def test_what_a_watch_without_metadata_looks_at_is_bounded(eventually: Any) -> None:
+async def test_a_watch_without_metadata_monitors_a_bounded_number_of_workers(eventually: Any) -> None:
     store = MemoryStore()
     for number in range(2100):
         where = f"127.3.{number // 200}.{number % 200 + 1}"
@@ -170,34 +170,36 @@ def connections(pid: int) -> int:
 
 
 @pytest.mark.parametrize("seconds", [1.0, 1.5, 4.0, 60.0])
-def test_the_longest_time_between_two_signs_of_life_is_within_what_was_asked_for(seconds: float) -> None:
-    silence = Silence.told_within(seconds)
+def test_the_longest_time_between_two_signs_of_life_is_within_the_bound(seconds: float) -> None:
+    silence = SilenceTimings.detected_within(seconds)
     assert silence.wait + silence.margin < seconds
     assert 1.1 * silence.poll + silence.margin < seconds
     assert silence.in_every_watch
 
 
-def test_zero_looks_in_no_watch_without_metadata() -> None:
-    assert not Silence.told_within(0).in_every_watch
+def test_zero_disables_detection_without_metadata() -> None:
+    assert not SilenceTimings.detected_within(0).in_every_watch
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "0.5", "inf", "1e9"])
-def test_what_makes_no_sense_is_refused_with_its_name(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_values_are_refused_with_the_variables_name(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(VARIABLE, text)
     with pytest.raises(ValueError, match=rf"\${VARIABLE} is '{text}'; expected seconds from 1 to 3600, or 0"):
-        given(None)
+        silence_timings(None)
     if text != "soon":
         with pytest.raises(ValueError, match="silent_after is"):
             discovery.open("memory://x", silent_after=float(text))
 
 
-def test_the_environment_says_it_where_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert given(None) == Silence.told_within(4)
+def test_the_environment_variable_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert silence_timings(None) == SilenceTimings.detected_within(4)
     monkeypatch.setenv(VARIABLE, "8")
-    assert given(None) == Silence.told_within(8)
-    assert given(2) == Silence.told_within(2)
+    assert silence_timings(None) == SilenceTimings.detected_within(8)
+    assert silence_timings(2) == SilenceTimings.detected_within(2)
 
 
-def test_a_client_of_ones_own_heeds_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metadata_client_reads_the_environment_variable_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "8")
-    assert MetadataClient().silence == Silence.told_within(8)
+    assert MetadataClient().silence == SilenceTimings.detected_within(8)

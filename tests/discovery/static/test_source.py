@@ -42,7 +42,7 @@ async def test_a_host_name_stands_for_all_its_addresses() -> None:
     assert "127-0-0-1-8000 127.0.0.1:8000" in await listed("static://localhost:8000")
 
 
-async def test_a_name_that_does_not_resolve_hides_nobody_and_shows_in_explain() -> None:
+async def test_a_name_that_does_not_resolve_shows_in_explain_and_hides_no_other() -> None:
     async with discovery.open("static://nowhere.invalid:80,10.0.0.1:80") as service:
         assert [i.id for i in await service.list_instances("any", "thing")] == ["10-0-0-1-80"]
         reasons = {c.id: c.reason or "" for c in (await service.explain("any", "thing")).candidates}
@@ -80,14 +80,14 @@ def test_host_names_of_all_kinds(name: str) -> None:
     assert [endpoint.address for endpoint in parse_hosts(f"{name}:80")] == [name.lower()]
 
 
-async def test_an_ipv6_address_may_stand_behind_another_host() -> None:
+async def test_an_ipv6_address_after_another_host() -> None:
     assert await listed("static://10.0.0.1:80,[::1]:80") == [
         "0000-0000-0000-0000-0000-0000-0000-0001-80 [::1]:80",
         "10-0-0-1-80 10.0.0.1:80",
     ]
 
 
-async def test_a_name_that_no_resolver_can_be_asked_for_ends_nothing() -> None:
+async def test_a_name_that_is_invalid_for_resolvers_does_not_end_the_watch() -> None:
     endpoints = [FixedEndpoint("bad..name", 80, "bad"), FixedEndpoint("10.0.0.1", 80, "good")]
     async with SourceDiscovery(StaticSource(lambda: endpoints)) as service:
         assert [i.id for i in await service.list_instances("any", "thing")] == ["good"]
@@ -146,7 +146,7 @@ async def test_the_go_pickers_file(tmp_path: Path) -> None:
         (
             "endpoints: [{name: a, namespace: x, address: h, port: 1}, {name: a, address: h, port: 1}, "
             + "{name: a.x, address: h, port: 1}]",
-            "two endpoints would be the instance 'a.x'",
+            "two endpoints would have the instance id 'a.x'",
         ),
         ("{", "neither YAML nor JSON"),
         ("- 1", "the document"),
@@ -159,7 +159,7 @@ def test_a_wrong_file_names_the_place(tmp_path: Path, text: str, message: str) -
         read_endpoints_file(path)
 
 
-async def test_the_same_name_in_two_namespaces_hides_nobody(tmp_path: Path) -> None:
+async def test_one_name_in_two_namespaces_is_two_instances(tmp_path: Path) -> None:
     path = tmp_path / "endpoints.yaml"
     path.write_text(
         "endpoints:\n"
@@ -196,7 +196,7 @@ def test_a_file_that_did_not_change_is_not_read_again(tmp_path: Path) -> None:
     assert [endpoint.port for endpoint in read()] == [4]
 
 
-async def test_a_list_that_takes_long_to_read_stops_nobody_else() -> None:
+async def test_a_list_that_is_slow_to_read_blocks_no_other_task() -> None:
     started, may_go = threading.Event(), threading.Event()
 
     def read() -> list[FixedEndpoint]:
@@ -213,7 +213,7 @@ async def test_a_list_that_takes_long_to_read_stops_nobody_else() -> None:
         assert len(await listing) == 1
 
 
-async def test_a_wrong_name_edited_into_the_file_keeps_the_last_good_list(tmp_path: Path) -> None:
+async def test_an_invalid_name_in_the_file_keeps_the_last_valid_list(tmp_path: Path) -> None:
     path = tmp_path / "endpoints.yaml"
     path.write_text("endpoints: [{name: a, address: 10.0.0.1, port: 1}]")
     async with (
@@ -228,7 +228,9 @@ async def test_a_wrong_name_edited_into_the_file_keeps_the_last_good_list(tmp_pa
         assert list(stream.instances) == ["a"]
 
 
-async def test_a_changed_file_is_read_again_and_a_broken_one_keeps_the_last_good_list(tmp_path: Path) -> None:
+async def test_a_changed_file_is_read_again_and_an_invalid_one_keeps_the_last_valid_list(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "endpoints.json"
 
     def write(*ports: int) -> None:
@@ -258,7 +260,7 @@ GOOD = "endpoints: [{name: a, address: 10.0.0.1, port: 1}]"
 
 
 def _put(path: Path, text: str) -> None:
-    """At once: nobody reads half of it."""
+    """Atomic: no reader sees half of it."""
     new = path.with_suffix(".new")
     new.write_text(text)
     new.replace(path)
@@ -276,7 +278,7 @@ def _put(path: Path, text: str) -> None:
         (lambda path: path.unlink(), "No such file or directory"),
     ],
 )
-async def test_a_file_that_goes_bad_is_said_once_and_its_recovery_too(
+async def test_an_invalid_file_is_logged_once_and_its_recovery_too(
     spoil: Callable[[Path], Any], said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, eventually: Any
 ) -> None:
     caplog.set_level(logging.INFO, "discovery.static.source")
@@ -299,7 +301,7 @@ async def test_a_file_that_goes_bad_is_said_once_and_its_recovery_too(
         assert warning.levelno == logging.WARNING
         assert warning.getMessage().startswith(str(path))
         assert said in warning.getMessage()
-        assert warning.getMessage().endswith("; the endpoints stay as they were")
+        assert warning.getMessage().endswith("; the last valid list of endpoints stays in use")
         assert "\n" not in warning.getMessage()
         _put(path, "endpoints: [x]")
         await eventually(lambda: len(caplog.records) == 2)
@@ -307,7 +309,7 @@ async def test_a_file_that_goes_bad_is_said_once_and_its_recovery_too(
         _put(path, GOOD)
         await eventually(lambda: len(caplog.records) == 3)
         assert caplog.records[2].levelno == logging.INFO
-        assert "is good again" in caplog.records[2].getMessage()
+        assert "is valid again" in caplog.records[2].getMessage()
         await eventually(lambda: stream.health.state is WatchState.SYNCED)
 
 
@@ -317,7 +319,7 @@ async def test_a_file_that_is_missing_at_the_start_is_an_error(tmp_path: Path) -
             await service.list_instances("any", "thing")
 
 
-async def test_a_list_that_changed_is_said_once_with_what_changed(
+async def test_a_changed_list_is_logged_once_with_what_changed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, eventually: Any
 ) -> None:
     caplog.set_level(logging.INFO, "discovery.static.source")
@@ -342,7 +344,7 @@ async def test_a_list_that_changed_is_said_once_with_what_changed(
         before = looks
         await eventually(lambda: looks >= before + 2)
         said = [(record.levelno, record.getMessage()) for record in caplog.records]
-        assert said == [(logging.INFO, "the list of endpoints was read again: added b; changed a")]
+        assert said == [(logging.INFO, "the list of endpoints changed: added b; changed a")]
 
 
 def test_a_change_of_thousands_is_one_short_line() -> None:

@@ -160,7 +160,7 @@ def test_12_closed_until_a_newer_reading_then_one_probe_then_a_ramp() -> None:
     account = TargetAccount(LEASE)
     old = Reading(Fraction(100), 10)
     before = reserved(account.reserve(10, old, 1, "before"))
-    account.overloaded(20, 0)
+    account.report_overload(20, 0)
     refused(account.reserve(21, old, 1, "a"), "stale")
     refused(account.reserve(21, Reading(Fraction(100), 20), 1, "a"), "stale")
     new = Reading(Fraction(100), 21)
@@ -180,7 +180,7 @@ def test_12_closed_until_a_newer_reading_then_one_probe_then_a_ramp() -> None:
         False
     ]
     refused(account.reserve(25, old, 1, "c"), "stale")
-    account.overloaded(30, 0)
+    account.report_overload(30, 0)
     refused(account.reserve(31, new, 1, "c"), "stale")
     account.release("x0", accepted=True)  # of the window before: says nothing
     assert reserved(account.reserve(32, Reading(Fraction(100), 31), 1, "probe")).probe
@@ -188,8 +188,8 @@ def test_12_closed_until_a_newer_reading_then_one_probe_then_a_ramp() -> None:
 
 def test_12_retry_after_counts_where_it_is_later_than_the_reading() -> None:
     account = TargetAccount(LEASE)
-    account.overloaded(20, 500)
-    account.overloaded(30, 0)
+    account.report_overload(20, 500)
+    account.report_overload(30, 0)
     assert refused(account.reserve(40, Reading(Fraction(9), 40), 1, "a"), "asked").until_ms == 520
     reserved(account.reserve(520, Reading(Fraction(9), 40), 1, "a"))
 
@@ -197,7 +197,7 @@ def test_12_retry_after_counts_where_it_is_later_than_the_reading() -> None:
 @pytest.mark.parametrize("end", ["released", "lapsed"])
 def test_12_a_probe_that_says_nothing_is_followed_by_another(end: str) -> None:
     account = TargetAccount(LEASE)
-    account.overloaded(0, 0)
+    account.report_overload(0, 0)
     reserved(account.reserve(1, Reading(Fraction(9), 1), 1, "probe"))
     if end == "released":
         account.release("probe", accepted=False)
@@ -209,7 +209,7 @@ def test_12_a_probe_that_says_nothing_is_followed_by_another(end: str) -> None:
 def test_12_the_ramp_ends_at_n_or_where_it_holds_nobody_up() -> None:
     for reading, accepted in ((Reading(Fraction(4), 5), 2), (ENDLESS, RAMP_END.bit_length())):
         account = TargetAccount(LEASE)
-        account.overloaded(0, 0)
+        account.report_overload(0, 0)
         for number in range(accepted):
             reserved(account.reserve(5, reading, 1, f"p{number}"))
             account.release(f"p{number}", accepted=True)
@@ -230,7 +230,7 @@ def test_09_a_reading_from_before_the_broker_clock_went_back_lets_nobody_in() ->
 
 def test_12_a_target_opens_again_though_the_broker_clock_went_back() -> None:
     account = TargetAccount(LEASE)
-    account.overloaded(9_000_000, LONGEST_RETRY_AFTER_MS)
+    account.report_overload(9_000_000, LONGEST_RETRY_AFTER_MS)
     refused(account.reserve(1_000, Reading(Fraction(2), 1_000), 1, "a"), "stale")
     newer = Reading(Fraction(2), 1_001)
     refusal = refused(account.reserve(1_002, newer, 1, "a"), "asked")

@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.broker.budget import (
-    allowed,
+    admits,
+    admitted_count,
     closing_point,
-    cut,
     dispatchable,
-    exact,
     from_fullness,
     from_load,
     from_saturation,
+    parse_decimal,
     spare,
     system_capacity,
 )
@@ -24,27 +24,27 @@ GRID = [(Fraction(f, 100), Fraction(b, 100)) for f in range(101) for b in range(
 
 def test_10_worked_example_of_the_seed_admits_exactly_30() -> None:
     capacity = system_capacity(Fraction(5), Fraction(10))
-    budget = from_fullness(exact("0.3"))
-    baseline = exact("0.1")
+    budget = from_fullness(parse_decimal("0.3"))
+    baseline = parse_decimal("0.1")
     assert baseline is not None
     assert (capacity, budget) == (50, Fraction("0.7"))
     assert dispatchable(capacity, budget, baseline) == 30
-    assert cut(dispatchable(capacity, budget, baseline), [1] * 64) == 30
+    assert admitted_count(dispatchable(capacity, budget, baseline), [1] * 64) == 30
 
 
 def test_10_of_614_kib_only_the_first_request_goes() -> None:
     headroom = dispatchable(Fraction(1024 * KIB), Fraction("0.7"), Fraction("0.1"))
     assert headroom / KIB == Fraction("614.4")
-    assert cut(headroom, [600 * KIB, 100 * KIB]) == 1
-    assert cut(headroom, [700 * KIB, 100 * KIB]) == 0  # nobody overtakes
-    assert cut(headroom, [500 * KIB, 100 * KIB, 14 * KIB, 1 * KIB]) == 3
+    assert admitted_count(headroom, [600 * KIB, 100 * KIB]) == 1
+    assert admitted_count(headroom, [700 * KIB, 100 * KIB]) == 0  # nobody overtakes
+    assert admitted_count(headroom, [500 * KIB, 100 * KIB, 14 * KIB, 1 * KIB]) == 3
 
 
 def test_10_just_above_the_baseline_one_goes_when_idle() -> None:
     headroom = dispatchable(Fraction(50), Fraction("0.1001"), Fraction("0.1"))
     assert 0 < headroom < 1
-    assert cut(headroom, [1, 1], idle=True) == 1
-    assert cut(headroom, [1, 1], idle=False) == 0
+    assert admitted_count(headroom, [1, 1], idle=True) == 1
+    assert admitted_count(headroom, [1, 1], idle=False) == 0
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_10_just_above_the_baseline_one_goes_when_idle() -> None:
     ],
 )
 def test_budget_table(budget: str, baseline: str, expected: str) -> None:
-    assert spare(exact(budget), Fraction(baseline)) == Fraction(expected)
+    assert spare(parse_decimal(budget), Fraction(baseline)) == Fraction(expected)
 
 
 @pytest.mark.parametrize(
@@ -82,14 +82,14 @@ def test_budget_table(budget: str, baseline: str, expected: str) -> None:
     ],
 )
 def test_saturation_table(saturation: str, threshold: str, expected: str) -> None:
-    assert spare(from_saturation(exact(saturation)), 1 - Fraction(threshold)) == Fraction(expected)
+    assert spare(from_saturation(parse_decimal(saturation)), 1 - Fraction(threshold)) == Fraction(expected)
 
 
 @pytest.mark.parametrize(
     ("load", "capacity", "expected"), [("3", 5, "0.4"), ("7", 5, "0"), ("3", 20, "0.85"), ("-1", 5, "0")]
 )
 def test_load_table(load: str, capacity: int, expected: str) -> None:
-    assert from_load(exact(load), Fraction(capacity)) == Fraction(expected)
+    assert from_load(parse_decimal(load), Fraction(capacity)) == Fraction(expected)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_load_table(load: str, capacity: int, expected: str) -> None:
     ],
 )
 def test_what_is_no_decimal_number_is_nothing(text: str) -> None:
-    assert exact(text) is None
+    assert parse_decimal(text) is None
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_what_is_no_decimal_number_is_nothing(text: str) -> None:
     [("0.3", Fraction(3, 10)), (" 1e-05 ", Fraction(1, 100_000)), ("-2.5E+1", Fraction(-25))],
 )
 def test_decimal_text_is_exact(text: str, value: Fraction) -> None:
-    assert exact(text) == value
+    assert parse_decimal(text) == value
 
 
 def test_unknown_is_closed() -> None:
@@ -142,8 +142,8 @@ def test_unknown_is_closed() -> None:
 def test_ready_servers_gone_while_requests_run() -> None:
     assert dispatchable(system_capacity(Fraction(0), Fraction(10)), Fraction(1), Fraction(0)) == 0
     assert from_load(Fraction(40), system_capacity(Fraction(2), Fraction(10))) == 0
-    assert not allowed(Fraction(0), 40, 1, idle=False)
-    assert not allowed(Fraction(0), 0, 1, idle=True)
+    assert not admits(Fraction(0), 40, 1, idle=False)
+    assert not admits(Fraction(0), 0, 1, idle=True)
 
 
 def test_fractions_agree_with_whole_numbers_where_floats_do_not() -> None:
@@ -169,7 +169,7 @@ def test_what_is_cut_never_exceeds_the_capacity_above_the_baseline(
 ) -> None:
     headroom = dispatchable(Fraction(capacity), budget, baseline)
     load = capacity * (1 - budget)
-    admitted = sizes[: cut(headroom, sizes, unseen=unseen)]
+    admitted = sizes[: admitted_count(headroom, sizes, unseen=unseen)]
     if admitted:
         assert load + unseen + sum(admitted) <= closing_point(Fraction(capacity), baseline)
     elif sizes:

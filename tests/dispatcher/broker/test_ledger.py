@@ -120,7 +120,7 @@ async def test_a_look_counts_the_units_of_all_replicas(replicas: tuple[Ledger, L
     for ledger, units in ((one, 3), (other, 40)):
         reserved(await ledger.reserve(await reading(ledger, 100), units))
     before = await one.now_ms()
-    look = await other.look()
+    look = await other.state()
     assert look.in_flight == 43
     assert before <= look.now_ms <= await one.now_ms()
 
@@ -130,7 +130,7 @@ async def test_the_units_that_lapse_or_are_heard_of_again_are_counted(
 ) -> None:
     one, _ = replicas
     paused = reserved(await one.reserve(await reading(one), 7))
-    while (await one.look()).in_flight:
+    while (await one.state()).in_flight:
         await asyncio.sleep(0.01)
     await one.heartbeat([paused])
     full = replace(await reading(one, 0.5), allotment=Fraction(8))
@@ -192,7 +192,7 @@ async def test_12_overload_closes_it_for_both_until_a_later_reading(replicas: tu
     one, other = replicas
     old = await reading(one)
     running = reserved(await other.reserve(old, 1))
-    await one.overloaded()
+    await one.report_overload()
     refused(await one.reserve(old, 1), "stale")
     refused(await other.reserve(old, 1), "stale")
     new = await later_reading(one)
@@ -208,13 +208,13 @@ async def test_12_overload_closes_it_for_both_until_a_later_reading(replicas: tu
     await one.release(reserved(window[0]), accepted=True)
     more = [await other.reserve(new, 1) for _ in range(4)]
     assert [isinstance(answer, Reservation) for answer in more] == [True, True, True, False]
-    await other.overloaded()
+    await other.report_overload()
     refused(await one.reserve(new, 1), "stale")
 
 
 async def test_12_retry_after_is_waited_for(replicas: tuple[Ledger, Ledger]) -> None:
     one, other = replicas
-    await one.overloaded(retry_after_ms=200)
+    await one.report_overload(retry_after_ms=200)
     before = await one.now_ms()
     new = await later_reading(one)
     refusal = refused(await other.reserve(new, 1), "asked")
@@ -301,4 +301,4 @@ def test_the_script_keeps_the_same_book_as_the_account(redis_server: RedisServer
                 assert in_flight == [account.in_flight]
             elif step[0] == "O":
                 now, _ = told("O", step[1])
-                account.overloaded(now, step[1])
+                account.report_overload(now, step[1])

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 
 from dispatcher.broker.memory.broker import MemoryBroker
 from dispatcher.broker.message import Claim, ErrorCode, Request, Result
-from dispatcher.broker.queue import Leased, Queue, QueueRules, State
+from dispatcher.broker.queue import LeasedResult, Queue, QueueRules, State
 from dispatcher.broker.redis.broker import RedisBroker
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class BothBrokers(RuleBasedStateMachine):
 
     url = ""
     claims: Bundle[tuple[Claim, Claim]] = Bundle("claims")
-    leases: Bundle[tuple[Leased, Leased]] = Bundle("leases")
+    leases: Bundle[tuple[LeasedResult, LeasedResult]] = Bundle("leases")
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class BothBrokers(RuleBasedStateMachine):
         return multiple(*((one, by_token[one.result.token]) for one in ones if one.result.token in by_token))
 
     @rule(leased=consumes(leases))
-    def ack(self, leased: tuple[Leased, Leased]) -> None:
+    def ack(self, leased: tuple[LeasedResult, LeasedResult]) -> None:
         memory, redis = self.queues
         assert _timeless(leased[0].result) == _timeless(leased[1].result)
         assert self.same(memory.ack_results([leased[0]]), redis.ack_results([leased[1]])) == 1
@@ -218,7 +218,7 @@ class InTime(RuleBasedStateMachine):
         for _ in range(2):
             self.now += 10_000
             self.runner.run(self.queue.sweep())
-        leased: Sequence[Leased] = self.runner.run(self.queue.lease_results(10_000))
+        leased: Sequence[LeasedResult] = self.runner.run(self.queue.lease_results(10_000))
         tokens = [one.result.token for one in leased]
         assert sorted(tokens) == sorted(self.deadlines)
         answered = {one.result.token for one in leased if one.result.status_code == 200}

@@ -43,28 +43,28 @@ def refused(answer: Grant | Refusal) -> Refusal:
 
 async def test_two_places_a_third_is_refused_until_one_comes_back(replicas: tuple[Quotas, Quotas]) -> None:
     one, other = replicas
-    first = granted(await one.take("a", PLACES))
-    granted(await other.take("a", PLACES))
-    refusal = refused(await other.take("a", PLACES))
+    first = granted(await one.acquire("a", PLACES))
+    granted(await other.acquire("a", PLACES))
+    refusal = refused(await other.acquire("a", PLACES))
     assert "quota of a" in refusal.reason
-    granted(await other.take("b", PLACES))  # another tenant's is another
+    granted(await other.acquire("b", PLACES))  # another tenant's is another
     waiting = asyncio.create_task(other.wait(30, seen=refusal.seen))
     await one.release(first, used=True)
     await asyncio.wait_for(waiting, 20)
-    granted(await other.take("a", PLACES))
-    refused(await one.take("a", PLACES))
+    granted(await other.acquire("a", PLACES))
+    refused(await one.acquire("a", PLACES))
 
 
 async def test_20_a_place_is_kept_by_heartbeats_and_comes_back_in_silence(
     replicas: tuple[Quotas, Quotas],
 ) -> None:
     one, other = replicas
-    kept, _lost = granted(await one.take("a", PLACES)), granted(await one.take("a", PLACES))
+    kept, _lost = granted(await one.acquire("a", PLACES)), granted(await one.acquire("a", PLACES))
     begun, taken = time.monotonic(), list[Grant]()
     while time.monotonic() < begun + 7.5:
         await one.heartbeat([kept])
         await other.heartbeat(taken)
-        answer = await other.take("a", PLACES)
+        answer = await other.acquire("a", PLACES)
         if isinstance(answer, Grant):
             assert time.monotonic() - begun > 2.99, "before its lease had ended"
             taken.append(answer)
@@ -74,13 +74,13 @@ async def test_20_a_place_is_kept_by_heartbeats_and_comes_back_in_silence(
 
 async def test_20_giving_back_twice_frees_one_place(replicas: tuple[Quotas, Quotas]) -> None:
     one, other = replicas
-    first = granted(await one.take("a", PLACES))
-    granted(await other.take("a", PLACES))
+    first = granted(await one.acquire("a", PLACES))
+    granted(await other.acquire("a", PLACES))
     await one.release(first, used=True)
     await one.release(first, used=True)
     await one.heartbeat([])
-    granted(await one.take("a", PLACES))
-    refused(await other.take("a", PLACES))
+    granted(await one.acquire("a", PLACES))
+    refused(await other.acquire("a", PLACES))
 
 
 async def test_two_starts_in_any_window(replicas: tuple[Quotas, Quotas]) -> None:
@@ -90,7 +90,7 @@ async def test_two_starts_in_any_window(replicas: tuple[Quotas, Quotas]) -> None
     while time.monotonic() < until or len(starts) < 4:  # it opens again
         for quotas in (one, other):
             before = time.monotonic()
-            answer = await quotas.take("a", RATE)
+            answer = await quotas.acquire("a", RATE)
             if isinstance(answer, Grant):
                 starts.append((before, time.monotonic()))
                 await quotas.release(answer, used=True)
@@ -105,8 +105,8 @@ async def test_two_starts_in_any_window(replicas: tuple[Quotas, Quotas]) -> None
 
 async def test_a_start_that_was_not_used_does_not_count(replicas: tuple[Quotas, Quotas]) -> None:
     one, other = replicas
-    first = granted(await one.take("a", RATE))
-    granted(await other.take("a", RATE))
-    refused(await other.take("a", RATE))
+    first = granted(await one.acquire("a", RATE))
+    granted(await other.acquire("a", RATE))
+    refused(await other.acquire("a", RATE))
     await one.release(first, used=False)
-    granted(await other.take("a", RATE))
+    granted(await other.acquire("a", RATE))

@@ -17,7 +17,7 @@ from dispatcher.broker.message import ErrorCode, Result
 from dispatcher.broker.queue import QueueRules
 from dispatcher.broker.redis.broker import RedisBroker
 from dispatcher.cli import batch as batches
-from dispatcher.cli.batch_file import BatchFileError, finished, read_lines, result_line
+from dispatcher.cli.batch_file import BatchFileError, read_answered, read_lines, result_line
 from dispatcher.cli.progress import PlainProgress
 from tests.dispatcher.dispatching import configured, dispatching, document, producer
 from tests.dispatcher.processes import ROOT, answered, command, dispatcher
@@ -103,16 +103,16 @@ def test_a_line_of_results(result: Result, response: Any, error: Any) -> None:
 
 def test_a_results_file_that_a_crash_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    assert finished(path) == {}
+    assert read_answered(path) == {}
     whole = result_line("a", Result("i", "t", 200, b"{}"), "1a") + result_line(
         "b", Result("j", "t", 200, b"{}"), "2b"
     )
     path.write_bytes(whole + whole[:40])
-    assert finished(path) == {"a": "1a", "b": "2b"}
+    assert read_answered(path) == {"a": "1a", "b": "2b"}
     assert path.read_bytes() == whole
     path.write_bytes(b"not ours\n")
     with pytest.raises(BatchFileError, match="no line of a results file"):
-        finished(path)
+        read_answered(path)
     assert path.read_bytes() == b"not ours\n"
 
 
@@ -241,16 +241,16 @@ async def test_who_waits_for_answers_is_told_how_many_there_are_and_where_to_loo
     said, out = Recorded(), io.BytesIO()
     async with MemoryBroker() as broker, broker.queue("batch", QueueRules()) as queue:
         now = await broker.now_ms()
-        order = batches.Order("nightly", "t", now + 60_000, now)
+        order = batches.BatchSettings("nightly", "t", now + 60_000, now)
         lines = list(read_lines(tmp_path / "nightly.jsonl"))
         submitted = await batches.submit_all(queue, lines, order, said)
-        times = batches.Looks(every=0.02, hint_after=0.2)
+        times = batches.ProgressSettings(interval=0.02, hint_after=0.2)
         collecting = asyncio.create_task(batches.collect(queue, submitted, out, said, times))
         await eventually(lambda: said.hints)
         assert said.seen[-1] == ("answered", 0, 3)
         looks = len(said.seen)
         await eventually(lambda: len(said.seen) > looks + 20)
-        assert said.hints == [batches.HINT], "said once"
+        assert said.hints == [batches.NO_ANSWER_HINT], "said once"
         for claim in await queue.claim(3, owner="o"):
             await queue.finish(claim, Result(claim.request.id, claim.request.token, 200, b"{}"))
         assert (await collecting).total == 0
@@ -264,7 +264,7 @@ class Recorded:
         self.seen: list[tuple[str, int, int]] = []
         self.hints: list[str] = []
 
-    def at(self, what: str, done: int, total: int) -> None:
+    def update(self, what: str, done: int, total: int) -> None:
         self.seen.append((what, done, total))
 
     def hint(self, text: str) -> None:
@@ -275,10 +275,10 @@ def test_plain_progress_repeats_itself_seldom() -> None:
     stream, times = io.StringIO(), iter(map(float, [0, *range(1, 64), 65, 66, 67, 70]))
     plain = PlainProgress(stream, lambda: next(times))
     for _ in range(1, 64):
-        plain.at("answered", 0, 3)
+        plain.update("answered", 0, 3)
     assert stream.getvalue() == "0 of 3 answered\n"
     for done in (0, 1, 1, 1):
-        plain.at("answered", done, 3)
+        plain.update("answered", done, 3)
     assert stream.getvalue() == "0 of 3 answered\n" * 2 + "1 of 3 answered\n"
 
 
@@ -311,7 +311,7 @@ def test_a_file_that_is_no_results_file_is_left_alone(tmp_path: Path, text: byte
     path = tmp_path / "notes.txt"
     path.write_bytes(text)
     with pytest.raises(BatchFileError, match="is no line of a results file"):
-        finished(path)
+        read_answered(path)
     assert path.read_bytes() == text
 
 

@@ -1,13 +1,13 @@
 """Which answers are errors, in one line."""
 
 from dispatcher.broker.message import ErrorCode, Result
-from dispatcher.cli.failures import Failures
+from dispatcher.cli.failures import FailureSummary
 
 
 def told(*results: Result) -> str:
-    failures = Failures()
+    failures = FailureSummary()
     for number, result in enumerate(results):
-        failures.see(f"r{number}", result)
+        failures.add(f"r{number}", result)
     return str(failures)
 
 

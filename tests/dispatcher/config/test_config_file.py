@@ -30,7 +30,7 @@ def test_the_defaults() -> None:
     assert config.target("pool").request_timeout == 300
     assert queue_.rules.lease_ms == 15_000
     assert queue_.rules.result_list == ""
-    assert queue_.route(config.target("pool")).target_path() == "/v1/chat/completions"
+    assert queue_.route(config.target("pool")).request_path() == "/v1/chat/completions"
     assert config.drain_timeout == 120
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.delivery.backoff import exponential, parse_retry_after, retry_delay
+from dispatcher.delivery.backoff import exponential_backoff, parse_retry_after, retry_delay
 
 SEEDS = range(200)
 
@@ -24,14 +24,14 @@ SEEDS = range(200)
     ],
 )
 def test_16_the_backoff_table(attempt: int, remaining: int, least: float, most: float) -> None:
-    delays = [exponential(attempt, remaining, random.Random(seed)) for seed in SEEDS]
+    delays = [exponential_backoff(attempt, remaining, random.Random(seed)) for seed in SEEDS]
     assert all(least <= delay < most for delay in delays)
     assert max(delays) - min(delays) > 0.8 * (most - least)
 
 
 @pytest.mark.parametrize("remaining", [0, -1, -100])
 def test_no_time_no_backoff(remaining: int) -> None:
-    assert exponential(1, remaining, random.Random(1)) == 0
+    assert exponential_backoff(1, remaining, random.Random(1)) == 0
     assert retry_delay(1, remaining, 5.0, random.Random(1)) is None
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from dispatcher.broker.message import Claim, ErrorCode, Request
 from dispatcher.delivery.gateway import GatewayAnswer, NoAnswer
-from dispatcher.delivery.verdict import Again, Final, judge, outcome_of
+from dispatcher.delivery.verdict import Finish, Retry, judge, outcome_of
 from dispatcher.gates.gate import Outcome
 
 NOW = 1_000_000
@@ -18,7 +18,7 @@ def claim(seconds: float, attempt: int = 0) -> Claim:
 @pytest.mark.parametrize("status", [200, 201, 204, 302, 400, 404, 422, 499])
 def test_16_what_is_final(status: int) -> None:
     verdict = judge(claim(60, attempt=2), GatewayAnswer(status, b"x"), NOW, RNG)
-    assert isinstance(verdict, Final)
+    assert isinstance(verdict, Finish)
     result = verdict.result
     assert (result.status_code, result.payload, result.error_code) == (status, b"x", None)
     assert (result.attempts, result.token, result.finished_ms) == (3, "t", NOW)
@@ -36,32 +36,32 @@ def test_16_what_is_final(status: int) -> None:
 )
 def test_15_what_is_tried_again(answer: GatewayAnswer | NoAnswer) -> None:
     verdict = judge(claim(300), answer, NOW, RNG)
-    assert isinstance(verdict, Again)
+    assert isinstance(verdict, Retry)
     assert 2000 <= verdict.delay_ms < 4000
 
 
 def test_16_retry_after_counts_for_429_and_5xx() -> None:
     for status in (429, 503):
         verdict = judge(claim(100), GatewayAnswer(status, b"", retry_after=30.0), NOW, RNG)
-        assert isinstance(verdict, Again)
+        assert isinstance(verdict, Retry)
         assert 30_000 <= verdict.delay_ms < 37_500
 
 
 @pytest.mark.parametrize("seconds", [0.9, 0, -5])
 def test_16_no_whole_second_left(seconds: float) -> None:
     verdict = judge(claim(seconds), GatewayAnswer(429, b"busy", 7.0, "rejected-saturated"), NOW, RNG)
-    assert isinstance(verdict, Final)
+    assert isinstance(verdict, Finish)
     assert (verdict.result.status_code, verdict.result.payload) == (429, b"busy")
     assert verdict.result.error_code is ErrorCode.DEADLINE_EXCEEDED
     assert "HTTP 429, rejected-saturated" in verdict.result.error_message
     verdict = judge(claim(seconds), NoAnswer("reset"), NOW, RNG)
-    assert isinstance(verdict, Final)
+    assert isinstance(verdict, Finish)
     assert (verdict.result.status_code, verdict.result.error_code) == (0, ErrorCode.DEADLINE_EXCEEDED)
 
 
 def test_what_would_end_the_same_is_not_tried_again() -> None:
     verdict = judge(claim(60), NoAnswer("too large", final=True), NOW, RNG)
-    assert isinstance(verdict, Final)
+    assert isinstance(verdict, Finish)
     assert verdict.result.error_code is ErrorCode.INFERENCE_ERROR
 
 

@@ -10,7 +10,7 @@ from dispatcher.broker.memory.ledger import MemoryLedger
 from dispatcher.broker.memory.quota import MemoryQuotas
 from dispatcher.broker.message import DispatchCandidate
 from dispatcher.broker.quota import Quotas
-from dispatcher.gates.building import Surroundings, build_gate
+from dispatcher.gates.building import GateDependencies, build_gate
 from dispatcher.gates.catalogue import parse_gate
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError, Slot
 from dispatcher.gates.meter import Meters
@@ -31,7 +31,7 @@ async def opened(
 ) -> AsyncIterator[DispatchGate]:
     """The gate of a configuration, entered; in memory where nothing else is given."""
     async with AsyncExitStack() as stack:
-        around = Surroundings(
+        around = GateDependencies(
             "pool",
             ledger or MemoryLedger(wall_clock_ms),
             quotas or MemoryQuotas(wall_clock_ms),

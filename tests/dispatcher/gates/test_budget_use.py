@@ -14,9 +14,9 @@ import pytest
 from dispatcher.broker.memory.ledger import MemoryLedger
 from dispatcher.gates.gate import Outcome, RefusedError
 from dispatcher.gates.ledger_gate import LedgerGate
-from dispatcher.gates.meter import Meter, MeterRules
-from dispatcher.gates.sources import BY_LOAD
-from dispatcher.gates.target_source import Fixed, Sample, TargetSource
+from dispatcher.gates.meter import Meter, MeterSettings
+from dispatcher.gates.sources import LOAD
+from dispatcher.gates.target_source import ConstantReader, Sample, TargetSource
 from tests.dispatcher.gates.gate_tools import candidate
 from tests.kubernetes.fake.virtual_time import VIRTUAL, Backend
 
@@ -101,18 +101,18 @@ async def send_all_day(gate: LedgerGate, pool: Pool) -> None:
                 group.create_task(one(entered.pop_all()))
 
 
-async def dispatch(pool: Pool, rules: MeterRules, ledger: MemoryLedger, starts: float) -> None:
+async def dispatch(pool: Pool, rules: MeterSettings, ledger: MemoryLedger, starts: float) -> None:
     """One replica, from `starts` seconds on."""
     loop = asyncio.get_running_loop()
-    source = TargetSource("load", pool, Fixed(Fraction(1)), Fraction(CAPACITY), BASELINE, BY_LOAD)
+    source = TargetSource("load", pool, ConstantReader(Fraction(1)), Fraction(CAPACITY), BASELINE, LOAD)
     await asyncio.sleep(starts)
-    async with LedgerGate(lambda: Meter(source, ledger.look, rules, monotonic=loop.time), ledger) as gate:
+    async with LedgerGate(lambda: Meter(source, ledger.state, rules, monotonic=loop.time), ledger) as gate:
         await send_all_day(gate, pool)
 
 
 async def flooded(
     pool: Pool,
-    rules: MeterRules,
+    rules: MeterSettings,
     seconds: float,
     *,
     starts: Sequence[float] = (0.0,),
@@ -134,8 +134,8 @@ async def flooded(
     return [float(load / LINE) for at, load in pool.looks if at > begun + warm]
 
 
-RULES = MeterRules(interval=0.2, lag=1.5)
-SLOW = MeterRules(interval=5.0, lag=15.0)
+RULES = MeterSettings(interval=0.2, lag=1.5)
+SLOW = MeterSettings(interval=5.0, lag=15.0)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ SLOW = MeterRules(interval=5.0, lag=15.0)
         pytest.param(Pool(lasts=(30.0, 60.0), late=8.0), SLOW, 0.9, id="through Prometheus"),
     ],
 )
-async def test_09_the_line_is_used_and_kept(pool: Pool, rules: MeterRules, least: float) -> None:
+async def test_09_the_line_is_used_and_kept(pool: Pool, rules: MeterSettings, least: float) -> None:
     loads = await flooded(pool, rules, 40 * rules.lag)
     assert mean(loads) > least
     assert max(loads) < 1.06

@@ -7,7 +7,7 @@ import pytest
 from dispatcher.broker.memory.broker import wall_clock_ms
 from dispatcher.broker.memory.ledger import MemoryLedger
 from dispatcher.broker.memory.quota import MemoryQuotas
-from dispatcher.gates.building import Surroundings, build_gate, meter_states
+from dispatcher.gates.building import GateDependencies, build_gate, meter_states
 from dispatcher.gates.catalogue import GATES, parse_gate
 from dispatcher.gates.meter import Meters
 from runtime.config.problems import ConfigError
@@ -109,7 +109,9 @@ def test_14_what_is_wrong_is_an_error_that_says_what_could_stand_there(document:
 async def test_14_a_closing_point_that_cannot_be_reached_is_an_error(
     document: dict[str, Any], workers: int | None, fits: bool
 ) -> None:
-    around = Surroundings("pool", MemoryLedger(wall_clock_ms), MemoryQuotas(wall_clock_ms), Meters(), workers)
+    around = GateDependencies(
+        "pool", MemoryLedger(wall_clock_ms), MemoryQuotas(wall_clock_ms), Meters(), workers
+    )
     spec = parse_gate(document, "gate")
     if fits:
         build_gate(spec, around)

@@ -8,8 +8,8 @@ import pytest
 
 from dispatcher.broker.ledger import LedgerState
 from dispatcher.broker.queue import QueueError
-from dispatcher.gates.access import GateSourceError
-from dispatcher.gates.meter import Measurement, Meter, MeterRules, Meters
+from dispatcher.gates.credentials import GateSourceError
+from dispatcher.gates.meter import Measurement, Meter, Meters, MeterSettings
 
 Eventually = Callable[..., Awaitable[float]]
 
@@ -52,7 +52,7 @@ async def test_a_reading_is_never_later_than_its_sample() -> None:
     source = Source(clocks)
     source.age, source.takes_ms = 2.0, 700
     async with Meter(
-        source, clocks.look, MeterRules(lag=1.5, interval=3600), monotonic=clocks.monotonic
+        source, clocks.look, MeterSettings(lag=1.5, interval=3600), monotonic=clocks.monotonic
     ) as meter:
         await meter.wait(5, 0)
         assert meter.reading().headroom == 10
@@ -66,14 +66,14 @@ async def test_a_reading_allots_what_others_leave_and_never_more_than_the_line(
     clocks = Clocks()
     clocks.in_flight = in_flight
     async with Meter(
-        Source(clocks), clocks.look, MeterRules(interval=0.01), monotonic=clocks.monotonic
+        Source(clocks), clocks.look, MeterSettings(interval=0.01), monotonic=clocks.monotonic
     ) as meter:
         assert meter.reading().allotment == 0
         for _ in range(3):
-            await meter.wait(5, looks := meter.looks)
+            await meter.wait(5, looks := meter.reading_count)
             await meter.wait(5, looks + 1)
             clocks.now += 15
-        await meter.wait(5, looks := meter.looks)
+        await meter.wait(5, looks := meter.reading_count)
         await meter.wait(5, looks + 1)
         assert meter.reading().allotment == allotment
         clocks.now += 60_000
@@ -84,7 +84,7 @@ async def test_13_a_reading_that_nobody_renews_grows_too_old() -> None:
     clocks = Clocks()
     source = Source(clocks)
     source.age = 1.0
-    rules = MeterRules(interval=3600, lag=2.0, stale_after=3.0)
+    rules = MeterSettings(interval=3600, lag=2.0, stale_after=3.0)
     async with Meter(source, clocks.look, rules, monotonic=clocks.monotonic) as meter:
         await meter.wait(5, 0)
         clocks.now += 3 * 3_600_000 + 1_000  # with the second that it was old already: the last moment
@@ -102,7 +102,7 @@ async def test_13_a_reading_that_nobody_renews_grows_too_old() -> None:
 async def test_13_one_failure_closes_it_at_once(error: Exception, eventually: Eventually) -> None:
     clocks = Clocks()
     source = Source(clocks)
-    async with Meter(source, clocks.look, MeterRules(interval=0.01), monotonic=clocks.monotonic) as meter:
+    async with Meter(source, clocks.look, MeterSettings(interval=0.01), monotonic=clocks.monotonic) as meter:
         await eventually(lambda: meter.state.available)
         source.error = error
         await eventually(lambda: not meter.state.available)
@@ -114,7 +114,7 @@ async def test_13_one_failure_closes_it_at_once(error: Exception, eventually: Ev
 async def test_13_a_source_that_hangs_closes_it(eventually: Eventually) -> None:
     clocks = Clocks()
     source = Source(clocks)
-    rules = MeterRules(interval=0.01, timeout=0.05)
+    rules = MeterSettings(interval=0.01, timeout=0.05)
     async with Meter(source, clocks.look, rules, monotonic=clocks.monotonic) as meter:
         await eventually(lambda: meter.state.available)
         source.hangs.clear()
@@ -125,7 +125,7 @@ async def test_13_a_source_that_hangs_closes_it(eventually: Eventually) -> None:
 async def test_the_fallback_is_of_the_last_capacity_known(eventually: Eventually) -> None:
     clocks = Clocks()
     source = Source(clocks)
-    rules = MeterRules(interval=0.01, fallback=Fraction(1, 10), fallback_capacity=Fraction(1000))
+    rules = MeterSettings(interval=0.01, fallback=Fraction(1, 10), fallback_capacity=Fraction(1000))
     source.error = GateSourceError("broken")
     async with Meter(source, clocks.look, rules, monotonic=clocks.monotonic) as meter:
         assert meter.reading().headroom == 100
@@ -139,7 +139,7 @@ async def test_the_fallback_is_of_the_last_capacity_known(eventually: Eventually
 
 async def test_a_meter_that_was_left_says_nothing() -> None:
     clocks = Clocks()
-    async with Meter(Source(clocks), clocks.look, MeterRules(), monotonic=clocks.monotonic) as meter:
+    async with Meter(Source(clocks), clocks.look, MeterSettings(), monotonic=clocks.monotonic) as meter:
         await meter.wait(5, 0)
         assert meter.budget() > 0
     assert meter.budget() == 0

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from dispatcher.broker.memory.broker import MemoryBroker
 from dispatcher.broker.message import Claim, DispatchCandidate, Request
 from dispatcher.broker.queue import Queue, QueueError, QueueRules
-from dispatcher.delivery.sending import Admission
+from dispatcher.delivery.sender import Admission
 from dispatcher.gates.gate import Outcome, RefusedError, Scope, Slot
-from dispatcher.pump.pump import Pump, pair
+from dispatcher.pump.pump import Pump, match_claims
 from dispatcher.pump.slots import Slots
 from dispatcher.telemetry.counters import DispatcherTelemetry
 
@@ -40,7 +40,7 @@ def tokens(pairs: object) -> list[tuple[str, str]]:
 
 
 def test_what_was_admitted_goes_with_what_was_claimed() -> None:
-    paired = pair([claim("b"), claim("a")], [admission("a"), admission("b")])
+    paired = match_claims([claim("b"), claim("a")], [admission("a"), admission("b")])
     assert tokens(paired.pairs) == [("b", "b"), ("a", "a")]
     assert not paired.claims
     assert not paired.admissions
@@ -48,7 +48,7 @@ def test_what_was_admitted_goes_with_what_was_claimed() -> None:
 
 def test_another_head_needs_an_admission_as_large_and_of_its_tenant() -> None:
     claims = [claim("x", size=10), claim("y", size=11), claim("z", tenant="other")]
-    paired = pair(claims, [admission("a"), admission("b"), admission("c")])
+    paired = match_claims(claims, [admission("a"), admission("b"), admission("c")])
     assert tokens(paired.pairs) == [("x", "a")]
     assert [one.request.token for one in paired.claims] == ["y", "z"]
     assert [one.candidate.token for one in paired.admissions] == ["b", "c"]
@@ -62,7 +62,7 @@ def test_nothing_is_lost_between_claims_and_admissions(
     claims: list[tuple[str, str, int]], admissions: list[tuple[str, str, int]]
 ) -> None:
     made, given_ = [claim(*one) for one in claims], [admission(*one) for one in admissions]
-    paired = pair(made, given_)
+    paired = match_claims(made, given_)
     assert sorted([c.fence for c, _ in paired.pairs] + [c.fence for c in paired.claims]) == sorted(
         c.fence for c in made
     )
@@ -129,15 +129,15 @@ async def test_a_closed_gate_is_asked_once_and_not_polled(eventually: Eventually
     refusal = RefusedError("closed for now", Scope.QUEUE, opened.wait)
     gate = ScriptedGate(lambda candidate: None if opened.is_set() else refusal)
     async with pumping(gate) as (_, launched, slots, pump):
-        await eventually(lambda: pump.waits_for == "closed for now")
+        await eventually(lambda: pump.blocked_by == "closed for now")
         asked = len(gate.asked)
         assert asked <= 5
         await asyncio.sleep(0.3)  # a poller would ask again
         assert len(gate.asked) == asked
-        assert slots.taken == 0, "who waits for a gate holds no slot"
+        assert slots.in_use == 0, "who waits for a gate holds no slot"
         opened.set()
         await eventually(lambda: len(launched) == 5)
-        assert pump.waits_for == ""
+        assert pump.blocked_by == ""
 
 
 async def test_a_gate_that_stays_closed_is_said_once_and_so_is_its_end(
@@ -156,19 +156,19 @@ async def test_a_gate_that_stays_closed_is_said_once_and_so_is_its_end(
         ]
 
     async with pumping(gate) as (_, launched, _, pump):
-        pump.standstill.after = 0.1
+        pump.closed_gate_log.after = 0.1
         await eventually(told)
         asked = len(gate.asked)
         for _ in range(5):
             changes.put_nowait(None)
         await eventually(lambda: len(gate.asked) >= asked + 5)
         await asyncio.sleep(0.3)  # one that repeats itself would
-        assert told() == ["queue batch: nothing goes: closed for now"]
+        assert told() == ["queue batch: nothing is sent: closed for now"]
         open_ = True
         changes.put_nowait(None)
         await eventually(lambda: len(launched) == 5)
     assert len(told()) == 2
-    assert told()[1].startswith("queue batch: it goes on, after ")
+    assert told()[1].startswith("queue batch: sends again, after ")
 
 
 async def test_a_gate_that_is_closed_for_a_moment_says_nothing(
@@ -178,11 +178,11 @@ async def test_a_gate_that_is_closed_for_a_moment_says_nothing(
     refusal = RefusedError("closed for now", Scope.QUEUE, opened.wait)
     gate = ScriptedGate(lambda candidate: None if opened.is_set() else refusal)
     async with pumping(gate) as (_, launched, _, pump):
-        await eventually(lambda: pump.waits_for)
+        await eventually(lambda: pump.blocked_by)
         opened.set()
         await eventually(lambda: len(launched) == 5)
-    assert "nothing goes" not in caplog.text
-    assert "it goes on" not in caplog.text
+    assert "nothing is sent" not in caplog.text
+    assert "sends again" not in caplog.text
 
 
 async def test_nobody_overtakes_one_that_is_too_large(eventually: Eventually) -> None:
@@ -190,10 +190,10 @@ async def test_nobody_overtakes_one_that_is_too_large(eventually: Eventually) ->
     refusal = RefusedError("too large", Scope.QUEUE, opened.wait)
     gate = ScriptedGate(lambda candidate: refusal if candidate.id == "r2" and not opened.is_set() else None)
     async with pumping(gate) as (_, launched, slots, pump):
-        await eventually(lambda: pump.waits_for == "too large")
+        await eventually(lambda: pump.blocked_by == "too large")
         assert launched == ["r0", "r1"]
         assert gate.left == [Outcome.UNUSED] * 2, "r3 and r4 gave back what they were granted"
-        assert slots.taken == 2
+        assert slots.in_use == 2
         opened.set()
         await eventually(lambda: len(launched) == 5)
 
@@ -226,7 +226,7 @@ async def test_what_is_claimed_in_place_of_another_is_asked_for_again(eventually
         await eventually(lambda: launched)
         assert launched == ["r1"], "larger than what was admitted, so asked for by itself"
         assert gate.asked.count("r1") >= 1
-        await eventually(lambda: slots.taken == 1)
+        await eventually(lambda: slots.in_use == 1)
 
 
 async def test_a_fault_of_a_gate_does_not_end_its_queue(
@@ -237,10 +237,10 @@ async def test_a_fault_of_a_gate_does_not_end_its_queue(
 
     gate = ScriptedGate(judge)
     async with pumping(gate) as (_, launched, slots, pump):
-        await eventually(lambda: "a fault, see the log: ZeroDivisionError" in pump.waits_for)
-        assert slots.taken == 0
+        await eventually(lambda: "unexpected error, see the log: ZeroDivisionError" in pump.blocked_by)
+        assert slots.in_use == 0
         assert launched == []
-    assert "a fault; the queue goes on" in caplog.text
+    assert "unexpected error, trying again" in caplog.text
 
 
 async def test_a_broker_that_goes_away_is_waited_for(eventually: Eventually) -> None:
@@ -252,8 +252,8 @@ async def test_a_broker_that_goes_away_is_waited_for(eventually: Eventually) -> 
         return None
 
     async with pumping(ScriptedGate(judge)) as (_, launched, slots, pump):
-        await eventually(lambda: pump.waits_for == "the broker is away: gone")
-        assert slots.taken == 0
+        await eventually(lambda: pump.blocked_by == "the broker is away: gone")
+        assert slots.in_use == 0
         away = False
         await eventually(lambda: len(launched) == 5)
 
@@ -270,8 +270,8 @@ async def test_a_held_up_tenant_lets_others_pass_and_comes_back(eventually: Even
             tenant = "greedy" if number % 2 else "modest"
             await queue.submit(Request(f"r{number}", b"x", deadline_ms, tenant=tenant))
         await eventually(lambda: sorted(launched) == ["r0", "r2", "r4"])
-        assert pump.waits_for == ""
-        await eventually(lambda: slots.taken == 3)
+        assert pump.blocked_by == ""
+        await eventually(lambda: slots.in_use == 3)
         await asyncio.sleep(0.05)
         assert gate.asked.count("r1") == 1
         opened.set()
@@ -290,7 +290,7 @@ async def test_19_many_held_up_tenants_do_not_hold_up_the_others(eventually: Eve
         for number in range(10):
             await queue.submit(Request(f"m{number}", b"x", 2**42, tenant="modest"))
         await eventually(lambda: len(launched) == 10, within=90)
-        await eventually(lambda: slots.taken == 10)  # in between the pump holds those it looks for work for
+        await eventually(lambda: slots.in_use == 10)  # in between the pump holds those it looks for work for
         assert len(gate.asked) <= 2 * 70, "each was asked for about once, not once for each tenant"
         opened.set()
         await eventually(lambda: len(launched) == 70, within=90)

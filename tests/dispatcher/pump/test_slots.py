@@ -11,23 +11,23 @@ Eventually = Callable[..., Awaitable[float]]
 
 async def test_as_many_as_are_free_and_at_least_one() -> None:
     slots = Slots(5)
-    assert await slots.take(3) == 3
-    assert await slots.take(3) == 2
-    waiting = asyncio.create_task(slots.take(3))
+    assert await slots.acquire(3) == 3
+    assert await slots.acquire(3) == 2
+    waiting = asyncio.create_task(slots.acquire(3))
     await asyncio.sleep(0)
     assert not waiting.done()
     slots.release(1)
     assert await waiting == 1
-    assert slots.taken == 5
+    assert slots.in_use == 5
 
 
 async def test_first_come_first_served() -> None:
     slots = Slots(1)
-    await slots.take(1)
+    await slots.acquire(1)
     order: list[str] = []
 
     async def wait(name: str) -> None:
-        await slots.take(1)
+        await slots.acquire(1)
         order.append(name)
         slots.release(1)
 
@@ -37,35 +37,35 @@ async def test_first_come_first_served() -> None:
     late = asyncio.create_task(wait("late"))
     await asyncio.gather(*waiting, late)
     assert order == ["a", "b", "c", "late"]
-    assert slots.taken == 0
+    assert slots.in_use == 0
 
 
 async def test_one_that_gives_up_passes_its_turn_on() -> None:
     slots = Slots(1)
-    await slots.take(1)
-    first, second = asyncio.create_task(slots.take(1)), asyncio.create_task(slots.take(1))
+    await slots.acquire(1)
+    first, second = asyncio.create_task(slots.acquire(1)), asyncio.create_task(slots.acquire(1))
     await asyncio.sleep(0)
     slots.release(1)
     first.cancel()  # its turn had come, it had not run yet
     assert await second == 1
-    third = asyncio.create_task(slots.take(1))
+    third = asyncio.create_task(slots.acquire(1))
     await asyncio.sleep(0)
     third.cancel()
     await asyncio.wait([first, third])
     slots.release(1)
-    assert await slots.take(9) == 1
+    assert await slots.acquire(9) == 1
 
 
 async def test_a_limit_that_changes() -> None:
     slots = Slots(1)
-    await slots.take(1)
-    waiting = asyncio.create_task(slots.take(9))
+    await slots.acquire(1)
+    waiting = asyncio.create_task(slots.acquire(9))
     await asyncio.sleep(0)
     slots.limit = 4
     assert await waiting == 3
     slots.limit = 1
     slots.release(3)
-    again = asyncio.create_task(slots.take(1))
+    again = asyncio.create_task(slots.acquire(1))
     await asyncio.sleep(0)
     assert not again.done()
     slots.release(1)
@@ -78,14 +78,14 @@ def test_never_more_than_there_are(steps: list[tuple[int, bool]], limit: int) ->
         slots = Slots(limit)
         held: list[int] = []
 
-        async def take(most: int) -> None:
-            held.append(await slots.take(most))
+        async def acquire(most: int) -> None:
+            held.append(await slots.acquire(most))
 
         tasks = []
         for most, release in steps:
-            tasks.append(asyncio.create_task(take(most)))
+            tasks.append(asyncio.create_task(acquire(most)))
             await asyncio.sleep(0)
-            assert slots.taken == sum(held) <= limit
+            assert slots.in_use == sum(held) <= limit
             if release and held:
                 slots.release(held.pop())
             elif release:
@@ -95,7 +95,7 @@ def test_never_more_than_there_are(steps: list[tuple[int, bool]], limit: int) ->
             if held:
                 slots.release(held.pop())
         await asyncio.sleep(0)
-        assert slots.taken == sum(held)
+        assert slots.in_use == sum(held)
         for task in tasks:
             task.cancel()
 

@@ -16,7 +16,7 @@ from discovery import (
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Adapters
 from epp.endpoints.load import Load
-from epp.endpoints.metadata_feed import follow
+from epp.endpoints.metadata_feed import follow_discovery
 
 
 def instance(name: str = "w1", **fields: Any) -> Instance:
@@ -174,7 +174,7 @@ async def test_follow_reads_the_metadata_of_each_event() -> None:
         yield InstanceRemovedEvent(instance("w2"), "deleted")
 
     store = Datastore()
-    await follow(events(), store)
+    await follow_discovery(events(), store)
     (endpoint,) = store.endpoints
     assert (endpoint.id, endpoint.models, endpoint.reachable) == ("w1", frozenset({"m"}), False)
 
@@ -212,16 +212,16 @@ def test_a_look_that_changes_nothing_leaves_the_state(
 def test_what_makes_no_sense_is_not_known(field: str, number: float) -> None:
     """Neither as the column's 0.0, which would be the best of all, nor as the last number that made sense."""
     store = datastore("w1", "w2")
-    senseless = Load(**{"waiting": 0.0, "running": 0.0, "kv_usage": 0.0, field: number})
+    problem = Load(**{"waiting": 0.0, "running": 0.0, "kv_usage": 0.0, field: number})
     for endpoint in store.endpoints:
         store.observe(endpoint, Load(waiting=0.0, running=0.0, kv_usage=0.0), now=1.0, period=0.05)
     before = store.pool(now=1.0)
-    store.observe(store.endpoints[0], senseless, now=1.01, period=0.05)
+    store.observe(store.endpoints[0], problem, now=1.01, period=0.05)
     pool = store.pool(now=1.02)
     assert pool.fresh(3600.0).tolist() == [False, True]
     assert pool.state is not before.state, "what was decided by its numbers is decided again"
     assert np.isfinite(pool.waiting + pool.running + pool.kv_usage).all()
-    store.observe(store.endpoints[0], senseless, now=1.03, period=0.05)
+    store.observe(store.endpoints[0], problem, now=1.03, period=0.05)
     assert store.pool(now=1.03).state is pool.state
     store.observe(store.endpoints[0], Load(waiting=2.0), now=1.04, period=0.05)
     assert store.pool(now=1.04).fresh(0.2).tolist() == [True, True]

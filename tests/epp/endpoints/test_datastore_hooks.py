@@ -86,10 +86,10 @@ def test_numbers_that_are_not_believed_any_more_are_a_change() -> None:
     store.observe(endpoint, Load(waiting=float("nan")), 1.2, 1.0)
     assert len(said) == 1
     store.observe(endpoint, PAGE, 1.3, 1.0)
-    store.miss_page(endpoint, has_one=False)
-    store.miss_page(endpoint, has_one=False)
+    store.record_failed_scrape(endpoint, has_page=False)
+    store.record_failed_scrape(endpoint, has_page=False)
     assert len(said) == 3
-    store.miss_page(endpoint, has_one=True)
+    store.record_failed_scrape(endpoint, has_page=True)
     assert len(said) == 4
 
 

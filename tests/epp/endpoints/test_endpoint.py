@@ -30,7 +30,7 @@ def test_a_pool_is_columns() -> None:
     assert pool.waiting.tolist() == [1, 2, 3]
     assert pool.age.tolist() == [6.0, np.inf, np.inf]
     assert pool.reachable.all()
-    taken = pool.take(np.array([True, False, True]))
+    taken = pool.select(np.array([True, False, True]))
     assert taken.waiting.tolist() == [1, 3]
     assert [one.port for one in taken.endpoints] == [8000, 8002]
     assert taken.adapters == (adapters[0], adapters[2])
@@ -39,8 +39,8 @@ def test_a_pool_is_columns() -> None:
 
 def test_to_take_all_is_to_take_the_pool_itself() -> None:
     pool = EndpointPool([endpoint()], NO_NUMBERS, [NO_ADAPTERS], now=0.0)
-    assert pool.take(np.array([True])) is pool
-    assert len(pool.take(np.array([False]))) == 0
+    assert pool.select(np.array([True])) is pool
+    assert len(pool.select(np.array([False]))) == 0
 
 
 def test_three_looks_may_be_missed() -> None:

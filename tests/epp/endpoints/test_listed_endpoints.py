@@ -113,7 +113,7 @@ async def test_one_line_says_that_a_worker_has_no_document(
     lines = [m for m in (r.getMessage() for r in caplog.records) if "metadata document" in m]
     reason = (
         f"GET http://127.0.0.1:{denying.port}/metadata: HTTP 401: the worker wants a bearer token, "
-        "or another one than was shown; "
+        "or another one than was sent; "
         f"python -m discovery check http://127.0.0.1:{denying.port} says what it should answer"
     )
     who = f"127-0-0-1-{denying.port}"

@@ -25,20 +25,20 @@ def test_each_is_named_once_per_reason(
     missing_workers: MissingWorkers, missing: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     missing["a"] = "refused"
-    missing_workers.look()
+    missing_workers.check()
     assert taken(caplog) == [], "it may be about to answer"
-    missing_workers.look()
-    missing_workers.look()
+    missing_workers.check()
+    missing_workers.check()
     assert taken(caplog) == ["a gets no requests: refused"]
     missing["a"] = "HTTP 500"
-    missing_workers.look()
+    missing_workers.check()
     assert taken(caplog) == ["a gets no requests: HTTP 500"]
     missing.clear()
-    missing_workers.look()
+    missing_workers.check()
     missing["a"] = "HTTP 500"
-    missing_workers.look()
+    missing_workers.check()
     assert taken(caplog) == []
-    missing_workers.look()
+    missing_workers.check()
     assert taken(caplog) == ["a gets no requests: HTTP 500"]
 
 
@@ -47,7 +47,7 @@ def test_a_pool_that_is_cut_off_does_not_fill_the_log(
 ) -> None:
     missing |= {f"w{number:03}": "refused" for number in range(100)}
     for _ in range(3):
-        missing_workers.look()
+        missing_workers.check()
     lines = taken(caplog)
     assert lines[0] == "w000 gets no requests: refused"
     assert lines[10:] == ["90 more get no requests; python -m discovery explain names them"]

@@ -11,23 +11,23 @@ from epp.endpoints.endpoint import EndpointPool, Floats
 from epp.endpoints.load import Load
 from epp.endpoints.worker_metrics import WAITING, WORKER_METRICS, WorkerMetric
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.cached_scores import Weighted
+from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.published_only import check_published_only
 from epp.scraping.engines import ENGINES, engines_of
-from epp.scraping.metrics_page import detect, read_load
+from epp.scraping.metrics_page import detect_engine, read_load
 from epp.telemetry.pool_gauges import PoolGauges
 
 NOW = 100.0
 HITS = WorkerMetric(
     name="prefix_hits",
-    most=1.0,
-    nearly=1.01,
+    maximum=1.0,
+    clamped_up_to=1.01,
     unknown=0.5,
     series={"vllm": "vllm:prefix_hit_ratio|vllm:gpu_prefix_cache_hit_rate"},
-    average=("average_prefix_hits", "Share of tokens found in the prefix cache, on average."),
-    each=("prefix_hits", "Share of tokens found in the worker's prefix cache."),
+    pool_gauge=("average_prefix_hits", "Share of tokens found in the prefix cache, on average."),
+    endpoint_gauge=("prefix_hits", "Share of tokens found in the worker's prefix cache."),
 )
 METRICS = (*WORKER_METRICS, HITS)
 ENGINE = engines_of(METRICS)[0]
@@ -59,7 +59,7 @@ def store_of(count: int) -> Datastore:
 
 def picked(store: Datastore) -> str:
     profile = SchedulerProfile(
-        picker=MaxScorePicker(random.Random(1)), scorers=[Weighted(HitsScorer())], staleness=2.0
+        picker=MaxScorePicker(random.Random(1)), scorers=[WeightedScorer(HitsScorer())], staleness=2.0
     )
     request = InferenceRequest(request_id="r", path="/", model="m", headers={})
     return profile.run(request, store.pool(NOW))[0].id
@@ -76,7 +76,7 @@ def test_a_declared_number_goes_from_the_page_to_the_score() -> None:
     scrape(store, 2, page(0, "1.004"))
     assert (store.pool(NOW).metric(HITS).tolist()[2], picked(store)) == (1.0, "w2")
     assert store.pool(NOW).state is not before, "a new state: it is what workers publish"
-    narrowed = store.pool(NOW).take(store.pool(NOW).metric(HITS) < 0.5)
+    narrowed = store.pool(NOW).select(store.pool(NOW).metric(HITS) < 0.5)
     assert narrowed.metric(HITS).tolist() == [0.25]
 
 
@@ -87,8 +87,8 @@ def test_one_that_makes_no_sense_is_not_believed(hits: str) -> None:
     scrape(store, 1, page(0, "0.9"))
     assert picked(store) == "w1"
     load = scrape(store, 1, page(0, hits))
-    assert "prefix_hits is " in load.senseless
-    assert load.senseless.endswith("expected a number from 0 to 1")
+    assert "prefix_hits is " in load.problem
+    assert load.problem.endswith("expected a number from 0 to 1")
     assert picked(store) == "w0"
     assert store.pool(NOW).metric(HITS).tolist() == [0.2, 0.9]
 
@@ -122,7 +122,7 @@ def test_it_has_the_gauges_that_were_declared() -> None:
 
 
 def test_a_model_server_without_it_and_a_pool_without_it() -> None:
-    engine = detect(b"sglang:num_queue_reqs 1\n", engines_of(METRICS))
+    engine = detect_engine(b"sglang:num_queue_reqs 1\n", engines_of(METRICS))
     assert engine is not None
     assert read_load(b"sglang:num_queue_reqs 1\nvllm:prefix_hit_ratio 1\n", engine).others == {}
     store = Datastore()

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from epp.ext_proc import answers, protocol
 from epp.ext_proc.exchange_settings import ProtocolVersion
-from epp.request.body import LARGEST
-from epp.request.control_headers import UNSEEN
+from epp.request.body import LARGE_PIECE
+from epp.request.control_headers import DATA_PLANE_ONLY
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 from tests.data_plane import read
 
@@ -35,7 +35,7 @@ def test_a_piece_is_what_protobuf_would_write(size: int, closes: bool, kind: ans
     piece.body = bytes(size)
     piece.end_of_stream = closes
     (found,) = answers.streamed(kind, (bytes(size),), end_of_stream=closes)
-    assert answers.whole(found) == expected.SerializeToString()
+    assert answers.to_bytes(found) == expected.SerializeToString()
 
 
 SIZES = st.sampled_from([0, 1, 100, 4096, 5000, 61_999, 62_000, 62_001, 65_536, 65_537, 200_000])
@@ -53,7 +53,7 @@ def test_pieces_of_any_sizes_come_back_in_answers_that_hold_little_more_than_the
     assert all(len(body.body) <= answers.CHUNK for body in bodies)
     views = [part for answer in found if isinstance(answer, list) for part in answer]
     held = [part.obj for part in views if isinstance(part, memoryview)]
-    assert all(len(whole) <= LARGEST for whole in held)
+    assert all(len(whole) <= LARGE_PIECE for whole in held)
 
 
 def test_a_large_piece_is_not_copied() -> None:
@@ -65,26 +65,26 @@ def test_a_large_piece_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize("version", ProtocolVersion)
-@pytest.mark.parametrize("sent", [(), UNSEEN])
+@pytest.mark.parametrize("sent", [(), DATA_PLANE_ONLY])
 def test_routing_is_that_of_the_protocol(version: ProtocolVersion, sent: tuple[str, ...]) -> None:
     common, metadata = protocol.routing(["a:1", "b:2"], version, sent)
     for kind in ("request_headers", "request_body"):
-        (answer,) = read([answers.routing(("a:1", "b:2"), version, sent, kind)])
+        (answer,) = read([answers.cached_route(("a:1", "b:2"), version, sent, kind)])
         assert answer.WhichOneof("response") == kind
         assert getattr(answer, kind).response == common
         assert answer.dynamic_metadata == metadata
 
 
 def test_names_that_a_client_invents_are_not_remembered(picking: Any) -> None:
-    answers.routing.cache_clear()
+    answers.cached_route.cache_clear()
     for number in range(100):
         pick, controls = picking("10.0.0.1:80"), (f"x-llm-d-{number}", "x-gateway-inference-objective")
         (answer,) = read([answers.picked(pick, ProtocolVersion.V1_0, controls, "request_headers")])
         removed = answer.request_headers.response.header_mutation.remove_headers
         assert tuple(removed) == controls
-    assert answers.routing.cache_info().currsize == 0
+    assert answers.cached_route.cache_info().currsize == 0
     answers.picked(pick, ProtocolVersion.V1_0, ("x-gateway-inference-objective",), "request_headers")
-    assert answers.routing.cache_info().currsize == 1
+    assert answers.cached_route.cache_info().currsize == 1
 
 
 @pytest.mark.parametrize("kind", ["request_headers", "request_body", "request_trailers", "response_headers"])

@@ -139,7 +139,7 @@ def test_the_subset_comes_with_headers_or_body_and_the_last_wins(
 
 
 def test_a_subset_that_is_not_heeded(director: Any, messages: Any, context: Any) -> None:
-    exchange = ReadExchange(director, ExchangeSettings(heeds_subset=False))
+    exchange = ReadExchange(director, ExchangeSettings(use_subset_hint=False))
     exchange.ask(messages.headers(context=context(SUBSET_NAMESPACE, {SUBSET: []}), end_of_stream=True), 0)
     assert director.directed[0][2] is None
 

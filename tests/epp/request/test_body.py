@@ -18,7 +18,7 @@ def test_a_body_beyond_its_own_limit_holds_nothing() -> None:
     body.add(b"123")
     with pytest.raises(Rejection) as caught:
         body.add(b"456")
-    assert (caught.value.status, budget.held, body.whole()) == (413, 0, b"")
+    assert (caught.value.status, budget.held, body.joined()) == (413, 0, b"")
 
 
 def test_a_piece_beyond_the_budget_is_refused_for_now() -> None:
@@ -34,7 +34,7 @@ def test_a_piece_beyond_the_budget_is_refused_for_now() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 3), st.sampled_from(["add", "forget", "drop"]), st.binary()), max_size=40
+        st.tuples(st.integers(0, 3), st.sampled_from(["add", "detach", "discard"]), st.binary()), max_size=40
     )
 )
 def test_whatever_happens_the_budget_is_kept_and_given_back(steps: list[tuple[int, str, bytes]]) -> None:
@@ -44,10 +44,10 @@ def test_whatever_happens_the_budget_is_kept_and_given_back(steps: list[tuple[in
         try:
             bodies[index].add(piece) if step == "add" else getattr(bodies[index], step)()
         except Rejection:
-            bodies[index].drop()
+            bodies[index].discard()
         assert 0 <= budget.held <= 50
     for body in bodies:
-        body.drop()
+        body.discard()
     assert budget.held == 0
 
 
@@ -103,12 +103,12 @@ def test_pieces_that_would_be_copied_again_are_held_joined(sizes: list[int], hel
     body = Body(10**6, MemoryBudget(10**6))
     for size in sizes:
         body.add(bytes(size))
-    assert len(body.whole()) == sum(sizes)
-    assert len(body.forget()) == held
+    assert len(body.joined()) == sum(sizes)
+    assert len(body.detach()) == held
 
 
 def test_an_empty_piece_makes_no_copy_of_the_body() -> None:
     body, piece = Body(5, MemoryBudget(100)), b"1234"
     for one in (b"", piece, b""):
         body.add(one)
-    assert body.whole() is piece
+    assert body.joined() is piece

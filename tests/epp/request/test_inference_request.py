@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.request.inference_request import InferenceRequest, parse_request
-from epp.request.lone_surrogates import LARGEST, replaced
+from epp.request.lone_surrogates import MAX_BYTES, replace_lone_surrogates
 from epp.request.rejection import Rejection
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -60,7 +60,7 @@ def test_a_body_of_60_mib_of_tiny_messages_is_not_taken_apart(message: bytes) ->
     try:
         request = parse(body, "/v1/chat/completions")
         assert request.prompt is not None
-        assert request.prompt.head(100) == (message * 20)[:100]
+        assert request.prompt.prefix(100) == (message * 20)[:100]
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -76,7 +76,7 @@ def test_a_long_chat_that_goes_on_begins_as_before() -> None:
             b'{"model":"m","messages":[' + message + more + b'{"role":"u"}]}', "/v1/chat/completions"
         ).prompt
         assert prompt is not None
-        heads.append(prompt.head(None))
+        heads.append(prompt.prefix(None))
     assert heads[1].startswith(heads[0][: -len(b'{"role":"u"}')])
 
 
@@ -215,7 +215,7 @@ def test_lone_surrogates_by_the_hundred_thousand() -> None:
 
 
 def test_a_large_body_with_a_lone_surrogate_is_not_searched() -> None:
-    body = rb'{"model": "m", "prompt": "\ud800' + b"a" * LARGEST + b'"}'
+    body = rb'{"model": "m", "prompt": "\ud800' + b"a" * MAX_BYTES + b'"}'
     with pytest.raises(Rejection, match="not valid JSON"):
         parse(body)
 
@@ -224,7 +224,7 @@ def test_a_large_body_with_a_lone_surrogate_is_not_searched() -> None:
 def test_only_lone_surrogates_are_replaced(points: list[int]) -> None:
     text = "".join(map(chr, points))
     written = json.dumps(text).encode()
-    mended = replaced(written)
+    mended = replace_lone_surrogates(written)
     read = json.loads(written)  # two escapes in a row may have become one character
     sound = "".join("\ufffd" if 0xD800 <= ord(one) < 0xE000 else one for one in read)
     assert json.loads(written if mended is None else mended) == sound

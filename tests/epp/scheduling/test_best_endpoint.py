@@ -11,7 +11,7 @@ from hypothesis import event, given, settings
 from epp.endpoints.endpoint import EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.best_endpoint import BestEndpoint
-from epp.scheduling.cached_scores import TIE, ScoreCache, Weighted, add_scores, ask
+from epp.scheduling.cached_scores import TIE_BREAK, ScoreCache, WeightedScorer, add_scores, run_scorers
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.plugin import Scores
 from epp.scheduling.profile import SchedulerProfile
@@ -19,11 +19,11 @@ from epp.scheduling.scorers.in_flight import InFlightScorer
 from epp.scheduling.scorers.load_scorers import KvCacheUtilizationScorer, QueueScorer
 from tests.epp.scheduling.test_profile import REQUEST, pool_of
 
-LOAD = (Weighted(QueueScorer(), 2), Weighted(KvCacheUtilizationScorer(), 2))
+LOAD = (WeightedScorer(QueueScorer(), 2), WeightedScorer(KvCacheUtilizationScorer(), 2))
 
 
 @dataclass(frozen=True)
-class SpeaksUpFor:
+class ScoresSome:
     published_only: ClassVar[bool] = False
     values: dict[int, float]
 
@@ -41,7 +41,7 @@ def pools(draw: st.DrawFn) -> EndpointPool:
         kv_usage=draw(usage),
         running=draw(counts),
         inflight=draw(counts),
-        unseen=draw(counts),
+        unreported=draw(counts),
     )
 
 
@@ -49,21 +49,23 @@ def pools(draw: st.DrawFn) -> EndpointPool:
 @given(pools(), st.data())
 def test_the_short_way_ends_at_one_of_the_best(pool: EndpointPool, data: st.DataObject) -> None:
     values = st.floats(-1, 2) | st.just(float("nan")) | st.sampled_from([0.0, 0.5, 1.0])
-    spoken = st.dictionaries(st.integers(0, len(pool) - 1), values, max_size=8)
+    sparse = st.dictionaries(st.integers(0, len(pool) - 1), values, max_size=8)
     weights = st.sampled_from([0.0, 1.0, 3.0])
-    asked = [Weighted(SpeaksUpFor(data.draw(spoken)), data.draw(weights)) for _ in range(2)]
+    asked = [WeightedScorer(ScoresSome(data.draw(sparse)), data.draw(weights)) for _ in range(2)]
 
-    falling = [Weighted(InFlightScorer(requests), 2.0) for requests in data.draw(st.sampled_from([(), (2,)]))]
+    in_flight = [
+        WeightedScorer(InFlightScorer(requests), 2.0) for requests in data.draw(st.sampled_from([(), (2,)]))
+    ]
 
-    told = ask([*LOAD, *asked, *falling], REQUEST, pool)
-    scores = add_scores(np.zeros(len(pool)), told) - pool.inflight * TIE
+    weighted_scores = run_scorers([*LOAD, *asked, *in_flight], REQUEST, pool)
+    scores = add_scores(np.zeros(len(pool)), weighted_scores) - pool.inflight * TIE_BREAK
     picker = MaxScorePicker(random.Random(data.draw(st.integers(0, 3))))
-    [chosen] = SchedulerProfile(picker=picker, scorers=[*LOAD, *falling, *asked]).run(REQUEST, pool)
+    [chosen] = SchedulerProfile(picker=picker, scorers=[*LOAD, *in_flight, *asked]).run(REQUEST, pool)
 
     assert chosen in [pool.endpoints[row] for row in (scores == scores.max()).nonzero()[0]]
-    standing = ScoreCache(LOAD, None).of(REQUEST, pool)
-    leading = BestEndpoint(picker, [(2.0, InFlightScorer(2)) for _ in falling])
-    event(f"short: {leading.row(standing, ask(asked, REQUEST, pool), pool) is not None}")
+    cached = ScoreCache(LOAD, None).get(REQUEST, pool)
+    best = BestEndpoint(picker, [(2.0, InFlightScorer(2)) for _ in in_flight])
+    event(f"short: {best.find(cached, run_scorers(asked, REQUEST, pool), pool) is not None}")
 
 
 def test_equal_ones_have_equal_chances() -> None:

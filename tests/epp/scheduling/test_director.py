@@ -17,7 +17,7 @@ from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling.admission import AdmissionController
-from epp.scheduling.cached_scores import Weighted
+from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.pick import Pick
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
@@ -253,7 +253,7 @@ class Broken:
 
 def test_a_plugin_s_fault_is_not_an_answer_and_reserves_nothing() -> None:
     store = store_of("")
-    profile = SchedulerProfile(picker=MaxScorePicker(random.Random(1)), scorers=(Weighted(Broken()),))
+    profile = SchedulerProfile(picker=MaxScorePicker(random.Random(1)), scorers=(WeightedScorer(Broken()),))
     it = Director(
         store,
         Scheduler({"default": profile}),

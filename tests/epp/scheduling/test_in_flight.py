@@ -9,7 +9,7 @@ from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
-from epp.scheduling.cached_scores import Weighted
+from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.scorers.in_flight import InFlightScorer
 from runtime.config.problems import ConfigError
 from tests.epp.scheduling.test_director import NOW, direct, director, load, store_of
@@ -21,14 +21,14 @@ def scores(pool: EndpointPool, requests: int) -> list[float]:
 
 
 def test_a_score_halves_at_so_many_requests() -> None:
-    pool = pool_of(inflight=[0, 4, 12], unseen=[0, 0, 4])
+    pool = pool_of(inflight=[0, 4, 12], unreported=[0, 0, 4])
     assert scores(pool, 4) == [1.0, 0.5, 0.25]
-    assert [InFlightScorer(4).worth(sent) for sent in (0.0, 4.0, 12.0)] == scores(pool, 4)
+    assert [InFlightScorer(4).score_of(sent) for sent in (0.0, 4.0, 12.0)] == scores(pool, 4)
 
 
 def test_what_the_page_shows_is_not_counted_again() -> None:
-    pool = pool_of(waiting=[1, 1, 0], running=[2, 2, float("nan")], inflight=[7, 7, 7], unseen=[0, 5, 5])
-    assert pool.sent.tolist() == [4, 5, 5]
+    pool = pool_of(waiting=[1, 1, 0], running=[2, 2, float("nan")], inflight=[7, 7, 7], unreported=[0, 5, 5])
+    assert pool.unreported.tolist() == [4, 5, 5]
 
 
 def test_what_was_sent_since_the_page_was_read_counts_until_the_next() -> None:
@@ -39,10 +39,10 @@ def test_what_was_sent_since_the_page_was_read_counts_until_the_next() -> None:
         pick = direct(it)
         it.responded(pick, 200, NOW)
         it.release(pick, NOW)
-    assert sorted(store.pool(NOW).sent.tolist()) == [2, 2]
+    assert sorted(store.pool(NOW).unreported.tolist()) == [2, 2]
     for row in range(2):
         load(store, row)
-    assert store.pool(NOW).sent.tolist() == [0, 0]
+    assert store.pool(NOW).unreported.tolist() == [0, 0]
 
 
 def test_without_a_page_only_what_is_in_flight_counts() -> None:
@@ -51,7 +51,7 @@ def test_without_a_page_only_what_is_in_flight_counts() -> None:
     it = director(store)
     open_picks = [direct(it) for _ in range(3)]
     it.release(open_picks[0], NOW)
-    assert store.pool(NOW).sent.tolist() == [2]
+    assert store.pool(NOW).unreported.tolist() == [2]
 
 
 @pytest.mark.parametrize("streamed", [True, False])
@@ -78,7 +78,7 @@ def test_a_page_that_is_worse_by_more_than_a_hair_still_counts() -> None:
     assert {direct(it).endpoints[0].id for _ in range(10)} == {"w0"}
 
 
-def profile_of(parameters: str) -> list[Weighted]:
+def profile_of(parameters: str) -> list[WeightedScorer]:
     text = f"""
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig

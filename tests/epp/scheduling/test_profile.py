@@ -18,7 +18,7 @@ from epp.endpoints.endpoint import (
 )
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
-from epp.scheduling.cached_scores import Weighted
+from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.filters.label_filters import (
     DECODE_ROLES,
     PREFILL_ROLES,
@@ -64,7 +64,7 @@ class Fixed:
 
 
 def profile(
-    *scorers: Weighted, filters: tuple[Filter, ...] = (), staleness: float | None = 2.0
+    *scorers: WeightedScorer, filters: tuple[Filter, ...] = (), staleness: float | None = 2.0
 ) -> SchedulerProfile:
     return SchedulerProfile(
         picker=MaxScorePicker(random.Random(1)),
@@ -75,7 +75,7 @@ def profile(
     )
 
 
-LOAD = (Weighted(QueueScorer(), 2), Weighted(KvCacheUtilizationScorer(), 2))
+LOAD = (WeightedScorer(QueueScorer(), 2), WeightedScorer(KvCacheUtilizationScorer(), 2))
 
 
 def order(chosen: tuple[Endpoint, ...]) -> list[str]:
@@ -86,24 +86,24 @@ def test_the_sum_is_weighted() -> None:
     # the first case of the Go picker's hermetic suite: (3, .2) (0, .1) (10, .2)
     pool = pool_of(waiting=[3, 0, 10], kv_usage=[0.2, 0.1, 0.2])
     assert order(profile(*LOAD).run(REQUEST, pool)) == ["w1", "w0", "w2"]
-    few = Weighted(Fixed([0.0, 1.0, 0.5]), 1)
-    many = Weighted(Fixed([1.0, 0.0, 0.0]), 3)
+    few = WeightedScorer(Fixed([0.0, 1.0, 0.5]), 1)
+    many = WeightedScorer(Fixed([1.0, 0.0, 0.0]), 3)
     assert order(profile(few, many).run(REQUEST, pool)) == ["w0", "w1", "w2"]
 
 
 def test_scores_are_clamped_and_nan_is_0() -> None:
-    wild = Weighted(Fixed([100.0, float("nan"), -5.0]))
-    tame = Weighted(Fixed([0.0, 0.9, 0.8]))
+    wild = WeightedScorer(Fixed([100.0, float("nan"), -5.0]))
+    tame = WeightedScorer(Fixed([0.0, 0.9, 0.8]))
     assert order(profile(wild, tame).run(REQUEST, pool_of(waiting=[0, 0, 0]))) == ["w0", "w1", "w2"]
 
 
 def test_the_scores_of_all_candidates_are_told_if_that_is_asked_for() -> None:
     pool = pool_of(waiting=[0, 5, 10], kv_usage=[0.5, 0, 0], inflight=[0, 0, 7])
-    silent = profile(Weighted(QueueScorer(), 2.0), Weighted(KvCacheUtilizationScorer()))
+    silent = profile(WeightedScorer(QueueScorer(), 2.0), WeightedScorer(KvCacheUtilizationScorer()))
     request = InferenceRequest(request_id="r", path="/v1/completions", model="m", headers={})
     silent.run(request, pool)
     assert request.scores is None
-    replace(silent, tells_scores=True).run(request, pool)
+    replace(silent, reports_scores=True).run(request, pool)
     assert request.scores == {"10.0.0.1:8000": 2.5, "10.0.0.2:8000": 2.0, "10.0.0.3:8000": 1.0}
 
 
@@ -129,7 +129,7 @@ def test_a_burst_on_idle_endpoints_is_spread_evenly() -> None:
 
 def test_in_flight_decides_between_equal_scores_only() -> None:
     pool = pool_of(waiting=[0, 0, 1], inflight=[3, 2, 0])
-    assert order(profile(Weighted(QueueScorer())).run(REQUEST, pool)) == ["w1", "w0", "w2"]
+    assert order(profile(WeightedScorer(QueueScorer())).run(REQUEST, pool)) == ["w1", "w0", "w2"]
 
 
 def test_what_was_never_scraped_or_is_stale_comes_last() -> None:
@@ -140,9 +140,9 @@ def test_what_was_never_scraped_or_is_stale_comes_last() -> None:
 def test_stale_numbers_do_not_shift_those_of_the_fresh() -> None:
     # the queue of 1000 is stale: among 10, 5, 0 the middle one scores 0.5 and the other scorer decides
     pool = pool_of(waiting=[10, 5, 0, 1000], scraped_at=[100, 100, 100, 0])
-    other = Weighted(KvCacheUtilizationScorer(), 1)
+    other = WeightedScorer(KvCacheUtilizationScorer(), 1)
     pool.numbers[Column.KV_USAGE] = [0.0, 0.2, 0.8, 0.0]
-    assert order(profile(Weighted(QueueScorer()), other).run(REQUEST, pool)) == ["w1", "w2", "w0"]
+    assert order(profile(WeightedScorer(QueueScorer()), other).run(REQUEST, pool)) == ["w1", "w2", "w0"]
 
 
 def test_where_all_are_stale_in_flight_decides() -> None:
@@ -155,7 +155,7 @@ def test_where_all_are_stale_in_flight_decides() -> None:
 
 def test_age_says_nothing_where_nothing_scraped_is_read() -> None:
     pool = pool_of(inflight=[1, 0], scraped_at=[100, NEVER])
-    chosen = profile(Weighted(ActiveRequestScorer()), staleness=None).run(REQUEST, pool)
+    chosen = profile(WeightedScorer(ActiveRequestScorer()), staleness=None).run(REQUEST, pool)
     assert order(chosen) == ["w1", "w0"]
 
 
@@ -177,7 +177,7 @@ def at(pool: EndpointPool, now: float, state: object | None) -> EndpointPool:
 
 def test_what_workers_publish_is_scored_once_for_each_state() -> None:
     scorer, state = Counted(), object()
-    it = profile(Weighted(scorer), staleness=2.0)
+    it = profile(WeightedScorer(scorer), staleness=2.0)
     pool = pool_of(kv_usage=[0.5, 0.1, 0.9])
     for inflight in range(3):
         pool.numbers[Column.INFLIGHT] = [inflight, inflight, 0]
@@ -192,7 +192,7 @@ def test_what_workers_publish_is_scored_once_for_each_state() -> None:
 
 
 def test_numbers_that_become_stale_change_the_scores_of_a_state() -> None:
-    it, state = profile(Weighted(Counted()), staleness=2.0), object()
+    it, state = profile(WeightedScorer(Counted()), staleness=2.0), object()
     pool = pool_of(kv_usage=[0.5, 0.1, 0.9], scraped_at=[100.0, 99.0, 100.0], inflight=[0, 7, 0])
     assert order(it.run(REQUEST, at(pool, 100.9, state))) == ["w1", "w0", "w2"]
     assert order(it.run(REQUEST, at(pool, 101.1, state))) == ["w0", "w2", "w1"]
@@ -204,7 +204,10 @@ def test_numbers_that_become_stale_change_the_scores_of_a_state() -> None:
 
 
 def test_scorers_see_what_is_in_flight_by_now_beside_stale_endpoints() -> None:
-    it, state = profile(Weighted(Counted()), Weighted(ActiveRequestScorer()), staleness=2.0), object()
+    it, state = (
+        profile(WeightedScorer(Counted()), WeightedScorer(ActiveRequestScorer()), staleness=2.0),
+        object(),
+    )
     pool = pool_of(scraped_at=[100, 100, 0], inflight=[4, 0, 0])
     assert order(it.run(REQUEST, at(pool, 101.0, state))) == ["w1", "w0", "w2"]
     pool.numbers[Column.INFLIGHT] = [0, 4, 0]
@@ -213,7 +216,11 @@ def test_scorers_see_what_is_in_flight_by_now_beside_stale_endpoints() -> None:
 
 def test_many_states_at_once_are_not_kept_for_ever() -> None:
     scorer = Counted()
-    it, pool, states = profile(Weighted(scorer)), pool_of(kv_usage=[0.5, 0.1]), [object() for _ in range(100)]
+    it, pool, states = (
+        profile(WeightedScorer(scorer)),
+        pool_of(kv_usage=[0.5, 0.1]),
+        [object() for _ in range(100)],
+    )
     for state in [*states, *states[:1], *states[-1:]]:
         assert order(it.run(REQUEST, at(pool, 101.0, state))) == ["w1", "w0"]
     assert scorer.times == 101

@@ -151,7 +151,7 @@ def test_whoever_gives_up_or_is_served_elsewhere_nothing_stays_counted() -> None
 
 
 def test_the_scores_that_are_told_are_those_of_the_primary_profile() -> None:
-    scheduler = scheduler_of().telling_scores()
+    scheduler = scheduler_of().with_reported_scores()
     pick = ask(director_of(store_of("decode", "prefill", "decode"), scheduler))
     assert pick.headers
     assert pick.request.scores is not None

@@ -9,7 +9,7 @@ from epp.config.catalogue import PLUGINS, Role
 from epp.endpoints.endpoint import EndpointPool, Floats
 from epp.extension import check_published_only
 from epp.request.inference_request import InferenceRequest
-from epp.scheduling.cached_scores import Weighted
+from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.prefix.plugins import PrefixCacheProducer, PrefixCacheScorer
 from epp.scheduling.profile import SchedulerProfile
@@ -51,7 +51,7 @@ class Reads:
     "read",
     [
         *(f"pool.{name}" for name in ("inflight", "sent", "now", "age", "pageless", "numbers", "state")),
-        *("request.model", "request.headers", "pool.fresh(2.0)", "pool.take(pool.kv_usage < 1).inflight"),
+        *("request.model", "request.headers", "pool.fresh(2.0)", "pool.select(pool.kv_usage < 1).inflight"),
     ],
 )
 def test_a_scorer_that_reads_more_than_it_says_is_found(read: str) -> None:
@@ -60,7 +60,9 @@ def test_a_scorer_that_reads_more_than_it_says_is_found(read: str) -> None:
 
 
 def test_a_scorer_that_reads_what_it_says_passes() -> None:
-    check_published_only(Reads("pool.take(pool.waiting < 10).endpoints[0].labels, pool.adapters, len(pool)"))
+    check_published_only(
+        Reads("pool.select(pool.waiting < 10).endpoints[0].labels, pool.adapters, len(pool)")
+    )
 
 
 class Silent:
@@ -76,4 +78,4 @@ def test_a_scorer_must_say_what_it_reads(said: Any) -> None:
     if said is not None:
         scorer.published_only = said
     with pytest.raises(ValueError, match="the scorer Silent has no published_only; expected True where"):
-        SchedulerProfile(picker=MaxScorePicker(random.Random(1)), scorers=[Weighted(scorer)])
+        SchedulerProfile(picker=MaxScorePicker(random.Random(1)), scorers=[WeightedScorer(scorer)])

@@ -9,7 +9,7 @@ from discovery.instance import ENGINES as NAMES
 from epp.endpoints.endpoint import Adapters
 from epp.endpoints.load import Load
 from epp.scraping.engines import ENGINES, Engine, Series
-from epp.scraping.metrics_page import detect, read_cache_tokens, read_load
+from epp.scraping.metrics_page import detect_engine, read_cache_tokens, read_load
 
 BY_NAME = {engine.name: engine for engine in ENGINES}
 
@@ -105,7 +105,7 @@ def test_vllm() -> None:
 )
 def test_the_words_of_each_engine(engine: str, page: bytes, expected: Load) -> None:
     assert read_load(page, BY_NAME[engine]) == expected
-    found = detect(page, ENGINES)
+    found = detect_engine(page, ENGINES)
     assert found is not None
     assert found.name == engine
 
@@ -168,7 +168,7 @@ def test_which_sample_counts(page: bytes, expected: float | None) -> None:
 )
 def test_what_is_no_number_is_not_taken_for_absent(line: bytes) -> None:
     load = read_load(line + b"\n", Engine.of("x", waiting="m"))
-    assert load.senseless == "waiting is nan, expected a number from 0 to 100000"
+    assert load.problem == "waiting is nan, expected a number from 0 to 100000"
 
 
 def test_a_line_that_is_too_long_says_nothing_that_can_be_believed() -> None:
@@ -184,10 +184,10 @@ SENSELESS = ["NaN", "+Inf", "-Inf", "-1", "-0.001", "1e308", "100001", "1e999", 
 def test_a_number_that_cannot_be_so_makes_no_sense(field: str, number: str) -> None:
     load = read_load(f"m {number}\n".encode(), Engine.of("x", **{field: "m"}))
     if field == "kv_usage" or number not in ("2", "1.11"):
-        assert load.senseless.startswith(f"{field} is ")
-        assert "expected a number from 0 to " in load.senseless
+        assert load.problem.startswith(f"{field} is ")
+        assert "expected a number from 0 to " in load.problem
     else:
-        assert not load.senseless
+        assert not load.problem
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_number_that_cannot_be_so_makes_no_sense(field: str, number: str) -> N
 )
 def test_a_cache_that_is_a_little_more_than_full_is_full(said: str, read: float) -> None:
     load = read_load(f"m {said}\n".encode(), Engine.of("x", kv_usage="m"))
-    assert (load.kv_usage, load.senseless) == (read, "")
+    assert (load.kv_usage, load.problem) == (read, "")
 
 
 @pytest.mark.parametrize("number", [*SENSELESS, "1e13"])
@@ -257,13 +257,13 @@ def test_escapes_in_labels() -> None:
 
 def test_a_page_that_says_nothing() -> None:
     assert not read_load(b"python_gc_objects 5\n", BY_NAME["vllm"]).known
-    assert detect(b"python_gc_objects 5\n", ENGINES) is None
+    assert detect_engine(b"python_gc_objects 5\n", ENGINES) is None
 
 
 @given(page=st.binary() | st.from_regex(rb"(\n|vllm:num_requests_waiting|[{}\", =\\0-9.]|a)*"))
 def test_any_bytes_are_read(page: bytes) -> None:
     load = read_load(page, BY_NAME["vllm"])
-    assert load.senseless or load.waiting is None or load.waiting >= 0
+    assert load.problem or load.waiting is None or load.waiting >= 0
 
 
 @given(

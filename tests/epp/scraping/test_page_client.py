@@ -206,7 +206,7 @@ async def test_silence_ends_and_the_next_question_has_a_connection_of_its_own(fi
 
     async with serving(serve) as port:
         page = client(port, timeout=0.3)
-        with pytest.raises(PageError, match="no whole answer within 0.3 s"):
+        with pytest.raises(PageError, match="no complete answer within 0.3 s"):
             async with asyncio.timeout(90):
                 await page.get()
         assert await page.get() == b"ok"

@@ -4,17 +4,17 @@ import random
 import pytest
 
 from epp.config.settings import Settings
-from epp.endpoints.endpoint import LOOKS
-from epp.scraping.schedule import Beat, Cadence, Rhythm
+from epp.endpoints.endpoint import STALE_AFTER_SCRAPES
+from epp.scraping.schedule import EndpointSchedule, ScrapeIntervals, ScrapeSchedule
 
 
-def moments(beat: Beat, count: int, *, in_use: bool, now: float = 0.0) -> list[float]:
+def moments(endpoint: EndpointSchedule, count: int, *, in_use: bool, now: float = 0.0) -> list[float]:
     """When an endpoint is looked at that answers at once."""
     found = []
     for _ in range(count):
         found.append(now)
-        beat.saw(now, in_use=in_use)
-        now = beat.next(now, 0.0)
+        endpoint.succeed(now, in_use=in_use)
+        now = endpoint.next_at(now, 0.0)
     return found
 
 
@@ -27,117 +27,117 @@ def gaps(found: list[float]) -> list[float]:
 def test_who_is_in_use_is_looked_at_often_and_nobody_never(
     members: int, in_use: bool, interval: float
 ) -> None:
-    cadence = Cadence(Rhythm(), random.Random(1))
-    beats = [cadence.join() for _ in range(members)]
-    for beat in beats:
-        beat.saw(0.0, in_use=in_use)
-    between = gaps(moments(beats[0], 500, in_use=in_use))
+    schedule = ScrapeSchedule(ScrapeIntervals(), random.Random(1))
+    endpoints = [schedule.add() for _ in range(members)]
+    for endpoint in endpoints:
+        endpoint.succeed(0.0, in_use=in_use)
+    between = gaps(moments(endpoints[0], 500, in_use=in_use))
     assert sum(between) / len(between) == pytest.approx(interval, rel=0.05)
-    assert max(between) <= beats[0].period(0.0)
+    assert max(between) <= endpoints[0].period(0.0)
     assert min(between) > 0
 
 
 def test_the_age_of_an_idle_endpoints_numbers_stays_within_the_staleness_threshold() -> None:
-    period = Cadence(Rhythm(), random.Random(1)).join().period(0.0)
-    assert LOOKS * period <= Settings().metrics_staleness_threshold
+    period = ScrapeSchedule(ScrapeIntervals(), random.Random(1)).add().period(0.0)
+    assert STALE_AFTER_SCRAPES * period <= Settings().metrics_staleness_threshold
 
 
 def test_it_is_looked_at_often_for_a_while_after_its_last_request() -> None:
-    beat = Cadence(Rhythm(linger=1.0), random.Random(1)).join()
-    beat.saw(0.0, in_use=True)
-    beat.saw(0.9, in_use=False)
-    assert beat.in_use
-    beat.saw(1.0, in_use=False)
-    assert not beat.in_use
-    beat.use(5.0)
-    assert beat.in_use
-    assert 0.025 <= beat.soon() <= 0.05
+    endpoint = ScrapeSchedule(ScrapeIntervals(linger=1.0), random.Random(1)).add()
+    endpoint.succeed(0.0, in_use=True)
+    endpoint.succeed(0.9, in_use=False)
+    assert endpoint.in_use
+    endpoint.succeed(1.0, in_use=False)
+    assert not endpoint.in_use
+    endpoint.mark_used(5.0)
+    assert endpoint.in_use
+    assert 0.025 <= endpoint.wake_delay() <= 0.05
 
 
 def test_so_many_looks_are_taken_in_all_and_no_more() -> None:
-    cadence = Cadence(Rhythm(most=100.0), random.Random(1))
-    beats = [cadence.join() for _ in range(20)]
-    for beat in beats:
-        beat.use(0.0)
-    between = gaps(moments(beats[0], 200, in_use=True))
+    schedule = ScrapeSchedule(ScrapeIntervals(max_per_second=100.0), random.Random(1))
+    endpoints = [schedule.add() for _ in range(20)]
+    for endpoint in endpoints:
+        endpoint.mark_used(0.0)
+    between = gaps(moments(endpoints[0], 200, in_use=True))
     assert sum(between) / len(between) == pytest.approx(0.2, rel=0.05)
-    for beat in beats[1:]:
-        beat.leave()
-    between = gaps(moments(beats[0], 200, in_use=True))
+    for endpoint in endpoints[1:]:
+        endpoint.remove()
+    between = gaps(moments(endpoints[0], 200, in_use=True))
     assert sum(between) / len(between) == pytest.approx(0.05, rel=0.05)
 
 
 def test_looks_come_in_groups() -> None:
-    cadence = Cadence(Rhythm(), random.Random(1))
-    beats = [cadence.join() for _ in range(100)]
-    for beat in beats:
-        beat.saw(0.0, in_use=False)
-    when = [beat.next(10.0, 0.0) for beat in beats]
+    schedule = ScrapeSchedule(ScrapeIntervals(), random.Random(1))
+    endpoints = [schedule.add() for _ in range(100)]
+    for endpoint in endpoints:
+        endpoint.succeed(0.0, in_use=False)
+    when = [endpoint.next_at(10.0, 0.0) for endpoint in endpoints]
     assert len(set(when)) <= 5
 
 
 def test_errors_make_the_pauses_longer_up_to_a_bound() -> None:
-    beat = Cadence(Rhythm(backoff=2.0), random.Random(1)).join()
-    beat.use(0.0)
+    endpoint = ScrapeSchedule(ScrapeIntervals(backoff=2.0), random.Random(1)).add()
+    endpoint.mark_used(0.0)
     pauses = []
     for _ in range(100):
-        beat.missed(0.0, in_use=True)
-        pauses.append(beat.next(0.0, 0.0))
+        endpoint.fail(0.0, in_use=True)
+        pauses.append(endpoint.next_at(0.0, 0.0))
     assert pauses[0] == pytest.approx(0.1, rel=0.1)
     assert pauses[:4] == sorted(pauses[:4])
     assert pauses[-1] == pytest.approx(2.0, rel=0.1)
-    beat.saw(0.0, in_use=True)
-    assert beat.next(0.0, 0.0) == pytest.approx(0.05, rel=0.1)
+    endpoint.succeed(0.0, in_use=True)
+    assert endpoint.next_at(0.0, 0.0) == pytest.approx(0.05, rel=0.1)
 
 
 def test_a_slow_page_is_asked_for_at_most_half_of_the_time() -> None:
-    beat = Cadence(Rhythm(), random.Random(1)).join()
-    beat.use(0.0)
-    assert beat.next(10.0, 0.8) == 10.8
-    assert beat.period(0.8) == 1.6
+    endpoint = ScrapeSchedule(ScrapeIntervals(), random.Random(1)).add()
+    endpoint.mark_used(0.0)
+    assert endpoint.next_at(10.0, 0.8) == 10.8
+    assert endpoint.period(0.8) == 1.6
 
 
 def test_a_fixed_rate_is_the_same_for_all() -> None:
-    cadence = Cadence(Rhythm.fixed(10.0), random.Random(1))
-    beat = cadence.join()
-    assert not beat.can_be_woken
+    schedule = ScrapeSchedule(ScrapeIntervals.fixed(10.0), random.Random(1))
+    endpoint = schedule.add()
+    assert not endpoint.can_wake
     for in_use in (True, False):
-        between = gaps(moments(beat, 200, in_use=in_use))
+        between = gaps(moments(endpoint, 200, in_use=in_use))
         assert sum(between) / len(between) == pytest.approx(10.0, rel=0.05)
 
 
 def test_many_that_come_at_once_are_looked_at_one_after_the_other() -> None:
-    cadence = Cadence(Rhythm(most=1000.0), random.Random(1))
-    beats = [cadence.join() for _ in range(1000)]
-    first = sorted(beat.first() for beat in beats)
+    schedule = ScrapeSchedule(ScrapeIntervals(max_per_second=1000.0), random.Random(1))
+    endpoints = [schedule.add() for _ in range(1000)]
+    first = sorted(endpoint.first_delay() for endpoint in endpoints)
     assert first[0] >= 0
     assert 0.95 < first[-1] <= 1.05
     assert max(sum(1 for moment in first if start <= moment < start + 0.1) for start in first) <= 130
-    for beat in beats:
-        beat.saw(1.0, in_use=False)
-    assert cadence.join().first() <= 0.05  # one more is not made to wait for those who were there
+    for endpoint in endpoints:
+        endpoint.succeed(1.0, in_use=False)
+    assert schedule.add().first_delay() <= 0.05  # one more is not made to wait for those who were there
 
 
 @pytest.mark.parametrize("interval", [0.05, 10.0, 600.0])
 def test_somebody_new_is_looked_at_at_once_however_seldom_the_others_are(interval: float) -> None:
-    cadence = Cadence(Rhythm.fixed(interval), random.Random(1))
+    schedule = ScrapeSchedule(ScrapeIntervals.fixed(interval), random.Random(1))
     for _ in range(100):
-        beat = cadence.join()
-        assert 0.0 <= beat.first() <= min(interval / 2, 0.05)
-        beat.saw(0.0, in_use=False)
+        endpoint = schedule.add()
+        assert 0.0 <= endpoint.first_delay() <= min(interval / 2, 0.05)
+        endpoint.succeed(0.0, in_use=False)
 
 
 def test_who_leaves_before_the_first_look_keeps_nobody_waiting() -> None:
-    cadence = Cadence(Rhythm(most=1.0), random.Random(1))
-    beat = cadence.join()
-    beat.first()
-    beat.leave()
-    assert cadence.join().first() <= 0.05
+    schedule = ScrapeSchedule(ScrapeIntervals(max_per_second=1.0), random.Random(1))
+    endpoint = schedule.add()
+    endpoint.first_delay()
+    endpoint.remove()
+    assert schedule.add().first_delay() <= 0.05
 
 
 def test_who_left_counts_no_more() -> None:
-    cadence = Cadence(Rhythm(), random.Random(1))
-    beat = cadence.join()
-    beat.use(0.0)
-    beat.leave()
-    assert (cadence.members, cadence.in_use) == (0, 0)
+    schedule = ScrapeSchedule(ScrapeIntervals(), random.Random(1))
+    endpoint = schedule.add()
+    endpoint.mark_used(0.0)
+    endpoint.remove()
+    assert (schedule.endpoints, schedule.in_use) == (0, 0)

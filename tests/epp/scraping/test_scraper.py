@@ -15,11 +15,13 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scraping.engines import Engine, Series
-from epp.scraping.schedule import Rhythm
-from epp.scraping.scraper import Scraper, ScrapeRules
+from epp.scraping.schedule import ScrapeIntervals
+from epp.scraping.scraper import Scraper, ScrapeSettings
 
 Eventually = Callable[..., Awaitable[float]]
-RULES = ScrapeRules(rhythm=Rhythm(interval=0.01, idle_interval=0.01, backoff=0.05), timeout=0.2, limit=4096)
+RULES = ScrapeSettings(
+    intervals=ScrapeIntervals(interval=0.01, idle_interval=0.01, backoff=0.05), timeout=0.2, limit=4096
+)
 
 
 class Worker:
@@ -66,7 +68,7 @@ async def serving(*workers: Worker) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def scraping(store: Datastore, rules: ScrapeRules = RULES, **options: Any) -> AsyncIterator[None]:
+async def scraping(store: Datastore, rules: ScrapeSettings = RULES, **options: Any) -> AsyncIterator[None]:
     task = asyncio.create_task(Scraper(store, rules, random.Random(1), **options).run())
     try:
         yield
@@ -118,7 +120,7 @@ async def test_a_page_that_makes_no_sense_is_as_one_that_is_not_there(
         asked = worker.asked
         await eventually(lambda: worker.asked > asked + 2)
         [line] = [record.getMessage() for record in caplog.records if "no metrics of" in record.getMessage()]
-        assert "its page makes no sense: kv_usage is " in line
+        assert "the page has an implausible value: kv_usage is " in line
         assert "expected a number from 0 to 1" in line
         worker.page = honest
         await eventually(lambda: age(store) < 1)
@@ -181,7 +183,7 @@ async def test_the_metrics_port_can_be_another_one(eventually: Eventually) -> No
         ({"page": b"x" * 5000}, "more than 4096 bytes"),
         ({"page": b"<html>hello</html>"}, "no known metric"),
         ({"page": b""}, "no known metric"),
-        ({"hang": True}, "no whole answer within 0.2 s"),
+        ({"hang": True}, "no complete answer within 0.2 s"),
     ],
 )
 async def test_what_goes_wrong_is_said_and_passes(
@@ -237,7 +239,10 @@ async def test_one_that_hangs_costs_the_others_nothing(eventually: Eventually) -
     workers, store = [Worker() for _ in range(5)], Datastore()
     for worker in workers[:4]:
         worker.hang = True
-    async with serving(*workers), scraping(store, ScrapeRules(rhythm=Rhythm.fixed(0.01), timeout=30.0)):
+    async with (
+        serving(*workers),
+        scraping(store, ScrapeSettings(intervals=ScrapeIntervals.fixed(0.01), timeout=30.0)),
+    ):
         for i, worker in enumerate(workers):
             add(store, worker, f"w{i}")
         await eventually(lambda: workers[4].asked > 10)
@@ -247,7 +252,7 @@ async def test_one_that_hangs_costs_the_others_nothing(eventually: Eventually) -
 async def test_errors_are_followed_by_longer_pauses(eventually: Eventually) -> None:
     good, bad, store = Worker(), Worker(), Datastore()
     bad.status = 500
-    rules = ScrapeRules(rhythm=Rhythm(interval=0.005, idle_interval=0.005, backoff=10.0))
+    rules = ScrapeSettings(intervals=ScrapeIntervals(interval=0.005, idle_interval=0.005, backoff=10.0))
     async with serving(good, bad), scraping(store, rules):
         add(store, good, "good")
         add(store, bad, "bad")
@@ -257,7 +262,9 @@ async def test_errors_are_followed_by_longer_pauses(eventually: Eventually) -> N
 
 async def test_many_are_looked_at_less_often(eventually: Eventually) -> None:
     workers, store = [Worker() for _ in range(5)], Datastore()
-    rules = ScrapeRules(rhythm=Rhythm(interval=0.001, idle_interval=0.001, most=100.0))
+    rules = ScrapeSettings(
+        intervals=ScrapeIntervals(interval=0.001, idle_interval=0.001, max_per_second=100.0)
+    )
     async with serving(*workers), scraping(store, rules):
         for i, worker in enumerate(workers):
             add(store, worker, f"w{i}")
@@ -301,7 +308,7 @@ async def test_an_address_that_is_none_costs_the_others_nothing(
         add(store, worker)
         await eventually(lambda: waiting(store) == [0, 1])
     assert failed == ["odd"]
-    assert "no URL can be made" in caplog.text
+    assert "make no URL" in caplog.text
 
 
 async def test_a_change_among_many_does_not_keep_picks_waiting() -> None:
@@ -312,7 +319,7 @@ async def test_a_change_among_many_does_not_keep_picks_waiting() -> None:
     for number in range(1000):
         address = f"127.0.{number // 250}.{number % 250 + 1}"
         store.apply(InstanceAddedEvent(Instance(f"w{number}", "ns", "c", address, 9, "a")))
-    rules = ScrapeRules(rhythm=Rhythm(interval=600, idle_interval=600, most=1))
+    rules = ScrapeSettings(intervals=ScrapeIntervals(interval=600, idle_interval=600, max_per_second=1))
     async with scraping(store, rules):
         await asyncio.sleep(0)
         costs = []
@@ -340,8 +347,8 @@ async def test_whatever_fails_in_one_look_is_a_failed_look(
     eventually: Eventually, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker, store = Worker(), Datastore()
-    rules = ScrapeRules(
-        rhythm=Rhythm(interval=0.01, backoff=0.02), engines=(Engine(name="x", waiting=Faulty()),)
+    rules = ScrapeSettings(
+        intervals=ScrapeIntervals(interval=0.01, backoff=0.02), engines=(Engine(name="x", waiting=Faulty()),)
     )
     async with serving(worker), scraping(store, rules):
         add(store, worker)
@@ -355,7 +362,7 @@ async def test_a_page_made_to_break_the_reader_breaks_nothing(eventually: Eventu
     evil, good, store = Worker(), Worker(), Datastore()
     evil.page += b"vllm:num_requests_waiting 1 " + b"9" * 5000 + b"\n"
     good.page = good.page.replace(b"waiting 1", b"waiting 4")
-    async with serving(evil, good), scraping(store, ScrapeRules(rhythm=Rhythm.fixed(0.01))):
+    async with serving(evil, good), scraping(store, ScrapeSettings(intervals=ScrapeIntervals.fixed(0.01))):
         add(store, evil)
         add(store, good, "w2")
         await eventually(lambda: evil.asked > 3 and good.asked > 3)
@@ -375,7 +382,7 @@ async def test_who_is_looked_at_less_often_is_not_stale_for_that(
     def saturation() -> float:
         return detector.saturation(store.pool(asyncio.get_running_loop().time()))
 
-    async with serving(worker), scraping(store, ScrapeRules(rhythm=Rhythm.fixed(interval))):
+    async with serving(worker), scraping(store, ScrapeSettings(intervals=ScrapeIntervals.fixed(interval))):
         add(store, worker)
         await eventually(lambda: saturation() == 0)
         seen: list[float] = []
@@ -387,10 +394,10 @@ async def test_who_is_looked_at_less_often_is_not_stale_for_that(
 
 
 def test_a_page_is_read_up_to_one_mebibyte() -> None:
-    assert ScrapeRules().limit == 2**20
+    assert ScrapeSettings().limit == 2**20
 
 
-SLOW_WHEN_IDLE = ScrapeRules(rhythm=Rhythm(interval=0.01, idle_interval=30.0, linger=0.2))
+SLOW_WHEN_IDLE = ScrapeSettings(intervals=ScrapeIntervals(interval=0.01, idle_interval=30.0, linger=0.2))
 IDLE = b"vllm:num_requests_waiting 0\nvllm:num_requests_running 0\n"
 
 

@@ -1,4 +1,4 @@
-"""An API server without sockets: calls in, answers out. Two shells serve it: HTTP, and a transport in memory."""
+"""A fake API server without sockets. `FakeApiServer` serves it over HTTP, `MemoryTransport` in this process."""
 
 import asyncio
 import base64
@@ -9,7 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 from tests.kubernetes.fake.calls import Answer, Call, once
-from tests.kubernetes.fake.faults import FaultScript, members
+from tests.kubernetes.fake.faults import FaultScript, gzip_members
 from tests.kubernetes.fake.kinds import GROUPS, KINDS, about, group_of, qualified, typed
 from tests.kubernetes.fake.rv_log import ExpiredError, Object, RvLog
 from tests.kubernetes.fake.status import StatusError, expired, json_line, too_large
@@ -218,7 +218,7 @@ class FakeApi:
         if (
             options.initial_events and options.bookmarks and _accepts_gzip(call)
         ):  # WatchListCompression, on since 1.37
-            answer.body = members(answer.body)
+            answer.body = gzip_members(answer.body)
             answer.headers["Content-Encoding"] = "gzip"
         return answer
 

@@ -1,4 +1,4 @@
-"""What goes into the fake API server and what comes out, whichever shell carries it."""
+"""Requests and answers of the fake API server, the same for HTTP and for the transport in memory."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""A TCP proxy that misbehaves on demand, between a client and a server of a test."""
+"""A TCP proxy between the client and the server of a test, with faults on demand."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What goes wrong between a server and its client: handlers that stand in front of the real one, and their script."""
+"""Faults between a server and its client: handlers in front of the real one, and the script that uses them."""
 
 import asyncio
 import gzip
@@ -25,7 +25,7 @@ class _Entry:
 
 
 class FaultScript:
-    """Which calls go wrong, and how. Entries are used in the order in which they were added."""
+    """Which calls fail, and how. Entries are used in the order in which they were added."""
 
     def __init__(self) -> None:
         self._entries: list[_Entry] = []
@@ -61,7 +61,7 @@ def refuses(error: StatusError) -> Fault:
 
 
 def html(code: int) -> Fault:
-    """A proxy or a login page speaks instead of the API server."""
+    """A proxy or a login page answers instead of the API server."""
     return answers(code, HTML, **{"Content-Type": "text/html"})
 
 
@@ -72,7 +72,7 @@ def answers(code: int, body: bytes, **headers: str) -> Fault:
     return fault
 
 
-def says(*lines: bytes, stay: bool = False) -> Fault:
+def sends(*lines: bytes, stay: bool = False) -> Fault:
     """200, these bytes, and a clean end; with `stay` silence instead of the end."""
 
     async def body() -> AsyncGenerator[bytes, None]:
@@ -89,7 +89,7 @@ def says(*lines: bytes, stay: bool = False) -> Fault:
 
 def in_stream(error: StatusError) -> Fault:
     """200, an ERROR event, and a clean end."""
-    return says(error.event())
+    return sends(error.event())
 
 
 async def healthy(call: Call, serve: Handler) -> Answer:
@@ -97,8 +97,8 @@ async def healthy(call: Call, serve: Handler) -> Answer:
     return await serve(call)
 
 
-def meanwhile(happens: Callable[[], object]) -> Fault:
-    """Something happens just before the server answers."""
+def after_calling(happens: Callable[[], object]) -> Fault:
+    """Calls `happens` just before the server answers."""
 
     async def fault(call: Call, serve: Handler) -> Answer:
         happens()
@@ -117,7 +117,7 @@ def if_watch_list(fault: Fault) -> Fault:
 
 
 async def no_answer(call: Call, serve: Handler) -> Answer:
-    """The connection stands, the headers never come."""
+    """The connection is open, and the headers never arrive."""
     await asyncio.Event().wait()
     raise AssertionError
 
@@ -126,7 +126,7 @@ async def broken_before_headers(call: Call, serve: Handler) -> Answer:
     raise CutError
 
 
-def piped(pipe: Pipe, **headers: str) -> Fault:
+def body_through(pipe: Pipe, **headers: str) -> Fault:
     """The real answer, its bytes led through `pipe`."""
 
     async def led(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -152,7 +152,7 @@ def preceded(*lines: bytes) -> Fault:
         async for chunk in body:
             yield chunk
 
-    return piped(pipe)
+    return body_through(pipe)
 
 
 def cut(
@@ -178,7 +178,7 @@ def cut(
         if how != "end":
             raise CutError(reset=how == "reset")
 
-    return piped(pipe)
+    return body_through(pipe)
 
 
 def drip(size: int) -> Fault:
@@ -190,7 +190,7 @@ def drip(size: int) -> Fault:
                 yield chunk[i : i + size]
                 await asyncio.sleep(0)
 
-    return piped(pipe)
+    return body_through(pipe)
 
 
 def mapped(change: Callable[[bytes], bytes | None]) -> Fault:
@@ -201,21 +201,21 @@ def mapped(change: Callable[[bytes], bytes | None]) -> Fault:
             if (changed := change(chunk)) is not None:
                 yield changed
 
-    return piped(pipe)
+    return body_through(pipe)
 
 
 def gzipped() -> Fault:
     """Compressed without being asked, one gzip member for each flush."""
-    return piped(members, **{"Content-Encoding": "gzip"})
+    return body_through(gzip_members, **{"Content-Encoding": "gzip"})
 
 
-async def members(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def gzip_members(body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """One gzip member for each flush, as WatchListCompression (on since 1.37) writes them."""
     async for chunk in body:
         yield gzip.compress(chunk)
 
 
-def elsewhere(other: Handler) -> Fault:
+def other_server(other: Handler) -> Fault:
     """Another server behind the same load balancer answers."""
 
     async def fault(call: Call, serve: Handler) -> Answer:

@@ -1,4 +1,4 @@
-"""A transport to the fake without sockets: deterministic, and at home in virtual time."""
+"""A transport to the fake without sockets: deterministic, for virtual time."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
@@ -22,9 +22,9 @@ class MemoryTransport:
         split: Callable[[bytes], Iterable[bytes]] = lambda chunk: (chunk,),
     ) -> None:
         self.down: str | None = None
-        """Why no connection can be made; None: it can."""
+        """Why no connection can be made; None: one can."""
         self.attempts: list[float] = []
-        """When something was asked, on the loop's clock, whether or not the server could be reached."""
+        """When requests were sent, on the loop's clock, with those that could not connect."""
         self._api = api
         self._deadline = header_deadline
         self._split = split
@@ -34,7 +34,7 @@ class MemoryTransport:
         now = asyncio.get_running_loop().time()
         self.attempts.append(now)
         if self.down is not None:
-            raise TransportError(self.down, unreachable=True)
+            raise TransportError(self.down, connect_failed=True)
         call = Call("GET", path, dict(params), {"Accept-Encoding": "identity"}, at=now)
         try:
             async with asyncio.timeout(self._deadline):
@@ -44,11 +44,11 @@ class MemoryTransport:
         async with aclosing(answer.body) as body:
             yield Response(answer.status, CIMultiDict(answer.headers), self._chunks(body))
 
-    async def reachable(self) -> bool:
+    async def can_connect(self) -> bool:
         return self.down is None
 
     async def aclose(self) -> None:
-        """There is nothing to close."""
+        """Nothing to close."""
 
     async def _chunks(self, body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         try:

@@ -8,43 +8,45 @@ from dataclasses import replace
 from typing import Any, Final
 
 from discovery.kubernetes import Cluster, ClusterTransport, Timings
-from tests.kubernetes.fake.witness import Witness
+from tests.kubernetes.fake.event_recorder import EventRecorder
 from tests.kubernetes.fake.world import World, within
 
 FAST: Final = Timings(
     backoff=(0.01, 0.2),
-    watch=(1.0, 1.0),
+    watch_timeout=(1.0, 1.0),
     watch_slack=0.3,
     list_deadline=5.0,
     short_watch=0.05,
-    rewatch=0.01,
-    connect=0.3,
+    rewatch_delay=0.01,
+    connect_timeout=0.3,
     header_deadline=0.4,
-    token_reread=0.05,
+    token_refresh=0.05,
     credentials_deadline=0.5,
 )
-LONG_WATCHES: Final = replace(FAST, watch=(300.0, 300.0))
+LONG_WATCHES: Final = replace(FAST, watch_timeout=(300.0, 300.0))
 
 
 @asynccontextmanager
-async def watching(world: World, cluster: Cluster, timings: Timings = LONG_WATCHES) -> AsyncIterator[Witness]:
+async def watching(
+    world: World, cluster: Cluster, timings: Timings = LONG_WATCHES
+) -> AsyncIterator[EventRecorder]:
     transport = ClusterTransport(cluster, timings)
-    async with world.witness(transport, settle=0.0, grace=0.05, **fields_of(timings)) as witness:
-        await within(2, lambda: witness.uids == world.uids)
+    async with world.recorder(transport, settle=0.0, grace=0.05, **fields_of(timings)) as recorder:
+        await within(2, lambda: recorder.uids == world.uids)
         await within(2, lambda: world.api.watches == 1)
         await asyncio.sleep(2 * timings.short_watch)
-        witness.start = len(witness.events)
-        yield witness
+        recorder.start = len(recorder.events)
+        yield recorder
 
 
 def fields_of(timings: Timings) -> dict[str, Any]:
     return {field.name: getattr(timings, field.name) for field in dataclasses.fields(timings)}
 
 
-async def changes_arrive(world: World, witness: Witness, seconds: float) -> None:
+async def assert_changes_arrive(world: World, recorder: EventRecorder, seconds: float) -> None:
     """I4: the set is right again, and goes on being right."""
     world.delete("a")
-    await within(seconds, lambda: witness.uids == world.uids)
+    await within(seconds, lambda: recorder.uids == world.uids)
     world.pod("late")
-    await within(1, lambda: witness.uids == world.uids)
-    assert witness.story() == ["-a:deleted", "+late"]
+    await within(1, lambda: recorder.uids == world.uids)
+    assert recorder.transitions() == ["-a:deleted", "+late"]

@@ -1,6 +1,6 @@
-"""What an API server remembers: the objects, and by resource version what happened to them.
+"""The fake's storage: the objects, and their changes by resourceVersion.
 
-Semantics as of kube-apiserver 1.37: one counter for all kinds, a watch window that forgets, a store that is compacted.
+Semantics as of kube-apiserver 1.37: one counter for all kinds, a watch cache with a window, a storage that is compacted.
 """
 
 import copy
@@ -107,7 +107,7 @@ class RvLog:
         return [there[k] for k in keys if selector is None or selector.matches(there[k])]
 
     def changes_after(self, rv: int, resource: str, namespace: str) -> list[Change]:
-        """What watchers are told, in order; nothing for a version of the future."""
+        """What watchers are sent, in order; nothing for a version of the future."""
         later = self._changes[self._index_after(rv) :]
         return [c for c in later if not c.lost and c.key[:2] == (resource, namespace)]
 
@@ -136,7 +136,7 @@ class RvLog:
         self.oldest_watch = min(self.oldest_watch, rv)
 
     def fork(self) -> "RvLog":
-        """A replica that hears nothing of what is written from now on."""
+        """A replica that gets no further writes."""
         other = RvLog(self.rv)
         other.oldest_watch, other.oldest_read = self.oldest_watch, self.oldest_read
         other._objects, other._changes, other._uids = dict(self._objects), list(self._changes), self._uids

@@ -1,4 +1,4 @@
-"""The EndpointSlice controller in small: from Services and pods to slices (kubernetes/endpointslice, reconciler.go)."""
+"""A small EndpointSlice controller: from Services and pods to slices (kubernetes/endpointslice, reconciler.go)."""
 
 import random
 import string
@@ -96,7 +96,7 @@ class SliceController:
         existing: list[Object],
         part: _Plan,
     ) -> None:
-        """Keep what stands where it stands, then fill what is written anyway, then what has room, then new slices."""
+        """Endpoints stay in their slices; new ones go to slices that change anyway, then to others with room, then to new ones."""
         left = dict(endpoints)
         room: list[tuple[bool, Object]] = []
         for old in existing:

@@ -1,4 +1,4 @@
-"""`Status` objects: how an API server says no, as an answer or as an ERROR event of a watch."""
+"""`Status` objects: the errors of an API server, as answers or as ERROR events of a watch."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a server refuses: list options that contradict each other, slices with addresses that no pod can have."""
+"""Validates as the API server does: list options that contradict each other, addresses that no pod can have."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

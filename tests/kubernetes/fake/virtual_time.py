@@ -48,7 +48,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._jumping.now
 
     def stop_the_world(self, seconds: float) -> None:
-        """As when the process is stopped, or its loop blocked: time has passed and nobody could do anything."""
+        """As when the process is stopped or its loop is blocked: time passes and no task runs."""
         self._jumping.now += seconds
 
 

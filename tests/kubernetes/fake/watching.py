@@ -21,7 +21,7 @@ class Limits:
 
 
 class Watch:
-    """One open watch: what was sent already, and when what is due."""
+    """One open watch: the version up to which it has sent, and when its next bookmark is due."""
 
     def __init__(self, log: RvLog, call: Call, options: ListOptions, version: int, limits: Limits) -> None:
         self._log = log
@@ -37,7 +37,7 @@ class Watch:
         self._last_bookmark_at = self._end - 2.0
 
     def initial(self) -> list[bytes]:
-        """Everything that is there as ADDED, each with its own old version, then the mark that this was all."""
+        """All objects as ADDED, each with its own old version, then the bookmark that ends the initial events."""
         self._cursor = self._started = self._log.rv
         found = self._log.objects(self._call.resource, self._call.namespace, self._selector)
         lines = [self._line("ADDED", obj) for obj in found]
@@ -53,13 +53,13 @@ class Watch:
         with self._log.listening(self._wake.set):
             while loop.time() < self._end:
                 self._wake.clear()
-                for line in self._news():
+                for line in self._changes():
                     yield line
                 if self._bookmark_due(loop.time()):
                     yield self._bookmark({})
                 await self._until_something_is_due(loop.time())
 
-    def _news(self) -> list[bytes]:
+    def _changes(self) -> list[bytes]:
         changes = list(self._log.changes_after(self._cursor, self._call.resource, self._call.namespace))
         self._cursor = max(self._cursor, self._log.rv)
         events = (change.event(self._selector) for change in changes)

@@ -1,4 +1,4 @@
-"""A small cluster: one component's pods and its Service, the slices that follow from them, and a way to ask."""
+"""A small cluster: the pods and the Service of one component, the controller's slices, and a discovery over them."""
 
 import asyncio
 import random
@@ -9,18 +9,18 @@ from typing import Any
 
 from discovery import MetadataClient, SourceDiscovery
 from discovery.kubernetes import ApiTransport, KubernetesSource, ServiceSelection, Timings
-from discovery.metadata.silence import Silence
+from discovery.metadata.silence import SilenceTimings
 from tests.kubernetes.fake.api import FakeApi
+from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
 from tests.kubernetes.fake.memory_transport import MemoryTransport
 from tests.kubernetes.fake.objects import SERVICE, pod, service
 from tests.kubernetes.fake.rv_log import Object
 from tests.kubernetes.fake.slice_controller import SliceController
 from tests.kubernetes.fake.virtual_time import VirtualTimeLoop
-from tests.kubernetes.fake.witness import Witness, witnessing
 
 
 class World:
-    """Changes of pods are followed by the slices at once, unless `settled` is False; then `sync` does it."""
+    """Slices follow each change of a pod at once. With `settled` False only `sync` updates them."""
 
     def __init__(self, api: FakeApi | None = None, *, max_endpoints: int = 100, **of_service: Any) -> None:
         self.api = api or FakeApi()
@@ -75,9 +75,9 @@ class World:
     def slices(self) -> Sequence[Object]:
         return self.log.objects("endpointslices", "default")
 
-    def lose_watches(self) -> None:
-        """The watches end, and what they did not see is out of the window: the next one is 410. Somebody else wrote
-        something too, so that even the last version is too old.
+    def expire_watches(self) -> None:
+        """Ends the watches and forgets the changes that they did not get: the next watch gets 410. Another object is
+        written as well, so that even the last version is too old.
         """
         self.log.put("pods", {"metadata": {"name": f"at-{self.log.rv}", "namespace": "elsewhere"}})
         self.log.forget()
@@ -106,23 +106,26 @@ class World:
             timings=replace(virtual_timings(), **timings),
         )
         async with SourceDiscovery(
-            source, client=client or MetadataClient(silence=Silence.told_within(0))
+            source, client=client or MetadataClient(silence=SilenceTimings.detected_within(0))
         ) as discovery:
             yield discovery
 
     @asynccontextmanager
-    async def witness(
+    async def recorder(
         self, transport: ApiTransport | None = None, *, settle: float = 2.0, **timings: Any
-    ) -> AsyncIterator[Witness]:
+    ) -> AsyncIterator[EventRecorder]:
         """`settle` seconds pass before the test begins: a watch that ended sooner would count as a failure."""
-        async with self.discovering(transport, **timings) as discovery, witnessing(discovery) as witness:
+        async with (
+            self.discovering(transport, **timings) as discovery,
+            recording_events(discovery) as recorder,
+        ):
             await asyncio.sleep(settle)
-            witness.start = len(witness.events)
-            yield witness
+            recorder.start = len(recorder.events)
+            yield recorder
 
 
 def virtual_timings() -> Timings:
-    """The production constants on the loop's clock, with dice that fall alike in every run."""
+    """The production constants on the loop's clock, with the same random numbers in each run."""
     return Timings(clock=asyncio.get_running_loop().time, uniform=random.Random(1).uniform)
 
 
@@ -135,7 +138,7 @@ def address_of(name: str) -> str:
 async def within(seconds: float, predicate: Callable[[], object]) -> float:
     """Wait until it is true, by the loop's clock; returns the seconds that it took.
 
-    Where the clock is the machine's, ten times as long may pass: the machine may do much else.
+    On the machine's clock ten times as long may pass: other work may delay us.
     """
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -146,7 +149,7 @@ async def within(seconds: float, predicate: Callable[[], object]) -> float:
     return loop.time() - started
 
 
-def calm(attempts: Sequence[float], since: float, until: float) -> None:
+def assert_rarely_asked(attempts: Sequence[float], since: float, until: float) -> None:
     """I5: at most three requests in the first second, and one in 20 s on average once the back-off is at its cap."""
     asked = [at - since for at in attempts if since <= at <= until]
     assert sum(at <= 1.0 for at in asked) <= 3, asked[:10]
@@ -155,7 +158,7 @@ def calm(attempts: Sequence[float], since: float, until: float) -> None:
     assert len(asked) - len(late) <= 10, asked[:12]
 
 
-async def steps_apart(steps: Sequence[Callable[[], object]], pause: float) -> None:
+async def run_steps(steps: Sequence[Callable[[], object]], pause: float) -> None:
     for step in steps:
         step()
         await asyncio.sleep(pause)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from discovery.filesystem.record import this_host
+from discovery.filesystem.record import boot_id
 from registry.filesystem.cleanup import Cleanup
-from registry.filesystem.locks import HeldLock, component_locked
+from registry.filesystem.locks import HeldLock, component_lock
 from tests.held_records import hold, write
 
 
@@ -20,7 +20,7 @@ def component(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cleanup(component: Path) -> Cleanup:
-    return Cleanup(component, this_host(), lambda: False)
+    return Cleanup(component, boot_id(), lambda: False)
 
 
 def names(component: Path) -> set[str]:
@@ -33,7 +33,7 @@ def test_the_dead_of_this_host_are_removed_and_the_living_stay(component: Path, 
     write(component, "lockless")
     (component / "foreign.json").write_text("{}")
     lock = hold(component, "alive")
-    assert cleanup.look(0.0) >= 10
+    assert cleanup.run(0.0) >= 10
     assert names(component) == {".lock", "alive.json", "alive.lock", "foreign.json"}
     lock.release()
 
@@ -42,21 +42,21 @@ def test_another_hosts_record_is_removed_after_sixty_seconds_of_silence(
     component: Path, cleanup: Cleanup
 ) -> None:
     path = write(component, "a", host="other")
-    cleanup.look(0.0)
-    cleanup.look(59.0)
+    cleanup.run(0.0)
+    cleanup.run(59.0)
     write(component, "a", host="other", counter=1)
-    cleanup.look(70.0)
-    cleanup.look(129.0)
+    cleanup.run(70.0)
+    cleanup.run(129.0)
     assert path.exists()
-    cleanup.look(131.0)
+    cleanup.run(131.0)
     assert not path.exists()
 
 
 def test_another_hosts_record_that_was_replaced_stays(component: Path, cleanup: Cleanup) -> None:
     path = write(component, "a", host="other")
-    cleanup.look(0.0)
+    cleanup.run(0.0)
     write(component, "a", host="other", incarnation="two")
-    cleanup.look(100.0)
+    cleanup.run(100.0)
     assert path.exists()
 
 
@@ -67,7 +67,7 @@ def test_litter_is_removed_and_nothing_else(component: Path, cleanup: Cleanup) -
     for path in (old, component / ".draft.tmp"):
         os.utime(path, (path.stat().st_mtime - 120,) * 2)
     locks = [HeldLock(component / "b.lock"), hold(component, "c")]
-    cleanup.look(0.0)
+    cleanup.run(0.0)
     assert names(component) == {".lock", young.name, "NOTES.lock", ".draft.tmp", "b.lock", "c.lock", "c.json"}
     for lock in locks:
         lock.release()
@@ -75,17 +75,17 @@ def test_litter_is_removed_and_nothing_else(component: Path, cleanup: Cleanup) -
 
 def test_while_somebody_registers_nothing_is_removed(component: Path, cleanup: Cleanup) -> None:
     path = write(component, "dead")
-    with component_locked(component):
-        cleanup.look(0.0)
+    with component_lock(component):
+        cleanup.run(0.0)
     assert path.exists()
-    cleanup.look(1.0)
+    cleanup.run(1.0)
     assert not path.exists()
 
 
 def test_thousands_of_dead_are_removed_a_few_at_a_time(component: Path, cleanup: Cleanup) -> None:
     for number in range(1500):
         write(component, f"w{number}")
-    assert cleanup.look(0.0) == 0.0, "the next look is at the next heartbeat"
+    assert cleanup.run(0.0) == 0.0, "the next look is at the next heartbeat"
     assert len(names(component)) == 501
-    assert cleanup.look(2.0) == 10.0
+    assert cleanup.run(2.0) == 10.0
     assert names(component) == {".lock"}

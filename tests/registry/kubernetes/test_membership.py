@@ -161,10 +161,10 @@ async def test_8080_and_the_pods_address_are_the_defaults(
 @pytest.mark.parametrize(
     ("missing", "lines"),
     [
-        ("uid", ["its own uid", "{path: uid, fieldRef: {fieldPath: metadata.uid}}"]),
+        ("uid", ["own uid", "{path: uid, fieldRef: {fieldPath: metadata.uid}}"]),
         (
             "labels",
-            ["its own labels", "{path: labels, fieldRef: {fieldPath: metadata.labels}}", "volumeMounts"],
+            ["own labels", "{path: labels, fieldRef: {fieldPath: metadata.labels}}", "volumeMounts"],
         ),
     ],
 )
@@ -179,7 +179,7 @@ async def test_what_the_pod_does_not_know_is_shown_as_manifest_lines(
 
 async def test_outside_a_pod_everything_is_missing_and_it_says_where_else_to_register(tmp_path: Path) -> None:
     message = await refusal(KubernetesMembership(None, environment={"ADSUM_PODINFO": str(tmp_path / "none")}))
-    assert "its own name, uid, namespace, labels" in message
+    assert "own name, uid, namespace, labels" in message
     assert "file:///path" in message
 
 
@@ -196,7 +196,7 @@ async def test_a_pod_without_an_address_is_told_the_lines(pod: dict[str, str]) -
         ('app="llm"\n', "nvidia.com/dynamo-namespace is missing, nvidia.com/dynamo-component is missing"),
         (
             'nvidia.com/dynamo-namespace="dynamo"\nnvidia.com/dynamo-component="prefill"\n',
-            "nvidia.com/dynamo-component is prefill. In",
+            "nvidia.com/dynamo-component is prefill. Add",
         ),
     ],
 )
@@ -258,8 +258,8 @@ async def test_an_api_server_that_is_away_for_a_moment_is_asked_again(
 @pytest.mark.parametrize(
     ("status", "body", "words"),
     [
-        (200, "<html>log in</html>", "is no list of Services"),
-        (200, '{"items": 3}', "is no list of Services"),
+        (200, "<html>log in</html>", "is not a list of Services"),
+        (200, '{"items": 3}', "is not a list of Services"),
         (
             401,
             '{"kind":"Status","message":"Unauthorized"}',
@@ -285,7 +285,7 @@ async def test_a_server_that_asks_for_more_patience_than_there_is_is_asked_once(
 
     api.status, api.headers = 429, {"Retry-After": "60"}
     membership = KubernetesMembership(
-        ServiceCheck(connect, ServiceSelection(), patience=5.0), environment=pod
+        ServiceCheck(connect, ServiceSelection(), retry_timeout=5.0), environment=pod
     )
     assert "HTTP 429" in await refusal(membership)
     assert len(api.asked) == 1
@@ -297,10 +297,10 @@ async def test_an_api_server_that_stays_away_is_an_error_after_the_patience(
     async def connect() -> ApiTransport:
         return ClusterTransport(Cluster(f"http://127.0.0.1:{port}"))
 
-    check = ServiceCheck(connect, ServiceSelection(), patience=0.2)
+    check = ServiceCheck(connect, ServiceSelection(), retry_timeout=0.2)
     message = await refusal(KubernetesMembership(check, environment=pod))
     assert f"127.0.0.1:{port}" in message
-    assert "cannot be asked for /api/v1/namespaces/prod/services" in message
+    assert "/api/v1/namespaces/prod/services cannot be read from the API server" in message
 
 
 async def test_joining_can_be_cancelled_while_the_server_says_nothing(pod: dict[str, str]) -> None:
@@ -321,8 +321,8 @@ async def test_joining_can_be_cancelled_while_the_server_says_nothing(pod: dict[
     ("url", "words"),
     [
         ("kubernetes://?assert_service=no", "assert_service='no'; expected true or false"),
-        ("kubernetes://?asert_service=false", "asert_service means nothing"),
-        ("kubernetes://?service={pod}", "means nothing"),
+        ("kubernetes://?asert_service=false", "unknown parameter asert_service"),
+        ("kubernetes://?service={pod}", "is unknown"),
     ],
 )
 def test_a_url_that_is_none_is_refused_at_the_door(url: str, words: str) -> None:

@@ -39,7 +39,7 @@ def service(name: str = "dynamo-decode-service", port: int = 8080, **spec: Any) 
         (
             [service(selector={"app": "web"})],
             ServiceSelection(),
-            ["Service dynamo-decode-service is there, but it selects app=web (the pod has llm)"],
+            ["Service dynamo-decode-service exists, but it selects app=web (the pod has llm)"],
         ),
         ([service(selector=None)], ServiceSelection(), ["it has no selector"]),
         ([service(selector={})], ServiceSelection(), ["it has no selector"]),
@@ -47,7 +47,7 @@ def service(name: str = "dynamo-decode-service", port: int = 8080, **spec: Any) 
         (
             [service("mine")],
             ServiceSelection(),
-            ["Service mine selects it, but discovery looks at 'dynamo-decode-service'", "`service=`"],
+            ["Service mine selects it, but discovery watches 'dynamo-decode-service'", "`service=`"],
         ),
         (
             [service()],
@@ -63,7 +63,7 @@ def service(name: str = "dynamo-decode-service", port: int = 8080, **spec: Any) 
         (
             [service(ports=[{"name": "http", "port": 8080, "targetPort": 9000}])],
             ServiceSelection(),
-            ["leads its port 'http' to 9000, but the worker's contract is served on 8080"],
+            ["has targetPort 9000 for its port 'http', but the worker's contract is served on 8080"],
         ),
     ],
 )

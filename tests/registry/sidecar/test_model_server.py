@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from registry.sidecar.model_server import DocumentFile, describe_transport, merged, read_models
+from registry.sidecar.model_server import MetadataFile, describe_transport, merge, read_models
 
 DEEP = b'{"data": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
 
@@ -29,7 +29,7 @@ def test_a_broken_file_says_what_is_wrong_and_keeps_what_was_good(
 ) -> None:
     path = tmp_path / "metadata.json"
     path.write_text('{"good": true}')
-    file = DocumentFile(path)
+    file = MetadataFile(path)
     file.refresh()
     path.unlink()
     if content is not None:
@@ -68,7 +68,7 @@ OBJECTS = st.recursive(
 
 @given(OBJECTS, OBJECTS)
 def test_merging_loses_nothing_of_what_counts(under: dict[str, Any], over: dict[str, Any]) -> None:
-    both = merged(under, over)
-    assert merged(both, over) == both
+    both = merge(under, over)
+    assert merge(both, over) == both
     assert both.keys() == under.keys() | over.keys()
-    assert merged({}, over) == over
+    assert merge({}, over) == over

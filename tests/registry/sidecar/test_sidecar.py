@@ -14,8 +14,8 @@ from yarl import URL
 
 import discovery
 import registry
-from discovery.memory import named
-from registry.sidecar.model_server import DocumentFile
+from discovery.memory import named_store
+from registry.sidecar.model_server import MetadataFile
 from registry.sidecar.sidecar import FollowedServer, Sidecar
 from tests.registry.model_server import VLLM, ModelServer, model_server
 
@@ -38,7 +38,7 @@ async def following(
         registry.open("memory://sidecar").register_instance("dynamo", "vllm") as handle,
         aiohttp.ClientSession() as session,
     ):
-        sidecar = Sidecar(followed, handle, session, DocumentFile(file) if file else None)
+        sidecar = Sidecar(followed, handle, session, MetadataFile(file) if file else None)
         task = asyncio.create_task(sidecar.follow())
         try:
             yield sidecar, handle.instance
@@ -82,12 +82,12 @@ async def test_explain_says_which_of_the_two_does_not_answer(
         await server.stop()
         await until(f"the server behind it, {where}: cannot be reached: Connection refused")
     silent = replace(instance, port=1)  # a sidecar that hangs, or whose network is cut
-    named("sidecar").put(silent)
+    named_store("sidecar").put(silent)
     try:
         assert "s3cret" not in (await why() or "")
         await until("its status is not_ready, and nothing answers at 127.0.0.1:1: cannot be reached")
     finally:
-        named("sidecar").remove(silent)
+        named_store("sidecar").remove(silent)
 
 
 async def test_a_file_that_changed_is_said_once_with_what_changed(
@@ -107,7 +107,7 @@ async def test_a_file_that_changed_is_said_once_with_what_changed(
         (tmp_path / "new").replace(file)
         await eventually(lambda: seen.instances[instance.id].revision != first)
     said = [record.getMessage() for record in caplog.records if "metadata.json" in record.getMessage()]
-    assert said == [f"{file} was read again; it changed in mdc"]
+    assert said == [f"{file} was read again; changed fields: mdc"]
 
 
 async def test_follows_the_servers_health(

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 
 import pytest
 from aiohttp import web
@@ -29,6 +30,10 @@ class Pages:
         self.held += 1
         await self.go_on.wait()
         return web.Response(text="here")
+
+    @property
+    def port(self) -> int:
+        return self._server.port
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["Pages"]:
@@ -56,6 +61,20 @@ async def read(reader: asyncio.StreamReader) -> bytes:
             return await reader.read(1000)
         except ConnectionError:
             return b""
+
+
+async def test_a_burst_of_idle_connections_keeps_no_newcomer_out() -> None:
+    """All of them are in the backlog before the server's loop runs once: those that it accepted are not open yet."""
+    with ExitStack() as stack:
+        async with Pages(Bounds(4, 60.0, 0.1)).serving() as pages:
+            for _ in range(40):
+                idle = stack.enter_context(socket.create_connection(("127.0.0.1", pages.port)))
+            idle.sendall(GET)
+            pages.go_on.set()
+            idle.setblocking(False)
+            async with asyncio.timeout(90):
+                answer = await asyncio.get_running_loop().sock_recv(idle, 1000)
+    assert answer.startswith(b"HTTP/1.1 200")
 
 
 async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:

@@ -90,21 +90,21 @@ async def test_a_queue_goes_on(full: Full) -> None:
 async def test_a_ledger_goes_on(full: Full) -> None:
     await full.fill()
     async with full.broker.ledger("pool") as ledger:
-        look = await ledger.look()
+        look = await ledger.state()
         reservation = await ledger.reserve(Reading(Fraction(1), look.now_ms, Fraction(1)), 1)
         assert isinstance(reservation, Reservation)
         await ledger.heartbeat([reservation])
-        assert (await ledger.look()).in_flight == 1
-        await ledger.overloaded(10)
+        assert (await ledger.state()).in_flight == 1
+        await ledger.report_overload(10)
         await ledger.release(reservation, accepted=True)
-        assert (await ledger.look()).in_flight == 0
+        assert (await ledger.state()).in_flight == 0
 
 
 @pytest.mark.parametrize("mode", QuotaMode)
 async def test_quotas_go_on(full: Full, mode: QuotaMode) -> None:
     await full.fill()
     async with full.broker.quotas() as quotas:
-        grant = await quotas.take("quota:a", Quota(1, mode))
+        grant = await quotas.acquire("quota:a", Quota(1, mode))
         assert isinstance(grant, Grant)
         await quotas.heartbeat([grant])
         await quotas.release(grant, used=True)

@@ -174,7 +174,7 @@ async def test_a_list_that_no_message_may_name_is_refused(
         assert await producer.client.exists(named) == 0
         await producer.submit("b")
         await waiting(queue, 1)
-        assert not intake.why_not
+        assert not intake.problem
     lines = [record for record in caplog.records if record.levelname == "WARNING"]
     assert len(lines) == 1, "whoever sends many fills no log"
     assert "a0" in lines[0].getMessage()
@@ -213,7 +213,7 @@ async def test_an_intake_that_is_no_sorted_set_is_said_until_it_is_one(
     async with broker.queue("q", GO_LIST) as queue, broker.go_intake("q", GO_LIST, SOURCE) as intake:
 
         async def told() -> bool:
-            return "is no sorted set" in intake.why_not
+            return "is no sorted set" in intake.problem
 
         await until(told)
         await asyncio.sleep(2.5)
@@ -221,7 +221,7 @@ async def test_an_intake_that_is_no_sorted_set_is_said_until_it_is_one(
         await producer.client.delete(SOURCE.key)
         await producer.submit("a")
         await waiting(queue, 1)
-        assert not intake.why_not
+        assert not intake.problem
 
 
 @pytest.mark.parametrize("mark", ["request-cancel:a", "request-active:a"])

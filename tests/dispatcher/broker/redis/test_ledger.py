@@ -20,7 +20,7 @@ from dispatcher.broker.redis.connection import connect
 from dispatcher.broker.redis.ledger import RedisLedger
 from dispatcher.broker.redis.quota import RedisQuotas
 from dispatcher.gates.gate import Outcome
-from dispatcher.gates.heartbeat import beating
+from dispatcher.gates.heartbeat import heartbeat
 from tests.dispatcher.gates.gate_tools import Places, opened
 from tests.dispatcher.replica import replica
 from tests.dispatcher.target_simulator import TargetSimulator
@@ -156,7 +156,7 @@ async def test_a_broker_that_is_away_lets_nobody_in_and_what_it_missed_is_told(
 
 async def test_what_was_reserved_when_the_answer_was_lost_comes_back_with_its_lease(tmp_path: Path) -> None:
     with RedisServer(tmp_path) as server:
-        client = connect(server.url, answers_within=0.5)
+        client = connect(server.url, answer_timeout=0.5)
         async with client, RedisLedger(client, "pool", lease_ms=400) as ledger:
             reading = Reading(Fraction(1), await ledger.now_ms())
             server.pause()
@@ -193,7 +193,7 @@ async def test_11_a_broker_that_lost_the_book_gives_no_place_twice(
             assert isinstance(await asked(), Refusal)
             server.kill()
             server.start()
-            await stack.enter_async_context(beating(lambda: one.heartbeat(reserved), one.lease_ms))
+            await stack.enter_async_context(heartbeat(lambda: one.heartbeat(reserved), one.lease_ms))
             reasons = set()
             deadline = time.monotonic() + 40
             while REASONS["spent"] not in reasons:
@@ -233,8 +233,8 @@ async def test_every_key_of_a_script_has_one_hash_tag(tmp_path: Path) -> None:
         async with client, RedisLedger(client, "a pool") as ledger, RedisQuotas(client) as quotas:
             answer = await ledger.reserve(Reading(Fraction(1), await ledger.now_ms()), 1)
             assert isinstance(answer, Reservation)
-            await ledger.overloaded()
-            grant = await quotas.take("quota:a tenant", Quota(1, QuotaMode.CONCURRENCY))
+            await ledger.report_overload()
+            grant = await quotas.acquire("quota:a tenant", Quota(1, QuotaMode.CONCURRENCY))
             assert isinstance(grant, Grant)
 
 
@@ -242,8 +242,8 @@ async def test_all_keys_vanish_when_nobody_cares_any_more(redis_url: str) -> Non
     client = Redis.from_url(redis_url)
     async with client, RedisLedger(client, "pool") as ledger, RedisQuotas(client) as quotas:
         await ledger.reserve(Reading(Fraction(1), await ledger.now_ms()), 1)
-        await ledger.overloaded()
-        await quotas.take("a", Quota(1))
+        await ledger.report_overload()
+        await quotas.acquire("a", Quota(1))
         keys = [key async for key in client.scan_iter()]
         assert len(keys) == 4
         for key in keys:

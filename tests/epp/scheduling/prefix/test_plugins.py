@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Endpoint, EndpointPool
 from epp.request.inference_request import InferenceRequest, PrefixChain, parse_request
-from epp.scheduling.cached_scores import Weighted, add_scores, ask
+from epp.scheduling.cached_scores import WeightedScorer, add_scores, run_scorers
 from epp.scheduling.prefix.blocks import BlockEnds
 from epp.scheduling.prefix.plugins import PrefixCacheProducer, PrefixCacheScorer
 
@@ -40,7 +40,7 @@ def chat(*messages: dict[str, Any], **fields: Any) -> InferenceRequest:
 
 def blocks(producer: PrefixCacheProducer, request: InferenceRequest) -> list[int]:
     producer.prepare(request, POOL)
-    return list(request.prefixes[producer].blocks)
+    return list(request.prefixes[producer].hashes)
 
 
 def shared(producer: PrefixCacheProducer, one: InferenceRequest, other: InferenceRequest) -> int:
@@ -50,7 +50,7 @@ def shared(producer: PrefixCacheProducer, one: InferenceRequest, other: Inferenc
 
 
 def column(scorer: PrefixCacheScorer, request: InferenceRequest, pool: EndpointPool) -> list[float]:
-    return add_scores(np.zeros(len(pool)), ask([Weighted(scorer)], request, pool)).tolist()
+    return add_scores(np.zeros(len(pool)), run_scorers([WeightedScorer(scorer)], request, pool)).tolist()
 
 
 def scores(scorer: PrefixCacheScorer, request: InferenceRequest) -> list[float]:
@@ -165,12 +165,12 @@ def test_an_endpoint_holds_what_its_cache_has_room_for() -> None:
             producer.prepare(request, POOL)
             producer.served(request, [endpoint])
         prefix = request.prefixes[producer]
-        counts = producer.index.match(prefix.blocks, POOL.endpoints)
+        counts = producer.index.match(prefix.hashes, POOL.endpoints)
         assert counts == {0: held, 1: 32}
         producer.retain([other])
         producer.forget(told)
         producer.served(request, [told])
-        assert producer.index.match(prefix.blocks, POOL.endpoints) == {0: 32, 1: 32}, "it was away"
+        assert producer.index.match(prefix.hashes, POOL.endpoints) == {0: 32, 1: 32}, "it was away"
 
 
 def test_the_last_block_may_be_short() -> None:
@@ -242,14 +242,14 @@ MESSAGES = st.lists(
 def test_the_head_of_a_chat_is_the_beginning_of_all_of_it(messages: list[dict[str, Any]], limit: int) -> None:
     prompt = chat(*messages).prompt
     assert prompt is not None
-    assert prompt.head(limit) == prompt.head(None)[:limit]
+    assert prompt.prefix(limit) == prompt.prefix(None)[:limit]
 
 
 @given(text=st.text(min_size=1, max_size=60), limit=st.integers(0, 80))
 def test_the_head_of_a_text(text: str, limit: int) -> None:
     prompt = asked(text).prompt
     assert prompt is not None
-    assert prompt.head(limit) == json.dumps(text)[1:-1].encode()[:limit]
+    assert prompt.prefix(limit) == json.dumps(text)[1:-1].encode()[:limit]
 
 
 @given(one=st.text(min_size=1), other=st.text(min_size=1))

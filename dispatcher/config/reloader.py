@@ -1,0 +1,89 @@
+"""The configuration file, read again when it changes: by the kernel's word, and by SIGHUP."""
+
+import asyncio
+import contextlib
+import logging
+import os
+from pathlib import Path
+from typing import Protocol
+
+from dispatcher.broker.queue import QueueError
+from dispatcher.config.config_file import Config, read_config
+from runtime.config.problems import ConfigError
+from runtime.os_reason import os_reason
+from runtime.tasks import background
+
+POLL_INTERVAL = 5.0
+"""Seconds after which it is read without having been told: some file systems tell nothing."""
+
+_EXPECTED = "expected a YAML file that this user can read, see docs/dispatcher.md"
+
+log = logging.getLogger(__name__)
+
+
+def load(path: Path) -> Config:
+    """The file as it is now; raises ConfigError, which names it."""
+    try:
+        return read_config(path.read_text(), os.environ)
+    except OSError as error:
+        raise ConfigError("", f"{path} cannot be read: {os_reason(error)}; {_EXPECTED}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError("", f"{path} cannot be read: it is not UTF-8; {_EXPECTED}") from error
+    except ConfigError as error:
+        raise error.of_file(path) from error
+
+
+class Reconfigurable(Protocol):
+    """What a new configuration is handed to."""
+
+    async def reconfigure(self, config: Config) -> None:
+        """Make it so; raises ConfigError and QueueError."""
+
+    def set_config_in_force(self, in_force: bool) -> None:
+        """Whether the file as it stands is what runs."""
+
+
+class ConfigReloader:
+    """Hands every sound new configuration to `server`; an unsound one is logged, and the old one stays."""
+
+    def __init__(self, path: Path, current: Config, server: Reconfigurable) -> None:
+        self._path = path
+        self._current = current
+        self._server = server
+        self._requested = asyncio.Event()
+        self._last_error = ""
+
+    def trigger(self) -> None:
+        """Read it now (SIGHUP)."""
+        self._requested.set()
+
+    async def run(self) -> None:
+        """Until cancelled. The directory is watched: editors and ConfigMaps replace the file, or the folder behind it."""
+        async with background(self._watch(), f"watch {self._path}"):
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_INTERVAL):
+                        await self._requested.wait()
+                self._requested.clear()
+                await self._reload()
+
+    async def _watch(self) -> None:
+        from watchfiles import awatch  # the commands read the file once
+
+        async for _ in awatch(self._path.absolute().parent, debounce=100, step=20, recursive=False):
+            self._requested.set()
+
+    async def _reload(self) -> None:
+        try:
+            config = load(self._path)
+            if config != self._current:
+                await self._server.reconfigure(config)
+                log.info("%s is in force", self._path)
+            self._current = config
+            self._last_error = ""
+        except (ConfigError, QueueError) as error:
+            message = error.one_line if isinstance(error, ConfigError) else str(error)
+            if message != self._last_error:
+                log.error("the configuration stays as it was: %s", message)
+            self._last_error = message
+        self._server.set_config_in_force(not self._last_error)

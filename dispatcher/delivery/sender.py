@@ -1,0 +1,208 @@
+"""Delivers one claim: sends its request and settles it in the broker as finished, retried or released."""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from dispatcher.broker.message import Claim, DispatchCandidate, ErrorCode
+from dispatcher.broker.queue import Queue, QueueError
+from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
+from dispatcher.delivery.observer import DispatchObserver
+from dispatcher.delivery.outage_log import OutageLog
+from dispatcher.delivery.route import IllegalRequestError, Route
+from dispatcher.delivery.verdict import Finish, Release, Verdict, failure, judge, outcome_of
+from dispatcher.gates.gate import Outcome, Slot
+
+INITIAL_PAUSE = 0.05
+MAX_PAUSE = 1.0
+"""Seconds between two tries to settle a claim while the broker is away."""
+
+log = logging.getLogger(__name__)
+
+
+class Admission:
+    """The slot of a gate, held for one candidate; released exactly once."""
+
+    def __init__(
+        self, candidate: DispatchCandidate, manager: contextlib.AbstractAsyncContextManager[Slot], slot: Slot
+    ) -> None:
+        self.candidate = candidate
+        self._manager: contextlib.AbstractAsyncContextManager[Slot] | None = manager
+        self._slot = slot
+
+    async def release(self, outcome: Outcome, retry_after: float | None = None) -> None:
+        """Release the slot with the target's outcome; `retry_after` in seconds. A second call does nothing."""
+        manager, self._manager = self._manager, None
+        if manager is None:
+            return
+        self._slot.outcome = outcome
+        self._slot.retry_after_ms = int((retry_after or 0) * 1000)
+        try:
+            await manager.__aexit__(None, None, None)
+        except QueueError as error:
+            log.debug("cannot release the slot of a gate, it lapses with its lease: %s", error)
+
+
+class DeliveryState(Enum):
+    """The states of a delivery."""
+
+    CLAIMED = "claimed"
+    SENDING = "sending"
+    SETTLING = "settling"
+    """The verdict is known and must reach the broker: nothing can abort it."""
+    ABORTED_UNSENT = "aborted before it was sent"
+    ABORTED_SENT = "aborted while it was sent"
+    LOST = "lost"
+    """The request was cancelled, or another dispatcher holds it: nothing is settled."""
+
+
+_TRANSITIONS: Mapping[DeliveryState, frozenset[DeliveryState]] = {
+    DeliveryState.CLAIMED: frozenset(DeliveryState) - {DeliveryState.CLAIMED, DeliveryState.ABORTED_SENT},
+    DeliveryState.SENDING: frozenset(
+        {DeliveryState.SETTLING, DeliveryState.ABORTED_SENT, DeliveryState.LOST}
+    ),
+    DeliveryState.SETTLING: frozenset(),
+    DeliveryState.ABORTED_UNSENT: frozenset({DeliveryState.LOST}),
+    DeliveryState.ABORTED_SENT: frozenset({DeliveryState.LOST}),
+    DeliveryState.LOST: frozenset(),
+}
+
+
+@dataclass(slots=True)
+class Delivery:
+    """A claim that this process delivers. Events without an arrow change nothing.
+
+        CLAIMED ──send──► SENDING ──settle──► SETTLING ──► settled in the broker
+         │ │                 │                  ▲
+         │ └─────────────────┼──────settle──────┘
+       abort               abort
+         ▼                   ▼
+        ABORTED_UNSENT    ABORTED_SENT ──► released to its queue
+
+        lose: from every state but SETTLING to LOST ──► nothing is settled
+
+    `lease_until`: the lease lasts at least so long, in seconds of the monotonic clock.
+    """
+
+    claim: Claim
+    admission: Admission
+    lease_until: float
+    state: DeliveryState = DeliveryState.CLAIMED
+    task: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    @property
+    def aborted(self) -> bool:
+        """The delivery sends nothing more and has no verdict."""
+        return self.state in (DeliveryState.ABORTED_UNSENT, DeliveryState.ABORTED_SENT, DeliveryState.LOST)
+
+    def send(self) -> None:
+        """The request is about to be sent."""
+        self._transition(DeliveryState.SENDING)
+
+    def settle(self) -> None:
+        """The verdict is known; ignored after an abort."""
+        self._transition(DeliveryState.SETTLING)
+
+    def abort(self) -> None:
+        """Stop sending and close the connection, unless the answer is complete."""
+        sending = self.state is DeliveryState.SENDING
+        self._abort(DeliveryState.ABORTED_SENT if sending else DeliveryState.ABORTED_UNSENT)
+
+    def lose(self) -> None:
+        """The claim is not ours any more: stop sending, settle nothing."""
+        self._abort(DeliveryState.LOST)
+
+    def _abort(self, state: DeliveryState) -> None:
+        sending = self.state is DeliveryState.SENDING
+        # A task that is cancelled before it starts never runs its `finally`: one that is not sending checks `aborted`.
+        if self._transition(state) and sending and self.task is not None:
+            self.task.cancel()
+
+    def _transition(self, state: DeliveryState) -> bool:
+        """Change the state; False if there is no such arrow."""
+        if state not in _TRANSITIONS[self.state]:
+            return False
+        self.state = state
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Delivers the claims of one queue. `request_timeout`: seconds for one attempt."""
+
+    queue: Queue
+    gateway: Gateway
+    route: Route
+    request_timeout: float
+    now_ms: Callable[[], int]
+    observer: DispatchObserver
+    outage: OutageLog
+    rng: random.Random
+
+    async def deliver(self, delivery: Delivery) -> None:
+        """Returns when the claim is settled, aborted or lost."""
+        try:
+            verdict = None if delivery.aborted else await self._attempt(delivery)
+            delivery.settle()
+        finally:
+            await delivery.admission.release(Outcome.UNUSED)
+        if verdict is not None and delivery.state is DeliveryState.SETTLING:
+            await self._settle(delivery, verdict)
+
+    async def _attempt(self, delivery: Delivery) -> Verdict:
+        claim, now_ms = delivery.claim, self.now_ms()
+        if delivery.lease_until <= time.monotonic():  # the process was frozen: another may hold the claim
+            return Release()
+        remaining = (claim.request.deadline_ms - now_ms) / 1000
+        if remaining <= 0:
+            late = "the deadline passed before the request could be sent"
+            return failure(claim, ErrorCode.DEADLINE_EXCEEDED, late, now_ms, attempts=claim.attempt)
+        timeout = min(self.request_timeout, remaining)
+        try:
+            path = self.route.request_path(claim.request.path)
+            headers = self.route.request_headers(claim.request, claim.attempt, max(1, int(timeout * 1000)))
+        except IllegalRequestError as error:
+            return failure(claim, ErrorCode.INVALID_REQUEST, str(error), now_ms, attempts=claim.attempt)
+        delivery.send()
+        self.observer.sent(claim)
+        begun = time.perf_counter()
+        answer = await self.gateway.post(path, headers, claim.request.payload, timeout)
+        delivery.settle()
+        self._report_reachability(answer)
+        self.observer.answered(claim, answer, time.perf_counter() - begun)
+        await delivery.admission.release(outcome_of(answer), _retry_after(answer))
+        return judge(claim, answer, self.now_ms(), self.rng)
+
+    def _report_reachability(self, answer: GatewayAnswer | NoAnswer) -> None:
+        if isinstance(answer, GatewayAnswer):
+            self.outage.answered()
+        elif not answer.reached:
+            self.outage.unreachable(answer.reason)
+
+    async def _settle(self, delivery: Delivery, verdict: Verdict) -> None:
+        pause = INITIAL_PAUSE
+        while True:
+            try:
+                ours = await self._settle_once(delivery.claim, verdict)
+                break
+            except QueueError as error:
+                log.debug("queue %s: cannot store a result, trying again: %s", self.queue.name, error)
+                await asyncio.sleep(pause * (0.5 + self.rng.random() / 2))
+                pause = min(MAX_PAUSE, pause * 2)
+        self.observer.settled(delivery.claim, verdict, ours)
+
+    async def _settle_once(self, claim: Claim, verdict: Verdict) -> bool:
+        if isinstance(verdict, Finish):
+            return await self.queue.finish(claim, verdict.result)
+        if isinstance(verdict, Release):
+            return await self.queue.release([claim]) == 1
+        return await self.queue.retry(claim, verdict.delay_ms)
+
+
+def _retry_after(answer: GatewayAnswer | NoAnswer) -> float | None:
+    return answer.retry_after if isinstance(answer, GatewayAnswer) else None

@@ -1,0 +1,50 @@
+"""Several gauges of one target as one: what all of them allow, so that one reservation answers to every one."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from fractions import Fraction
+
+from dispatcher.broker.ledger import Reading
+from dispatcher.gates.ledger_gate import Gauge
+from dispatcher.gates.meter import MeterState
+from runtime.tasks import first_of
+
+
+class CombinedGauge:
+    """The least headroom, as of the oldest reading: never more than any of the gauges allows by itself."""
+
+    def __init__(self, gauges: Sequence[Gauge]) -> None:
+        self._gauges = gauges
+
+    @property
+    def reading_count(self) -> int:
+        return sum(gauge.reading_count for gauge in self._gauges)
+
+    def budget(self) -> Fraction:
+        return min(gauge.budget() for gauge in self._gauges)
+
+    def reading(self) -> Reading:
+        readings = [gauge.reading() for gauge in self._gauges]
+        return Reading(
+            min(one.headroom for one in readings),
+            min(one.at_ms for one in readings),
+            min(one.allotment for one in readings),
+        )
+
+    @property
+    def states(self) -> Sequence[MeterState]:
+        return [state for gauge in self._gauges for state in gauge.states]
+
+    async def wait(self, timeout: float, seen: int) -> None:
+        if self.reading_count != seen:
+            return
+        await first_of(*(gauge.wait(timeout, gauge.reading_count) for gauge in self._gauges))
+
+
+@asynccontextmanager
+async def combined_gauge(
+    gauges: Sequence[Callable[[], AbstractAsyncContextManager[Gauge]]],
+) -> AsyncIterator[CombinedGauge]:
+    """All of them, being read."""
+    async with AsyncExitStack() as stack:
+        yield CombinedGauge([await stack.enter_async_context(gauge()) for gauge in gauges])

@@ -1,0 +1,200 @@
+"""The OpenAI-compatible way in: `X-Dispatch: enqueue` in place of an answer now, and the answer under its id later."""
+
+import hashlib
+import hmac
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+from aiohttp import web
+
+from dispatcher.broker.message import Request, Result, new_token
+from dispatcher.broker.queue import ConflictError, Queue, QueueError, State
+from dispatcher.delivery.route import DEFAULT_PATHS, Route, caller_headers
+from dispatcher.web.request_bodies import BodyMemoryError, BodyTimeoutError, BodyTooLargeError, RequestBodies
+from dispatcher.web.request_view import render_request
+from runtime.durations import parse_duration
+
+MODE_HEADER = "X-Dispatch"
+DEADLINE_HEADER = "X-Dispatch-Deadline"
+"""How long from now, as "30m"."""
+MAX_WAIT = 60.0
+"""Seconds that one GET is held, at most."""
+DEADLINE_GRACE = 1.0
+"""Seconds after its deadline within which a request is certainly answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontDoorQueue:
+    """Where requests go that come in. `deadline` in seconds; `tokens`: tenant → bearer token, empty: no check."""
+
+    queue: Queue
+    route: Route
+    deadline: float
+    tokens: Mapping[str, str]
+    max_payload: int
+
+
+Handler = Callable[[web.Request, FrontDoorQueue, str], Awaitable[web.StreamResponse]]
+
+
+class FrontDoor:
+    """Its routes; `door` is asked at each request: None, nothing can be taken at this moment."""
+
+    def __init__(
+        self,
+        door: Callable[[], FrontDoorQueue | None],
+        now_ms: Callable[[], int],
+        bodies: RequestBodies | None = None,
+    ) -> None:
+        self._queue_now = door
+        self._now_ms = now_ms
+        self._bodies = bodies or RequestBodies()
+
+    def add_routes(self, app: web.Application) -> None:
+        """Under the paths of the OpenAI API."""
+        for path in DEFAULT_PATHS:
+            app.router.add_post(path, self._authenticated(self._submit))
+        app.router.add_get("/v1/requests/{id}", self._authenticated(self._get))
+        app.router.add_delete("/v1/requests/{id}", self._authenticated(self._cancel))
+
+    def _authenticated(self, handle: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def guard(request: web.Request) -> web.StreamResponse:
+            if (door := self._queue_now()) is None:
+                return _json_error(503, "no queue takes requests here at this moment")
+            if (tenant := _tenant(request, door.tokens)) is None:
+                return _json_error(401, "the bearer token is missing or not known")
+            try:
+                return await handle(request, door, tenant)
+            except (QueueError, ValueError, BodyTimeoutError, BodyMemoryError) as error:
+                return _error_response(error)
+
+        return guard
+
+    async def _submit(self, request: web.Request, door: FrontDoorQueue, tenant: str) -> web.StreamResponse:
+        mode = request.headers.get(MODE_HEADER, "").strip().lower()
+        if mode not in ("enqueue", "wait"):
+            expected = "enqueue (answered 202 at once) or wait (answered when it is done)"
+            return _json_error(
+                400, f"the header {MODE_HEADER} is {repr(mode) if mode else 'missing'}; expected {expected}"
+            )
+        key = request.headers.get("Idempotency-Key") or None
+        async with self._bodies.read(request, door.max_payload) as body:
+            _check_json_object(body)
+            asked = self._parse_request(request, body, door, tenant)
+            accepted = await door.queue.submit(asked, idempotency_key=key)
+        del body, asked  # a client that waits holds no copy of what the queue has
+        if mode == "wait":
+            remaining = max(0.0, (accepted.deadline_ms - self._now_ms()) / 1000 + DEADLINE_GRACE)
+            result = await door.queue.wait_result(accepted.id, accepted.token, timeout=remaining)
+            if result is not None:
+                return _result_response(result)
+        document = {
+            "id": accepted.id,
+            "object": "dispatch.request",
+            "status": "pending",
+            "deadline_ms": accepted.deadline_ms,
+        }
+        return web.json_response(document, status=202, headers={"Location": f"/v1/requests/{accepted.id}"})
+
+    def _parse_request(self, request: web.Request, body: bytes, door: FrontDoorQueue, tenant: str) -> Request:
+        given = request.headers
+        seconds = parse_duration(given[DEADLINE_HEADER]) if DEADLINE_HEADER in given else door.deadline
+        return Request(
+            id=f"req-{new_token()}{_tenant_suffix(tenant)}",
+            payload=body,
+            deadline_ms=self._now_ms() + math.ceil(seconds * 1000),
+            tenant=tenant,
+            path=door.route.request_path(request.path),
+            headers=caller_headers({name: value for name, value in given.items() if _is_forwarded(name)}),
+            created_ms=self._now_ms(),
+        )
+
+    async def _get(self, request: web.Request, door: FrontDoorQueue, tenant: str) -> web.StreamResponse:
+        id = request.match_info["id"]
+        if not _is_visible_to(id, tenant, door):
+            return _not_found(id)
+        if "wait" in request.query:
+            seconds = min(MAX_WAIT, float(request.query["wait"]))
+            await door.queue.wait_result(id, timeout=max(0.0, seconds))
+        return await _state_response(door.queue, id)
+
+    async def _cancel(self, request: web.Request, door: FrontDoorQueue, tenant: str) -> web.StreamResponse:
+        id = request.match_info["id"]
+        if not _is_visible_to(id, tenant, door):
+            return _not_found(id)
+        await door.queue.cancel(id)
+        return await _state_response(door.queue, id)
+
+
+async def _state_response(queue: Queue, id: str) -> web.Response:
+    state, result = await queue.state(id)
+    if state is State.UNKNOWN:
+        return _not_found(id)
+    return web.json_response(render_request(id, state, result))
+
+
+def _not_found(id: str) -> web.Response:
+    return _json_error(404, f"there is no request {id!r}; results are kept for a while only")
+
+
+def _tenant_suffix(tenant: str) -> str:
+    """What ends the ids of a tenant's requests. It is no secret: what comes before it cannot be guessed."""
+    return hashlib.sha256(tenant.encode()).hexdigest()[:16]
+
+
+def _is_visible_to(id: str, tenant: str, door: FrontDoorQueue) -> bool:
+    """Whether this tenant may see it: what came in here under its token. Without tokens everybody sees everything."""
+    return not door.tokens or (id.startswith("req-") and id.endswith(_tenant_suffix(tenant)))
+
+
+def _check_json_object(body: bytes) -> None:
+    """Raises ValueError for what is no JSON object."""
+    try:
+        msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"the body is not a JSON object: {error}") from error
+
+
+def _result_response(result: Result) -> web.Response:
+    if result.status_code and result.error_code is None:
+        return web.Response(status=result.status_code, body=result.payload, content_type="application/json")
+    status = 504 if result.error_code == "DEADLINE_EXCEEDED" else 502
+    return _json_error(status, result.error_message or str(result.error_code), code=str(result.error_code))
+
+
+def _tenant(request: web.Request, tokens: Mapping[str, str]) -> str | None:
+    if not tokens:
+        return "default"
+    kind, _, token = request.headers.get("Authorization", "").partition(" ")
+    given = token.strip().encode(errors="surrogateescape") if kind.lower() == "bearer" else b""
+    matching = [tenant for tenant, known in tokens.items() if hmac.compare_digest(known.encode(), given)]
+    return matching[0] if matching else None
+
+
+def _is_forwarded(name: str) -> bool:
+    lower = name.lower()
+    return lower == "content-type" or lower.startswith("x-")
+
+
+def _error_response(error: Exception) -> web.Response:
+    if isinstance(error, ConflictError):
+        return _json_error(409, str(error))
+    if isinstance(error, BodyTooLargeError):
+        return _json_error(413, str(error))
+    if isinstance(error, BodyTimeoutError):
+        refusal = _json_error(408, str(error))
+        refusal.force_close()  # what is left of the body is not read (RFC 9110 15.5.9)
+        return refusal
+    if isinstance(error, QueueError | BodyMemoryError):
+        return _json_error(503, str(error), {"Retry-After": "1"})
+    return _json_error(400, str(error))  # an illegal header, a deadline that is none, what the queue refuses
+
+
+def _json_error(
+    status: int, message: str, headers: Mapping[str, str] | None = None, code: str | None = None
+) -> web.Response:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    body = {"error": {"message": message, "type": kind, "code": code}}
+    return web.json_response(body, status=status, headers=headers)

