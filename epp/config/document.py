@@ -127,7 +127,7 @@ def read_document(given: dict[str, Any], problems: Problems) -> ConfigDocument:
 
 
 def _usable(given: dict[str, Any]) -> dict[str, Any]:
-    """The valid sections. Elements of lists are checked one by one; invalid ones keep their index, for the place in errors."""
+    """The valid sections. Elements of lists are checked one by one; a placeholder keeps the index of an invalid one."""
     fields = {field.alias or name: field for name, field in ConfigDocument.model_fields.items()}
     usable: dict[str, Any] = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}
     for name in given.keys() & fields.keys() - usable.keys():

@@ -161,7 +161,7 @@ def _package_suffix(plugin: Plugin) -> str:
 
 
 class _Producers:
-    """The producers that scorers need: the named one, else the first of the file, else the default one. Profiles share them."""
+    """The producers that scorers need, shared by profiles: the named, else the file's first, else the default one."""
 
     def __init__(self, plugins: Plugins) -> None:
         self._plugins = plugins

@@ -22,7 +22,7 @@ _SUITES: Final = {
 _OF_TLS_1_3: Final = frozenset(
     {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
 )
-"""OpenSSL offers all three. Neither Go (crypto/tls, Config.CipherSuites) nor `ssl.SSLContext.set_ciphers` can disable one."""
+"""OpenSSL offers all three. Neither Go's crypto/tls nor `ssl.SSLContext.set_ciphers` can disable one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,10 @@ def _reply(when: Json, status: int, code: str, message: str, retry_after: str | 
 
 
 def _flags(*flags: str) -> Json:
-    """Match any of these RESPONSE_FLAGS (https://www.envoyproxy.io/docs/envoy/latest/configuration/advanced/substitution_formatter)."""
+    """Match any of these RESPONSE_FLAGS.
+
+    https://www.envoyproxy.io/docs/envoy/latest/configuration/advanced/substitution_formatter
+    """
     named: Sequence[str] = flags
     return {"response_flag_filter": {"flags": list(named)}}
 

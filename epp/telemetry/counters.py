@@ -290,7 +290,7 @@ _NO_LABELS: Final = ("", "", "", "")
 
 @dataclass(frozen=True, slots=True)
 class TimedDirector:
-    """A RequestDirector that times the picks of another one, but not rejections and deferred picks. `clock` returns seconds."""
+    """Times the picks of another RequestDirector, except rejections and deferred picks. `clock` returns seconds."""
 
     director: RequestDirector
     scheduled: Callable[[float], None]

@@ -49,7 +49,7 @@ class Certificate:
     async def reload_when_changed(
         self, folder: Path, interval: float = POLL_INTERVAL, flag: str = "--cert-path"
     ) -> None:
-        """Read `folder` whenever its files change; never returns. A pair that cannot be used is logged, and the old one stays."""
+        """Read `folder` whenever its files change; never returns. Keeps the old pair if the new one cannot be used."""
         seen = _file_stamps(folder)
         while True:
             await asyncio.sleep(interval)
@@ -71,7 +71,7 @@ class Certificate:
 
 
 def _file_stamps(folder: Path) -> tuple[tuple[int, int, int], ...]:
-    """Inode, modification time and size of each file, zeros for a missing file. `stat` follows links, so a replaced link changes it."""
+    """Inode, modification time and size of each file, following links; zeros for a missing file."""
     stamps = []
     for name in ("tls.key", "tls.crt"):
         try:
@@ -131,7 +131,7 @@ def has_rsa_key(pair: KeyPair) -> bool:
 
 
 def load(context: ssl.SSLContext, pair: KeyPair, client_ca: bytes | None = None) -> None:
-    """Load `pair` into `context`. With `client_ca` (PEM) clients must show a certificate signed by it. Raises ssl.SSLError."""
+    """Load `pair`. With `client_ca` (PEM) clients must show a certificate signed by it. Raises ssl.SSLError."""
     with _file(pair.key) as key, _file(pair.certificate) as chain:
         context.load_cert_chain(chain, key)
     if client_ca is not None:
@@ -158,7 +158,7 @@ def _file(content: bytes) -> Iterator[str]:
 
 
 def self_signed(now: datetime.datetime) -> KeyPair:
-    """A new P-256 pair, which encrypts but proves no identity. The Go picker also serves one if it is given no certificate."""
+    """A new P-256 pair, which encrypts but proves no identity; the Go picker too serves one by default."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "endpoint-picker")])
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())

@@ -93,7 +93,8 @@ class Connection:
             INITIAL_WINDOW_SIZE: limits.stream_window,
             MAX_HEADER_LIST_SIZE: limits.header_list,
         }
-        self.outgoing.write(settings(offered))
+        self.outgoing.write(settings(offered))  # our preface, before any other frame (RFC 9113 3.4)
+        # SETTINGS change the windows of streams only, never the connection's (RFC 9113 6.9.2)
         if limits.connection_window > DEFAULT_WINDOW:
             self.outgoing.write(window_update(0, limits.connection_window - DEFAULT_WINDOW))
         self.outgoing.corked = False
@@ -106,7 +107,7 @@ class Connection:
         return (self._incoming.refusing or self.goaway_received) and not self.streams.unanswered
 
     def receive(self, data: bytes | memoryview) -> None:
-        """Process bytes from the peer, split at any point. A fault of the peer ends the connection; `data_to_send` then returns a GOAWAY.
+        """Process bytes from the peer, split at any point. After a fault of the peer `data_to_send` returns a GOAWAY.
 
         No reference to a memoryview is kept. A long one is not copied while `unparsed` is empty.
         """
@@ -284,7 +285,7 @@ class Connection:
         stream = self.streams.open.get(stream_id)
         if stream is None and stream_id and self.streams.state(stream_id) is StreamState.IDLE:
             raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "a WINDOW_UPDATE on an idle stream")
-        if increment == 0:
+        if increment == 0:  # RFC 9113 6.9
             fault = "a WINDOW_UPDATE of 0"
             if stream_id == 0:
                 raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, fault)
@@ -304,4 +305,5 @@ class Connection:
         strip_priority(stream_id, payload)
 
     def _on_push_promise(self, flags: int, stream_id: int, payload: bytes) -> None:
+        # RFC 9113 8.4
         raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "a client cannot push")

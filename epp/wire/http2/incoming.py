@@ -79,7 +79,7 @@ class Incoming:
 
     def headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         """HEADERS (RFC 9113 6.2)."""
-        if stream_id % 2 == 0:
+        if stream_id % 2 == 0:  # RFC 9113 5.1.1
             raise BrokenConnectionError(
                 Http2ErrorCode.PROTOCOL_ERROR, "HEADERS on a stream that a client cannot open"
             )
@@ -214,8 +214,10 @@ class Incoming:
         if stream_id <= streams.last:
             self._trailers(stream_id, flags, block)
             return
+        # decoded also if the stream is refused: the table must stay in step (RFC 9113 4.3)
         request = self._blocks.request(block)
         streams.last = stream_id
+        # REFUSED_STREAM tells the client that it may retry (RFC 9113 8.7)
         if self.refusing or len(streams.open) >= self._limits.streams:
             raise BrokenStreamError(stream_id, Http2ErrorCode.REFUSED_STREAM, "new streams are refused")
         if request.malformed is not None:
@@ -265,6 +267,7 @@ class Incoming:
             )
 
     def _count_body(self, stream: Stream, size: int) -> None:
+        """Compare the body with its content-length (RFC 9113 8.1.1)."""
         stream.body_left = (stream.body_left or 0) - size
         if stream.body_left < 0:
             raise BrokenStreamError(
@@ -284,7 +287,7 @@ class Incoming:
             stream.receiver.ended()
 
     def _check_window(self, stream: Stream) -> None:
-        """Raise BrokenStreamError for a stream that received more than its window."""
+        """Raise BrokenStreamError for a stream that received more than its window (RFC 9113 6.9.1)."""
         if stream.unacknowledged > self._limits.stream_window:
             fault = "more DATA than the stream's window"
             raise BrokenStreamError(stream.id, Http2ErrorCode.FLOW_CONTROL_ERROR, fault)
@@ -296,6 +299,7 @@ class Incoming:
             return
         self._check_window(stream)
         if stream.half_closed_local:
+            # the answer is complete and the rest of the request not needed (RFC 9113 8.1)
             self._outgoing.reset(stream, Http2ErrorCode.NO_ERROR)
         elif stream.waiting:
             self._withheld[stream.id] = stream

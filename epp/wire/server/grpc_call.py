@@ -29,7 +29,7 @@ _ENCODINGS: Final = (b"identity", GZIP)
 _GRPC_ONLY: Final = b"this port speaks gRPC only\n"
 _PLAIN: Final = literal(b"content-type", b"text/plain") + literal(b"content-length", b"%d" % len(_GRPC_ONLY))
 _NOT_GRPC: Final = (literal(b":status", b"405") + _PLAIN, literal(b":status", b"415") + _PLAIN)
-"""The answers to a method other than POST, and to a POST that is not gRPC."""
+"""The answers to a method other than POST, and to a POST that is not gRPC: 415 (PROTOCOL-HTTP2.md, Requests)."""
 _ACCEPT_ENCODING: Final = literal(b"grpc-accept-encoding", ACCEPT_ENCODING)
 
 
@@ -110,6 +110,7 @@ class Call:
         self.finished = True
         self.cause = cause
         block = _TRAILERS_OK if status is GrpcStatus.OK else _trailers(status, message)
+        # without messages: Trailers-Only, one header block for headers and status (PROTOCOL-HTTP2.md, Responses)
         self._outgoing.end(self._stream, block if self._started else _RESPONSE + block)
 
     def data(self, chunk: bytes) -> None:

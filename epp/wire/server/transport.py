@@ -1,4 +1,4 @@
-"""Serves ext_proc and health with our own HTTP/2 server: listens, and connects sockets with `Connection`s. One asyncio Protocol per connection."""
+"""Serves ext_proc and health with our own HTTP/2 server: listens, and has one asyncio Protocol per connection."""
 
 import asyncio
 import logging
@@ -246,7 +246,7 @@ class _Peer(asyncio.BufferedProtocol):
 
     @property
     def idle_since(self) -> float | None:
-        """Since when the connection has no stream, None while it has; runtime.serving.connections closes the longest idle one."""
+        """When something was read last, None while a stream is open (runtime.serving.connections)."""
         return None if self._connection.streams.open else self._read_at
 
     def abort(self) -> None:
