@@ -1,1 +1,1 @@
-"""What we claim about speed, measured: `make bench`. Figures, machine, versions and dates are in README.md here."""
+"""Measures the figures of benchmarks/README.md: `make bench`."""

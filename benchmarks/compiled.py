@@ -1,6 +1,6 @@
-"""`python -m benchmarks.compiled`: a wheel whose picker has a compiled hot path, of a copy of the project (docs/picker.md).
+"""`python -m benchmarks.compiled`: builds a wheel whose picker has a compiled hot path, from a copy of the project (docs/picker.md).
 
-Of a copy, since what is compiled is left beside its sources and would be run in their place from then on.
+From a copy, because mypyc leaves its extension modules beside the sources, and Python imports those instead.
 """
 
 import hashlib
@@ -16,17 +16,17 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[1]
 _BUILT: Final = ROOT / ".build" / f"compiled-{sys.version_info.major}.{sys.version_info.minor}"
 TREE: Final = _BUILT / "tree"
-"""A copy of the project to start programs in: there `epp` is compiled."""
+"""A copy of the project in which `epp` is compiled: start programs there."""
 _LEFT_OUT: Final = shutil.ignore_patterns(".*", "__pycache__", "dist")
 _SOURCES: Final = ("pyproject.toml", "epp/**/*.py", "epp/**/*.pyi", "discovery/**/*.py")
 
 
 class CompileError(Exception):
-    """It cannot be built; the text says what to do, or what was wrong."""
+    """The wheel cannot be built; the text says what to install, or shows the compiler's errors."""
 
 
 def build() -> Path:
-    """Makes TREE anew, with what is compiled in it. CompileError."""
+    """Builds TREE again, with the compiled modules in it; raises CompileError."""
     built = wheel()
     _copy()
     with zipfile.ZipFile(built) as packed:
@@ -35,7 +35,7 @@ def build() -> Path:
 
 
 def wheel() -> Path:
-    """For this Python and this machine. It is built again, which takes minutes, when a source changed. CompileError."""
+    """Returns a wheel for this Python and this machine; builds it, which takes minutes, if a source changed. Raises CompileError."""
     stamp, made_of = _BUILT / "made-of", _digest()
     if not stamp.is_file() or stamp.read_text() != made_of:
         shutil.rmtree(_BUILT, ignore_errors=True)

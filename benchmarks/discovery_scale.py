@@ -1,4 +1,4 @@
-"""1,000 workers in one process, ten watchers of them in another: how soon, how late, how dear."""
+"""Measures ten watchers of 1,000 workers: time to the first set, latency of a metadata change, processor time, memory."""
 
 import asyncio
 import resource
@@ -7,7 +7,7 @@ import tempfile
 import time
 
 import discovery
-from benchmarks.processor import percentile, processor_seconds, resident_megabytes
+from benchmarks.process_usage import percentile, processor_seconds, resident_megabytes
 from discovery import InstanceEventStream, InstanceUpdatedEvent, ServiceDiscovery
 
 _WORKERS = 1000
@@ -47,11 +47,11 @@ async def _measure(service: ServiceDiscovery, changes: asyncio.StreamWriter, wor
         f"+{resident_megabytes() - memory:.0f} MB"
     )
     await asyncio.sleep(2.0)  # until every GET is held
-    processor, theirs = processor_seconds(), processor_seconds(workers)
+    processor, workers_before = processor_seconds(), processor_seconds(workers)
     await asyncio.sleep(_IDLE)
     print(
         f"idle: watchers {(processor_seconds() - processor) / _IDLE:.3f} cores, "
-        f"all workers {(processor_seconds(workers) - theirs) / _IDLE:.3f} cores"
+        f"all workers {(processor_seconds(workers) - workers_before) / _IDLE:.3f} cores"
     )
     latencies: list[float] = []
     processor = processor_seconds()
@@ -74,7 +74,7 @@ async def _read(stream: InstanceEventStream, count: int) -> None:
 
 
 async def _latency(stream: InstanceEventStream) -> float:
-    """Seconds from the worker's `set_metadata` to this watcher's event."""
+    """Returns the seconds from the worker's `set_metadata` to this watcher's event."""
     async for event in stream:
         arrived = time.monotonic()
         if isinstance(event, InstanceUpdatedEvent):

@@ -1,6 +1,6 @@
-"""What one dispatcher process carries, and what it adds to a request when it is idle.
+"""Measures the throughput of one dispatcher process, and the latency that it adds when it is idle.
 
-A gateway that answers at once and a Redis, both on the other core; requests of 2 KiB. Everything as shipped.
+The gateway answers at once; it and Redis run on the other core. Requests have 2 KiB; all settings are the defaults.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from benchmarks import go_processor
-from benchmarks.processor import percentile, processor_seconds, resident_megabytes
+from benchmarks.process_usage import percentile, processor_seconds, resident_megabytes
 from dispatcher.broker.message import Request
 from dispatcher.broker.opening import open_broker
 from dispatcher.broker.queue import Queue, QueueRules
@@ -36,7 +36,7 @@ def add_flags(parser: argparse._ActionsContainer) -> None:
 
 
 async def main(requests: int = REQUESTS, rounds: int = ROUNDS, binary: Path | None = None) -> None:
-    """`binary`: a Go processor's, to be measured in turn on the same work."""
+    """`binary`: a Go async processor that is measured on the same work, in turn."""
     cores = sorted(os.sched_getaffinity(0))
     ours, theirs = cores[0], cores[-1]
     os.sched_setaffinity(0, {theirs})
@@ -69,7 +69,7 @@ async def _submit(queue: Queue, count: int) -> None:
 
 
 async def _measure_rate(queue: Queue, count: int, pid: int, redis_pid: int) -> None:
-    """From a tenth to all of them, so that starting is not in it."""
+    """Measures from 10% to 100% of the requests, so that the start of the process does not count."""
     pending = count
     while pending > count * 0.9:
         await asyncio.sleep(0.01)
@@ -92,7 +92,7 @@ async def _measure_rate(queue: Queue, count: int, pid: int, redis_pid: int) -> N
 
 
 async def _measure_idle(queue: Queue) -> None:
-    """One at a time: from submission to the result in the hands of who waits for it."""
+    """Measures one request at a time, from submission to the result at the waiting client."""
     took = []
     for number in range(IDLE):
         deadline_ms = int((time.time() + 60) * 1000)

@@ -23,6 +23,8 @@ async def envoy(config: str | bytes, *, core: int | None = None) -> AsyncIterato
     with tempfile.TemporaryDirectory() as folder:
         path, admin = Path(folder, "envoy.yaml"), Path(folder, "admin")
         path.write_bytes(config.encode() if isinstance(config, str) else config)  # noqa: ASYNC240  # before anything is measured
+        # hot restart keeps statistics in shared memory, which the Envoys of one machine would share by their base id
+        # (Envoy documentation, "Hot restart")
         options = ("--disable-hot-restart", "--concurrency", "1", "--log-level", "error")
         paths = ("--config-path", str(path), "--admin-address-path", str(admin))
         process = await asyncio.create_subprocess_exec(

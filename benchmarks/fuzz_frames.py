@@ -1,4 +1,4 @@
-"""What a client may write that is random, broken or cut: frames and messages for `benchmarks/fuzz_wire.py`."""
+"""Generates random, broken and truncated HTTP/2 frames and gRPC messages for `benchmarks/fuzz_wire.py`."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ _CONTROL = (frames.SETTINGS, frames.PING, frames.PRIORITY, frames.WINDOW_UPDATE,
 
 
 class BrokenClient:
-    """One connection's; `count` of frames and of the messages in them. What it does follows from `rng`."""
+    """The client of one connection; `count`: frames and messages so far. `rng` determines all that it writes."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -28,7 +28,7 @@ class BrokenClient:
         self.count = 0
 
     def frame(self) -> bytes:
-        """Mostly one that a client may send now, else any."""
+        """Mostly a frame that the protocol allows now, else any."""
         rng = self._rng
         self.count += 1
         if rng.random() < 0.005:
@@ -133,14 +133,14 @@ class BrokenClient:
         return self._rng.randbytes(8)
 
     def mutated(self, data: bytes) -> bytes:
-        """With up to three bytes changed."""
+        """Changes up to three bytes."""
         changed = bytearray(data or b"\0")
         for _ in range(self._rng.randrange(1, 4)):
             changed[self._rng.randrange(len(changed))] = self._rng.randrange(256)
         return bytes(changed)
 
     def cut(self, data: bytes) -> list[bytes]:
-        """The same in pieces, as reads may cut it."""
+        """Cuts the bytes at random places, as reads from a socket do."""
         if self._rng.random() < 0.7:
             return [data]
         at = sorted(self._rng.randrange(len(data) + 1) for _ in range(3))
@@ -158,7 +158,7 @@ class BrokenClient:
 
 
 def headers(path: bytes) -> list[tuple[bytes, bytes]]:
-    """Of a gRPC request."""
+    """The header block of a gRPC request."""
     pseudo = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", path), (b":authority", b"epp")]
     return [*pseudo, (b"te", b"trailers"), (b"content-type", b"application/grpc")]
 
@@ -168,7 +168,7 @@ def _header(key: str, value: bytes) -> bytes:
 
 
 def good(*, end_of_stream: bool = True, mode: int = ProcessingMode.FULL_DUPLEX_STREAMED) -> bytes:
-    """The first message of an ext_proc stream, sound."""
+    """A valid first message of an ext_proc stream."""
     message = ProcessingRequest()
     message.request_headers.end_of_stream = end_of_stream
     message.request_headers.headers.headers.append(_header(":method", b"POST"))

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.fuzz_wire [FRAMES]`: random and broken frames and messages against the picker's HTTP/2 server.
+"""`python -m benchmarks.fuzz_wire [FRAMES]`: feeds random and broken frames and messages to the picker's HTTP/2 server.
 
-No sockets. After every connection: nothing may be held, every reservation must be back, what was said must be frames,
+No sockets. After every connection no memory may be held, every reservation must be released, the answers must be frames,
 and a request on a fresh connection must be answered. A seed makes a run repeatable.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, cast
 from hpack import Encoder
 
 from benchmarks.fuzz_frames import METHODS, BrokenClient, good, headers
-from benchmarks.processor import resident_megabytes
+from benchmarks.process_usage import resident_megabytes
 from epp.endpoints.endpoint import Endpoint
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
@@ -38,14 +38,14 @@ _SOMEWHERE = Endpoint(id="a", incarnation="1", address="10.0.0.1", port=8000, me
 
 
 class Fuzz:
-    """One run; `frames_fed` counts frames and the messages in them, `said` is a digest of all answers, write by write."""
+    """One run; `frames_fed` counts frames and the messages in them, `answers_digest` covers all answers, write by write."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         self._now = 0.0
         self._memory = MemoryBudget(64 * 1024 * 1024)
         self.frames_fed = 0
-        self.said = hashlib.sha256()
+        self.answers_digest = hashlib.sha256()
         self.slowest = 0.0
         self._taken = 0
         self._given_back = 0
@@ -55,7 +55,7 @@ class Fuzz:
         self._calls = MethodRouter(methods, 4 * 1024 * 1024, self._memory, lambda *_: cast("Any", _Never()))
 
     def connection(self) -> None:
-        """One connection's life, from its preface to its end."""
+        """Runs one connection, from its preface to its end."""
         rng = self._rng
         client = BrokenClient(rng)
         connection = self._open()
@@ -82,17 +82,17 @@ class Fuzz:
     def _feed(self, connection: Connection, piece: bytes) -> None:
         started = time.perf_counter()
         connection.receive(piece)
-        said = bytearray()
+        answers = bytearray()
         while written := connection.data_to_send():
-            said += written
+            answers += written
         self.slowest = max(self.slowest, time.perf_counter() - started)
-        self.said.update(b"%d " % len(said) + said)
+        self.answers_digest.update(b"%d " % len(answers) + answers)
         at = 0
-        while at < len(said):
-            high, low, kind, _, _ = frames.FRAME_HEADER.unpack_from(said, at)
+        while at < len(answers):
+            high, low, kind, _, _ = frames.FRAME_HEADER.unpack_from(answers, at)
             assert kind in range(10), "something was said that is no frame"
             at += frames.FRAME_HEADER_SIZE + (high << 8 | low)
-        assert at == len(said), "the last frame that was said is not whole"
+        assert at == len(answers), "the last frame that was said is not whole"
         if self._rng.random() < 0.02:
             connection.set_blocked(self._rng.random() < 0.5)
 
@@ -113,7 +113,7 @@ class Fuzz:
         return Exchange(cast("Any", self), ExchangeSettings(max_body_bytes=1_000_000), budget=self._memory)
 
     def direct(self, headers: Mapping[str, str], body: object, subset: Subset | None, now: float) -> Pick:
-        """Mostly a pick, sometimes something else."""
+        """Mostly returns a pick, sometimes a rejection."""
         luck = self._rng.random()
         if luck < 0.1:
             raise Rejection(429, "saturated", "later")
@@ -121,24 +121,20 @@ class Fuzz:
         request = InferenceRequest(request_id="r", path="/v1/completions", headers=headers)
         return Pick(request, (_SOMEWHERE,))
 
-    def served(self, pick: Pick, destination: str, now: float) -> None:
-        """Is of no interest here."""
+    def served(self, pick: Pick, destination: str, now: float) -> None: ...
 
-    def responded(self, pick: Pick, status: int, now: float) -> None:
-        """Is of no interest here."""
+    def responded(self, pick: Pick, status: int, now: float) -> None: ...
 
     def release(self, pick: Pick, now: float) -> None:
-        """Counts."""
         self._given_back += 1
 
 
 class _Never:
-    def cancel(self) -> None:
-        """Nothing was going to happen."""
+    def cancel(self) -> None: ...
 
 
 def run(count: int, seed: int) -> Fuzz:
-    """Feed `count` frames and messages; raises AssertionError at what must not be."""
+    """Feeds `count` frames and messages; raises AssertionError when an invariant breaks."""
     fuzz = Fuzz(seed)
     while fuzz.frames_fed < count:
         fuzz.connection()
@@ -156,7 +152,7 @@ def main() -> int:
     print(
         f"seed {seed}: {fuzz.frames_fed} frames and messages in {seconds:.0f} s, slowest read {fuzz.slowest:.3f} s"
     )
-    print(f"said {fuzz.said.hexdigest()}")
+    print(f"said {fuzz.answers_digest.hexdigest()}")
     print(f"resident memory {before:.1f} MB before, {resident_megabytes():.1f} MB after")
     return 0
 

@@ -1,12 +1,11 @@
-"""The Go async processor (llm-d-async) at the dispatcher's work: the same requests, Redis, gateway and cores.
+"""Measures the Go async processor (llm-d-async) on the dispatcher's benchmark: the same requests, Redis, gateway and cores.
 
-Its queue is a sorted set of messages in its own form; its answers are counted by their list.
+Its queue is a sorted set of messages in its own format; the length of its result list counts the answers.
 """
 
 import asyncio
 import json
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -17,13 +16,14 @@ from pathlib import Path
 
 from redis.asyncio import Redis
 
-from benchmarks.processor import processor_seconds, resident_megabytes
+from benchmarks.ports import free_ports
+from benchmarks.process_usage import processor_seconds, resident_megabytes
 
 AS_SHIPPED = {"poll_interval_ms": 1000, "batch_size": 10}
 AT_ITS_BEST = {"poll_interval_ms": 10, "batch_size": 1000}
 WATCHED = 10.0
-"""Seconds at most: as shipped it takes ten requests a second."""
-PATIENCE = 30.0
+"""Seconds that a measurement may take: with its default settings it takes ten requests a second."""
+TIMEOUT = 30.0
 _QUEUE, _RESULTS = "request-sortedset", "result-list"
 _KUBECONFIG = {
     "apiVersion": "v1",
@@ -33,12 +33,12 @@ _KUBECONFIG = {
     "users": [{"name": "none", "user": {}}],
     "current-context": "none",
 }
-"""It does not start without one, and asks nobody there."""
+"""It does not start without a kubeconfig, but never connects to the server in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """`count` requests in a Redis, for a gateway; `core` is the processor's."""
+    """`count` requests in Redis, for one gateway; `core`: the one on which the processor runs."""
 
     redis_url: str
     redis_pid: int
@@ -50,7 +50,7 @@ class Work:
 
 
 async def measure(binary: Path, work: Work) -> None:
-    """Print what it carries, as shipped and at its best settings; what is left is thrown away."""
+    """Prints the throughput with the default settings and with the best ones; drops the requests that remain."""
     async with Redis.from_url(work.redis_url) as client:
         for name, settings in (("as shipped", AS_SHIPPED), ("at its best settings", AT_ITS_BEST)):
             await client.delete(_QUEUE, _RESULTS)
@@ -72,12 +72,12 @@ async def _submit(client: Redis, payload: bytes, count: int) -> None:
 
 
 async def _measure_rate(client: Redis, name: str, pid: int, work: Work) -> None:
-    """From a tenth to all of them, or as far as it gets."""
+    """Measures from 10% of the requests to all, or to as many as it answers in time."""
     count, redis_pid = work.count, work.redis_pid
-    given_up = time.perf_counter() + PATIENCE
+    given_up = time.perf_counter() + TIMEOUT
     while (first := await _answered(client)) < (1 if name == "as shipped" else count / 10):
         if time.perf_counter() > given_up:
-            sys.exit(f"the Go processor answered {first} of {count} requests within {PATIENCE:g} s")
+            sys.exit(f"the Go processor answered {first} of {count} requests within {TIMEOUT:g} s")
         await asyncio.sleep(0.01)
     begun, busy, redis_busy = time.perf_counter(), processor_seconds(pid), processor_seconds(redis_pid)
     before = resident_megabytes(pid)
@@ -103,10 +103,11 @@ async def _processor(binary: Path, work: Work, settings: dict[str, int]) -> Asyn
     with tempfile.TemporaryDirectory() as directory:
         kubeconfig = Path(directory, "kubeconfig")
         kubeconfig.write_text(json.dumps(_KUBECONFIG))  # noqa: ASYNC240  # a few bytes, before anything is measured
+        health, metrics = free_ports(2)
         flags = [
             "--transport=redis-sortedset", f"--transport-config={json.dumps(transport)}",
             f"--concurrency={work.concurrency}", "--metrics-endpoint-auth=false", "--v=0", "--zap-log-level=error",
-            f"--health-port={_free_port()}", f"--metrics-port={_free_port()}",
+            f"--health-port={health}", f"--metrics-port={metrics}",
         ]  # fmt: skip
         process = await asyncio.create_subprocess_exec(
             binary, *flags,
@@ -120,10 +121,3 @@ async def _processor(binary: Path, work: Work, settings: dict[str, int]) -> Asyn
             if process.returncode is None:
                 process.kill()  # it would wait for what is on its way
             await process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

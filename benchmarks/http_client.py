@@ -1,6 +1,6 @@
-"""What a POST to a target costs the dispatcher, and what it would over aiohttp's session: in turn, on the same work.
+"""Measures what a POST costs over the dispatcher's gateway client and over aiohttp's session, in turn, on the same work.
 
-The target answers at once, in a process of its own on the other core. `python -m benchmarks.http_client`.
+`python -m benchmarks.http_client`. The target runs in its own process on the other core and answers at once.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import aiohttp
 
-from benchmarks.processor import percentile
+from benchmarks.process_usage import percentile
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer
 from epp.wire.certificate import KeyPair, self_signed
 
@@ -34,12 +34,12 @@ HEADERS = {
 PAYLOAD = b'{"model": "m", "prompt": "' + b"x" * 2000 + b'"}'
 ROUNDS = 5
 REQUESTS = {1: 400, 32: 1200, 256: 1536}
-"""Of one turn, by how many are in flight."""
+"""Requests of one turn, by the number in flight."""
 SIZES = (300, 64 * 1024)
 """Bytes of an answer's body."""
 
 Post: TypeAlias = Callable[[], Awaitable[int]]
-"""The status; the whole answer was read."""
+"""Returns the status after the whole response was read."""
 
 
 @dataclass(frozen=True, slots=True)

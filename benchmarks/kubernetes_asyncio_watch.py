@@ -1,4 +1,4 @@
-"""EndpointSlices as kubernetes-asyncio gives them: its `Watch`, its list, its models."""
+"""Lists and watches EndpointSlices with kubernetes-asyncio, for comparison."""
 
 from collections.abc import AsyncGenerator
 from types import TracebackType
@@ -11,7 +11,7 @@ from benchmarks.recorded_api import NAMESPACE
 
 
 class TheirSlices:
-    """The slices of one Service of the server at `url`; an async context manager, to be made where a loop runs."""
+    """The slices of one Service of the server at `url`; an async context manager, created while a loop runs."""
 
     def __init__(self, url: str, component: str) -> None:
         self._client = ApiClient(Configuration(host=url))
@@ -30,7 +30,7 @@ class TheirSlices:
         return await self._api.list_namespaced_endpoint_slice(NAMESPACE, label_selector=self._selector)
 
     async def events(self) -> AsyncGenerator[Any]:
-        """Each watch event with its model; ends when its reader closes it."""
+        """Yields each watch event with its model."""
         listing = self._api.list_namespaced_endpoint_slice
         async with Watch().stream(listing, NAMESPACE, label_selector=self._selector) as stream:
             async for event in stream:

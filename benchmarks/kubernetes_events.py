@@ -1,4 +1,4 @@
-"""EndpointSlices: what an event costs, how long a list of 10,000 pods holds up the loop, what they weigh.
+"""Measures EndpointSlices: processor time of an event, how long listing 10,000 pods blocks the loop, and their memory.
 
 The bytes come from `benchmarks.recorded_api`, a process of its own. Ours is the whole way from the socket to the event
 that a reader gets: split, decode, merge, diff. Theirs is the `Watch` of kubernetes-asyncio and ends at its model of the
@@ -15,7 +15,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.processor import percentile
+from benchmarks.process_usage import percentile
 from benchmarks.recorded_api import ENDPOINTS, NAMESPACE, SLICES
 from benchmarks.stalls import Stalls
 from discovery import InstanceEventStream, MetadataClient, SourceDiscovery
@@ -29,9 +29,7 @@ _RELISTS = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """The server of recorded bytes."""
-
+class RecordedServer:
     url: str
     _orders: asyncio.StreamWriter
 
@@ -45,8 +43,10 @@ async def main() -> None:
 
     gc.freeze()  # the thousand modules of their client are not for our collections to walk through
     async with recorded_api() as server:
-        for who in ("ours", "theirs"):
-            print(f"{who}: 10,000 pods listed and held: +{await held(server, who):.0f} MB resident")
+        for client in ("ours", "theirs"):
+            print(
+                f"{client}: 10,000 pods listed and held: +{await resident_growth(server, client):.0f} MB resident"
+            )
         single: dict[str, list[float]] = defaultdict(list)
         steady: dict[str, list[float]] = defaultdict(list)
         async with (
@@ -56,34 +56,33 @@ async def main() -> None:
             aclosing(slices.events()) as theirs,
         ):
             for _ in range(_ROUNDS):
-                for what, watch, stream in (
+                for label, watch, stream in (
                     ("ours, 100 pods", "ours few", few),
                     ("ours, 10,000 pods", "ours many", many),
                     ("theirs", "theirs few", theirs),
                 ):
-                    steady[what].append(await burst(server, stream, watch))
-                    single[what] += await events(server, stream, watch)
-        _tell("an event among others", steady, 1e6, "µs")
-        _tell("an event after a pause", single, 1e6, "µs")
+                    steady[label].append(await burst(server, stream, watch))
+                    single[label] += await events(server, stream, watch)
+        _print("an event among others", steady, 1e6, "µs")
+        _print("an event after a pause", single, 1e6, "µs")
         stalls: dict[str, list[float]] = defaultdict(list)
         async with TheirSlices(server.url, "many") as slices:
             for _ in range(_RELISTS):
-                for what, longest in (
-                    await _stalls_of_theirs(slices) | await stalls_of_lists(server)
+                for label, longest in (
+                    await _stall_of_their_list(slices) | await stalls_of_our_lists(server)
                 ).items():
-                    stalls[what].append(longest)
-        _tell("longest turn of the loop", stalls, 1e3, "ms")
+                    stalls[label].append(longest)
+        _print("longest turn of the loop", stalls, 1e3, "ms")
 
 
-def _tell(figure: str, measured: dict[str, list[float]], scale: float, unit: str) -> None:
-    for what, seconds in measured.items():
+def _print(figure: str, measured: dict[str, list[float]], scale: float, unit: str) -> None:
+    for label, seconds in measured.items():
         p50, p90 = (percentile(seconds, share) * scale for share in (0.5, 0.9))
-        print(f"{what}: {figure}: {p50:.0f} {unit} (p50), {p90:.0f} {unit} (p90) of processor time")
+        print(f"{label}: {figure}: {p50:.0f} {unit} (p50), {p90:.0f} {unit} (p90) of processor time")
 
 
 @asynccontextmanager
-async def recorded_api() -> AsyncIterator[Recorded]:
-    """Starts the server, and ends it."""
+async def recorded_api() -> AsyncIterator[RecordedServer]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.recorded_api"),
         stdin=asyncio.subprocess.PIPE,
@@ -92,21 +91,21 @@ async def recorded_api() -> AsyncIterator[Recorded]:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        yield Recorded((await process.stdout.readline()).decode().strip(), process.stdin)
+        yield RecordedServer((await process.stdout.readline()).decode().strip(), process.stdin)
     finally:
         process.kill()
         await process.wait()
 
 
 @asynccontextmanager
-async def watching(server: Recorded, component: str) -> AsyncIterator[InstanceEventStream]:
-    """A reader who was told all that is there."""
-    async with discovery_of(server) as service, service.watch(NAMESPACE, component) as stream:
+async def watching(server: RecordedServer, component: str) -> AsyncIterator[InstanceEventStream]:
+    """A watch that has delivered the initial set."""
+    async with open_discovery(server) as service, service.watch(NAMESPACE, component) as stream:
         await read(stream, SLICES[component] * ENDPOINTS)
         yield stream
 
 
-def discovery_of(server: Recorded) -> SourceDiscovery:
+def open_discovery(server: RecordedServer) -> SourceDiscovery:
     transport = ClusterTransport(Cluster(server.url, NAMESPACE))
     nobody_is_asked = MetadataClient(
         silence=SilenceTimings.detected_within(0)
@@ -120,8 +119,8 @@ async def read(stream: AsyncIterator[object], count: int) -> None:
         await anext(stream)
 
 
-async def events(server: Recorded, stream: AsyncIterator[Any], watch: str) -> list[float]:
-    """Processor seconds of this process from an order to its event, for each of a round."""
+async def events(server: RecordedServer, stream: AsyncIterator[Any], watch: str) -> list[float]:
+    """Returns the processor seconds from a change to its event, for each event of a round."""
     costs = []
     for _ in range(_EVENTS):
         server.order(watch, "changed")
@@ -131,19 +130,19 @@ async def events(server: Recorded, stream: AsyncIterator[Any], watch: str) -> li
     return costs
 
 
-async def burst(server: Recorded, stream: AsyncIterator[Any], watch: str) -> float:
-    """Processor seconds of this process for each of the events of a burst."""
+async def burst(server: RecordedServer, stream: AsyncIterator[Any], watch: str) -> float:
+    """Returns the processor seconds for each event of a burst."""
     server.order(watch, "burst")
     started = time.process_time()
     await read(stream, ENDPOINTS)
     return (time.process_time() - started) / ENDPOINTS
 
 
-async def stalls_of_lists(server: Recorded) -> dict[str, float]:
-    """Processor seconds of the longest turn of the loop while 10,000 pods are listed."""
+async def stalls_of_our_lists(server: RecordedServer) -> dict[str, float]:
+    """Returns the processor seconds of the longest loop iteration while 10,000 pods are listed."""
     found = {}
     pods = SLICES["many"] * ENDPOINTS
-    async with discovery_of(server) as service:
+    async with open_discovery(server) as service:
         with Stalls() as stalls:
             stream = await service.watch(NAMESPACE, "many").__aenter__()
             await read(stream, pods)
@@ -163,16 +162,16 @@ async def stalls_of_lists(server: Recorded) -> dict[str, float]:
     return found
 
 
-async def _stalls_of_theirs(slices: Any) -> dict[str, float]:
+async def _stall_of_their_list(slices: Any) -> dict[str, float]:
     with Stalls() as stalls:
         await slices.list()
     return {"theirs, list": stalls.longest}
 
 
-async def held(server: Recorded, who: str) -> float:
-    """MB by which 10,000 pods make a process of their own larger."""
+async def resident_growth(server: RecordedServer, client: str) -> float:
+    """Returns the MB that 10,000 pods add to the resident set of a separate process."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.kubernetes_held", who, server.url),
+        *(sys.executable, "-m", "benchmarks.kubernetes_memory", client, server.url),
         stdout=asyncio.subprocess.PIPE,
     )
     printed, _ = await process.communicate()

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.many_workers URL COUNT`: COUNT registered workers in one process, each serving its contract.
+"""`python -m benchmarks.many_workers URL COUNT`: registers COUNT workers in one process, each with its own port for `/metadata`.
 
 Prints `ready`; then for each line `change` on standard input one worker publishes the moment (monotonic clock, seconds)
 as its metadata.

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.metrics_pages COUNT`: COUNT workers' metrics pages, one port each, in one process.
+"""`python -m benchmarks.metrics_pages COUNT`: serves the metrics pages of COUNT workers from one process, one port each.
 
 Prints the ports in one line. A page is of vLLM's form and size: gauges, counters, 14 histograms, 47 KB; its numbers
 change from one look to the next, so that no two answers are alike.
@@ -29,7 +29,7 @@ _GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"
 
 
 def page(looks: int, *, busy: bool = False) -> bytes:
-    """The page at the given look; an idle worker's says that nothing runs and nothing waits."""
+    """The page of the given scrape; unless `busy`, no request runs or waits."""
     lines = []
     for name in _GAUGES:
         lines += [f"# HELP vllm:{name} How much of it there is.", f"# TYPE vllm:{name} gauge"]
@@ -47,7 +47,7 @@ def page(looks: int, *, busy: bool = False) -> bytes:
 
 
 class _Server(asyncio.Protocol):
-    """As little of a server as answers a GET, so that it is not what is measured."""
+    """A minimal HTTP server, so that its own cost stays small."""
 
     answers: tuple[bytes, ...] = ()
 

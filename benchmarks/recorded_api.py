@@ -39,12 +39,12 @@ class _Watch:
 
     @property
     def is_read(self) -> bool:
-        """Whether its client is still there."""
+        """Whether its client is still connected."""
         return self.request.transport is not None and not self.request.transport.is_closing()
 
 
 class RecordedApi:
-    """Lists and watches of made-up slices; a controller's field order and sizes, without managedFields."""
+    """Lists and watches generated slices, with the field order and sizes of a real controller, without managedFields."""
 
     def __init__(self) -> None:
         self._version = 1000
@@ -56,34 +56,34 @@ class RecordedApi:
         component = next(name for name in SLICES if f"-{name}-" in request.query["labelSelector"])
         if "watch" not in request.query:
             return web.Response(body=self._list(component), content_type="application/json")
-        who = "ours" if request.headers.get("User-Agent") == "adsum" else "theirs"
+        client = "ours" if request.headers.get("User-Agent") == "adsum" else "theirs"
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         await response.prepare(request)
         watch = _Watch(request, response, asyncio.Event())
-        self._watches[who, component].put_nowait(watch)
+        self._watches[client, component].put_nowait(watch)
         await watch.expired.wait()
         return response
 
-    async def obey(self, order: str) -> None:
+    async def execute(self, order: str) -> None:
         match order.split():
             case ["swap"]:
                 self._generation += 1
-            case [who, component, "expired"]:
-                await self._expire(await self._open_watch(who, component))
-            case [who, component, "changed" | "burst" as how]:
-                watch = await self._open_watch(who, component)
-                await self._change(watch, component, ENDPOINTS if how == "burst" else 1)
-                self._watches[who, component].put_nowait(watch)
+            case [client, component, "expired"]:
+                await self._expire(await self._open_watch(client, component))
+            case [client, component, "changed" | "burst" as kind]:
+                watch = await self._open_watch(client, component)
+                await self._change(watch, component, ENDPOINTS if kind == "burst" else 1)
+                self._watches[client, component].put_nowait(watch)
 
-    async def _open_watch(self, who: str, component: str) -> "_Watch":
-        while not (watch := await self._watches[who, component].get()).is_read:
+    async def _open_watch(self, client: str, component: str) -> "_Watch":
+        while not (watch := await self._watches[client, component].get()).is_read:
             pass
         return watch
 
     async def _change(self, watch: "_Watch", component: str, count: int) -> None:
-        for place in range(count):
+        for index in range(count):
             self._version += 1
-            watch.unready ^= {place}
+            watch.unready ^= {index}
             line = _line(component, self._generation, frozenset(watch.unready))
             await watch.response.write(line.replace(_VERSION, b"%d" % self._version))
 
@@ -103,7 +103,7 @@ class RecordedApi:
 
 @cache
 def _line(component: str, generation: int, unready: frozenset[int]) -> bytes:
-    """A line of a watch, made once: the next event must not wait for it."""
+    """A line of a watch, cached so that the next event does not wait for its encoding."""
     shown = a_slice(component, 0, generation, _VERSION.decode(), unready)
     return json.dumps({"type": "MODIFIED", "object": shown}, separators=(",", ":")).encode() + b"\n"
 
@@ -111,7 +111,7 @@ def _line(component: str, generation: int, unready: frozenset[int]) -> bytes:
 def a_slice(
     component: str, number: int, generation: int, version: str = "1000", unready: Collection[int] = ()
 ) -> dict[str, Any]:
-    """Slice `number` of the Service; `unready`: the places of endpoints that are not."""
+    """Slice `number` of the Service; `unready`: the indices of endpoints that are not ready."""
     service, name = f"dynamo-{component}-service", f"{component}-{number:03}"
     metadata = {
         "name": f"dynamo-{component}-service-{number:05}",
@@ -128,8 +128,8 @@ def a_slice(
         "annotations": {"endpoints.kubernetes.io/last-change-trigger-time": "2026-11-21T08:00:00Z"},
     }
     endpoints = [
-        _endpoint(f"{name}-g{generation}-{place:03}", number, place, ready=place not in unready)
-        for place in range(ENDPOINTS)
+        _endpoint(f"{name}-g{generation}-{index:03}", number, index, ready=index not in unready)
+        for index in range(ENDPOINTS)
     ]
     return {
         "kind": "EndpointSlice",
@@ -141,9 +141,9 @@ def a_slice(
     }
 
 
-def _endpoint(pod: str, number: int, place: int, *, ready: bool) -> dict[str, Any]:
+def _endpoint(pod: str, number: int, index: int, *, ready: bool) -> dict[str, Any]:
     return {
-        "addresses": [f"10.{number}.1.{place}"],
+        "addresses": [f"10.{number}.1.{index}"],
         "conditions": {"ready": ready, "serving": ready, "terminating": False},
         "targetRef": {
             "kind": "Pod",
@@ -151,8 +151,8 @@ def _endpoint(pod: str, number: int, place: int, *, ready: bool) -> dict[str, An
             "name": pod,
             "uid": str(uuid.uuid5(uuid.NAMESPACE_OID, pod)),
         },
-        "nodeName": f"node-{place % 16}.example.internal",
-        "zone": f"zone-{place % 3}",
+        "nodeName": f"node-{index % 16}.example.internal",
+        "zone": f"zone-{index % 3}",
     }
 
 
@@ -166,7 +166,7 @@ async def main() -> None:
     print(f"http://127.0.0.1:{runner.addresses[0][1]}", flush=True)
     loop = asyncio.get_running_loop()
     while order := await loop.run_in_executor(None, sys.stdin.readline):
-        await api.obey(order)
+        await api.execute(order)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What it costs to look at 100 idle workers' metrics pages: every 50 ms, at the picker's own rate, and by aiohttp.
+"""Measures the cost of scraping 100 idle workers: every 50 ms, at the picker's adaptive interval, and with aiohttp.
 
-The pages come from `benchmarks.metrics_pages`, a process of its own on another core; the processor time is that of
-this process only, all its threads. aiohttp is there for comparison: the same looks through a general HTTP client.
+The pages come from `benchmarks.metrics_pages`, in its own process on another core; the processor time is that of
+this process only, all its threads. aiohttp is there for comparison: the same scrapes through a general HTTP client.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 
 from benchmarks.metrics_pages import page
-from benchmarks.processor import percentile, processor_seconds
+from benchmarks.process_usage import percentile, processor_seconds
 from discovery import Instance, InstanceAddedEvent
 from epp.endpoints.datastore import Datastore
 from epp.scraping.engines import ENGINES
@@ -33,16 +33,19 @@ _ROUNDS = 3
 
 
 async def main() -> None:
-    """Prints the figures of benchmarks/README.md."""
     print(f"{_WORKERS} workers, a page of {len(page(1000)) / 1e3:.0f} KB each, nothing runs on them")
     async with _pages() as ports:
-        ways: dict[str, list[_Cost]] = {"every 50 ms": [], "adaptive": [], "aiohttp, every 50 ms": []}
+        costs_by_method: dict[str, list[_Cost]] = {
+            "every 50 ms": [],
+            "adaptive": [],
+            "aiohttp, every 50 ms": [],
+        }
         for _ in range(_ROUNDS):
-            ways["every 50 ms"].append(await _scrape(ports, ScrapeIntervals.fixed(_INTERVAL)))
-            ways["adaptive"].append(await _scrape(ports, ScrapeIntervals()))
-            ways["aiohttp, every 50 ms"].append(await _by_aiohttp(ports))
-    for way, costs in ways.items():
-        print(f"{way}: " + "; ".join(map(str, costs)))
+            costs_by_method["every 50 ms"].append(await _scrape(ports, ScrapeIntervals.fixed(_INTERVAL)))
+            costs_by_method["adaptive"].append(await _scrape(ports, ScrapeIntervals()))
+            costs_by_method["aiohttp, every 50 ms"].append(await _by_aiohttp(ports))
+    for method, costs in costs_by_method.items():
+        print(f"{method}: " + "; ".join(map(str, costs)))
 
 
 @contextlib.asynccontextmanager
@@ -68,25 +71,25 @@ async def _pages() -> AsyncIterator[list[int]]:
 @dataclass(frozen=True, slots=True)
 class _Cost:
     cores: float
-    looks: float
+    scrapes: float
     age: float = 0.0
 
     def __str__(self) -> str:
         oldest = f", oldest {self.age * 1e3:.0f} ms" if self.age else ""
-        each = self.cores / self.looks * 1e6
-        return f"{self.cores:.3f} cores, {self.looks:.0f} looks/s, {each:.0f} µs each{oldest}"
+        each = self.cores / self.scrapes * 1e6
+        return f"{self.cores:.3f} cores, {self.scrapes:.0f} looks/s, {each:.0f} µs each{oldest}"
 
 
-class _Counting(Datastore):
-    looks = 0
+class _CountingDatastore(Datastore):
+    scrapes = 0
 
     def observe(self, *arguments: Any) -> None:
-        self.looks += 1
+        self.scrapes += 1
         super().observe(*arguments)
 
 
 async def _scrape(ports: list[int], intervals: ScrapeIntervals) -> _Cost:
-    store = _Counting()
+    store = _CountingDatastore()
     for number, port in enumerate(ports):
         instance = Instance(f"w-{number}", "bench", "decode", "127.0.0.1", port, "1")
         store.apply(InstanceAddedEvent(instance), {})
@@ -100,27 +103,27 @@ async def _scrape(ports: list[int], intervals: ScrapeIntervals) -> _Cost:
     async with _running(Scraper(store, ScrapeSettings(intervals=intervals), random.Random(1)).run()):
         await asyncio.sleep(_SETTLE)
         async with _running(watch()):
-            before, spent = store.looks, processor_seconds()
+            before, spent = store.scrapes, processor_seconds()
             started = time.monotonic()
             await asyncio.sleep(_SECONDS)
             took = time.monotonic() - started
             spent = processor_seconds() - spent
-    return _Cost(spent / took, (store.looks - before) / took, percentile(ages, 1.0))
+    return _Cost(spent / took, (store.scrapes - before) / took, percentile(ages, 1.0))
 
 
 async def _by_aiohttp(ports: list[int]) -> _Cost:
-    looks = 0
+    scrapes = 0
     connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=1.0)
 
     async def poll(port: int) -> None:
-        nonlocal looks
+        nonlocal scrapes
         await asyncio.sleep(random.random() * _INTERVAL)
         while True:
             started = time.monotonic()
             async with session.get(f"http://127.0.0.1:{port}/metrics") as answer:
                 read_load(await answer.read(), ENGINES[0])
-            looks += 1
+            scrapes += 1
             await asyncio.sleep(max(0.0, _INTERVAL - (time.monotonic() - started)))
 
     async with (
@@ -130,10 +133,10 @@ async def _by_aiohttp(ports: list[int]) -> _Cost:
         for port in ports:
             await stack.enter_async_context(_running(poll(port)))
         await asyncio.sleep(_SETTLE)
-        before, spent, started = looks, processor_seconds(), time.monotonic()
+        before, spent, started = scrapes, processor_seconds(), time.monotonic()
         await asyncio.sleep(_SECONDS)
         took = time.monotonic() - started
-        return _Cost((processor_seconds() - spent) / took, (looks - before) / took)
+        return _Cost((processor_seconds() - spent) / took, (scrapes - before) / took)
 
 
 @contextlib.asynccontextmanager

@@ -13,15 +13,15 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.processor import resident_megabytes
+from benchmarks.process_usage import resident_megabytes
 from examples.demo.cluster import MODEL, DemoCluster
 from examples.demo.load import LoadGenerator
 
 _CHURN = 10.0
-"""Seconds between one worker joining and an older one draining."""
+"""Seconds between two rounds; each starts a worker and drains the oldest."""
 _PICKERS = 2
 _RENEWALS = 8
-"""Pickers that end and come again in the whole time."""
+"""Restarts of pickers over the whole run."""
 
 
 def main() -> int:
@@ -60,7 +60,7 @@ async def _report(cluster: DemoCluster, load: LoadGenerator, until: float) -> No
 
 
 async def _churn(cluster: DemoCluster) -> None:
-    """One worker joins, the oldest drains; three remain."""
+    """Starts a worker and drains the oldest, so that three remain."""
     number = 3
     while True:
         await asyncio.sleep(_CHURN)
@@ -72,7 +72,7 @@ async def _churn(cluster: DemoCluster) -> None:
 
 
 async def _renew(cluster: DemoCluster, every: float) -> None:
-    """One picker after the other."""
+    """Restarts the pickers in turn."""
     for number in range(_RENEWALS):
         await asyncio.sleep(every)
         await cluster.restart_picker(number % _PICKERS)

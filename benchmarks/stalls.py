@@ -1,4 +1,4 @@
-"""How long one turn of the event loop holds up all others, in processor time."""
+"""Measures the longest iteration of the event loop, in processor time."""
 
 import asyncio
 import time
@@ -7,8 +7,8 @@ from typing import Self
 
 
 class Stalls:
-    """A context manager that takes part in every turn of the running loop; `longest`: seconds of processor time
-    between two of its turns, which other processes of a busy machine do not lengthen.
+    """A context manager with a callback in every iteration of the running loop; `longest`: seconds of processor time
+    between two calls, which other processes on the machine do not lengthen.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""When does a queued request go? Batch work fed into spare capacity.
+"""Sends queued requests to a gateway when the pool behind it has spare capacity.
 
 This package imports no broker: `dispatcher.broker.redis` and `dispatcher.broker.memory` are opened by `dispatcher.server`.
 """

@@ -1,4 +1,4 @@
-"""`python -m dispatcher --config FILE`: the dispatcher. `submit`, `status`, `cancel`, `dead-letters`: for people."""
+"""The command line: `--config FILE` runs the dispatcher; `submit`, `status`, `cancel`, `dead-letters` work on its queues."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ from runtime.command_line import FAILED, INTERRUPTED, complain, not_installed, o
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 after SIGTERM or SIGINT, 1 when something failed, 2 for bad input, 3: answers are errors."""
+    """Returns the exit code: 0 after SIGTERM or SIGINT, 1 if something failed, 2 for bad input, 3 if answers are errors."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         return _run(given)
@@ -20,13 +20,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """All that the command line takes: the dispatcher's flags, or a command and its own."""
+    """The parser of all commands, for help and shell completion."""
     parsers = {name: flags.inspect_parser(name) for name in flags.COMMANDS if name != "submit"}
     return with_commands(flags.serve_parser(), {"submit": flags.submit_parser(), **parsers})
 
 
 def _run(given: Sequence[str]) -> int:
-    """What runs is imported after its flags are read: --help need not wait for it."""
+    """Commands are imported after their flags are parsed: `--help` need not wait for them."""
     command = _select_command(given)
     import asyncio
 
@@ -38,7 +38,9 @@ def _run(given: Sequence[str]) -> int:
         return asyncio.run(_run_and_flush(command()))
     except KeyboardInterrupt:
         if given[:1] == ["submit"]:
-            print("stopped; what was submitted stays, the same command goes on from here", file=sys.stderr)
+            print(
+                "stopped; submitted requests stay in the queue, the same command continues", file=sys.stderr
+            )
         return INTERRUPTED
     except BrokenPipeError:
         return output_unwanted()
@@ -47,7 +49,7 @@ def _run(given: Sequence[str]) -> int:
 
 
 def _select_command(given: Sequence[str]) -> Callable[[], Coroutine[Any, Any, int]]:
-    """What to run. Exits with 2 on bad flags."""
+    """The command to run. Exits with 2 on bad flags."""
     if given[:1] == ["submit"]:
         return partial(_submit, flags.parse_submit(given[1:]))
     if given and given[0] in flags.COMMANDS:

@@ -1,4 +1,4 @@
-"""What an installed package imports to add a gate to the dispatcher: docs/extending.md walks through one.
+"""All names that an installed package may import to add a gate: docs/extending.md walks through one.
 
 It declares entry points in the group `adsum.gates`. The name of each is the type of a gate in the configuration, the
 object it refers to is a `GateDeclaration`.

@@ -1,4 +1,4 @@
-"""The life of a dispatcher process: from its flags to its last signal."""
+"""Runs a dispatcher process: logging, configuration, dry run, signals."""
 
 import asyncio
 import gc
@@ -16,11 +16,11 @@ from runtime.serving.descriptors import raise_limit
 from runtime.signals import stop_signals, until_signalled
 
 GC_THRESHOLD = 20_000
-"""Objects made since the last collection of garbage that begin the next: requests free theirs without one."""
+"""New objects that start a garbage collection. Requests make no reference cycles, so collections find little."""
 
 
 async def serve(flags: ServeFlags) -> int:
-    """The exit code, 1 where a dry run cannot read a metric; raises ConfigError, QueueError and OSError."""
+    """Returns the exit code: 1 if a dry run cannot read a metric. Raises ConfigError, QueueError and OSError."""
     least = logging.ERROR if flags.dry_run else logging.WARNING  # a dry run prints what a meter would log
     level = (least, logging.INFO, logging.DEBUG)[min(2, flags.verbosity)]
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -39,18 +39,17 @@ async def serve(flags: ServeFlags) -> int:
 
 
 def _dry_run_exit_code(unread: Sequence[str]) -> int:
-    """The exit code."""
     if not unread:
         return 0
     message = f"{len(unread)} metrics cannot be read" if len(unread) > 1 else "a metric cannot be read"
-    return complain(f"{message}, so the gate is closed or goes by its fallback; {'; '.join(unread)}", FAILED)
+    return complain(f"{message}, so the gate is closed or uses its fallback; {'; '.join(unread)}", FAILED)
 
 
 async def serve_until_signalled(server: DispatcherServer, reloader: ConfigReloader) -> None:
-    """Say ready, serve until SIGTERM or SIGINT, drain; a second one ends the process at once. SIGHUP: read the file."""
+    """Serve until SIGTERM or SIGINT, then drain. A second signal ends the process at once; SIGHUP reloads the file."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloader.trigger)
     gc.collect()
-    gc.freeze()  # what is there by now stays: no collection need look at it
+    gc.freeze()  # the objects of the start-up live on: collections skip them
     gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
     with stop_signals() as signals:
         print(server.ready_line, flush=True)

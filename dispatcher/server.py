@@ -1,4 +1,4 @@
-"""The composition root: from a configuration to a process that dispatches."""
+"""Composes the dispatcher from its configuration: broker, pages, front door, lanes."""
 
 import asyncio
 import logging
@@ -33,16 +33,16 @@ from runtime.serving.sockets import ListenError, listening_sockets
 from runtime.tasks import cancel_and_wait
 
 MAX_CONNECTIONS = 2048
-"""Open at once; whoever waits for a result holds one."""
+"""Open connections; a client that waits for a result holds one."""
 PING_INTERVAL = 1.0
 """Seconds."""
 PING_TIMEOUT = 3.0
 """Seconds without an answer after which the broker counts as away."""
 TOTALS_TIMEOUT = 2.0
-"""Seconds that a metrics page waits for the broker."""
+"""Seconds for which a scrape of /metrics waits for the broker."""
 
 ObserverWrapper = Callable[[DispatchObserver, str], DispatchObserver]
-"""From what counts for a queue, by its name, to what is told of it: a place to look on."""
+"""Wraps the observer of a queue, given its name: a hook for tests."""
 
 _LISTEN = "expected an address of this host and a free port, set http.host and http.port"
 
@@ -54,9 +54,9 @@ def _unwrapped(observer: DispatchObserver, _: str) -> DispatchObserver:
 
 
 class DispatcherServer(ResourceOwner):
-    """Entered: the broker answered and every queue is open. Raises ConfigError, QueueError, ListenError.
+    """An async context manager; entering raises ConfigError, QueueError and ListenError.
 
-    Left: what was on its way is released to its queue, and every answer that came is stored.
+    Entered, the broker has answered and every queue is open. Left, complete answers are stored and claims are released.
     """
 
     def __init__(self, config: Config, *, wrap_observer: ObserverWrapper = _unwrapped) -> None:
@@ -74,26 +74,26 @@ class DispatcherServer(ResourceOwner):
 
     @property
     def ready_line(self) -> str:
-        """One line for programs."""
+        """Printed when the process is ready, for programs that start it."""
         return f"ready http={self._address} queues={','.join(self._lanes.running) or 'none'}"
 
     async def reconfigure(self, config: Config) -> None:
-        """Queues and gates as `config` says; requests on their way are not touched. Raises as entering does."""
+        """Apply `config`; requests in flight go on. Raises ConfigError and QueueError; then the old one stays in force."""
         await self._lanes.apply(config)
         for name in ("broker", "http"):
             if getattr(config, name) != getattr(self._config, name):
-                log.warning("%s changed: that needs a restart", name)
+                log.warning("%s changed in the configuration; restart the dispatcher to apply it", name)
         self._config = config
 
     def set_config_in_force(self, in_force: bool) -> None:
-        """Whether the configuration file as it stands is what runs here; for metrics."""
+        """For metrics: whether the last version of the configuration file was accepted."""
         self._telemetry.config_in_force = in_force
 
     async def drain(self) -> None:
-        """Say not ready, claim nothing more, give what is on its way the drain timeout to end."""
+        """Report not ready, claim nothing more, and give requests in flight the drain timeout to end."""
         self._unready = "draining"
-        on_their_way = sum(running.lane.in_flight for running in self._lanes.running.values())
-        log.info("draining, %d requests are on their way", on_their_way)
+        in_flight = sum(running.lane.in_flight for running in self._lanes.running.values())
+        log.info("draining, %d requests are in flight", in_flight)
         await self._lanes.drain(self._config.drain_timeout)
 
     async def _open(self) -> None:
@@ -125,9 +125,9 @@ class DispatcherServer(ResourceOwner):
         try:
             listening = listening_sockets(listen.host, listen.port)
         except (OSError, UnicodeError) as error:  # a name that is none is a UnicodeError
-            why = os_reason(error) if isinstance(error, OSError) else "no name of a host"
+            reason = os_reason(error) if isinstance(error, OSError) else "no name of a host"
             raise ListenError(
-                f"cannot listen on {listen.host} port {listen.port}: {why}; {_LISTEN}"
+                f"cannot listen on {listen.host} port {listen.port}: {reason}; {_LISTEN}"
             ) from error
         pages = PageServer(app, listening, "the front door", Bounds(MAX_CONNECTIONS))
         self._stack.push_async_callback(pages.aclose)
@@ -142,14 +142,14 @@ class DispatcherServer(ResourceOwner):
             try:
                 async with asyncio.timeout(PING_TIMEOUT):
                     answered = await broker.ping()
-                why = "" if answered else "the broker does not answer"
+                reason = "" if answered else "the broker does not answer"
             except (QueueError, TimeoutError) as error:
-                why = f"the broker does not answer: {error}"
-            self._set_broker_outage(why)
+                reason = f"the broker does not answer: {error}"
+            self._set_broker_outage(reason)
             await asyncio.sleep(PING_INTERVAL)
 
     def _set_broker_outage(self, away: str) -> None:
-        """Say it once when it goes, once when it is back: every request on its way waits for it."""
+        """Log an outage once when it begins and once when it ends, not for each request that waits for it."""
         if away and not self._broker_away:
             log.warning("%s; answers are held until it does", away)
         elif self._broker_away and not away:

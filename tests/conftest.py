@@ -1,11 +1,11 @@
-"""What every test may use."""
+"""Fixtures and options for all tests."""
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.eventually import eventually
 
 # a machine that does other work is slow, not wrong; and what passes once passes again
 settings.register_profile(
@@ -32,22 +32,10 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture
-def eventually() -> Callable[..., Awaitable[float]]:
-    """`await eventually(predicate, within=60)`: poll until true; returns the seconds it took, fails after `within`.
-
-    That is long enough for a machine that does much else: how fast something is stands in benchmarks/README.md.
-    """
-
-    async def wait(predicate: Callable[[], object], within: float = 60.0) -> float:
-        started = time.monotonic()
-        while not predicate():
-            waited = time.monotonic() - started
-            assert waited < within, f"not within {within} s"
-            await asyncio.sleep(0.005)
-        return time.monotonic() - started
-
-    return wait
+@pytest.fixture(name="eventually")
+def eventually_() -> Callable[..., Awaitable[float]]:
+    """`tests.eventually`, for tests that ask for it by name."""
+    return eventually
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first: else one process tells stories when the others have ended."""
+    """Starts the longest files first: otherwise one pytest process still runs when the others are done."""
     places = {name: place for place, name in enumerate(_LONG)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
 

@@ -1,4 +1,4 @@
-"""A worker made for misbehaving: a real HTTP server whose answers the test decides."""
+"""A worker that misbehaves on demand: an HTTP server whose answers the test defines."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,7 +12,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class FakeWorker:
-    """Serves `/metadata` by whatever handler the test gives; counts what it was asked."""
+    """Serves `/metadata` with `handler`; keeps the requests."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         self.host = host
@@ -49,6 +49,5 @@ async def serving(worker: FakeWorker) -> AsyncIterator[FakeWorker]:
 
 
 async def hang(request: web.Request) -> web.Response:
-    """A handler that never answers."""
     await asyncio.Event().wait()
     raise AssertionError

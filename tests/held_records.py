@@ -1,4 +1,4 @@
-"""Records and locks as workers of this machine make them, without the workers."""
+"""Writes records and holds locks as a worker on this machine does, without a worker."""
 
 import os
 import resource
@@ -13,7 +13,7 @@ from registry.filesystem.record_file import write_record
 
 
 def write(component: Path, instance_id: str, **changes: object) -> Path:
-    """A sound record; the path it is at."""
+    """Writes a valid record and returns its path."""
     record = Record(
         instance_id=instance_id,
         namespace=component.parent.name,
@@ -29,7 +29,7 @@ def write(component: Path, instance_id: str, **changes: object) -> Path:
 
 
 def hold(component: Path, instance_id: str) -> HeldLock:
-    """A living worker: its record, and its lock in our hand."""
+    """Writes the record of a live worker: this process holds its lock."""
     lock = HeldLock(component / f"{instance_id}.lock")
     write(component, instance_id)
     return lock
@@ -37,7 +37,7 @@ def hold(component: Path, instance_id: str) -> HeldLock:
 
 @contextmanager
 def descriptors_left(count: int) -> Iterator[None]:
-    """This process can open so many files more."""
+    """Limits this process to `count` more open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.open(os.devnull, os.O_RDONLY)
     os.close(lowest)

@@ -1,4 +1,4 @@
-"""A package installed on a path of its own: its module and the metadata that pip would write beside it."""
+"""Installs a package without pip: its module, and the metadata that pip would write beside it."""
 
 import sys
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ def install(
     version: str = "1.0",
     module: str | None = None,
 ) -> Path:
-    """`entry_points` by group and name; `module`: the text of the module that is called like the package."""
+    """`entry_points` by group and name; `module`: the source of the module, whose name is that of the package."""
     place.mkdir(parents=True, exist_ok=True)
     information = place / f"{package}-{version}.dist-info"
     information.mkdir()
@@ -32,7 +32,7 @@ def install(
 
 
 def see(monkeypatch: pytest.MonkeyPatch, *places: Path) -> None:
-    """Until the end of the test, this process finds what is installed there; then it forgets the modules again."""
+    """Adds the folder to the import path until the end of the test, then removes the modules that it added."""
     for place in places:
         monkeypatch.syspath_prepend(str(place))
         for module in place.glob("*.py"):

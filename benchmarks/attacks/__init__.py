@@ -1,4 +1,4 @@
-"""Attacks that anybody can run on a picker or dispatcher of their own: `python -m benchmarks attacks`.
+"""Attacks on a picker or a dispatcher that each starts for itself: `python -m benchmarks attacks`.
 
 One file an attack, found by its name: it has a docstring, whose first line says what is attacked how, and
 `async def attack(figures: Figures) -> None`. What several need is in `stage/`. Each starts its own victim, on

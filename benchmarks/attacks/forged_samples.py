@@ -1,6 +1,6 @@
 """A client's fairness id has Unicode's ends of lines in it, and behind them samples that the dispatcher looks for."""
 
-from benchmarks.attacks.stage.asking import ask, channel
+from benchmarks.attacks.stage.ext_proc_client import channel, send_request
 from benchmarks.attacks.stage.figures import Figures
 from benchmarks.attacks.stage.victim import Victim, picker
 from benchmarks.attacks.stage.worker import HONEST, answer, worker
@@ -17,7 +17,7 @@ async def attack(figures: Figures) -> None:
         async with channel(victim.ports["grpc"]) as opened:
             for one in BREAKS:
                 forged = f"a{one}{METRIC} 1000{one}b"
-                await ask(opened, BODY, {"x-llm-d-inference-fairness-id": forged})
+                await send_request(opened, BODY, {"x-llm-d-inference-fairness-id": forged})
         under = await _seen(victim)
     figures.add("numbers of endpoints that the dispatcher reads", before[0], under[0])
     figures.add("the same, where each of Unicode's ends of lines ends one", before[1], under[1])

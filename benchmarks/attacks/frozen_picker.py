@@ -4,7 +4,7 @@ import asyncio
 import signal
 
 from benchmarks.attacks.stage.figures import Figures
-from benchmarks.attacks.stage.mesh import Answers, Mesh, mesh
+from benchmarks.attacks.stage.mesh import ClientAnswers, Mesh, mesh
 
 TOGETHER = 20
 
@@ -18,11 +18,11 @@ async def attack(figures: Figures) -> None:
             figures.add(f"{TOGETHER} requests at once, {pickers} pickers, one is frozen", before, under)
 
 
-async def _burst(stage: Mesh) -> Answers:
-    answers = Answers()
+async def _burst(stage: Mesh) -> ClientAnswers:
+    answers = ClientAnswers()
     try:
         async with asyncio.timeout(12):
-            await asyncio.gather(*(stage.ask(answers) for _ in range(TOGETHER)))
+            await asyncio.gather(*(stage.send(answers) for _ in range(TOGETHER)))
     except TimeoutError:
         answers.statuses[0] += TOGETHER - sum(answers.statuses.values())
         answers.longest = 12

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from benchmarks.attacks.stage.figures import Figures
-from benchmarks.attacks.stage.pulse import feel
+from benchmarks.attacks.stage.probe import probe_for
 from benchmarks.attacks.stage.victim import Victim
 
 DESCRIPTORS, CLIENTS = 1024, 1_400
@@ -25,9 +25,9 @@ async def attack(figures: Figures) -> None:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log")
         async with _limited(log) as victim:
-            quiet, said = await feel(victim.url("/healthz"), 2.0), _size(log)
+            quiet, said = await probe_for(victim.url("/healthz"), 2.0), _size(log)
             with _idle(victim.ports["metrics"]):
-                under = await feel(victim.url("/healthz"), SECONDS)
+                under = await probe_for(victim.url("/healthz"), SECONDS)
             figures.add("who asks for /healthz", quiet, under)
             figures.add(f"log in {SECONDS:g} s", "", f"{_size(log) - said} bytes")
 

@@ -4,9 +4,9 @@ import contextlib
 
 import grpc.aio
 
-from benchmarks.attacks.stage.asking import ask, channel
+from benchmarks.attacks.stage.ext_proc_client import channel, send_request
 from benchmarks.attacks.stage.figures import Figures
-from benchmarks.attacks.stage.pulse import feel, pulse
+from benchmarks.attacks.stage.probe import probe_for, probing
 from benchmarks.attacks.stage.victim import picker
 from benchmarks.attacks.stage.worker import HONEST, answer, worker
 from epp.ext_proc.protocol import SUBSET_NAMESPACE
@@ -24,18 +24,18 @@ async def attack(figures: Figures) -> None:
         picker([port]) as victim,
         channel(victim.ports["grpc"]) as opened,
     ):
-        await ask(opened, BODY)
-        quiet, held = await feel(victim.url("/healthz"), 2.0), victim.megabytes
+        await send_request(opened, BODY)
+        quiet, held = await probe_for(victim.url("/healthz"), 2.0), victim.megabytes
         for number in range(UNIQUE):
-            await _ask(opened, f"{number}" + "a" * 1_000_000)
+            await _send_hint(opened, f"{number}" + "a" * 1_000_000)
         figures.add(f"memory, {UNIQUE} unique hints later", f"{held:.0f} MB", f"{victim.megabytes:.0f} MB")
-        async with pulse(victim.url("/healthz")) as under:
-            await _ask(opened, MANY)
+        async with probing(victim.url("/healthz")) as under:
+            await _send_hint(opened, MANY)
         figures.add("who asks for /healthz meanwhile", quiet, under)
 
 
-async def _ask(opened: grpc.aio.Channel, hint: str) -> None:
+async def _send_hint(opened: grpc.aio.Channel, hint: str) -> None:
     context = Metadata()
     context.filter_metadata[SUBSET_NAMESPACE].update({SUBSET: hint})
     with contextlib.suppress(grpc.aio.AioRpcError, AssertionError):
-        await ask(opened, BODY, context=context)
+        await send_request(opened, BODY, context=context)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections import Counter
 
-from benchmarks.attacks.stage.asking import ask, channel
+from benchmarks.attacks.stage.ext_proc_client import channel, send_request
 from benchmarks.attacks.stage.figures import Figures
 from benchmarks.attacks.stage.victim import picker
 from benchmarks.attacks.stage.worker import HONEST, answer, worker
@@ -35,7 +35,7 @@ async def attack(figures: Figures) -> None:
         victim = await stack.enter_async_context(picker(list(ports)))
         await asyncio.sleep(SETTLED)
         opened = await stack.enter_async_context(channel(victim.ports["grpc"]))
-        answered = [await ask(opened, BODY) for _ in range(PICKS)]
+        answered = [await send_request(opened, BODY) for _ in range(PICKS)]
     picks = Counter(ports.get(int(one.rpartition(":")[2]), one) for one in answered)
     for name in list(ANSWERS)[1:]:
         figures.add(f"of {PICKS} picks: to one that says 404, {name}", picks["404"], picks[name])

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from benchmarks.attacks.stage.asking import ask, channel
+from benchmarks.attacks.stage.ext_proc_client import channel, send_request
 from benchmarks.attacks.stage.figures import Figures
-from benchmarks.attacks.stage.pulse import feel, pulse
+from benchmarks.attacks.stage.probe import probe_for, probing
 from benchmarks.attacks.stage.victim import picker
 from benchmarks.attacks.stage.worker import HONEST, answer, worker
 
@@ -17,10 +17,10 @@ async def attack(figures: Figures) -> None:
     async with worker({"/metrics": answer(HONEST)}) as port, picker([port]) as victim:
         async with channel(victim.ports["grpc"]) as opened:
             for number in range(IDS):
-                await ask(opened, BODY, {"x-llm-d-inference-fairness-id": f"{number:0200}"})
-        quiet, held = await feel(victim.url("/healthz"), 2.0), victim.megabytes
+                await send_request(opened, BODY, {"x-llm-d-inference-fairness-id": f"{number:0200}"})
+        quiet, held = await probe_for(victim.url("/healthz"), 2.0), victim.megabytes
         spent, most = victim.cpu, held
-        async with pulse(victim.url("/healthz")) as under:
+        async with probing(victim.url("/healthz")) as under:
             asked = [asyncio.create_task(victim.page("/metrics", timeout=40)) for _ in range(AT_ONCE)]
             while not all(task.done() for task in asked):
                 await asyncio.sleep(0.05)

@@ -3,7 +3,7 @@
 import asyncio
 
 from benchmarks.attacks.stage.figures import Figures
-from benchmarks.attacks.stage.pulse import feel
+from benchmarks.attacks.stage.probe import probe_for
 from benchmarks.attacks.stage.victim import picker
 from benchmarks.attacks.stage.worker import HONEST, answer, worker
 
@@ -14,10 +14,10 @@ HOSTILE = HONEST + b"vllm:lora_requests_info{" + b"a" * 200_000 + b"} 1\n"
 async def attack(figures: Figures) -> None:
     pages = {"/metrics": answer(HONEST)}
     async with worker(pages) as port, picker([port]) as victim:
-        quiet = await feel(victim.url("/healthz"), SECONDS)
+        quiet = await probe_for(victim.url("/healthz"), SECONDS)
         spent = victim.cpu
         pages["/metrics"] = answer(HOSTILE)
         await asyncio.sleep(0)
-        under = await feel(victim.url("/healthz"), SECONDS)
+        under = await probe_for(victim.url("/healthz"), SECONDS)
         figures.add("who asks for /healthz", quiet, under)
         figures.add("processor time in those seconds", "", f"{victim.cpu - spent:.2f} s")

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from benchmarks.attacks.stage.asking import ask, channel
+from benchmarks.attacks.stage.ext_proc_client import channel, send_request
 from benchmarks.attacks.stage.figures import Figures
 from benchmarks.attacks.stage.victim import Victim, picker
 from benchmarks.attacks.stage.worker import answer, worker
@@ -36,5 +36,5 @@ async def attack(figures: Figures) -> None:
 async def _share(victim: Victim, port: int) -> int:
     await asyncio.sleep(SETTLED)
     async with channel(victim.ports["grpc"]) as opened:
-        picks = [await ask(opened, BODY % number) for number in range(PICKS)]
+        picks = [await send_request(opened, BODY % number) for number in range(PICKS)]
     return sum(pick.startswith(f"127.0.0.1:{port}") for pick in picks)

@@ -5,8 +5,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.attacks.stage.figures import Figures
-from benchmarks.attacks.stage.pulse import feel
-from benchmarks.attacks.stage.stalling import stalling
+from benchmarks.attacks.stage.probe import probe_for
+from benchmarks.attacks.stage.stalled_clients import stalled_clients
 from benchmarks.attacks.stage.victim import started
 
 SECONDS = 5.0
@@ -25,9 +25,9 @@ async def attack(figures: Figures) -> None:
         config = Path(folder, "dispatcher.yaml")
         config.write_text(CONFIG)  # noqa: ASYNC240  # before anything is measured
         async with started("dispatcher", "--config", str(config)) as victim:
-            quiet, before = await feel(victim.url("/healthz", "http"), 2.0), victim.megabytes
-            async with stalling(victim.ports["http"], CLIENTS, SIZE):
+            quiet, before = await probe_for(victim.url("/healthz", "http"), 2.0), victim.megabytes
+            async with stalled_clients(victim.ports["http"], CLIENTS, SIZE):
                 await asyncio.sleep(SECONDS)
-                under = await feel(victim.url("/healthz", "http"), SECONDS)
+                under = await probe_for(victim.url("/healthz", "http"), SECONDS)
                 figures.add("who asks for /healthz", quiet, under)
                 figures.add("memory", f"{before:.0f} MB", f"{victim.megabytes:.0f} MB")

@@ -1,1 +1,1 @@
-"""What a pick costs: our HTTP/2 server against grpc.aio and, where there is one, the Go picker; direct and behind Envoy."""
+"""Measures the cost of a pick: our HTTP/2 server, grpc.aio and, if given, the Go picker; direct and behind Envoy."""

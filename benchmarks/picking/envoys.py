@@ -1,4 +1,4 @@
-"""The pickers behind Envoy, each with an Envoy of its own, and one Envoy without any."""
+"""Starts an Envoy in front of each picker, and one Envoy without a picker."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence
@@ -18,7 +18,7 @@ ALONE: Final = "Envoy alone"
 
 @contextlib.asynccontextmanager
 async def behind_envoy(picker: Picker | None, workers: Sequence[int], core: int) -> AsyncIterator[Picker]:
-    """The picker as clients of its Envoy meet it; without one that Envoy itself, which takes the workers in turn."""
+    """Yields the picker with the port of its Envoy; None: the Envoy itself, which balances round-robin over the workers."""
     local = "127.0.0.1"
     settings = EnvoySettings(
         mode="override-host",

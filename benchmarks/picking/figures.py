@@ -1,4 +1,4 @@
-"""What was measured, as JSON and as tables; the targets, and what became of them."""
+"""Reads and writes the measurements as JSON, prints them as tables, and compares them with the targets."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _OUR_NAMES: Final = ("http2", "compiled")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One picker at one work. `cpu` in µs a request, `p50` and `p99` in µs, `idle` in cores."""
+    """One picker on one workload. `cpu` in µs per request, `p50` and `p99` in µs, `idle` in cores."""
 
     cpu: float
     p50: float
@@ -27,7 +27,7 @@ class Figure:
 
     @classmethod
     def of(cls, cost: Cost) -> "Figure":
-        """Rounded to what it is worth."""
+        """Rounds the cost to its precision."""
         return cls(round(cost.cpu, 1), round(cost.p50), round(cost.p99), round(cost.idle, 3))
 
 
@@ -55,18 +55,16 @@ class Work:
 
 @dataclass(slots=True)
 class Figures:
-    """All of one run. `memory`: MB of the resident set by the number of picks."""
+    """The figures of one run. `memory`: MB of the resident set by the number of picks."""
 
     about: dict[str, str] = field(default_factory=dict)
     rows: list[tuple[Work, Costs]] = field(default_factory=list)
     memory: list[tuple[int, float]] = field(default_factory=list)
 
     def of(self, work: Work) -> Costs | None:
-        """What was measured at this work, if it was."""
         return next((costs for done, costs in self.rows if done == work), None)
 
     def write(self, path: Path) -> None:
-        """As JSON."""
         rows = [
             {"work": asdict(work), "costs": {k: asdict(v) for k, v in c.items()}} for work, c in self.rows
         ]
@@ -76,7 +74,6 @@ class Figures:
 
     @classmethod
     def read(cls, path: Path) -> "Figures":
-        """What `write` wrote."""
         said = json.loads(path.read_text())
         rows = [
             (Work(**row["work"]), {name: Figure(**figure) for name, figure in row["costs"].items()})
@@ -86,7 +83,7 @@ class Figures:
 
 
 def table(figures: Figures) -> list[str]:
-    """In Markdown: processor time a request, and where requests come one at a time how long the client waits."""
+    """Returns Markdown: processor time per request, and the client's latency for requests sent one at a time."""
     names = list(dict.fromkeys(name for _, costs in figures.rows for name in costs if name != ALONE))
     ours = _ours(figures)
     heads = [*names, *(f"{name} of the others" for name in ours)]
@@ -101,7 +98,7 @@ def table(figures: Figures) -> list[str]:
 
 
 def _ours(figures: Figures) -> list[str]:
-    """The ways in which our own HTTP/2 server was measured."""
+    """The names of our own pickers in these figures."""
     return [name for name in _OUR_NAMES if any(name in costs for _, costs in figures.rows)]
 
 
@@ -110,7 +107,7 @@ def _cell(figure: Figure, work: Work) -> str:
 
 
 def targets(figures: Figures) -> list[str]:
-    """Each target that can be judged by what was measured, and what was seen, as it is and compiled."""
+    """Returns each target that was measured with its figures, interpreted and compiled."""
     ours = _ours(figures)
     lines = [f"| work | target | {' | '.join(ours)} |", "|---" * (len(ours) + 2) + "|"]
     for body, part in ((KIBIBYTE, 9), (64 * KIBIBYTE, 4), (220 * KIBIBYTE, 4), (MEBIBYTE, 4)):
@@ -141,5 +138,5 @@ def _line(work: str, target: str, seen: Sequence[str]) -> str:
 
 
 def spread(costs: Sequence[Cost]) -> str:
-    """The rounds one by one, to judge by what the medians are worth."""
+    """Returns each round's figure, which shows how precise the medians are."""
     return "; ".join(" ".join(f"{turn.cpu(cost.idle):.0f}" for turn in cost.turns) for cost in costs)

@@ -1,9 +1,9 @@
-"""Whether a picker's memory grows: its resident set while a million requests, no two alike, go through it."""
+"""Measures the growth of a picker's resident set over a million distinct requests."""
 
 from collections.abc import Callable
 
 from benchmarks.picking import pickers
-from benchmarks.picking.load import Load
+from benchmarks.picking.load_generator import Load
 from benchmarks.picking.pickers import Kind
 from benchmarks.picking.rounds import generator
 
@@ -13,8 +13,8 @@ _BODY = 4096
 _STEPS = 10
 
 
-async def growth(kind: Kind, picks: int, say: Callable[[str], None]) -> list[tuple[int, float]]:
-    """(picks so far, MB) after the warm-up and at ten steps from there."""
+async def measure_growth(kind: Kind, picks: int, say: Callable[[str], None]) -> list[tuple[int, float]]:
+    """Returns (picks so far, MB) after the warm-up and at ten steps from there."""
     load_core, picker_core = pickers.cores()
     seen: list[tuple[int, float]] = []
     async with (

@@ -1,9 +1,8 @@
-"""The pickers that are compared, each a process on the core where nothing else runs that belongs to the benchmark."""
+"""Starts the compared pickers, each in a process on the core that no other part of the benchmark uses."""
 
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -14,11 +13,12 @@ from typing import Final
 import aiohttp
 
 from benchmarks import compiled
-from benchmarks.processor import processor_seconds, resident_megabytes
+from benchmarks.ports import free_ports
+from benchmarks.process_usage import processor_seconds, resident_megabytes
 from benchmarks.profiles import GO_DEFAULT, over_endpoints_file
 
 _SELDOM: Final = ("--refresh-metrics-interval=10s", "--metrics-staleness-threshold=1h")
-"""How often pages are read, so that what is measured is the pick."""
+"""Scrapes so rarely that the measurement shows the pick alone."""
 _GO: Final = (
     "--pool-name=bench",
     "--tracing=false",
@@ -30,7 +30,7 @@ _DEADLINE: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Picker:
-    """A process whose processor time is measured, and the port where requests to it go."""
+    """A process whose processor time is measured, and the port for its requests."""
 
     name: str
     pid: int
@@ -38,18 +38,17 @@ class Picker:
 
     @property
     def cpu(self) -> float:
-        """Seconds of processor time, so far."""
+        """Seconds of processor time since its start."""
         return processor_seconds(self.pid)
 
     @property
     def megabytes(self) -> float:
-        """The resident set."""
         return resident_megabytes(self.pid)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`binary` None: ours, with that transport, of the project in `folder`; None: of this one."""
+    """`binary` None: our picker with `transport`, from the project in `folder`, or from this one if that is None."""
 
     name: str
     transport: str = "http2"
@@ -62,17 +61,17 @@ GRPC: Final = Kind("grpc", "grpc")
 
 
 def compiled_picker() -> Kind:
-    """Ours, of the same sources, with its hot path compiled; raises CompileError."""
+    """Our picker with its hot path compiled; raises CompileError."""
     return Kind("compiled", folder=compiled.build())
 
 
 def go_picker(binary: Path) -> Kind:
-    """Built from llm-d-router's cmd/epp."""
+    """`binary`: built from llm-d-router's cmd/epp."""
     return Kind("go", binary=binary.resolve())
 
 
 def cores() -> tuple[int, int]:
-    """Of the load, and of the picker; the same one where there is only one."""
+    """Returns the core of the load and that of the picker; the same one if there is only one."""
     available = sorted(os.sched_getaffinity(0))
     return available[0], available[-1]
 
@@ -81,7 +80,7 @@ def cores() -> tuple[int, int]:
 async def started(
     program: Sequence[str], core: int, *, silent: bool = False, folder: Path | None = None, **env: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process pinned to one core, killed in the end; `folder`: where it is started."""
+    """A process pinned to one core, killed at the end; `folder`: its working directory."""
     process = await asyncio.create_subprocess_exec(
         *program,
         stdin=asyncio.subprocess.PIPE,
@@ -101,9 +100,9 @@ async def started(
 
 @contextlib.asynccontextmanager
 async def workers(count: int, *, alike: bool = False) -> AsyncIterator[list[int]]:
-    """The ports of so many workers; they run where the load does. `alike`: all publish the same numbers."""
+    """Yields the ports of `count` workers on the core of the load. `alike`: all publish the same numbers."""
     options = (str(count), *["alike"] * alike)
-    program = (sys.executable, "-m", "benchmarks.picking.worker_ports", *options)
+    program = (sys.executable, "-m", "benchmarks.picking.many_workers", *options)
     async with started(program, cores()[0]) as process:
         assert process.stdout is not None
         yield [int(port) for port in (await process.stdout.readline()).split()]
@@ -117,13 +116,13 @@ async def picker(
     options: Sequence[str] = _SELDOM,
     config: str | None = None,
 ) -> AsyncIterator[Picker]:
-    """A picker of these workers that answers; raises TimeoutError when it does not come up.
+    """A picker that has scraped these workers; raises TimeoutError when it does not become ready.
 
     `config`: replaces the default profile of the Go picker; ENDPOINTS stands in it for the file of endpoints.
     """
     with tempfile.TemporaryDirectory() as folder:
         written = _configuration(Path(folder), ports, config or over_endpoints_file(GO_DEFAULT))
-        grpc, health, metrics = _free_ports(3)
+        grpc, health, metrics = free_ports(3)
         flags = [f"--grpc-port={grpc}", f"--grpc-health-port={health}", f"--metrics-port={metrics}"]
         flags += ["--secure-serving=false", f"--config-file={written}", "-v=0", *options]
         if kind.binary is None:
@@ -139,7 +138,7 @@ async def picker(
 
 
 async def _until_ready(metrics: int, endpoints: int, process: asyncio.subprocess.Process) -> None:
-    """All endpoints are known to it, by a gauge that both have; ours has it when each page was read."""
+    """Waits until it exports a gauge for each endpoint, which both pickers have; ours does so after each first scrape."""
     gauge = "llm_d_epp_per_endpoint_queue_size{"
     async with aiohttp.ClientSession() as session:
         while True:
@@ -159,9 +158,3 @@ def _configuration(folder: Path, ports: Sequence[int], text: str) -> Path:
     config = folder / "config.yaml"
     config.write_text(text.replace("ENDPOINTS", str(endpoints)))
     return config
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in sockets]

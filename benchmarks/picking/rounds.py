@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from benchmarks.picking.load import Load
+from benchmarks.picking.load_generator import Load
 from benchmarks.picking.pickers import Picker, cores, started
 
 ROUNDS: Final = 7
@@ -42,7 +42,7 @@ class Cost:
     turns: list["Turn"] = field(default_factory=list)
 
     def settle(self, name: str) -> None:
-        """Take the medians; raises AssertionError when something went wrong, or nothing well."""
+        """Takes the medians; raises AssertionError if a request failed or none succeeded."""
         assert not any(turn.bad for turn in self.turns), f"{name}: {[turn.said for turn in self.turns]}"
         self.turns = [turn for turn in self.turns if turn.done]  # a slow one may not end any in its time
         assert self.turns, f"{name} answered nothing"
@@ -69,19 +69,19 @@ class Turn:
     received: float
 
     def cpu(self, idle: float) -> float:
-        """µs for each request, without what the picker would have used anyway."""
+        """µs per request, without the picker's idle processor time."""
         return (self.used - idle * self.took) / self.done * 1e6
 
 
 class Generator:
-    """Makes one load after the other, in a process of its own."""
+    """Runs one load after the other in a separate process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._loads = 0
 
     async def make(self, load: Load) -> dict[str, float]:
-        """Its summary; raises AssertionError when the process has ended."""
+        """Returns the summary of the load; raises AssertionError when the process has ended."""
         self._loads += 1
         numbered = replace(load, first=self._loads * _APART)
         assert self._process.stdin is not None
@@ -95,26 +95,26 @@ class Generator:
 
 @asynccontextmanager
 async def generator(core: int | None = None) -> AsyncIterator[Generator]:
-    """On the load's core unless another is named."""
-    program = (sys.executable, "-m", "benchmarks.picking.load")
+    """`core`: None is the core of the load."""
+    program = (sys.executable, "-m", "benchmarks.picking.load_generator")
     async with started(program, cores()[0] if core is None else core) as process:
         yield Generator(process)
 
 
 @dataclass(slots=True)
 class _Idle:
-    """What a picker used between its turns."""
+    """The processor time that a picker uses between its turns."""
 
     picker: Picker
     since: float = 0.0
     used: float = 0.0
 
     def rest(self) -> None:
-        """Its turn is over."""
+        """Starts to measure, at the end of a turn."""
         self.since, self.used = time.perf_counter(), self.picker.cpu
 
     def cores(self) -> float:
-        """While it had no turn; 0 when that was for too short a time to tell."""
+        """Returns the cores used between turns; 0 if that time was too short to measure."""
         took = time.perf_counter() - self.since
         return (self.picker.cpu - self.used) / took if took > WARM_UP else 0.0
 
@@ -125,7 +125,7 @@ async def compare(
     generator: Generator,
     rounds: int = ROUNDS,
 ) -> dict[str, Cost]:
-    """What each picker spends on a request of this load, by name; the load's port is the picker's."""
+    """Returns the cost of a request of this load, by picker; the port of the load is replaced by each picker's."""
     costs = {picker.name: Cost() for picker in pickers}
     idle = {picker.name: _Idle(picker) for picker in pickers}
     for picker in pickers:

@@ -14,7 +14,7 @@ from typing import Self
 from benchmarks.picking import memory, pickers
 from benchmarks.picking.envoys import behind_envoy
 from benchmarks.picking.figures import KIBIBYTE, MEBIBYTE, Figure, Figures, Work, spread, table, targets
-from benchmarks.picking.load import Load
+from benchmarks.picking.load_generator import Load
 from benchmarks.picking.pickers import Kind, Picker
 from benchmarks.picking.rounds import Generator, compare, generator
 
@@ -54,7 +54,7 @@ def add_flags(parser: argparse._ActionsContainer) -> None:
 
 
 async def main(plan: Plan) -> None:
-    """Measures, prints, writes; ten minutes on an idle machine."""
+    """Measures and prints all workloads; takes ten minutes on an idle machine."""
     figures = Figures(_about(plan))
     ours = [pickers.OURS, pickers.compiled_picker()] if plan.compiled else [pickers.OURS]
     kinds = [*ours, pickers.GRPC]
@@ -65,7 +65,7 @@ async def main(plan: Plan) -> None:
     for work in (Work(endpoints=3), Work(endpoints=1000), Work(alike=True)):
         await _with_others(work, kinds, plan, figures)
     if plan.picks:
-        figures.memory = await memory.growth(ours[-1], plan.picks, print)
+        figures.memory = await memory.measure_growth(ours[-1], plan.picks, print)
     print("", *table(figures), "", *targets(figures), sep="\n")
     if plan.figures is not None:
         figures.write(plan.figures)
@@ -87,7 +87,7 @@ def _about(plan: Plan) -> dict[str, str]:
 
 
 async def _with_a_hundred(kinds: Sequence[Kind], plan: Plan, figures: Figures) -> None:
-    """All works with 100 endpoints that differ."""
+    """Measures the workloads with 100 endpoints whose load differs."""
     async with _started(Work(), kinds) as (started, ports, load), contextlib.AsyncExitStack() as stack:
         bench = _Bench(load, plan, figures)
         for body in _BODIES:
@@ -110,7 +110,7 @@ async def _with_others(work: Work, kinds: Sequence[Kind], plan: Plan, figures: F
 async def _started(
     work: Work, kinds: Sequence[Kind]
 ) -> AsyncIterator[tuple[Sequence[Picker], Sequence[int], Generator]]:
-    """The pickers, the workers' ports, and what makes the load."""
+    """Yields the pickers, the ports of the workers, and the load generator."""
     load_core, picker_core = pickers.cores()
     async with contextlib.AsyncExitStack() as stack:
         enter = stack.enter_async_context
@@ -126,7 +126,7 @@ class _Bench:
     figures: Figures
 
     async def measure(self, work: Work, started: Sequence[Picker]) -> None:
-        """One row."""
+        """Measures one row of the table."""
         connections = work.many if work.envoy else min(work.many, 2)
         load = Load(
             port=0,

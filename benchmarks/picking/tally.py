@@ -1,14 +1,14 @@
-"""What a load generator counts, and what its clients have in common."""
+"""The counters of the load generator, and the protocol of its clients."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from benchmarks.processor import percentile
+from benchmarks.process_usage import percentile
 
 
 @dataclass(slots=True)
 class Tally:
-    """`latencies` in seconds, one for each that went well; `numbers` makes each request another one."""
+    """`latencies` in seconds, one per successful request; `numbers` makes each request distinct."""
 
     numbers: int = 0
     bad: int = 0
@@ -18,17 +18,15 @@ class Tally:
     """About the last one that went wrong."""
 
     def number(self) -> int:
-        """The next one."""
         self.numbers += 1
         return self.numbers
 
     def fail(self, why: str) -> None:
-        """One went wrong."""
         self.bad += 1
         self.said = why
 
     def summary(self, seconds: float) -> dict[str, float | str]:
-        """For the one who asked for this load; latencies in microseconds."""
+        """Returns the summary as JSON fields; latencies in microseconds."""
         done = len(self.latencies)
         return {
             "done": done,
@@ -48,10 +46,10 @@ class Client(Protocol):
 
     @property
     def under_way(self) -> int:
-        """How many."""
+        """How many requests have no answer yet."""
 
     def receive(self, data: bytes) -> None:
-        """What was read, cut anywhere."""
+        """`data` may end anywhere in a message."""
 
-    def take(self) -> bytes:
-        """What is to be written now."""
+    def next_bytes(self) -> bytes:
+        """Returns the bytes to write now."""

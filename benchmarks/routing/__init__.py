@@ -1,1 +1,1 @@
-"""Where requests go, and what users feel of it: workloads in virtual time, and one of them in real time against the Go picker."""
+"""Compares picker configurations by the latency that users see: in virtual time, and in real time against the Go picker."""

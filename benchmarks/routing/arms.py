@@ -1,4 +1,4 @@
-"""The ways to pick that are compared: configurations, read and run by the picker's own code."""
+"""The configurations that are compared; the picker's own code reads and runs them."""
 
 import dataclasses
 import random
@@ -22,7 +22,7 @@ _DEMO: Final = Path(__file__).parents[2] / "examples" / "demo" / "picker.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """`learns_late`: a prefix is known at the response headers only."""
+    """`learns_late`: a prefix counts as cached only from the response headers on."""
 
     config: str
     learns_late: bool = False
@@ -37,7 +37,7 @@ ARMS: Final[Mapping[str, Arm]] = {
 
 
 class LearnsLate:
-    """A data producer that is not told of picks."""
+    """A data producer that ignores picks and learns from responses only."""
 
     def __init__(self, producer: DataProducer) -> None:
         self._producer = producer
@@ -65,7 +65,7 @@ class LearnsLate:
 
 
 def picker(arm: Arm, workers: int, seed: int) -> tuple[Datastore, Director]:
-    """A picker's decisions, without its wire; worker `n` is the endpoint in row `n`."""
+    """The scheduling of a picker without its server; worker `n` is the endpoint in row `n`."""
     rng = random.Random(seed)
     config = load_config(arm.config, rng=rng)
     scheduler = config.scheduler

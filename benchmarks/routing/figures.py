@@ -1,4 +1,4 @@
-"""What is told of a run: the same figures for virtual and for real time."""
+"""The figures of a run, alike for virtual and for real time."""
 
 import statistics
 from collections import Counter
@@ -44,13 +44,13 @@ class Figures:
         )
 
     def row(self) -> str:
-        """For a table in Markdown."""
+        """Returns cells of a Markdown table."""
         seconds = f"{self.ttft:.2f} s | {self.e2e_p50:.2f} s | {self.e2e_p90:.2f} s"
         return f"{seconds} | {self.hits:.2f} | {self.largest:.0%}"
 
 
 def median(runs: Sequence[Figures]) -> Figures:
-    """Of each figure by itself."""
+    """Returns the median of each figure separately."""
     return Figures(
         **{name: statistics.median(getattr(one, name) for one in runs) for name in Figures.__slots__}
     )

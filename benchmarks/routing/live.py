@@ -1,4 +1,4 @@
-"""`python -m benchmarks.routing.live --go-picker FILE`: shared beginnings, answers not streamed, in real time behind a real Envoy.
+"""`python -m benchmarks.routing.live --go-picker FILE`: shared prefixes, responses not streamed, in real time behind Envoy.
 
 Five simulated workers, an Envoy and one picker are started for each turn, so that all caches are cold; the pickers take turns
 on the same prompts. `--speed`: simulated seconds in one real one; the slower, the less it matters what else the machine does.
@@ -55,7 +55,7 @@ async def _workers(speed: float) -> AsyncIterator[list[int]]:
 
 
 class _Users:
-    """All requests of one turn; times of what they return are simulated seconds."""
+    """Sends all requests of one turn; the times in its results are simulated seconds."""
 
     def __init__(self, session: aiohttp.ClientSession, speed: float) -> None:
         self._session = session
@@ -98,7 +98,7 @@ async def _turn(kind: Kind, turns: Sequence[Turn], speed: float) -> Figures:
 
 
 async def main(given: argparse.Namespace) -> None:
-    """Print each turn, then the medians."""
+    """Prints each turn, then the medians."""
     kinds = [OURS, *([go_picker(given.go_picker)] if given.go_picker else [])]
     found: dict[str, list[Figures]] = {kind.name: [] for kind in kinds}
     print("| picker | seed | e2e mean | e2e p50 | e2e p90 | cached | largest share |")

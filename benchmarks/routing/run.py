@@ -1,4 +1,4 @@
-"""`python -m benchmarks routing`: each way to pick on each workload, medians over a few seeds."""
+"""`python -m benchmarks routing`: runs each configuration on each workload; prints medians over a few seeds."""
 
 from typing import Final
 
@@ -11,10 +11,10 @@ SEEDS: Final = 3
 
 
 async def main() -> None:
-    """Print a table; some minutes of processor time."""
+    """Prints the table; takes some minutes."""
     print("| workload | picked by | TTFT, mean | e2e p50 | e2e p90 | cached | largest share |")
     print("|---|---|---|---|---|---|---|")
     for name, workload in WORKLOADS.items():
-        for way, arm in ARMS.items():
+        for arm_name, arm in ARMS.items():
             runs = [Figures.of(Run(arm, workload, seed).run()) for seed in range(SEEDS)]
-            print(f"| {name} | {way} | {median(runs).row()} |", flush=True)
+            print(f"| {name} | {arm_name} | {median(runs).row()} |", flush=True)

@@ -1,4 +1,4 @@
-"""Virtual time: the demo's model of a worker, the picker's own scheduling, no process and no noise.
+"""Simulates a run in virtual time, with the demo's model of a worker and the picker's own scheduling.
 
 What the picker learns, and when, is as in the real thing: pages every 50 ms; response headers a moment after the request
 where an answer is streamed, else at its end; a request is in flight until its response headers, as with the Envoy that
@@ -48,7 +48,7 @@ class _Request:
 
 
 class Run:
-    """One workload, one way to pick."""
+    """One workload under one configuration."""
 
     def __init__(self, arm: Arm, workload: Workload, seed: int) -> None:
         self.answers: list[Answer] = []
@@ -70,7 +70,7 @@ class Run:
             self._at(turn.at, self._arrive, key, turn)
 
     def run(self) -> list[Answer]:
-        """All requests, in the order of their ends."""
+        """Returns all requests, in the order in which they finished."""
         while self._left:
             now, _, what, given = heapq.heappop(self._events)
             what(now, *given)

@@ -1,6 +1,6 @@
-"""What users send. The same seed gives the same prompts, for virtual and for real time.
+"""The workloads: prompts and their arrival times. The same seed gives the same prompts in virtual and in real time.
 
-A token is four characters without a blank: so count the picker, which has no tokenizer, and the simulator alike.
+A token is four characters without a blank, because the picker, which has no tokenizer, counts so, and the simulator too.
 """
 
 import random
@@ -35,7 +35,7 @@ class Workload:
 def shared(
     seed: int, *, rate: float = 14.0, seconds: float = 40.0, groups: int = 12, beginning: int = 6000
 ) -> list[Turn]:
-    """System prompts that many users share, 600 tokens of one's own, Poisson."""
+    """Poisson arrivals: a system prompt that many users share, then about 600 tokens of the user's own."""
     rng = random.Random(f"shared {seed}")
     turns = list[Turn]()
     at = rng.expovariate(rate)
@@ -50,7 +50,7 @@ def shared(
 def burst(
     seed: int, *, count: int = 60, same: bool, beginning: int = 6000, apart: float = 0.0005
 ) -> list[Turn]:
-    """All at once, with one long beginning or with one each."""
+    """All at once, with one long prefix for all or with one each."""
     turns = []
     for number in range(count):
         prompt = _text(f"{'all' if same else number}/{seed}", beginning) + _text(f"t{number}/{seed}", 100)

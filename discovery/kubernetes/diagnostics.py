@@ -39,7 +39,7 @@ class ApiReadError(Exception):
 
 
 class Diagnostics:
-    """Asks the API server anew at each call: these are rare, and must show the cluster as it is now."""
+    """Asks the API server at each call: these are rare, and must show the cluster as it is now."""
 
     def __init__(self, transport: ApiTransport, namespace: str, selection: Selection, port_name: str) -> None:
         self._transport = transport

@@ -140,7 +140,7 @@ class Reflector:
         return Get(params | watch | {"resourceVersion": version})
 
     def headers_received(self, status: int, headers: Mapping[str, str], now: float) -> None:
-        """Sets `deadline` anew."""
+        """Changes `deadline`."""
         self._recovery.headers_received()
         content_type = headers.get("Content-Type", "application/json").partition(";")[0].strip()
         if status != 200 or not content_type.endswith("json"):
@@ -285,7 +285,7 @@ class Reflector:
         return self._emit(SyncRestored()) if isinstance(self._last_event, SyncLost) else []
 
     def _finish(self, event: SlicesListed | SyncLost | None) -> list[ReflectorEvent]:
-        """Drops the rest of the answer, and the earlier pages of its list: a list whose page failed starts anew."""
+        """Drops the rest of the answer, and the earlier pages of its list: a list whose page failed starts again."""
         self._state = Idle()
         return self._emit(event)
 

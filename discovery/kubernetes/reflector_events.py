@@ -1,4 +1,4 @@
-"""What a Reflector tells: changes of its copy of the slices, and whether the copy is in sync. Pure."""
+"""Events of a Reflector: changes of its copy of the slices, and whether the copy is in sync. Pure."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -27,7 +27,7 @@ class SliceDeleted:
 
 @dataclass(frozen=True, slots=True)
 class SyncLost:
-    """The copy may be out of date. `code`: the HTTP status that told us, None when nothing was answered."""
+    """The copy may be out of date. `code`: the HTTP status that caused it, None without an answer."""
 
     reason: str
     code: int | None = None

@@ -80,7 +80,7 @@ class ReflectorLoop:
 
     @contextmanager
     def _timer(self) -> Iterator[None]:
-        """A quiet watch sends no byte that could wake us, so that a timer tells the reflector of the time."""
+        """A quiet watch sends no bytes that could wake us: a timer calls the reflector."""
         due = self._reflector.timer_at
         if due is None:
             yield

@@ -104,7 +104,7 @@ class SnapshotPublisher:
 
     def _mark_lost(self, lost: SyncLost) -> None:
         reason = explain_refusal(lost.code, lost.reason, LIST_SLICES, self._namespace)
-        # Before the first list nobody depends on us, and a missing Role is a mistake to be told at once; afterwards the
+        # Before the first list nobody depends on us, and a missing Role is a mistake to report at once; afterwards the
         # known set stays, whatever the server answers
         if lost.code == 403 and not self._has_synced:
             raise ForbiddenError(reason)

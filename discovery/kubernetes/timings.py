@@ -10,12 +10,12 @@ from dataclasses import dataclass
 class Timings:
     """Pairs are bounds of a uniform choice unless the field says otherwise."""
 
-    # client-go's (tools/cache/reflector.go): 0.8 s, doubled up to 30 s, started anew after two minutes
+    # client-go's (tools/cache/reflector.go): 0.8 s, doubled up to 30 s, reset after two minutes
     backoff: tuple[float, float] = (0.8, 30.0)
     """First and longest delay of a doubling backoff. Each delay is drawn from its upper half, so that a long outage
     costs at most one request in 20 s and is noticed to be over within 30 s."""
     backoff_reset: float = 120.0
-    """How long one stream must live before the backoff starts anew."""
+    """How long one stream must live to reset the backoff."""
 
     # client-go's: five minutes to twice that, at random, so that restarted API servers get their share of watches back
     watch_timeout: tuple[float, float] = (300.0, 600.0)

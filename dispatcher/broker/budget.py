@@ -1,7 +1,11 @@
-"""The arithmetic of the dispatch budget and nothing else, exact: numbers are fractions read from decimal text.
+"""The arithmetic of the dispatch budget: N = max_SYS x (D - B), in exact fractions.
 
-F: fullness, S: saturation, D: dispatch budget, what is left, B: baseline kept free, all from 0 to 1.
-max_SYS: the capacity of everything, in requests, bytes or another unit. N: what may go now.
+F: fullness. S: saturation. D: dispatch budget, the free share. B: baseline, the share that stays free for interactive
+requests. All from 0 to 1. max_SYS: the capacity of the target, in requests, bytes or another unit. N: how many units may
+go now. docs/dispatcher.md explains the rule.
+
+Fractions, not floats: in floats 10 x (1 - 0.9) is 0.9999999999999998, which rounds down to 0 requests instead of 1. Any
+input that makes no sense (NaN, negative, above 1) gives a budget of 0, so a broken metric closes the gate.
 """
 
 import re
@@ -16,47 +20,47 @@ _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})(
 
 
 def parse_decimal(text: str) -> Fraction | None:
-    """The number that decimal text means; None for NaN, infinity and whatever is no number of a sensible length."""
+    """Decimal text as an exact number; None for NaN, infinity, other text, and numbers of more than 40 digits."""
     text = text.strip()
     return Fraction(text) if _DECIMAL.fullmatch(text) else None
 
 
 def valid_share(value: Fraction | None) -> Fraction | None:
-    """The value where it is a share of something, None where it is not from 0 to 1."""
+    """The value if it is from 0 to 1, else None."""
     return value if value is not None and 0 <= value <= 1 else None
 
 
 def from_fullness(fullness: Fraction | None) -> Fraction:
-    """D = 1 - F; 0 where F is not a share."""
+    """D = 1 - F; 0 if F is not from 0 to 1."""
     known = valid_share(fullness)
     return ZERO if known is None else ONE - known
 
 
 def from_saturation(saturation: Fraction | None) -> Fraction:
-    """D = 1 - S; 0 where S is unknown or negative. A detector may say more than 1: that is full, too."""
+    """D = 1 - S; 0 if S is unknown or negative. Saturation above 1 is valid, and full."""
     return ZERO if saturation is None or saturation < 0 else max(ZERO, ONE - saturation)
 
 
 def from_load(load: Fraction | None, capacity: Fraction) -> Fraction:
-    """D of a load in units of a capacity; 0 where either makes no sense."""
+    """D = 1 - load / capacity; 0 if the load is unknown or negative, or there is no capacity."""
     if load is None or load < 0 or capacity <= 0:
         return ZERO
     return max(ZERO, ONE - load / capacity)
 
 
 def spare(budget: Fraction | None, baseline: Fraction) -> Fraction:
-    """max(0, D - B): closed exactly when D <= B. 0 where D is not a share."""
+    """max(0, D - B): 0, closed, exactly if D <= B. 0 if D is not from 0 to 1."""
     known = valid_share(budget)
     return ZERO if known is None else max(ZERO, known - baseline)
 
 
 def system_capacity(ready_model_servers: Fraction | None, per_server: Fraction) -> Fraction:
-    """max_SYS; 0 where the number of ready servers is unknown or negative."""
+    """max_SYS; 0 if the number of ready servers is unknown or negative."""
     return ZERO if ready_model_servers is None else max(ZERO, ready_model_servers * per_server)
 
 
 def dispatchable(capacity: Fraction, budget: Fraction | None, baseline: Fraction) -> Fraction:
-    """N = max_SYS x (D - B), a real number of units; 0 when closed."""
+    """N = max_SYS x (D - B), not rounded; 0 if closed."""
     return max(ZERO, capacity) * spare(budget, baseline)
 
 
@@ -66,16 +70,16 @@ def closing_point(capacity: Fraction, baseline: Fraction) -> Fraction:
 
 
 def within_allotment(allotment: Fraction, in_flight: int, units: int) -> bool:
-    """Whether one more request of `units` stays within what others leave to us, in all."""
+    """Whether one more request of `units` keeps everything in flight within the allotment."""
     return in_flight + units <= floor(allotment)
 
 
 def admits(headroom: Fraction, unseen: int, units: int, *, idle: bool) -> bool:
     """Whether one more request of `units` may go.
 
-    `headroom`: N at the reading. `unseen`: units of our own that went since, still run, and so are not in it.
-    `idle`: nothing of ours is in flight; then one request passes however large it is, while anything may go at all:
-    otherwise one larger than the headroom would wait for ever, and a headroom below 1 would stop everything.
+    `headroom`: N at the time of the reading. `unseen`: our units sent since and still running, which the reading does
+    not include. `idle`: nothing of ours is in flight. Then one request passes if headroom > 0, however large it is:
+    else a request larger than the headroom would wait for ever, and a headroom below 1 would stop everything.
     """
     if unseen + units <= floor(headroom):
         return True
@@ -83,7 +87,7 @@ def admits(headroom: Fraction, unseen: int, units: int, *, idle: bool) -> bool:
 
 
 def admitted_count(headroom: Fraction, sizes: Sequence[int], *, unseen: int = 0, idle: bool = False) -> int:
-    """How many of the waiting requests may go, from the first on: none is split and none is overtaken."""
+    """How many of the waiting requests may go, counted from the first: none is split, none overtakes another."""
     admitted = 0
     for units in sizes:
         if not admits(headroom, unseen, units, idle=idle):

@@ -1,4 +1,8 @@
-"""The broker's clock without a round trip: one sample now and then, and this process's monotonic clock between."""
+"""The broker's clock without a round trip: sampled now and then, and this process's monotonic clock in between.
+
+Deadlines and leases are compared with the broker's clock only. The clocks of producers and dispatchers may differ by
+minutes, which would expire requests early or keep dead claims.
+"""
 
 import asyncio
 import time
@@ -6,17 +10,17 @@ from collections.abc import Awaitable, Callable
 
 from dispatcher.broker.queue import QueueError
 
-EVERY = 10.0
-"""Seconds between two samples."""
+SAMPLE_INTERVAL = 10.0
+"""Seconds."""
 
 
 class BrokerClock:
     """`now_ms()` is never ahead of the broker's own clock, and behind by one round trip at most."""
 
     def __init__(
-        self, ask: Callable[[], Awaitable[int]], monotonic: Callable[[], float] = time.monotonic
+        self, read: Callable[[], Awaitable[int]], monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._ask = ask
+        self._read = read
         self._monotonic = monotonic
         self._offset = 0.0
 
@@ -25,14 +29,16 @@ class BrokerClock:
         return int(self._monotonic() * 1000 + self._offset)
 
     async def sample(self) -> None:
-        """Ask the broker; raises QueueError."""
-        now = await self._ask()
+        """Read the broker's clock once; raises QueueError."""
+        now = await self._read()
+        # Taken after the answer: the error is the way back, and late is safe. A clock that is ahead would report
+        # deadlines as passed that are not.
         self._offset = now - self._monotonic() * 1000
 
     async def run(self) -> None:
-        """Keep in step; while the broker is away the last sample serves on."""
+        """Sample for ever; the last sample stays in use while the broker is away."""
         while True:
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(SAMPLE_INTERVAL)
             try:
                 await self.sample()
             except QueueError:

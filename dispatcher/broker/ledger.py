@@ -1,7 +1,11 @@
-"""What all queues and replicas that feed one target have sent and no reading can have seen yet.
+"""The interface of a ledger: what all queues and replicas have sent to one target and no reading can show yet.
 
-Shared where the broker is: `dispatcher.broker.memory` and `dispatcher.broker.redis` implement it over the arithmetic of
-`dispatcher.broker.budget`; one contract suite runs over both.
+A reading is the target's free capacity at one instant. Several dispatchers that each trust it would all send the same N
+requests. So every send is counted in one ledger per target, in the broker, and a reading is used minus what was sent
+since it was taken.
+
+`dispatcher.broker.memory` and `dispatcher.broker.redis` implement it over the arithmetic of `dispatcher.broker.budget`;
+one contract suite runs over both.
 """
 
 from dataclasses import dataclass
@@ -13,10 +17,12 @@ from dispatcher.broker.budget import ZERO
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The state of a target at one instant; `at_ms` on the broker's clock, never later than the sample itself.
+    """The state of a target at one instant.
 
-    `headroom`: N, in units of capacity, at that instant; 0 where the metric could not be read. `allotment`: what others
-    leave of the target to us, in all (`dispatcher.broker.allotment`); 0 where that is not known.
+    `headroom`: N, in units of capacity, at that instant; 0 if the metric could not be read. `at_ms`: the instant on the
+    broker's clock. It may be too early, never too late: too early counts some requests twice, too late would forget
+    them. `allotment`: how much of the target other clients leave to us in all (`dispatcher.broker.allotment`); 0 if
+    unknown.
     """
 
     headroom: Fraction
@@ -25,7 +31,7 @@ class Reading:
 
 
 class LedgerState(NamedTuple):
-    """The broker's clock, and how many units of ours are on their way."""
+    """The broker's time, and the units that all dispatchers have in flight."""
 
     now_ms: int
     in_flight: int
@@ -33,9 +39,10 @@ class LedgerState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why not now, and the broker's time in ms before which asking again is useless (None: a newer reading).
+    """Why a request may not go now.
 
-    `seen` is handed to `Ledger.wait`, so that nothing that happens in between is missed.
+    `until_ms`: the broker's time before which asking again is useless; None: wait for a newer reading. `seen`: pass it
+    to `Ledger.wait`, which then returns for every change since the refusal, also for one before the call.
     """
 
     reason: str
@@ -45,7 +52,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Units counted against a target for one dispatch, until released or its lease ends; `probe`: the one after a 429."""
+    """Units counted for one dispatch until released or its lease ends. `probe`: the single request after a 429."""
 
     id: str
     units: int
@@ -53,37 +60,42 @@ class Reservation:
 
 
 class Ledger(Protocol):
-    """One target's ledger. Raises `dispatcher.broker.queue.QueueError` when the broker is away: callers then send nothing."""
+    """One target's ledger. Methods raise `dispatcher.broker.queue.QueueError` if the broker is away.
+
+    Callers send nothing then: an uncounted request would be sent on top of everybody else's.
+    """
 
     @property
     def lease_ms(self) -> int:
-        """How long a reservation lives without a heartbeat; three heartbeats a lease are good measure."""
+        """How long a reservation lives without a heartbeat. Send three heartbeats per lease: two may be lost."""
 
     async def now_ms(self) -> int:
-        """The broker's clock."""
+        """The broker's clock, Unix milliseconds."""
 
     async def state(self) -> LedgerState:
-        """What a reading of the target is put beside."""
+        """Read just before the target's metric, so that the reading is never dated too late."""
 
     async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:
-        """Count `units` if reading.headroom - what began since reading.at_ms and still runs leaves room for them, or
-        reading.allotment - all that runs does.
+        """Count `units` if either rule has room for them:
 
-        One request larger than all room is let in when nothing of ours is in flight and headroom > 0.
-        Refused while the target is closed by `overloaded`, but for one probe and then a ramp.
+        - `reading.headroom` minus what began since `reading.at_ms` and still runs;
+        - `reading.allotment` minus everything in flight.
+
+        If nothing is in flight and headroom > 0, one request passes however large it is. After `report_overload` all
+        are refused but one probe, then a growing number.
         """
 
     async def heartbeat(self, reservations: list[Reservation]) -> None:
-        """They live on; one not heard of for a lease is released (its owner was killed)."""
+        """Extend the leases. A reservation without a heartbeat for a lease is released: its holder was killed."""
 
     async def release(self, reservation: Reservation, *, accepted: bool) -> None:
-        """The dispatch is over; `accepted` False: it told nothing about the target's state."""
+        """End the dispatch. `accepted`: the target took the request; False: nothing is known of its state."""
 
     async def report_overload(self, retry_after_ms: int = 0) -> None:
-        """The target answered 429 or an overload 503: closed for everybody until a reading later than now."""
+        """The target answered 429 or an overload 503: close it for everybody until a later reading."""
 
     async def wait(self, timeout: float, *, seen: int = -1) -> None:
-        """Until a reservation was released or the target opened, at most `timeout` seconds.
+        """Return when a reservation was released or the target opened, at most after `timeout` seconds.
 
-        With `seen` of a refusal: since that refusal, so it may return at once.
+        `seen` of a refusal: returns at once if that happened since the refusal.
         """

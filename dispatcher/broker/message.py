@@ -1,4 +1,4 @@
-"""What travels: a request, the claim on it, its one terminal result, and what could not be read at all."""
+"""The messages of a queue: a request, a claim on it, its single terminal result, and a dead letter."""
 
 import secrets
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ MAX_PAYLOAD = 10 * 1024 * 1024
 
 
 class ErrorCode(StrEnum):
-    """Why a request has no answer of a worker; the Go processor's words, so that its consumers understand them."""
+    """Why a request has no answer of a worker. The values are those of the Go processor: its consumers read them."""
 
     DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
     CANCELLED = "CANCELLED"
@@ -22,15 +22,15 @@ class ErrorCode(StrEnum):
 
 
 def new_token() -> str:
-    """32 hexadecimal characters that tell two submissions of one id apart."""
+    """A submission's token, 32 random hexadecimal characters: two submissions may have the same id."""
     return secrets.token_hex(16)
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request as its producer hands it in; `deadline_ms` and `created_ms` are Unix milliseconds.
+    """One request as its producer submits it; `deadline_ms` and `created_ms` are Unix milliseconds.
 
-    `path`: below the target's base URL; empty: the queue's own. `tier`: 0 goes first where a queue has strict tiers.
+    `path`: below the target's base URL; empty: the queue's own. `tier`: in a queue with strict tiers, 0 goes first.
     """
 
     id: str
@@ -48,7 +48,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class DispatchCandidate:
-    """The head of a queue, seen but not claimed; `size` in bytes of payload, `units` in the gate's unit of capacity."""
+    """A request at the head of a queue, not claimed. `size`: bytes of its payload. `units`: in the gate's unit."""
 
     id: str
     token: str
@@ -60,9 +60,10 @@ class DispatchCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to answer a request until the lease ends; `fence` tells it from every other claim on it.
+    """The right to answer a request until the lease ends.
 
-    `delivery`: how often the request was claimed, this claim included. `attempt`: how often it was sent before, from 0.
+    `fence` is unique to this claim, a fencing token: a holder that was frozen past the end of its lease cannot publish a
+    result over that of the next holder. `delivery`: claims so far, this one included. `attempt`: sends before this claim.
     """
 
     request: Request
@@ -74,7 +75,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The one terminal answer. `status_code` 0: no HTTP response came, then `error_code` says why."""
+    """The single terminal answer. `status_code` 0: there was no HTTP response, and `error_code` says why."""
 
     id: str
     token: str
@@ -88,7 +89,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that is no request, or one that killed whoever took it; `raw` is cut at 64 KiB."""
+    """A message that is not a request, or a request whose holders all died; `raw` is cut at 64 KiB."""
 
     reason: str
     raw: bytes

@@ -1,4 +1,4 @@
-"""From a URL to a broker, and to what only one kind of broker can do."""
+"""Opens a broker by its URL, and its intakes; warns if the broker may evict queued requests."""
 
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
@@ -10,38 +10,41 @@ from dispatcher.config.urls import broker_files
 
 
 class Intake(Protocol):
-    """What moves foreign messages into a queue."""
+    """Moves the messages of Go producers into a queue."""
 
     @property
     def problem(self) -> str:
-        """Why nothing comes in; empty while it does."""
+        """Why it moves nothing; empty while it works. Shown on /readyz."""
 
 
 def open_broker(url: str) -> AbstractAsyncContextManager[Broker]:
-    """redis://, rediss://, unix:// or memory://; entering raises QueueError where nobody answers.
+    """A broker for redis://, rediss://, unix:// or memory://; entering it raises QueueError if the server is away.
 
-    Raises OSError for a certificate or a key that the URL names and that cannot be read.
+    Raises OSError if a certificate or key file in the URL cannot be read.
     """
     if urlsplit(url).scheme == "memory":
         from dispatcher.broker.memory.broker import MemoryBroker
 
         return MemoryBroker()
     for name in broker_files(url):
-        with open(name, "rb"):  # else the client says that nobody answers
+        with open(name, "rb"):  # the client would report an unreadable file as a server that does not answer
             pass
-    from dispatcher.broker.redis.broker import RedisBroker  # the client is imported only where it is used
+    from dispatcher.broker.redis.broker import RedisBroker  # not at the top: memory:// needs no Redis client
 
     return RedisBroker(url)
 
 
 async def eviction_warning(broker: Broker) -> str:
-    """Why the broker may drop what is queued, for the log; empty: it does not, or does not tell."""
+    """A warning for the log if the broker may evict queued requests; empty if not, or if it does not tell its policy.
+
+    Redis evicts keys at `maxmemory` with any policy but noeviction: https://redis.io/docs/latest/develop/reference/eviction/
+    """
     policy = getattr(broker, "eviction_policy", None)
     found = await policy() if policy is not None else None
     if found in (None, "noeviction"):
         return ""
     return (
-        f"the broker's maxmemory-policy is {found}: when its memory is full it drops queued requests and results; "
+        f"the broker's maxmemory-policy is {found}: when its memory is full it evicts queued requests and results; "
         "set maxmemory-policy to noeviction"
     )
 
@@ -49,7 +52,7 @@ async def eviction_warning(broker: Broker) -> str:
 def open_intake(
     broker: Broker, queue: str, rules: QueueRules, *, key: str, tenant_attribute: str, lists: ResultLists
 ) -> AbstractAsyncContextManager[Intake]:
-    """Moves what Go producers put into the sorted set `key`; entering raises QueueError."""
+    """An intake from the sorted set `key`; entering it raises QueueError."""
     from dispatcher.broker.redis.broker import RedisBroker
     from dispatcher.broker.redis.intake import GoSource
 

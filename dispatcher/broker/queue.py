@@ -1,7 +1,8 @@
-"""A queue of requests: earliest deadline first within a tenant, weighted fair across tenants, leases, one result each.
+"""The interfaces of a queue and a broker.
 
-Held by one contract suite over every implementation (`dispatcher.broker.memory`, `dispatcher.broker.redis`). All times are the
-broker's own, in milliseconds: no client clock decides anything.
+A queue orders requests by deadline within a tenant and fairly by weight across tenants. A claim is a lease; each request
+gets exactly one result. One contract suite runs over both implementations (`dispatcher.broker.memory`,
+`dispatcher.broker.redis`). All times are the broker's, in milliseconds: the clocks of clients differ, so none is used.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,15 +17,15 @@ from dispatcher.broker.quota import Quotas
 
 
 class QueueError(Exception):
-    """The broker is away or refuses; nothing was changed unless the text says otherwise."""
+    """The broker is away or refuses. The text says whether the operation may have been done; it is safe to repeat."""
 
 
 class ConflictError(QueueError):
-    """The idempotency key was used for another request."""
+    """The idempotency key was used for a different request."""
 
 
 class State(StrEnum):
-    """Where a request is."""
+    """The state of a request."""
 
     PENDING = "pending"
     DELAYED = "delayed"
@@ -35,27 +36,27 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """What holds for one queue, the same in every process that opens it; times in milliseconds."""
+    """The settings of one queue, the same in every process that opens it; times in milliseconds."""
 
     lease_ms: int = 15_000
     max_deliveries: int = 10
-    """Claims on one request that end by a lapsed lease before it is taken for the cause and becomes a dead letter."""
+    """Lapsed claims after which a request is taken for the cause of the crashes and becomes a dead letter."""
     result_ttl_ms: int = 7 * 24 * 3600 * 1000
     max_payload: int = 10 * 1024 * 1024
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Tenant → share; 1.0 where not named."""
+    """Tenant → relative share; 1.0 if not named."""
     strict_tiers: bool = False
-    """Lower tiers first, whatever the fairness between tenants; else `Request.tier` means nothing."""
+    """Lower tiers go first, before any fairness between tenants; if False, `Request.tier` is ignored."""
     result_list: str = ""
-    """A Redis list that gets the results, as the Go processor writes them, in place of leases; empty: leases.
+    """A Redis list that results are pushed to, in the Go processor's form; empty: consumers lease results.
 
-    Nothing of them is kept here then: `state` and `wait_result` know no result of such a queue.
+    Pushed results are not kept: `state` and `wait_result` find no result in such a queue.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Counted by the broker: submitted = succeeded + failed + expired + cancelled + dropped + pending, always."""
+    """Counted by the broker. At every instant submitted = succeeded + failed + expired + cancelled + dropped + pending."""
 
     submitted: int = 0
     succeeded: int = 0
@@ -64,7 +65,7 @@ class Totals:
     cancelled: int = 0
     dropped: int = 0
     pending: int = 0
-    """Not terminal: waiting, delayed or claimed."""
+    """Requests without a result: waiting, delayed or claimed."""
     claimed: int = 0
     delayed: int = 0
     retries: int = 0
@@ -74,102 +75,106 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class LeasedResult:
-    """A result handed to one consumer until its lease ends; `fence` goes back with `ack_result`."""
+    """A result that one consumer holds until its lease ends; `fence` identifies the lease in `ack_results`."""
 
     result: Result
     fence: str
 
 
 class Queue(Protocol):
-    """One queue, opened; every method raises QueueError when the broker is away."""
+    """One opened queue. Every method raises QueueError if the broker is away."""
 
     @property
     def name(self) -> str:
-        """Unique in its broker."""
+        """Unique within the broker."""
 
     async def submit(self, request: Request, *, idempotency_key: str | None = None) -> Request:
-        """Accept it; the accepted request, which is the earlier one where key and body were seen before.
+        """Accept a request and return it; for a known key with the same body, return the earlier request.
 
-        A key is its tenant's own. The same id and token is the same submission: repeat it when an answer was lost.
-        Raises ConflictError (same key, other body) and ValueError (no id, deadline past, payload too large).
+        Keys are separate for each tenant. The same id and token is the same submission, so repeating it after a lost
+        answer is safe. Raises ConflictError (same key, other body) and ValueError (no id, deadline passed, payload too
+        large).
         """
 
     async def peek(self, limit: int, *, skip_tenants: Collection[str] = ()) -> Sequence[DispatchCandidate]:
-        """What `claim` would give next, in its order, without bodies; nothing is changed."""
+        """What `claim` would return next, in its order, without bodies. Claims nothing."""
 
     async def claim(self, limit: int, *, owner: str, skip_tenants: Collection[str] = ()) -> Sequence[Claim]:
-        """Take up to `limit`; expired and over-delivered ones are answered on the way and not given.
+        """Claim up to `limit` requests. Expired and over-delivered requests get their result instead.
 
-        Each counts as an attempt from now on: its owner may send it at any time, and be killed right after.
+        Each claim counts as an attempt at once: its owner may send the request at any time and be killed right after.
         """
 
     async def extend(self, claims: Sequence[Claim]) -> Sequence[bool]:
-        """Heartbeat: a full lease from now on; False where the claim is no longer ours, or was cancelled."""
+        """Heartbeat: a full lease from now on. False for a claim that is no longer ours, or was cancelled."""
 
     async def finish(self, claim: Claim, result: Result) -> bool:
-        """Publish the result and drop the claim, atomically; False and nothing done where it is not ours."""
+        """Publish the result and end the claim, atomically. False, and nothing changed, if the claim is not ours.
+
+        Repeating it after a lost answer returns True again.
+        """
 
     async def retry(self, claim: Claim, delay_ms: int) -> bool:
-        """Give it back, visible after `delay_ms` and never before; its place by deadline is kept."""
+        """Return the request to the queue, visible after `delay_ms`; it keeps its place by deadline."""
 
     async def release(self, claims: Sequence[Claim], *, sent: bool = False) -> int:
-        """Hand back at once, as if never claimed; how many were ours. `sent`: the attempt was made, and counts."""
+        """Return requests to the queue as if never claimed; how many were ours. `sent`: the attempt counts."""
 
     async def cancel(self, id: str, token: str | None = None) -> State:
-        """Answer CANCELLED in place of it; where it is claimed its owner learns by `extend`. The state before."""
+        """Finish the request as CANCELLED; return its state before. The owner of a claim learns it from `extend`."""
 
     async def sweep(self) -> int:
-        """Give back lapsed claims, let due retries in, answer expired ones; how many were touched. Cheap when idle."""
+        """Return lapsed claims and due retries to the queue, finish expired requests; how many. Cheap if idle."""
 
     async def reject(self, raw: bytes, reason: str, *, id: str | None = None, code: ErrorCode) -> None:
-        """A message that cannot be a request: a dead letter, and where its id is known one terminal result."""
+        """Record a message that is not a request as a dead letter and, if its id is known, publish its result."""
 
     async def wait(self, timeout: float) -> bool:
-        """Until something may be claimable, at most `timeout` seconds; False: nothing. A wake-up, not a poll.
+        """Return when something may be claimable, at most after `timeout` seconds; False: nothing happened.
 
-        What happened since the last `peek` or `claim` of this opened queue counts: one pump waits on it, and misses
-        nothing.
+        For one caller per opened queue. It includes everything since that queue's last `peek` or `claim`, so nothing
+        that happens between them and the wait is missed.
         """
 
     async def cancelled(self, timeout: float) -> Collection[str]:
-        """Fences of claims of this opened queue that were cancelled since the last call, as soon as there are any.
+        """Fences of our claims that were cancelled since the last call, as soon as there are any; empty at `timeout`.
 
-        For one reader; empty after `timeout` seconds. What it misses in an outage `extend` tells.
+        For one caller per opened queue. Notifications are lost while the broker is away; `extend` finds those claims.
         """
 
     async def state(self, id: str, token: str | None = None) -> tuple[State, Result | None]:
-        """Where it is, and its result while that is kept."""
+        """The state of a request, and its result while that is kept."""
 
     async def wait_result(self, id: str, token: str | None = None, *, timeout: float) -> Result | None:
-        """The result of one request as soon as it is there; None after `timeout` seconds. Takes nothing away."""
+        """The result of one request as soon as it exists; None after `timeout` seconds. The result stays."""
 
     async def lease_results(self, limit: int, *, lease_ms: int = 300_000) -> Sequence[LeasedResult]:
-        """Results nobody else holds, oldest first; they come back unless `ack_result` follows."""
+        """Results that nobody else holds, oldest first. They are handed out again unless `ack_results` follows."""
 
     async def ack_results(self, leased: Sequence[LeasedResult]) -> int:
-        """They are dealt with; how many leases were still ours."""
+        """Remove results that were processed; how many leases were still ours."""
 
     async def dead_letters(self, limit: int) -> Sequence[DeadLetter]:
-        """The newest, nothing is taken away."""
+        """The newest dead letters; they stay."""
 
     async def totals(self) -> Totals:
-        """One consistent reading."""
+        """All counters at one instant."""
 
 
 class Broker(Protocol):
-    """Opens queues and ledgers of one broker; an async context manager, entered: it answered."""
+    """Opens queues, ledgers and quotas. An async context manager: entering it has reached the broker."""
 
     async def now_ms(self) -> int:
         """The broker's clock, Unix milliseconds."""
 
     async def ping(self) -> bool:
-        """Whether it answers now."""
+        """Whether the broker answers now."""
 
     def queue(self, name: str, rules: QueueRules) -> AbstractAsyncContextManager[Queue]:
-        """Open a queue; nothing is made until something is submitted."""
+        """Open a queue. Nothing is stored before the first submission."""
 
     def ledger(self, target: str) -> AbstractAsyncContextManager[Ledger]:
-        """Open the ledger of a target, the same for all queues and replicas that name it."""
+        """Open the ledger of a target; all queues and replicas that name the target share it."""
 
     def quotas(self) -> AbstractAsyncContextManager[Quotas]:
-        """Open the tenants' quotas, the same for all replicas."""
+        """Open the tenants' quotas, shared by all replicas."""

@@ -1,6 +1,6 @@
-"""What one tenant may use at most, over all replicas: places at once, or starts in a sliding window.
+"""The interface of tenant quotas over all replicas: requests at once, or starts within a sliding window.
 
-Implemented where the broker is: `dispatcher.broker.memory.quota` and `dispatcher.broker.redis.quota`; one contract suite over both.
+`dispatcher.broker.memory.quota` and `dispatcher.broker.redis.quota` implement it; one contract suite runs over both.
 """
 
 from collections.abc import Collection
@@ -13,14 +13,14 @@ from dispatcher.broker.ledger import Refusal
 
 class QuotaMode(StrEnum):
     CONCURRENCY = "concurrency"
-    """Places held at once. Each is leased by its holder: one whose holder was killed comes back after a lease."""
+    """Requests at once. Each grant is a lease: if its holder was killed, it is free again after `lease_ms`."""
     RATE = "rate-limit"
-    """Starts within any `window_ms`."""
+    """Starts within any `window_ms`, a sliding window: at no moment are there more than `limit` in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """`limit` for each key; times in milliseconds."""
+    """At most `limit` grants for each key; times in milliseconds."""
 
     limit: int
     mode: QuotaMode = QuotaMode.RATE
@@ -30,7 +30,7 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A place under `key`, told from every other by `id`: a request's id may occur twice."""
+    """One grant under `key`. `id` is random, since two requests may have the same id."""
 
     key: str
     id: str
@@ -38,19 +38,19 @@ class Grant:
 
 
 class Quotas(Protocol):
-    """Raises `dispatcher.broker.queue.QueueError` when the broker is away: callers then send nothing."""
+    """Methods raise `dispatcher.broker.queue.QueueError` if the broker is away: callers then send nothing."""
 
     async def now_ms(self) -> int:
-        """The broker's clock."""
+        """The broker's clock, Unix milliseconds."""
 
     async def acquire(self, key: str, quota: Quota) -> Grant | Refusal:
-        """A place, or since when asking again may help."""
+        """A grant, or a refusal with the time from which asking again may help."""
 
     async def heartbeat(self, grants: Collection[Grant]) -> None:
-        """The holders of these places live; a place under a rate needs none."""
+        """Extend these grants. A grant of a rate needs no heartbeat: it ends with its window."""
 
     async def release(self, grant: Grant, *, used: bool) -> None:
-        """The dispatch is over. A start that was `used` stays counted until its window has passed."""
+        """End the dispatch. Under a rate, a start that was `used` stays counted until its window has passed."""
 
     async def wait(self, timeout: float, *, seen: int = -1) -> None:
-        """Until a place was released since the refusal that said `seen`, at most `timeout` seconds."""
+        """Return when a grant was released since the refusal with this `seen`, at most after `timeout` seconds."""

@@ -1,4 +1,4 @@
-"""What a queue takes in, what counts as the same request, and how a terminal result is counted (pure)."""
+"""What a queue accepts, which requests an idempotency key treats as equal, how a result is counted (pure)."""
 
 import hashlib
 import json
@@ -15,32 +15,37 @@ LONGEST_TENANT: Final = 256
 LONGEST_KEY: Final = 1024
 """Bytes of a token, and of an idempotency key."""
 LONGEST_KEPT_MS: Final = 10 * 365 * 24 * 3600 * 1000
-"""A result is kept no longer; a broker counts no such times."""
+"""The longest that a result may be kept: beyond that, times leave the range that a broker counts exactly."""
 LONGEST_LEASE_MS: Final = 15_000
-"""Of a claim, in a configuration. One that has longer to go was made before the broker's clock went back."""
+"""The longest lease that a configuration may set. A claim that has longer to go was made before the clock went back."""
 LEAST_WEIGHT: Final = 1e-6
-"""Of a tenant; each turn is charged its inverse, which must stay a number that can be added up."""
+"""The least weight of a tenant. A request costs 1 / weight of virtual time: larger costs would lose the smaller ones
+when they are added up as floats."""
 LATEST_MS: Final = 2**53
-"""The first time that a broker cannot count exactly."""
+"""Times from here on are not exact: Lua numbers and sorted set scores are doubles, exact up to 2^53
+(https://redis.io/docs/latest/commands/zadd/)."""
 RAW_KEPT: Final = 64 * 1024
-"""Bytes of a message that is no request which a dead letter keeps."""
+"""Bytes of the message that a dead letter keeps."""
 DEAD_LETTERS_KEPT: Final = 1_000
 """The newest dead letters of a queue; older ones are only counted."""
 FINISH_REMEMBERED_MS: Final = 120_000
-"""How long a finished claim is known after its result was taken away: `finish` may be repeated that long."""
+"""How long a finished claim is remembered after its result was acknowledged: `finish` may be repeated that long."""
 
 EXPIRED: Final = "the deadline passed before an answer came"
 CANCELLED: Final = "cancelled"
-POISON: Final = "claimed too often: whoever claimed it stopped answering"
-REQUEST_GONE: Final = "the broker lost the request: is its maxmemory-policy noeviction?"
+POISON: Final = "claimed too often: every dispatcher that claimed it stopped answering"
+REQUEST_GONE: Final = "the broker lost the request: check that its maxmemory-policy is noeviction"
 BODY_GONE: Final = "the broker lost the request's body"
+KEY_CONFLICT: Final = (
+    "the idempotency key was used for another request: same tenant, path and payload expected"
+)
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]*")
 
 
 def checked_name(name: str) -> str:
-    """A queue's name, which becomes part of the broker's keys; raises ValueError."""
+    """The name, if a queue may have it; else raises ValueError. It becomes the hash tag of the queue's Redis keys."""
     if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
         raise ValueError(
             f"{name!r} cannot name a queue: expected at most {LONGEST_NAME} letters, digits, '.', '_', '/' or '-', "
@@ -50,7 +55,7 @@ def checked_name(name: str) -> str:
 
 
 def checked_rules(name: str, rules: QueueRules) -> QueueRules:
-    """Rules that a broker can keep; raises ValueError."""
+    """The rules, if a broker can keep them; else raises ValueError."""
     for word in ("lease_ms", "max_deliveries", "result_ttl_ms", "max_payload"):
         if getattr(rules, word) < 1:
             raise ValueError(f"{word} of queue {name!r} is {getattr(rules, word)}, expected 1 or more")
@@ -61,22 +66,22 @@ def checked_rules(name: str, rules: QueueRules) -> QueueRules:
     for tenant, weight in rules.weights.items():
         if not LEAST_WEIGHT <= weight < math.inf:
             raise ValueError(
-                f"the weight of tenant {tenant!r} in queue {name!r} is {weight}, expected more than 0, and {LEAST_WEIGHT:g} at least"
+                f"the weight of tenant {tenant!r} in queue {name!r} is {weight}, expected more than 0, at least {LEAST_WEIGHT:g}"
             )
     if rules.result_list.startswith("adsum:"):
         raise ValueError(
-            f"results of queue {name!r} cannot go to {rules.result_list!r}, which is a key of ours"
+            f"results of queue {name!r} cannot go to {rules.result_list!r}: the prefix adsum: is reserved; name another list"
         )
     return rules
 
 
 def is_valid_tenant(text: str) -> bool:
-    """Whether it can stand in keys and headers."""
+    """Whether it can be part of keys and headers: no control characters, 256 bytes at most."""
     return 0 < len(text.encode()) <= LONGEST_TENANT and not _CONTROL.search(text)
 
 
 def check_request(request: Request, rules: QueueRules) -> None:
-    """Whether a queue can hold it, its deadline aside; raises ValueError with what to change."""
+    """Raises ValueError with what to change if a queue cannot hold the request; the deadline is not compared with now."""
     if not request.id or len(request.id.encode()) > LONGEST_ID:
         raise ValueError(f"a request needs an id of 1 to {LONGEST_ID} bytes, not {request.id[:80]!r}")
     if not is_valid_tenant(request.tenant):
@@ -90,7 +95,8 @@ def check_request(request: Request, rules: QueueRules) -> None:
         )
     if request.deadline_ms >= LATEST_MS:
         raise ValueError(
-            f"the deadline of request {request.id!r} is no time in milliseconds: {request.deadline_ms}"
+            f"the deadline of request {request.id!r} is no time in milliseconds: {request.deadline_ms}; "
+            f"expected less than {LATEST_MS}"
         )
     if len(request.payload) > rules.max_payload:
         raise ValueError(
@@ -100,13 +106,13 @@ def check_request(request: Request, rules: QueueRules) -> None:
 
 
 def check_key(key: str) -> None:
-    """Whether it can be an idempotency key; raises ValueError with what to change."""
+    """Raises ValueError if the idempotency key is too long."""
     if len(key.encode()) > LONGEST_KEY:
         raise ValueError(f"an idempotency key has {LONGEST_KEY} bytes at most")
 
 
 def deadline_error(request: Request, now_ms: int) -> ValueError:
-    """The error for a deadline that lies behind."""
+    """The error for a request whose deadline has passed."""
     late = now_ms - request.deadline_ms
     return ValueError(
         f"the deadline of request {request.id!r} passed {late} ms ago; deadline_ms is Unix time in milliseconds"
@@ -114,7 +120,10 @@ def deadline_error(request: Request, now_ms: int) -> ValueError:
 
 
 def digest(request: Request) -> str:
-    """What an idempotency key stands for: tenant, path and payload. Id, deadline and headers may differ."""
+    """A hash of what must be equal under one idempotency key: tenant, path, payload; not id, deadline and headers.
+
+    A client that sends a request again usually makes a new id and a new deadline.
+    """
     routed = json.dumps([request.tenant, request.path]).encode()
     return hashlib.sha256(b"%d:%b%b" % (len(routed), routed, request.payload)).hexdigest()
 
@@ -134,5 +143,5 @@ def counted_as(result: Result) -> str:
 
 
 def error_payload(message: str) -> bytes:
-    """What a result without an answer carries as its payload."""
+    """The payload of a result that has no answer of a worker."""
     return json.dumps({"error": message}, separators=(",", ":")).encode()

@@ -1,27 +1,30 @@
-"""Wake-ups that nobody misses: who knows what was counted waits for what comes after."""
+"""Wake-ups that cannot be missed: each has a number, and who knows the last number waits for the next one."""
 
 import asyncio
 
 
 class Changes:
-    """Counts wake-ups, so that whoever knows a count misses none."""
+    """Counts wake-ups. Read `count`, check the state, then `wait` with that count: no change in between is missed.
+
+    A bare `asyncio.Event` loses the change that comes after the check and before the wait.
+    """
 
     def __init__(self) -> None:
         self.count = 0
-        self._told = asyncio.Event()
+        self._event = asyncio.Event()
 
     def tell(self) -> None:
-        """Wake all that wait."""
+        """Wake everybody who waits."""
         self.count += 1
-        self._told.set()
-        self._told = asyncio.Event()
+        self._event.set()
+        self._event = asyncio.Event()
 
     async def wait(self, timeout: float, seen: int = -1) -> None:
-        """Until the count is no longer `seen` (-1: what it is at the call), at most `timeout` seconds."""
+        """Return when `count` differs from `seen` (-1: from its value now), at most after `timeout` seconds."""
         if seen not in (-1, self.count):
             return
         try:
             async with asyncio.timeout(timeout):
-                await self._told.wait()
+                await self._event.wait()
         except TimeoutError:
             return

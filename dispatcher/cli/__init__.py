@@ -1,1 +1,1 @@
-"""The commands for people: submit, status, cancel, dead-letters, and a dry run."""
+"""The commands of `python -m dispatcher`: submit, status, cancel, dead-letters, and the dry run."""

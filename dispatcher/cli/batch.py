@@ -1,4 +1,4 @@
-"""A batch file through a queue: submitted once however often it is tried, results written as they come."""
+"""Submits the lines of a batch file and collects their results; running it again continues where it stopped."""
 
 import asyncio
 import time
@@ -17,11 +17,11 @@ from runtime.command_line import program
 from runtime.tasks import background, cancel_and_wait
 
 CONCURRENCY = 64
-"""Requests submitted, or waited for, at the same time."""
+"""Requests that are submitted, or waited for, at the same time."""
 WAIT_TIMEOUT = 30.0
-"""Seconds that one wait for a result lasts."""
+"""Seconds of one wait for a result."""
 MAX_OUTAGE = 120.0
-"""Seconds without the broker after which the batch stops; it can be resumed."""
+"""Seconds without the broker after which the batch stops; it can be run again."""
 NO_ANSWER_HINT = (
     "no answer comes: does the dispatcher run, and is the queue's gate open? "
     f"`{program('dispatcher')} --config FILE --dry-run` says what the gate reads and what would go"
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ProgressSettings:
-    """How a wait for answers is watched, in seconds: `interval` so often, and `hint_after` so long without an answer."""
+    """In seconds: the `interval` of updates; `hint_after` so long without an answer, the user gets a hint."""
 
     interval: float = 1.0
     hint_after: float = 10.0
@@ -45,7 +45,7 @@ DEFAULT_PROGRESS = ProgressSettings()
 
 @dataclass(frozen=True, slots=True)
 class BatchSettings:
-    """What holds for every request of a batch. `name` makes the keys by which a second try is recognised."""
+    """What all requests of a batch share. `name` makes their idempotency keys, by which a second run is recognised."""
 
     name: str
     tenant: str
@@ -54,7 +54,6 @@ class BatchSettings:
     objective: str = ""
 
     def request(self, line: BatchLine) -> Request:
-        """The request of a line."""
         return Request(
             id=f"{self.name}:{line.custom_id}",
             payload=line.body,
@@ -66,14 +65,14 @@ class BatchSettings:
         )
 
     def remedy(self) -> str:
-        """What to do where a line was used before for another request."""
+        """What to do if a line was submitted before with another request."""
         dated = datetime.fromtimestamp(self.created_ms / 1000, UTC).strftime(f"{self.name}-%Y-%m-%d")
         return f"to ask anew, give this run a name of its own, --batch {dated}, and a results file of its own"
 
 
 @dataclass(frozen=True, slots=True)
 class SubmittedRequest:
-    """A request that the queue has, under the id of its line. `new`: no earlier try had submitted it."""
+    """A request that is in the queue. `new`: no earlier run had submitted it."""
 
     line: BatchLine
     id: str
@@ -84,7 +83,7 @@ class SubmittedRequest:
 def unanswered(
     lines: Iterable[BatchLine], answered: Mapping[str, str], results: Path, settings: BatchSettings
 ) -> list[BatchLine]:
-    """The lines without an answer in `results`; raises BatchFileError where one was answered for another request."""
+    """The lines without an answer in `results`; raises BatchFileError if one was answered for another request."""
     left = []
     for line in lines:
         kept = answered.get(line.custom_id)
@@ -92,7 +91,7 @@ def unanswered(
             left.append(line)
         elif kept not in ("", line.sha256):
             raise BatchFileError(
-                f"{line.place}: {results} has an answer to custom_id {line.custom_id!r}, but to another path or body; "
+                f"{line.location}: {results} has an answer to custom_id {line.custom_id!r}, but to another path or body; "
                 f"{settings.remedy()}"
             )
     return left
@@ -101,7 +100,7 @@ def unanswered(
 async def submit_all(
     queue: Queue, lines: Collection[BatchLine], settings: BatchSettings, progress: Progress
 ) -> list[SubmittedRequest]:
-    """Submit them all; those that an earlier try submitted are found again. Raises QueueError and BatchFileError."""
+    """Submit all lines; the queue returns those of an earlier run. Raises QueueError and BatchFileError."""
     done = 0
 
     async def submit(line: BatchLine) -> SubmittedRequest:
@@ -112,10 +111,10 @@ async def submit_all(
         except ConflictError as error:
             message = f"{error}: batch {settings.name!r} was submitted before with another path or body here"
             raise BatchFileError(
-                f"{line.place}: custom_id {line.custom_id!r}: {message}; {settings.remedy()}"
+                f"{line.location}: custom_id {line.custom_id!r}: {message}; {settings.remedy()}"
             ) from error
         except ValueError as error:
-            raise BatchFileError(f"{line.place}: custom_id {line.custom_id!r}: {error}") from error
+            raise BatchFileError(f"{line.location}: custom_id {line.custom_id!r}: {error}") from error
         done += 1
         progress.update("submitted", done, len(lines))
         return SubmittedRequest(line, accepted.id, accepted.token, accepted.token == request.token)
@@ -130,7 +129,7 @@ async def collect(
     progress: Progress,
     progress_settings: ProgressSettings = DEFAULT_PROGRESS,
 ) -> FailureSummary:
-    """Write each result as soon as it is there; which were errors. Where none comes, one hint. Raises QueueError."""
+    """Write each result when it arrives; returns the errors among them. Raises QueueError."""
     done, failures = 0, FailureSummary()
     latest = time.monotonic()
 
@@ -174,7 +173,7 @@ async def _result(queue: Queue, one: SubmittedRequest) -> Result:
 
 
 async def _retry_while_away(ask: Callable[[], Awaitable[T]]) -> T:
-    """Through an outage of the broker; every question may be asked twice."""
+    """Call `ask` until the broker answers; it may be called twice, since an answer can be lost."""
     pause, waited = INITIAL_PAUSE, 0.0
     while True:
         try:
@@ -193,7 +192,7 @@ A = TypeVar("A")
 
 
 async def _map_concurrently(items: Iterable[A], work: Callable[[A], Awaitable[T]]) -> list[T]:
-    """In order of `items`, a few at once; the first error ends the others."""
+    """The results in the order of `items`, `CONCURRENCY` at once; the first error cancels the others."""
     results: dict[int, T] = {}
     left = enumerate(items)
 

@@ -1,4 +1,4 @@
-"""Batch files: requests in, one JSON object a line, results out; the form of the OpenAI Batch API (pure but for files)."""
+"""Reads batch files and writes results files: one JSON object a line, in the format of the OpenAI Batch API."""
 
 import hashlib
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ EXPECTED = 'expected {"custom_id": "...", "url": "/v1/chat/completions", "body":
 
 
 class BatchFileError(ValueError):
-    """A line is not what it should be; the text names file and line."""
+    """A line or a file is invalid; the text names it."""
 
 
 class ResultsError(OSError):
@@ -32,22 +32,22 @@ class _RequestLine(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """One request; `body` byte for byte as it stands in the file, `url` the path, empty: the queue's own."""
+    """One request. `body`: the bytes in the file, unchanged; `url`: the path, empty: the queue's own."""
 
     custom_id: str
     url: str
     body: bytes
-    place: str
-    """FILE:NUMBER, for people."""
+    location: str
+    """FILE:LINE, for errors."""
 
     @property
     def sha256(self) -> str:
-        """What is asked, path and body; a results file keeps it beside the answer."""
+        """Identifies path and body; results files keep it, so that a changed line is noticed."""
         return hashlib.sha256(self.url.encode() + b"\n" + self.body).hexdigest()
 
 
 def read_lines(path: Path) -> Iterator[BatchLine]:
-    """The requests of a file, read as they are asked for; raises BatchFileError and OSError."""
+    """The requests of a file, read lazily; raises BatchFileError and OSError."""
     seen: set[str] = set()
     with path.open("rb") as file:
         for number, text in enumerate(file, start=1):
@@ -62,22 +62,22 @@ def read_lines(path: Path) -> Iterator[BatchLine]:
             yield line
 
 
-def _read_line(text: bytes, place: str) -> BatchLine:
+def _read_line(text: bytes, location: str) -> BatchLine:
     try:
         line = msgspec.json.decode(text, type=_RequestLine)
         body = bytes(line.body)
         msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BatchFileError(f"{place}: {error}; {EXPECTED}") from error
+        raise BatchFileError(f"{location}: {error}; {EXPECTED}") from error
     if line.method != "POST":
-        raise BatchFileError(f"{place}: the method is {line.method[:40]!r}; expected POST")
+        raise BatchFileError(f"{location}: the method is {line.method[:40]!r}; expected POST")
     if not line.custom_id:
-        raise BatchFileError(f"{place}: the custom_id is empty; {EXPECTED}")
-    return BatchLine(line.custom_id, line.url, body, place)
+        raise BatchFileError(f"{location}: the custom_id is empty; {EXPECTED}")
+    return BatchLine(line.custom_id, line.url, body, location)
 
 
 def result_line(custom_id: str, result: Result, request_sha256: str) -> bytes:
-    """One line of a results file, its end included; the answer's body is kept as it came where it is JSON."""
+    """One line of a results file with its newline. A JSON body is kept byte for byte, unless it has line breaks."""
     response = None
     if result.status_code:
         response = {
@@ -112,7 +112,7 @@ def _body(payload: bytes) -> msgspec.Raw | str:
 
 
 _LINE_PREFIX = b'{"id":"'
-"""Of every line of a results file: what is cut off must look like one, or it is somebody else's."""
+"""Begins every line of a results file. A truncated last line must begin so, or the file is another one and not touched."""
 
 
 class _AnsweredLine(msgspec.Struct):
@@ -121,43 +121,45 @@ class _AnsweredLine(msgspec.Struct):
 
 
 def read_answered(path: Path) -> dict[str, str]:
-    """The custom_ids that a results file has already, each with the `sha256` of its line, empty where none was kept.
+    """The custom_ids in a results file, each with the `sha256` of its line, empty if the file has none.
 
-    A last line that was cut off by a crash is taken out of the file.
+    A last line that a crash truncated is removed from the file.
     """
     done: dict[str, str] = {}
     with _writable(path):
         if not path.exists():
             return done
-        whole, cut_off = 0, b""
+        complete, truncated = 0, b""
         with path.open("rb+") as file:
             for number, text in enumerate(file, start=1):
                 if not text.endswith(b"\n"):
-                    cut_off = text
+                    truncated = text
                     break
                 try:
                     line = msgspec.json.decode(text, type=_AnsweredLine)
                     done[line.custom_id] = line.request_sha256
                 except (msgspec.DecodeError, UnicodeDecodeError) as error:
                     raise BatchFileError(f"{path}:{number}: no line of a results file: {error}") from error
-                whole += len(text)
-            if cut_off and not cut_off.startswith(_LINE_PREFIX[: len(cut_off)] if done else _LINE_PREFIX):
+                complete += len(text)
+            if truncated and not truncated.startswith(
+                _LINE_PREFIX[: len(truncated)] if done else _LINE_PREFIX
+            ):
                 raise BatchFileError(
                     f"{path}: its end is no line of a results file; expected another file or none"
                 )
-            file.truncate(whole)
+            file.truncate(complete)
     return done
 
 
 @contextmanager
 def open_results(path: Path) -> Iterator[BinaryIO]:
-    """The results file, open at its end; raises BatchFileError where it cannot be, ResultsError when it is full."""
+    """Open the results file for appending; raises BatchFileError if it cannot, ResultsError if writing fails later."""
     with _writable(path):
         file = path.open("ab")
     try:
         with file:
             yield file
-    except BrokenPipeError:  # what people read, not the file
+    except BrokenPipeError:  # of stdout or stderr, not of the file
         raise
     except OSError as error:
         raise ResultsError(

@@ -1,4 +1,4 @@
-"""`python -m dispatcher status|cancel|dead-letters`: a queue, for people."""
+"""The commands status, cancel and dead-letters: print and change the requests of a queue."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,7 +15,6 @@ from runtime.command_line import FAILED, complain
 
 
 async def status(flags: InspectFlags) -> int:
-    """0; 1 where a request is not known."""
     async with open_queue(flags.locator) as (_, queue, _):
         if not flags.ids:
             _print(asdict(await queue.totals()), flags.json)
@@ -29,7 +28,6 @@ async def status(flags: InspectFlags) -> int:
 
 
 async def cancel(flags: InspectFlags) -> int:
-    """0; 1 where a request is not known."""
     unknown = []
     async with open_queue(flags.locator) as (_, queue, _):
         for id in flags.ids:
@@ -43,7 +41,6 @@ async def cancel(flags: InspectFlags) -> int:
 
 
 async def dead_letters(flags: InspectFlags) -> int:
-    """0."""
     async with open_queue(flags.locator) as (_, queue, _):
         for letter in await queue.dead_letters(flags.limit):
             _print(_render_letter(letter), flags.json)
@@ -51,7 +48,7 @@ async def dead_letters(flags: InspectFlags) -> int:
 
 
 def _exit_code_of(ids: Sequence[str], queue: Queue) -> int:
-    """The exit code."""
+    """1 with an error on stderr if a request is unknown, else 0."""
     if not ids:
         return 0
     return complain(
@@ -81,4 +78,4 @@ HANDLERS: Final[Mapping[str, Callable[[InspectFlags], Awaitable[int]]]] = {
     "cancel": cancel,
     "dead-letters": dead_letters,
 }
-"""By their commands; each returns an exit code."""
+"""By command; each returns an exit code."""

@@ -1,4 +1,4 @@
-"""`--dry-run`: what each gate says, and which requests would go now. Nothing is claimed and nothing is sent."""
+"""`--dry-run`: prints what each gate reads and which requests it would admit now; claims and sends nothing."""
 
 import asyncio
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ from dispatcher.gates.meter import Meters
 from dispatcher.pump.lanes import target_tls
 
 MAX_SHOWN = 10
-"""Requests of one queue that are looked at."""
+"""Requests of one queue that are printed."""
 FIRST_READING_TIMEOUT = 10.0
-"""Seconds that a gate has to read its metric."""
+"""Seconds for which a gate may take to read its metric."""
 
 
 async def dry_run(config: Config) -> list[str]:
-    """Print it; the metrics that cannot be read. Raises ConfigError and QueueError."""
+    """Returns one line for each metric that cannot be read. Raises ConfigError and QueueError."""
     unread = []
     async with open_broker(config.broker) as broker, broker.quotas() as quotas, Meters() as meters:
         for queue in config.queues:
@@ -77,7 +77,7 @@ def _metric_lines(gate: DispatchGate) -> Iterator[str]:
 
 
 async def _would_send(queue: Queue, gate: DispatchGate) -> list[str]:
-    """Each head of the queue is asked for in turn, as the pump does; the slots are released unused."""
+    """Ask the gate for the head of the queue, one request after the other; the slots are released unused."""
     lines = []
     async with AsyncExitStack() as held:
         for candidate in await queue.peek(MAX_SHOWN):

@@ -1,4 +1,4 @@
-"""Which of the answers to a batch are errors, in one line for people (pure)."""
+"""Summarises the errors among the answers of a batch in one line (pure)."""
 
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -7,14 +7,14 @@ from typing import Final
 from dispatcher.broker.message import Result
 
 MAX_KINDS: Final = 5
-"""Kinds of errors that are told; the others are counted."""
+"""Kinds of errors that are named; the others are counted."""
 MAX_MESSAGE: Final = 120
-"""Characters of what a result says of its error."""
+"""Characters of an error message."""
 
 
 @dataclass(slots=True)
 class _FailureKind:
-    """`first`: the custom_id of one of them, to look it up by."""
+    """`first`: the custom_id of one of them, so that the user can look it up."""
 
     name: str
     first: str
@@ -22,7 +22,7 @@ class _FailureKind:
 
 
 class FailureSummary:
-    """Errors by kind: one HTTP status, or one code and what the first of them said."""
+    """Errors by kind. A kind is a status and an error code, shown with the message of its first error."""
 
     def __init__(self) -> None:
         self._kinds: dict[tuple[str, int], _FailureKind] = {}
@@ -36,7 +36,6 @@ class FailureSummary:
 
     @property
     def total(self) -> int:
-        """How many were errors."""
         return sum(kind.count for kind in self._kinds.values())
 
     def __str__(self) -> str:

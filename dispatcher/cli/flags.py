@@ -1,4 +1,4 @@
-"""The command line."""
+"""The flags of all commands; parses and checks them."""
 
 import argparse
 import re
@@ -18,21 +18,21 @@ _AUTHORITY = re.compile(r"://([^\s'\"]++)")
 
 
 class DispatcherParser(Parser):
-    """Quotes no password of a URL."""
+    """Errors quote no password of a URL."""
 
     def error(self, message: str) -> NoReturn:
-        """Say it in one line; exit code 2."""
+        """Print one line; exit with 2."""
         super().error(_AUTHORITY.sub(_without_credentials, message))
 
 
 def exit_with_error(message: str) -> NoReturn:
-    """Exit with 2 and this."""
+    """Print one line; exit with 2."""
     DispatcherParser(prog=program("dispatcher")).error(message)
 
 
 @dataclass(frozen=True, slots=True)
 class ServeFlags:
-    """What a dispatcher process is told."""
+    """The flags of the dispatcher itself."""
 
     config: Path
     dry_run: bool
@@ -40,7 +40,7 @@ class ServeFlags:
 
 
 def parse_serve(arguments: Sequence[str]) -> ServeFlags:
-    """Without a command. Exits with 2 on bad input."""
+    """Exits with 2 on bad input."""
     given = serve_parser().parse_args(arguments)
     return ServeFlags(given.config, given.dry_run, given.v)
 
@@ -56,16 +56,16 @@ def serve_parser() -> DispatcherParser:
         "--config", type=Path, required=True, metavar="FILE", help="YAML; see docs/dispatcher.md"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what each gate would let go now, send nothing, and exit"
+        "--dry-run", action="store_true", help="print what each gate would admit now, send nothing, and exit"
     )
     parser.add_argument("--version", action=ShowVersion)
-    parser.add_argument("-v", action="count", default=0, help="more of what happens; twice: everything")
+    parser.add_argument("-v", action="count", default=0, help="log more; twice: everything")
     return parser
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFlags:
-    """Which queue a command is about: of a configuration, or of a broker, with the default rules then."""
+    """The queue of a command: one of a configuration, or one of a broker, with the default rules."""
 
     config: Path | None
     broker: str | None
@@ -74,7 +74,7 @@ class QueueFlags:
 
 @dataclass(frozen=True, slots=True)
 class SubmitFlags:
-    """`deadline` in seconds from now."""
+    """`deadline`: seconds from now."""
 
     locator: QueueFlags
     file: Path
@@ -135,7 +135,7 @@ def submit_parser() -> DispatcherParser:
 
 
 def parse_inspect(command: str, arguments: Sequence[str]) -> InspectFlags:
-    """For status, cancel and dead-letters. Exits with 2 on bad input."""
+    """Exits with 2 on bad input."""
     parser = inspect_parser(command)
     given = parser.parse_args(arguments)
     return InspectFlags(
@@ -144,11 +144,11 @@ def parse_inspect(command: str, arguments: Sequence[str]) -> InspectFlags:
 
 
 def inspect_parser(command: str) -> DispatcherParser:
-    """Of status, cancel or dead-letters."""
+    """The parser of status, cancel or dead-letters."""
     about = {
-        "status": "Where requests are; without ids, how the whole queue is.",
-        "cancel": "Ends requests, queued or on their way; each gets the result CANCELLED.",
-        "dead-letters": "What could not be read as a request, or killed whoever took it; newest first.",
+        "status": "The state of requests; without ids, the totals of the queue.",
+        "cancel": "Cancels requests, queued or in flight; each gets the result CANCELLED.",
+        "dead-letters": "Messages that were no requests, and requests whose dispatchers died too often; newest first.",
     }
     parser = _command_parser(command, about[command])
     if command != "dead-letters":
@@ -164,9 +164,7 @@ def _command_parser(command: str, description: str) -> DispatcherParser:
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="the dispatcher's configuration")
     parser.add_argument("--broker", metavar="URL", help="in place of --config: redis://HOST:PORT/DB")
-    parser.add_argument(
-        "--queue", metavar="NAME", help="may be left out where the configuration has one only"
-    )
+    parser.add_argument("--queue", metavar="NAME", help="optional if the configuration has only one")
     return parser
 
 
@@ -187,7 +185,7 @@ def _count(text: str) -> int:
 def _duration(text: str) -> float:
     seconds = argument(parse_duration)(text)
     if seconds <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time at all")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive duration")
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""How far a batch is, for people: a bar on a terminal, now and then a line elsewhere."""
+"""Shows the progress of a batch on stderr: a bar on a terminal, else a line now and then."""
 
 import sys
 import time
@@ -9,21 +9,21 @@ from typing import Any, Protocol, TextIO
 INTERVAL = 5.0
 """Seconds between two plain lines."""
 UNCHANGED_INTERVAL = 60.0
-"""Seconds between two plain lines that say the same."""
+"""Seconds between two plain lines without progress in between."""
 
 
 class Progress(Protocol):
-    """Told how many of how many are done."""
+    """Shows how many of how many requests are done."""
 
     def update(self, what: str, done: int, total: int) -> None:
-        """`what`: submitted, answered."""
+        """`what`: submitted or answered."""
 
     def hint(self, text: str) -> None:
-        """Something to look at, on a line of its own."""
+        """Show a line of text."""
 
 
 class PlainProgress:
-    """A line every few seconds, and one at the end of each part."""
+    """A line every few seconds, and one when all are done."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -32,7 +32,6 @@ class PlainProgress:
         self._printed = ("", 0)
 
     def update(self, what: str, done: int, total: int) -> None:
-        """Print it where it is time."""
         now = self._clock()
         again = UNCHANGED_INTERVAL - INTERVAL if (what, done) == self._printed else 0.0
         if done == total or now >= self._next + again:
@@ -60,7 +59,7 @@ class _BarProgress:
 
 @contextmanager
 def show_progress() -> Iterator[Progress]:
-    """On stderr: a bar where that is a terminal and rich is installed, else plain lines."""
+    """A bar if stderr is a terminal and rich is installed, else plain lines."""
     stream = sys.stderr
     if stream.isatty():
         try:

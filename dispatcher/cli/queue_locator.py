@@ -1,4 +1,4 @@
-"""From the flags of a command to the queue that it is about."""
+"""Opens the queue that the flags of a command name."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ from runtime.config.problems import ConfigError
 
 
 class OpenedQueue(NamedTuple):
-    """A queue and where it is."""
+    """A queue, its broker and its rules."""
 
     broker: Broker
     queue: Queue
@@ -23,7 +23,7 @@ class OpenedQueue(NamedTuple):
 
 @asynccontextmanager
 async def open_queue(locator: QueueFlags) -> AsyncIterator[OpenedQueue]:
-    """The queue that the flags name; raises ConfigError, QueueError and OSError."""
+    """Raises ConfigError, QueueError and OSError."""
     if locator.config is not None:
         url, name, rules = _read_config(locator.config, locator.queue)
     else:
@@ -45,8 +45,8 @@ async def open_queue(locator: QueueFlags) -> AsyncIterator[OpenedQueue]:
 
 
 def _read_config(path: Path, name: str | None) -> tuple[str, str, QueueRules]:
-    """Broker, queue and rules; `name` may be left out where there is one only."""
-    from dispatcher.config.reloader import load  # what reads a file takes longer than the question
+    """Broker URL, queue name and rules; `name` may be None if there is only one queue."""
+    from dispatcher.config.reloader import load  # importing it takes longer than most commands
 
     config = load(path)
     if name is None and len(config.queues) != 1:

@@ -1,4 +1,4 @@
-"""`python -m dispatcher submit`: a batch file into a queue, and its answers out."""
+"""The command submit: sends a batch file to a queue and, with --results, writes its answers."""
 
 import sys
 from contextlib import AsyncExitStack
@@ -12,11 +12,11 @@ from runtime.config.problems import ConfigError
 
 
 async def submit(flags: SubmitFlags) -> int:
-    """0: all submitted, and answered where results are wanted; 3: some answers are errors."""
-    everything = list(
+    """Returns 0, or 3 if some answers are errors. Raises BatchFileError, ConfigError, QueueError and OSError."""
+    all_lines = list(
         batchfile.read_lines(flags.file)
     )  # the whole file is checked before its first line is sent
-    if not everything:
+    if not all_lines:
         raise batchfile.BatchFileError(f"{flags.file}: there is no request in it; {batchfile.EXPECTED}")
     done = batchfile.read_answered(flags.results) if flags.results is not None else {}
     async with open_queue(flags.locator) as (broker, queue, rules), AsyncExitStack() as stack:
@@ -30,13 +30,13 @@ async def submit(flags: SubmitFlags) -> int:
         now = await broker.now_ms()
         deadline_ms = now + int(flags.deadline * 1000)
         settings = batch.BatchSettings(flags.batch, flags.tenant, deadline_ms, now, flags.objective)
-        lines = everything
+        lines = all_lines
         if flags.results is not None:
-            lines = batch.unanswered(everything, done, flags.results, settings)
+            lines = batch.unanswered(all_lines, done, flags.results, settings)
         with progress.show_progress() as bar:
             submitted = await batch.submit_all(queue, lines, settings, bar)
             new = sum(one.new for one in submitted)
-            answered = len(everything) - len(lines)
+            answered = len(all_lines) - len(lines)
             bar.hint(
                 f"batch {flags.batch!r}, queue {queue.name!r}: {new} requests submitted, "
                 f"{len(submitted) - new} had been submitted before"
@@ -46,7 +46,7 @@ async def submit(flags: SubmitFlags) -> int:
                 return 0
             failures = await batch.collect(queue, submitted, out, bar)
     _print_summary(
-        f"{len(everything)} answers in {flags.results}, {answered} of them from before; of the others {failures}"
+        f"{len(all_lines)} answers in {flags.results}, {answered} of them from before; of the others {failures}"
     )
     return ANSWERS_ARE_ERRORS if failures.total else SUCCEEDED
 

@@ -1,4 +1,1 @@
-"""The configuration file: what it may say, what that means, and when it is read again.
-
-Every error names its place in the file.
-"""
+"""The configuration file: its schema, its checks and its reload. Every error names its place in the file."""

@@ -1,4 +1,4 @@
-"""The configuration file: what it may say, what that means, and plain words for what it may not."""
+"""The schema of the configuration file; parses and checks it and reports all problems at once."""
 
 import re
 from collections import Counter
@@ -28,20 +28,20 @@ from runtime.durations import parse_duration
 from runtime.sizes import parse_size
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_YAML_RULE = "a value that begins with * & ! % @ or `, or holds a colon and a blank, stands in quotes"
+_YAML_RULE = "put a value in quotes if it begins with * & ! % @ or `, or has a colon and a space"
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 
 
 def _expand_variables(value: object, info: ValidationInfo) -> object:
-    """With ${NAME} taken from the environment, so that no secret need stand in the file."""
+    """Replace ${NAME} by the environment variable, so that the file need not hold secrets."""
     environment: Mapping[str, str] = info.context or {}
 
-    def look_up(match: re.Match[str]) -> str:
+    def variable_value(match: re.Match[str]) -> str:
         if match[1] not in environment:
             raise ValueError(f"the environment has no variable {match[1]}")
         return environment[match[1]]
 
-    return _VARIABLE.sub(look_up, value) if isinstance(value, str) else value
+    return _VARIABLE.sub(variable_value, value) if isinstance(value, str) else value
 
 
 Duration = Annotated[float, parsed_by(parse_duration), Field(gt=0, allow_inf_nan=False)]
@@ -54,14 +54,14 @@ HttpUrl = Annotated[str, BeforeValidator(_expand_variables), AfterValidator(http
 
 
 class HttpConfig(ConfigSection):
-    """Where health, metrics and the front door listen."""
+    """The address of the health and metrics pages and of the front door."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8081, ge=0, le=65535)
 
 
 class TargetConfig(ConfigSection):
-    """A gateway that takes requests. `concurrency`: on their way from one process, over all its queues."""
+    """A gateway. `concurrency`: requests in flight from one process, over all its queues."""
 
     name: Name
     url: HttpUrl
@@ -81,9 +81,9 @@ class TargetConfig(ConfigSection):
 
 
 class IntakeConfig(ConfigSection):
-    """A sorted set that producers of the Go processor fill. `tenant_attribute`: the metadata that names the tenant.
+    """A sorted set that producers of llm-d's Go processor fill. `tenant_attribute`: the metadata key that names the tenant.
 
-    `result_lists`: the only lists that a message may name for its result; empty: any that is not in use here.
+    `result_lists`: the only lists that a message may name for its result; empty: all but the keys that are in use here.
     """
 
     key: str = Field(default="request-sortedset", min_length=1)
@@ -92,7 +92,7 @@ class IntakeConfig(ConfigSection):
 
 
 class QueueConfig(ConfigSection):
-    """One queue, its gate and where its requests go. `lease`: how soon a killed replica's requests are taken over."""
+    """One queue, its gate and its target. `lease`: how soon the requests of a killed replica are taken over."""
 
     name: Name
     target: str
@@ -113,7 +113,7 @@ class QueueConfig(ConfigSection):
 
     @property
     def rules(self) -> QueueRules:
-        """What the broker must know."""
+        """The part that the broker needs."""
         return QueueRules(
             lease_ms=int(self.lease * 1000),
             max_deliveries=self.max_deliveries,
@@ -125,11 +125,10 @@ class QueueConfig(ConfigSection):
         )
 
     def gate_spec(self) -> GateSpec:
-        """What its gate is; raises ConfigError."""
+        """Parse the gate; raises ConfigError."""
         return parse_gate(self.gate, f"queues.{self.name}.gate")
 
     def route(self, target: TargetConfig) -> Route:
-        """Where and how its requests are sent."""
         return Route(
             path=self.path or target.paths[0],
             paths=tuple(target.paths),
@@ -140,7 +139,7 @@ class QueueConfig(ConfigSection):
 
 
 class FrontDoorConfig(ConfigSection):
-    """The OpenAI-compatible way in. `tokens`: tenant → bearer token; without any, everybody is "default"."""
+    """The OpenAI-compatible HTTP API. `tokens`: tenant → bearer token; without any, everybody is tenant "default"."""
 
     queue: str
     deadline: Duration = 86400.0
@@ -154,7 +153,7 @@ class FrontDoorConfig(ConfigSection):
                 raise ValueError(f"tenant {tenant[:80]!r} cannot be named in a header")
             if (
                 not token.strip()
-            ):  # as when its variable is empty: whoever brings no token would be that tenant
+            ):  # its variable may be empty: then a client without a token would be that tenant
                 raise ValueError(f"the token of tenant {tenant!r} is empty")
             if token in tenants:
                 raise ValueError(f"tenants {tenants[token]!r} and {tenant!r} have the same token")
@@ -163,7 +162,7 @@ class FrontDoorConfig(ConfigSection):
 
 
 class Config(ConfigSection):
-    """The file as it stands."""
+    """A checked configuration file."""
 
     broker: Annotated[str, BeforeValidator(_expand_variables), AfterValidator(broker_url), Field(repr=False)]
     http: HttpConfig = HttpConfig()
@@ -174,15 +173,15 @@ class Config(ConfigSection):
 
     @property
     def intake_keys(self) -> frozenset[str]:
-        """All keys that are read; no result may go there."""
+        """The keys of all intakes: a result written there would be read as a request."""
         return frozenset(queue.intake.key for queue in self.queues if queue.intake is not None)
 
     def target(self, name: str) -> TargetConfig:
-        """The target of that name, which is there once the file was read."""
+        """The target of that name; `read_config` checks that it exists."""
         return next(target for target in self.targets if target.name == name)
 
     def queue(self, name: str) -> QueueConfig:
-        """The queue of that name; raises ConfigError."""
+        """Raises ConfigError if there is no such queue."""
         for queue in self.queues:
             if queue.name == name:
                 return queue
@@ -192,7 +191,7 @@ class Config(ConfigSection):
 
 
 def read_config(text: str, environment: Mapping[str, str]) -> Config:
-    """The file, YAML; raises ConfigError with all that is wrong with it, which quotes no value: one may be a secret."""
+    """Parse and check YAML; raises ConfigError with all problems. It quotes no value: one may be a secret."""
     try:
         given = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
@@ -227,7 +226,6 @@ def _check_names(config: Config, problems: Problems) -> None:
 
 
 def _check_queue(queue: QueueConfig, config: Config, problems: Problems) -> None:
-    """Its target, its gate and where its results go."""
     place = f"queues.{queue.name}"
     if config.broker.startswith("memory:") and (queue.intake or queue.results == "go-list"):
         problems.add(place, "intake and results: go-list need a Redis broker")
@@ -244,7 +242,7 @@ def _check_queue(queue: QueueConfig, config: Config, problems: Problems) -> None
 
 
 def _check_results(queue: QueueConfig, config: Config, problems: Problems) -> None:
-    """No result may go among the requests."""
+    """No result may be written where an intake reads requests."""
     listed = queue.intake.result_lists if queue.intake is not None else []
     used = [("result_list", queue.rules.result_list), *(("intake.result_lists", name) for name in listed)]
     for field, name in used:
@@ -253,7 +251,7 @@ def _check_results(queue: QueueConfig, config: Config, problems: Problems) -> No
 
 
 def _check_units(config: Config) -> None:
-    """A target's ledger adds up what all its queues have sent."""
+    """All queues of a target must count in one unit: its ledger adds up what they have sent."""
     first: dict[str, tuple[str, str]] = {}
     for queue in config.queues:
         for unit in sorted(queue.gate_spec().units):

@@ -1,4 +1,4 @@
-"""The configuration file, read again when it changes: by the kernel's word, and by SIGHUP."""
+"""Reloads the configuration file when it changes, and on SIGHUP."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ from runtime.os_reason import os_reason
 from runtime.tasks import background
 
 POLL_INTERVAL = 5.0
-"""Seconds after which it is read without having been told: some file systems tell nothing."""
+"""Seconds after which the file is read without an event: network file systems send none."""
 
 _EXPECTED = "expected a YAML file that this user can read, see docs/dispatcher.md"
 
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 def load(path: Path) -> Config:
-    """The file as it is now; raises ConfigError, which names it."""
+    """Read the file; raises ConfigError, which names it."""
     try:
         return read_config(path.read_text(), os.environ)
     except OSError as error:
@@ -34,17 +34,17 @@ def load(path: Path) -> Config:
 
 
 class Reconfigurable(Protocol):
-    """What a new configuration is handed to."""
+    """Takes new configurations: the server."""
 
     async def reconfigure(self, config: Config) -> None:
-        """Make it so; raises ConfigError and QueueError."""
+        """Apply it; raises ConfigError and QueueError."""
 
     def set_config_in_force(self, in_force: bool) -> None:
-        """Whether the file as it stands is what runs."""
+        """Called after each read: whether the file was accepted."""
 
 
 class ConfigReloader:
-    """Hands every sound new configuration to `server`; an unsound one is logged, and the old one stays."""
+    """Passes valid new configurations to `server`; an invalid one is logged, and the old one stays in force."""
 
     def __init__(self, path: Path, current: Config, server: Reconfigurable) -> None:
         self._path = path
@@ -54,11 +54,15 @@ class ConfigReloader:
         self._last_error = ""
 
     def trigger(self) -> None:
-        """Read it now (SIGHUP)."""
+        """Read the file now. For SIGHUP."""
         self._requested.set()
 
     async def run(self) -> None:
-        """Until cancelled. The directory is watched: editors and ConfigMaps replace the file, or the folder behind it."""
+        """Run until cancelled.
+
+        It watches the directory, not the file: editors replace the file, and the kubelet replaces the directory behind the
+        symbolic link ..data of a ConfigMap (https://ahmet.im/blog/kubernetes-inotify/), which ends a watch on the file.
+        """
         async with background(self._watch(), f"watch {self._path}"):
             while True:
                 with contextlib.suppress(TimeoutError):
@@ -84,6 +88,6 @@ class ConfigReloader:
         except (ConfigError, QueueError) as error:
             message = error.one_line if isinstance(error, ConfigError) else str(error)
             if message != self._last_error:
-                log.error("the configuration stays as it was: %s", message)
+                log.error("the new configuration is rejected, the old one stays in force: %s", message)
             self._last_error = message
         self._server.set_config_in_force(not self._last_error)

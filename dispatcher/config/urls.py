@@ -1,4 +1,4 @@
-"""Which URLs can be meant (pure); the texts of errors quote none, since one may hold a password."""
+"""Checks the URLs of targets and brokers (pure). Errors quote no URL: it may hold a password."""
 
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
@@ -6,11 +6,11 @@ BROKER_OPTIONS = (
     "db", "username", "password", "client_name",
     "ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname",
 )  # fmt: skip
-"""What the query of a Redis URL may set."""
+"""The options that the query of a Redis URL may set: redis-py takes more, which would change how we use it."""
 
 
 def http_url(value: str) -> str:
-    """Of a target, without a slash at its end; raises ValueError."""
+    """Check the URL of a target; returns it without a slash at its end. Raises ValueError."""
     parts = _split(value)
     plain = value.isascii() and value.isprintable() and " " not in value
     known = parts.scheme in ("http", "https") and parts.hostname
@@ -22,7 +22,7 @@ def http_url(value: str) -> str:
 
 
 def broker_url(value: str) -> str:
-    """The same; raises ValueError where there is no such broker."""
+    """Check the URL of a broker; raises ValueError."""
     parts = _split(value)
     known = parts.scheme in ("redis", "rediss", "unix", "memory")
     if not known or "@" in parts.path + parts.query or parts.fragment:
@@ -41,7 +41,7 @@ def broker_url(value: str) -> str:
 
 
 def broker_files(value: str) -> list[str]:
-    """The certificates and keys that a sound broker URL names."""
+    """The certificate and key files that a valid broker URL names."""
     return [given for name, given in parse_qsl(urlsplit(value).query) if name in _FILES]
 
 
@@ -51,9 +51,9 @@ _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 
 def _split(value: str) -> SplitResult:
-    """Its parts; all empty where it can be no URL, or its port none (to name no port is sound)."""
+    """The parts of the URL; all empty if it is malformed or its port is 0."""
     try:
         parts = urlsplit(value)
         return parts if parts.port != 0 else _NONE
-    except ValueError:  # its text may quote a password
+    except ValueError:  # not passed on: its text may quote a password
         return _NONE

@@ -1,1 +1,1 @@
-"""One claimed request on its way to a target: the POST, what its answer means, when to try again."""
+"""Delivers one claimed request to its target: the POST, the meaning of its answer, the time of a retry."""

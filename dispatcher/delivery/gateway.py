@@ -89,7 +89,7 @@ class Gateway:
 
         `path` and `headers` (names in lower case) must be legal already, as `dispatcher.delivery.route` makes them.
         If a kept connection turns out to be closed, the request is sent again on a new one. A server may close an idle
-        connection at any time, also while a request is on its way (RFC 9112, 9.5).
+        connection at any time, also while a request is in flight (RFC 9112, 9.5).
         """
         try:
             with self._timeouts.timeout(timeout):
@@ -116,8 +116,8 @@ class Gateway:
 
     def _to_answer(self, answer: HttpAnswer) -> GatewayAnswer:
         fields = answer.fields()
-        asked = fields.get("retry-after")
-        wait = None if asked is None else parse_retry_after(asked, self._now())
+        retry_after = fields.get("retry-after")
+        wait = None if retry_after is None else parse_retry_after(retry_after, self._now())
         return GatewayAnswer(
             answer.status, bytes(answer.body), wait, _valid_text(fields.get(DROPPED_REASON_HEADER) or "")
         )

@@ -22,8 +22,8 @@ class DispatchObserver(Protocol):
     def answered(self, claim: Claim, answer: GatewayAnswer | NoAnswer, seconds: float) -> None:
         """The attempt ended after `seconds`; its result is not stored yet."""
 
-    def settled(self, claim: Claim, verdict: Verdict, ours: bool) -> None:
-        """The broker has the verdict. `ours` False: it ignored it, since the claim was cancelled or taken over."""
+    def settled(self, claim: Claim, verdict: Verdict, accepted: bool) -> None:
+        """The broker has the verdict. `accepted` False: it ignored it, since the claim was cancelled or taken over."""
 
     def slot_released(self) -> None:
         """The slot of a claim is free again, however the claim ended."""

@@ -69,9 +69,9 @@ class Route:
     objective: str = ""
     timeout_header: str = TIMEOUT_HEADER
 
-    def request_path(self, asked: str = "") -> str:
-        """The path and query to request: `asked`, or the route's own if it is empty. Raises IllegalRequestError."""
-        path = asked or self.path
+    def request_path(self, requested: str = "") -> str:
+        """The path and query to request: `requested`, or the route's own if it is empty. Raises IllegalRequestError."""
+        path = requested or self.path
         bare = _decoded_path(path) if len(path) > _MAX_CACHED else _cached_decoded_path(path)
         if not any(_allows(allowed, bare) for allowed in self.paths):
             raise IllegalRequestError(

@@ -188,13 +188,13 @@ class Sender:
         pause = INITIAL_PAUSE
         while True:
             try:
-                ours = await self._settle_once(delivery.claim, verdict)
+                accepted = await self._settle_once(delivery.claim, verdict)
                 break
             except QueueError as error:
                 log.debug("queue %s: cannot store a result, trying again: %s", self.queue.name, error)
                 await asyncio.sleep(pause * (0.5 + self.rng.random() / 2))
                 pause = min(MAX_PAUSE, pause * 2)
-        self.observer.settled(delivery.claim, verdict, ours)
+        self.observer.settled(delivery.claim, verdict, accepted)
 
     async def _settle_once(self, claim: Claim, verdict: Verdict) -> bool:
         if isinstance(verdict, Finish):

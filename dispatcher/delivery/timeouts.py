@@ -56,30 +56,30 @@ class CoarseTimeouts:
     def timeout(self, seconds: float) -> CoarseTimeout:
         return CoarseTimeout(self, seconds)
 
-    def add(self, one: CoarseTimeout, seconds: float) -> int:
+    def add(self, timeout: CoarseTimeout, seconds: float) -> int:
         """Schedule its end; returns the tick that it shares with others."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + seconds
         grain = RESOLUTION if seconds >= MIN_COARSE else RESOLUTION / 100
         tick = math.ceil(ends / grain) * round(grain * 1000)
-        together = self._due.get(tick)
-        if together is None:
-            together = self._due[tick] = set()
+        bucket = self._due.get(tick)
+        if bucket is None:
+            bucket = self._due[tick] = set()
             self._timers[tick] = loop.call_at(tick / 1000, self._expire_tick, tick)
-        together.add(one)
+        bucket.add(timeout)
         return tick
 
-    def remove(self, one: CoarseTimeout, tick: int) -> None:
+    def remove(self, timeout: CoarseTimeout, tick: int) -> None:
         """Unschedule it; the last one of a tick cancels the timer."""
-        together = self._due.get(tick)
-        if together is None:
+        bucket = self._due.get(tick)
+        if bucket is None:
             return
-        together.discard(one)
-        if not together:
+        bucket.discard(timeout)
+        if not bucket:
             del self._due[tick]
             self._timers.pop(tick).cancel()
 
     def _expire_tick(self, tick: int) -> None:
         del self._timers[tick]
-        for one in self._due.pop(tick):
-            one.expire()
+        for timeout in self._due.pop(tick):
+            timeout.expire()

@@ -95,5 +95,5 @@ def _result(
 
 
 def _status_text(answer: GatewayAnswer) -> str:
-    why = f", {answer.dropped_reason}" if answer.dropped_reason else ""
-    return f"HTTP {answer.status}{why}"
+    detail = f", {answer.dropped_reason}" if answer.dropped_reason else ""
+    return f"HTTP {answer.status}{detail}"

@@ -1,1 +1,1 @@
-"""May a queued request go now? One idea a file; `dispatcher.gates.gate` has the words."""
+"""Gates decide whether a queued request may be sent now. `dispatcher.gates.gate` is their protocol."""

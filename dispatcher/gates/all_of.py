@@ -1,4 +1,4 @@
-"""Several gates, all of which must agree: all or none."""
+"""Combines several gates: a request goes if all of them admit it."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,7 +9,7 @@ from runtime.resource_owner import ResourceOwner
 
 
 class AllOfGate(ResourceOwner):
-    """Asked in the given order, released in the reverse one; one that refuses undoes what those before it granted."""
+    """Asks the gates in order and releases them in reverse; a refusal releases what earlier gates granted."""
 
     def __init__(self, gates: Sequence[DispatchGate]) -> None:
         self.gates = tuple(gates)
@@ -23,7 +23,7 @@ class AllOfGate(ResourceOwner):
 
     @asynccontextmanager
     async def admit(self, candidate: DispatchCandidate) -> AsyncIterator[Slot]:
-        """As `dispatcher.gates.gate.DispatchGate`; what the target said is told to every gate."""
+        """The outcome that is set in the slot is passed on to every gate."""
         async with AsyncExitStack() as granted:
             slots = [await granted.enter_async_context(gate.admit(candidate)) for gate in self.gates]
             shared = Slot()

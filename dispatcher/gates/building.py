@@ -1,4 +1,4 @@
-"""From the gate that a file names to one that can be asked."""
+"""Builds gates from their checked specs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -38,7 +38,7 @@ from runtime.os_reason import os_reason
 
 @dataclass(frozen=True, slots=True)
 class GateDependencies:
-    """What a gate is built into. `concurrency`: places for requests in this process; None: not checked against anything."""
+    """What gates are built from. `concurrency`: requests that this process sends to the target at once; None: unknown."""
 
     target: str
     ledger: Ledger
@@ -53,9 +53,9 @@ GaugeBuilder = Callable[[GateSpec, Any, GateDependencies], OpenGauge]
 
 
 def build_gate(spec: GateSpec, dependencies: GateDependencies) -> DispatchGate:
-    """The gate, not entered yet; raises ConfigError where it could never open or never close.
+    """The gate, not entered yet; raises ConfigError if it could never open or never close.
 
-    Whatever its type, it minds what the target says: one that has no ledger in it gets one.
+    Every gate must close when the target answers 429. One without a ledger is combined with a ledger that is always open.
     """
     gate = _build(spec, dependencies)
     if _has_ledger(spec):
@@ -64,7 +64,7 @@ def build_gate(spec: GateSpec, dependencies: GateDependencies) -> DispatchGate:
 
 
 def meter_states(gate: DispatchGate) -> list[MeterState]:
-    """What the metric gates in it read now; for metrics."""
+    """The meters of the metric gates in it."""
     if isinstance(gate, AllOfGate):
         return [state for one in gate.gates for state in meter_states(one)]
     return list(gate.gauge.states) if isinstance(gate, LedgerGate) else []
@@ -102,7 +102,7 @@ def _build_ledger_gate(spec: GateSpec, given: Parameters, dependencies: GateDepe
 
 
 def _ledger_gate(specs: Sequence[GateSpec], dependencies: GateDependencies) -> LedgerGate:
-    """One gate for all of them: two would each count what is sent, and each take the other's for a stranger's."""
+    """One gate over all gauges: two gates would reserve each request twice, and each take the other's for foreign load."""
     gauges = [GAUGES[spec.type](spec, spec.parameters, dependencies) for spec in specs]
     units = {unit for spec in specs for unit in spec.units}
     if len(units) > 1:
@@ -125,7 +125,7 @@ def _quota(spec: GateSpec, given: QuotaParameters, dependencies: GateDependencie
 
 
 def _all_of(spec: GateSpec, given: Parameters, dependencies: GateDependencies) -> DispatchGate:
-    """What has a ledger is asked first, as one. Who is refused waits, here always: wait-on-refuse is all of one."""
+    """Gates with a ledger are asked first, as one. wait-on-refuse is all-of with one gate: refused requests always wait."""
     leaves = list(_leaf_specs(spec))
     counted = [leaf for leaf in leaves if leaf.type in GAUGES]
     others = [_build(leaf, dependencies) for leaf in leaves if leaf.type not in GAUGES]
@@ -170,7 +170,7 @@ def _meter_gauge(make: Callable[[Any, aiohttp.ClientSession], MeterSource]) -> G
 
 
 def _check_closable(spec: GateSpec, given: MetricParameters, concurrency: int | None) -> None:
-    """A gate that counts up to a point that this process alone never reaches never closes by itself."""
+    """Refuse a gate that closes at a load which this process alone cannot reach: it would never close by itself."""
     per_server, counted = given.max_concurrency, isinstance(given, BudgetParameters)
     if isinstance(given, ScrapeParameters) and given.max_count_per_pod > 0:
         per_server, counted = given.max_count_per_pod, True
@@ -193,10 +193,10 @@ GAUGES: Final[Mapping[str, GaugeBuilder]] = {
     "prometheus-query": _meter_gauge(query_source),
     "endpoint-scrape": _meter_gauge(scrape_source),
 }
-"""What stands behind the gates that count in the target's ledger."""
+"""The gauges of the gates that count in the target's ledger."""
 
 _GATE_METHODS: Final = ("__aenter__", "__aexit__", "budget", "admit")
-"""What a DispatchGate has."""
+"""The methods of a DispatchGate. Checked by name: a Protocol cannot be, since its classes need not derive from it."""
 
 _BUILDERS: Final[Mapping[str, GateBuilder]] = {
     "constant": _build_ledger_gate,

@@ -1,4 +1,7 @@
-"""Which gates a file may name: checked, with plain words for what it may not say. What they do is not imported for it."""
+"""The types of gates and their parameters; parses and checks the gates of a configuration.
+
+It imports no gate: reading a configuration must not load aiohttp.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,9 +28,9 @@ from runtime.entry_points import PluginError, PluginGroup
 
 @dataclass(frozen=True, slots=True)
 class GateSpec:
-    """One gate of a file, checked; equal specs make equal gates.
+    """A checked gate of a configuration. A reload rebuilds the gates whose spec changed.
 
-    `declaration`, `package`: of a gate that an installed package adds.
+    `declaration` and `package` are set for a gate of an installed package.
     """
 
     type: str
@@ -39,13 +42,13 @@ class GateSpec:
 
     @property
     def units(self) -> frozenset[str]:
-        """In what it counts the target's capacity: requests, bytes, both or, where it reads nothing, neither."""
+        """The units in which its metric gates count capacity: requests, bytes; empty if it reads no metric."""
         own = {self.parameters.unit} if isinstance(self.parameters, MetricParameters) else set()
         return frozenset(own).union(*(one.units for one in self.gates))
 
 
 def parse_gate(document: Mapping[str, Any], place: str) -> GateSpec:
-    """The gate that `{"type": ..., "params": {...}}` means; raises ConfigError."""
+    """Parse `{"type": ..., "params": {...}}`; raises ConfigError."""
     if not isinstance(document, Mapping) or not isinstance(document.get("type"), str):
         raise ConfigError(place, f"expected a mapping with a type; types: {_listed(GATES)}")
     for name in document:
@@ -103,12 +106,12 @@ GATES: Final[Mapping[str, type[Parameters]]] = {
     "all-of": AllOfParameters,
     "wait-on-refuse": WaitOnRefuseParameters,
 }
-"""Each type and what may stand in its params."""
+"""Each type and its parameters."""
 
 INSTALLED: Final = PluginGroup("adsum.gates", "gate", GATES.keys())
 
 GO_ONLY: Final = frozenset({"redis", "redis-leased-rate", "tier-priority-admission", "sql-quota", "aimd"})
-"""Naming one of these is an error that says so."""
+"""Gates of llm-d's Go processor that we lack: the error for such a name says so."""
 
 
 def _listed(names: Mapping[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""Several gauges of one target as one: what all of them allow, so that one reservation answers to every one."""
+"""Combines several gauges of one target, so that one reservation in the ledger satisfies all of them."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -11,7 +11,7 @@ from runtime.tasks import first_of
 
 
 class CombinedGauge:
-    """The least headroom, as of the oldest reading: never more than any of the gauges allows by itself."""
+    """The least headroom and the oldest time: never more than each gauge allows."""
 
     def __init__(self, gauges: Sequence[Gauge]) -> None:
         self._gauges = gauges
@@ -45,6 +45,6 @@ class CombinedGauge:
 async def combined_gauge(
     gauges: Sequence[Callable[[], AbstractAsyncContextManager[Gauge]]],
 ) -> AsyncIterator[CombinedGauge]:
-    """All of them, being read."""
+    """Opens the gauges."""
     async with AsyncExitStack() as stack:
         yield CombinedGauge([await stack.enter_async_context(gauge()) for gauge in gauges])

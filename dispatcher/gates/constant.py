@@ -1,4 +1,4 @@
-"""Always open. A target that says 429 closes it all the same: the ledger minds that, whoever reads the metrics."""
+"""A gauge that is always open. A 429 of the target closes its gate all the same: the ledger counts rejections."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -12,11 +12,11 @@ from dispatcher.broker.wake_up import Changes
 from dispatcher.gates.meter import MeterState
 
 UNLIMITED: Final = Reading(headroom=Fraction(2**52), at_ms=ALWAYS_NEWER_MS)
-"""More than there ever is, newer than every rejection."""
+"""More headroom than there are requests, newer than every rejection."""
 
 
 class ConstantGauge:
-    """A gauge that never moves."""
+    """A gauge without a source."""
 
     def __init__(self) -> None:
         self._changes = Changes()
@@ -30,7 +30,6 @@ class ConstantGauge:
 
     @property
     def states(self) -> Sequence[MeterState]:
-        """As `dispatcher.gates.ledger_gate.Gauge`: nothing is read."""
         return ()
 
     async def wait(self, timeout: float, seen: int) -> None:
@@ -39,5 +38,4 @@ class ConstantGauge:
 
 @asynccontextmanager
 async def constant_gauge() -> AsyncIterator[ConstantGauge]:
-    """There is nothing to read."""
     yield ConstantGauge()

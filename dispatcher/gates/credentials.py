@@ -1,4 +1,4 @@
-"""How a source of readings is reached."""
+"""TLS and bearer tokens of the sources that gates read."""
 
 import ssl
 from dataclasses import dataclass
@@ -6,22 +6,25 @@ from pathlib import Path
 
 
 class GateSourceError(Exception):
-    """A source gave nothing that can be believed; the text is the cause."""
+    """A source gave no valid number; the text says why. The gate counts it as a budget of 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceCredentials:
-    """How a source is reached. `bearer_token_file` is read anew at each request, since such tokens are renewed."""
+    """The certificate authorities and the token of a source.
+
+    `bearer_token_file` is read for each request: the kubelet renews the tokens of service accounts in place.
+    """
 
     ca_file: str = ""
     bearer_token_file: str = ""
 
     def tls(self) -> ssl.SSLContext | bool:
-        """For aiohttp; OSError when the file cannot be read or is no certificate."""
+        """For aiohttp's `ssl`; raises OSError if the file cannot be read or holds no certificate."""
         return ssl.create_default_context(cafile=self.ca_file) if self.ca_file else True
 
     def headers(self) -> dict[str, str]:
-        """Raises SourceError when there is no token in the file; the text does not quote it."""
+        """Raises GateSourceError if the file cannot be read; the text quotes nothing of it."""
         if not self.bearer_token_file:
             return {}
         try:

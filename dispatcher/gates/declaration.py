@@ -1,4 +1,4 @@
-"""What an installed package declares for one kind of gate; it imports these from dispatcher.extension."""
+"""How an installed package declares a gate; it imports these names from `dispatcher.extension`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class GateDeclaration:
     """One kind of gate.
 
     `build` is called with the parameters and a GateContext; a ValueError is shown as a mistake in the parameters. It opens
-    nothing: that is for entering the gate. `parameters`: what may stand in `params`.
+    nothing: entering the gate does. `parameters`: the fields of `params`.
     """
 
     build: Callable[[Any, GateContext], DispatchGate]

@@ -1,4 +1,4 @@
-"""Asks for one document over HTTP and says in one line why there is none."""
+"""Fetches one document over HTTP for a gate; the error says in one line why there is none."""
 
 import ssl
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ MAX_BYTES: Final = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class FetchedPage:
-    """`served_at`: when, in Unix seconds, by the server's own clock where it tells it."""
+    """`served_at`: Unix seconds by the server's clock, from its Date header, else by ours."""
 
     body: bytes
     served_at: float
@@ -31,7 +31,10 @@ async def fetch(
     tls: ssl.SSLContext | bool,
     query: dict[str, str] | None = None,
 ) -> FetchedPage:
-    """The document; raises SourceError for everything that is no answer 200. No redirects."""
+    """The document; raises GateSourceError for any status but 200.
+
+    Redirects are not followed: the bearer token would go to a host that the operator did not name.
+    """
     try:
         async with session.get(
             url, params=query, headers=credentials.headers(), ssl=tls, allow_redirects=False
@@ -56,14 +59,14 @@ async def _read_body(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def sample_age(at: float, served_at: float) -> float:
-    """How old a sample of the Unix time `at` was when it was served; raises SourceError for a time that makes no sense."""
+    """Seconds from the Unix time `at` of a sample to when it was served; raises GateSourceError for a time in the future."""
     if not at <= served_at + MAX_CLOCK_SKEW or isinf(at):
-        raise GateSourceError(f"its time is {at:.14g}, expected one in Unix seconds that is not to come")
+        raise GateSourceError(f"its time is {at:.14g}, expected Unix seconds that are not in the future")
     return max(0.0, served_at - at)
 
 
 MAX_CLOCK_SKEW: Final = 300.0
-"""Seconds that the clock of who took a sample may be ahead of the server's."""
+"""Seconds by which the clock that dated a sample may be ahead of the server's."""
 
 
 def _served_at(date: str) -> float:
@@ -74,5 +77,5 @@ def _served_at(date: str) -> float:
         TypeError,
         OverflowError,
         IndexError,
-    ):  # whatever email.utils makes of a stranger's header
+    ):  # email.utils raises all of these for malformed dates
         return time()

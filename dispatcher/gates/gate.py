@@ -1,4 +1,4 @@
-"""The words of a gate: budget, admit, refused."""
+"""The protocol of a gate: its budget, admission, refusal and the outcome that it learns."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -11,16 +11,16 @@ from dispatcher.broker.message import DispatchCandidate
 
 
 class Scope(Enum):
-    """Whom a refusal holds up."""
+    """Which requests a refusal applies to."""
 
     QUEUE = "queue"
-    """Everybody behind this gate."""
+    """All requests behind this gate."""
     TENANT = "tenant"
-    """Only requests of the candidate's tenant; others may pass."""
+    """Requests of the candidate's tenant; others may pass."""
 
 
 class RefusedError(Exception):
-    """Not now. `changed` returns when asking again may help: callers wait, they do not poll."""
+    """The candidate may not go now. `changed` returns when asking again may help: callers wait for it, they do not poll."""
 
     def __init__(self, reason: str, scope: Scope, changed: Callable[[], Awaitable[None]]) -> None:
         super().__init__(reason)
@@ -30,25 +30,25 @@ class RefusedError(Exception):
 
 
 class Outcome(Enum):
-    """What the target said, for gates that learn from it."""
+    """What the target's answer says about its load."""
 
     ACCEPTED = "accepted"
     OVERLOADED = "overloaded"
     OTHER = "other"
     UNUSED = "unused"
-    """Nothing was sent: it counts for nothing."""
+    """Nothing was sent."""
 
 
 @dataclass(slots=True)
 class Slot:
-    """A place that was granted; set `outcome` (and `retry_after_ms`) before leaving."""
+    """A granted admission; its holder sets `outcome` and `retry_after_ms` before leaving."""
 
     outcome: Outcome = Outcome.OTHER
     retry_after_ms: int = 0
 
 
 class DispatchGate(Protocol):
-    """An async context manager itself: entered, its sources are being read; left, every task has ended."""
+    """An async context manager: entered, it reads its sources; left, its tasks have ended."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -57,10 +57,10 @@ class DispatchGate(Protocol):
     ) -> None: ...
 
     def budget(self) -> float:
-        """max(0, D - B), the budget less the baseline, in 0..1, for metrics and `--dry-run`; 0 where nothing can be read."""
+        """max(0, D - B), the budget less the baseline, 0 to 1; 0 if it cannot be read. For metrics and `--dry-run`."""
 
     def admit(self, candidate: DispatchCandidate) -> AbstractAsyncContextManager[Slot]:
-        """Enter: the candidate may go, raises RefusedError at once otherwise. Leave: the slot is released.
+        """Entered, the candidate may go; raises RefusedError without waiting otherwise. Left, the slot is released.
 
-        May be left in another task than it was entered in; left by an exception it counts as UNUSED.
+        It may be left in another task than it was entered in. Left by an exception, it counts as UNUSED.
         """

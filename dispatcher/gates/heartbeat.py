@@ -1,4 +1,4 @@
-"""Says every now and then that the holder of leased places lives."""
+"""Renews the leases of reservations while their holder runs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,7 +10,7 @@ from runtime.tasks import background
 
 @asynccontextmanager
 async def heartbeat(send: Callable[[], Awaitable[None]], lease_ms: int) -> AsyncIterator[None]:
-    """`send` three times a lease while inside; one that the broker does not hear is made up for by the next."""
+    """Call `send` three times a lease: one that the broker does not get is made up for by the next."""
     async with background(_send_heartbeats(send, lease_ms / 3000), "heartbeat"):
         yield
 

@@ -1,4 +1,7 @@
-"""The gate over a target's ledger: what a meter says is there, minus what all have sent since, 429s minded."""
+"""The gate over a target's ledger: admits while the metered headroom exceeds what was sent since the reading.
+
+After a 429 of the target the ledger refuses until a newer reading, then admits one probe and ramps up.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -18,46 +21,46 @@ from runtime.resource_owner import ResourceOwner
 from runtime.tasks import first_of
 
 RECHECK_INTERVAL: Final = 1.0
-"""Seconds after which a refused one asks again unasked: a lease of a killed replica ends without a word."""
+"""Seconds after which a refused request is tried again: the lease of a killed replica ends without a wake-up."""
 OUTAGE_PAUSE: Final = 0.5
-"""Seconds until the broker is asked again while it is away."""
+"""Seconds between two tries while the broker is away."""
 PROBE_DELAY_MS: Final = 1000
-"""Milliseconds until a target that said 429 is probed, where no reading tells that it has room again."""
+"""Milliseconds until a target that answered 429 is probed if no meter tells when it has room again."""
 
 
 class Gauge(Protocol):
-    """What `dispatcher.gates.meter.Meter` is to a gate."""
+    """What a ledger gate reads: a `Meter`, several of them, or none."""
 
     @property
     def reading_count(self) -> int:
-        """How many readings there were."""
+        """Counts readings; for `wait`."""
 
     def budget(self) -> Fraction:
         """max(0, D - B)."""
 
     def reading(self) -> Reading:
-        """What the ledger reckons with."""
+        """The reading that the ledger compares with what was sent."""
 
     @property
     def states(self) -> Sequence[MeterState]:
-        """For metrics and reasons; empty where nothing is read."""
+        """The meters, for metrics and for reasons of refusals; empty without one."""
 
     async def wait(self, timeout: float, seen: int) -> None:
-        """Until there is another reading than when `reading_count` was `seen`, at most `timeout` seconds."""
+        """Wait until `reading_count` is no longer `seen`, at most `timeout` seconds."""
 
 
 def count_requests(candidate: DispatchCandidate) -> int:
-    """Capacity counted in requests, or in what the queue says each one costs."""
+    """Counts requests, or the units that the queue assigns to each."""
     return max(1, candidate.units)
 
 
 def count_bytes(candidate: DispatchCandidate) -> int:
-    """Capacity counted in bytes of payload."""
+    """Counts bytes of payload."""
     return max(1, candidate.size)
 
 
 class _Admission(AbstractAsyncContextManager[Slot]):
-    """One admission, entered once: a generator would cost each request twice as much."""
+    """One admission, entered once. A class, since `asynccontextmanager` would take twice the time for each request."""
 
     def __init__(self, gate: "LedgerGate", candidate: DispatchCandidate) -> None:
         self._gate = gate
@@ -75,7 +78,7 @@ class _Admission(AbstractAsyncContextManager[Slot]):
 
 
 class LedgerGate(ResourceOwner):
-    """Admits while the ledger has room for the candidate's units under the gauge's reading."""
+    """Reserves the candidate's units in the ledger, under the gauge's reading."""
 
     def __init__(
         self,
@@ -101,7 +104,7 @@ class LedgerGate(ResourceOwner):
 
     @property
     def gauge(self) -> Gauge:
-        """What it reads; RuntimeError before the gate is entered."""
+        """Raises RuntimeError before the gate is entered."""
         if self._gauge is None:
             raise RuntimeError("use `async with gate`: nothing is read before that")
         return self._gauge
@@ -113,28 +116,28 @@ class LedgerGate(ResourceOwner):
         return _Admission(self, candidate)
 
     async def enter(self, candidate: DispatchCandidate) -> Reservation:
-        """Reserve for it; raises RefusedError."""
+        """Reserve the candidate's units; raises RefusedError."""
         reservation = await self._try_reserve(candidate)
         self._held[reservation.id] = reservation
         return reservation
 
     async def release(self, reservation: Reservation, slot: Slot) -> None:
-        """It is over, as `slot` says."""
+        """Release the reservation and report the outcome in `slot`."""
         del self._held[reservation.id]
-        with suppress(QueueError):  # the ledger tells it later, or the lease ends
+        with suppress(QueueError):  # the ledger releases it later, or its lease ends
             await self._report_outcome(reservation, slot)
 
     async def _try_reserve(self, candidate: DispatchCandidate) -> Reservation:
         gauge = self.gauge
-        reading, looks = gauge.reading(), gauge.reading_count
+        reading, seen = gauge.reading(), gauge.reading_count
         if reading.headroom <= 0:
-            raise RefusedError(self._closed_reason(), Scope.QUEUE, lambda: gauge.wait(60.0, looks))
+            raise RefusedError(self._closed_reason(), Scope.QUEUE, lambda: gauge.wait(60.0, seen))
         try:
             answer = await self._ledger.reserve(reading, self._units(candidate))
         except QueueError as error:
             raise RefusedError(str(error), Scope.QUEUE, lambda: asyncio.sleep(OUTAGE_PAUSE)) from error
         if isinstance(answer, Refusal):
-            raise RefusedError(answer.reason, Scope.QUEUE, lambda: self._until_changed(answer, looks))
+            raise RefusedError(answer.reason, Scope.QUEUE, lambda: self._until_changed(answer, seen))
         return answer
 
     def _closed_reason(self) -> str:
@@ -144,13 +147,13 @@ class LedgerGate(ResourceOwner):
                 return f"{state.name} cannot be read: {state.reason}"
         return f"the budget of {' and '.join(state.name for state in states)} is 0"
 
-    async def _until_changed(self, refusal: Refusal, looks: int) -> None:
+    async def _until_changed(self, refusal: Refusal, seen: int) -> None:
         if refusal.until_ms is not None:
             with suppress(QueueError):
                 await asyncio.sleep(max(0.0, (refusal.until_ms - await self._ledger.now_ms()) / 1000))
             return
         await first_of(
-            self.gauge.wait(RECHECK_INTERVAL, looks), self._ledger.wait(RECHECK_INTERVAL, seen=refusal.seen)
+            self.gauge.wait(RECHECK_INTERVAL, seen), self._ledger.wait(RECHECK_INTERVAL, seen=refusal.seen)
         )
 
     async def _report_outcome(self, reservation: Reservation, slot: Slot) -> None:
@@ -160,7 +163,7 @@ class LedgerGate(ResourceOwner):
                 await self._ledger.report_overload(
                     min(max(least, slot.retry_after_ms), LONGEST_RETRY_AFTER_MS)
                 )
-        finally:  # the release follows the rejection, so that nobody slips in between
+        finally:  # the target is closed first: a release before that would admit another request
             await self._ledger.release(reservation, accepted=slot.outcome is Outcome.ACCEPTED)
 
     async def _send_heartbeat(self) -> None:

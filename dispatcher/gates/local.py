@@ -1,4 +1,4 @@
-"""At most so many requests of this process at once."""
+"""Limits the requests of this process that are in flight."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +11,7 @@ from dispatcher.gates.gate import RefusedError, Scope, Slot
 
 
 class LocalConcurrencyGate:
-    """`limit` requests. Knows nothing of the target, nor of other replicas."""
+    """Knows neither the target's load nor other replicas."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -27,14 +27,14 @@ class LocalConcurrencyGate:
         return None
 
     def budget(self) -> float:
-        """The share that is free."""
+        """The free share of the limit."""
         return max(0.0, (self._limit - self._in_flight) / self._limit)
 
     @asynccontextmanager
     async def admit(self, candidate: DispatchCandidate) -> AsyncIterator[Slot]:
         if self._in_flight >= self._limit:
             seen = self._changes.count
-            reason = f"{self._limit} requests of this process are on their way"
+            reason = f"{self._limit} requests of this process are in flight"
             raise RefusedError(reason, Scope.QUEUE, lambda: self._changes.wait(60.0, seen))
         self._in_flight += 1
         try:

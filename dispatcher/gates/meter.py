@@ -1,4 +1,7 @@
-"""Reads the state of a target, again and again, and holds the last reading for all gates that want it."""
+"""Polls the load of a target and keeps the last valid reading for all gates that share it.
+
+A reading that fails, is too old or makes no sense is a budget of 0: a dispatcher that cannot see the load must not add to it.
+"""
 
 import asyncio
 import logging
@@ -25,10 +28,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What a source found: `spare` = max(0, D - B), `capacity` = max_SYS, `age` of the oldest sample in seconds.
+    """One measurement of a source. `spare` = max(0, D - B), `capacity` = max_SYS, `age` of the oldest sample in seconds.
 
-    `closing_load`: the load at which D = B, in units of capacity. `value` is the number that was read, `threshold` the one at
-    which the gate closes, for people.
+    `closing_load`: the load at which D = B, in units of capacity. For people: `value` is the number that was read,
+    `threshold` the number at which the gate closes.
     """
 
     spare: Fraction
@@ -40,23 +43,23 @@ class Measurement:
 
 
 class MeterSource(Protocol):
-    """Where the state of a target can be read."""
+    """Measures the load of a target."""
 
     @property
     def name(self) -> str:
         """For metrics and logs."""
 
     async def measure(self) -> Measurement:
-        """Look once; raises SourceError."""
+        """Measure once; raises GateSourceError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeterSettings:
     """Times in seconds.
 
-    `lag`: how long the target's state takes to show in a sample, beyond the sample's own age. A reading older than
-    `lag` + `stale_after` x `interval` is none. `timeout` is for one look. `fallback`: spare budget where nothing can be
-    read, of `fallback_capacity`, or of the last capacity known; None: closed.
+    `lag`: how long a request takes to show in a sample, besides the sample's age. A reading older than `lag` +
+    `stale_after` x `interval` is invalid. `timeout`: for one measurement. `fallback`: the spare budget without a valid
+    reading, as a share of the last known capacity or else of `fallback_capacity`; None: closed.
     """
 
     interval: float = 5.0
@@ -69,7 +72,7 @@ class MeterSettings:
 
 @dataclass(frozen=True, slots=True)
 class MeterState:
-    """For metrics: the last number read, where the gate closes, whether there is a reading that counts; if not, why."""
+    """For metrics. `value`: the last number read; `reason`: why there is no valid reading, empty if there is one."""
 
     name: str
     value: float | None
@@ -83,22 +86,22 @@ class _LastReading:
     measurement: Measurement
     reading: Reading
     sampled_at: float
-    """Of the process's own monotonic clock, in seconds."""
+    """On the monotonic clock, in seconds."""
 
 
 class Meter:
-    """An async context manager: entered, the source is being read. `look` is the ledger's."""
+    """An async context manager: entered, it polls. `ledger_state`: the state of the target's ledger."""
 
     def __init__(
         self,
         source: MeterSource,
-        look: Callable[[], Awaitable[LedgerState]],
+        ledger_state: Callable[[], Awaitable[LedgerState]],
         settings: MeterSettings,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
-        self._ask_ledger = look
+        self._ledger_state = ledger_state
         self._settings = settings
         self._monotonic = monotonic
         self._allotment = AllotmentEstimator(round(settings.lag * 1000), round(settings.interval * 1000))
@@ -119,12 +122,15 @@ class Meter:
         self._last, self._error = None, "not read any more"
 
     def budget(self) -> Fraction:
-        """max(0, D - B) as of the last reading that counts, else the fallback, else 0."""
+        """max(0, D - B) of the last valid reading, else the fallback, else 0."""
         last = self._fresh_reading()
         return last.measurement.spare if last is not None else self._settings.fallback or ZERO
 
     def reading(self) -> Reading:
-        """The last reading that counts. Else the fallback, or no headroom, as of a time when nothing had gone yet."""
+        """The last valid reading, else the fallback or no headroom.
+
+        The fallback has time 0, so that the ledger counts everything in flight against it.
+        """
         last = self._fresh_reading()
         if last is not None:
             return last.reading
@@ -133,17 +139,16 @@ class Meter:
 
     @property
     def reading_count(self) -> int:
-        """How often the source was looked at."""
+        """Measurements so far, failed ones too."""
         return self.changes.count
 
     @property
     def states(self) -> Sequence[MeterState]:
-        """What is known now, in a list of one."""
         return (self.state,)
 
     @property
     def state(self) -> MeterState:
-        """What is known now."""
+        """The state now."""
         last = self._fresh_reading()
         value = threshold = None
         if self._last is not None:
@@ -153,7 +158,7 @@ class Meter:
         return MeterState(self._source.name, value, threshold, last is not None, reason)
 
     async def wait(self, timeout: float, seen: int) -> None:
-        """Until the source was looked at since `reading_count` was `seen`, at most `timeout` seconds."""
+        """Wait until `reading_count` is no longer `seen`, at most `timeout` seconds."""
         await self.changes.wait(timeout, seen)
 
     def _fresh_reading(self) -> _LastReading | None:
@@ -171,8 +176,8 @@ class Meter:
             except (GateSourceError, QueueError) as error:
                 self._record_failure(str(error))
             except Exception as error:
-                log.exception("reading %s: a fault", self._source.name)
-                self._record_failure(f"a fault, see the log: {type(error).__name__}")
+                log.exception("unexpected error while reading %s", self._source.name)
+                self._record_failure(f"unexpected error, see the log: {type(error).__name__}")
             else:
                 if self._error:
                     log.info("%s can be read", self._source.name)
@@ -181,9 +186,10 @@ class Meter:
             await asyncio.sleep(max(0.0, self._settings.interval - (self._monotonic() - started)))
 
     async def _read_source(self) -> _LastReading:
-        # both clocks before the source is asked: the sample must not be older than the reading says
+        # Both clocks are read before the source. A reading that claims to be newer than its sample would hide requests that
+        # were sent in between, and their room would be given twice.
         started = self._monotonic()
-        ledger = await self._ask_ledger()
+        ledger = await self._ledger_state()
         try:
             async with asyncio.timeout(self._settings.timeout):
                 found = await self._source.measure()
@@ -192,7 +198,7 @@ class Meter:
         headroom, age_ms = found.capacity * found.spare, round(found.age * 1000)
         left = self._allotment.update(round(started * 1000), headroom, ledger.in_flight, age_ms=age_ms)
         at_ms = ledger.now_ms - age_ms - round(self._settings.lag * 1000)
-        # more than all of the room is never ours, however late what we sent shows
+        # The estimate can exceed the line while what we sent does not show yet: all of the line is the most that is ours.
         reading = Reading(headroom, max(0, at_ms), min(left, found.closing_load))
         return _LastReading(found, reading, started - found.age)
 
@@ -204,7 +210,7 @@ class Meter:
 
 
 class Meters:
-    """The meters of one process: gates that read the same thing share one. An async context manager."""
+    """The meters of one process and their HTTP session; gates with the same source share a meter."""
 
     def __init__(self) -> None:
         self._shared: dict[object, _SharedMeter] = {}
@@ -228,7 +234,7 @@ class Meters:
 
     @asynccontextmanager
     async def shared(self, key: object, make: Callable[[], Meter]) -> AsyncIterator[Meter]:
-        """The running meter under that key, made where there is none; it ends with its last user."""
+        """The running meter of `key`; the first user starts it, the last one ends it."""
         shared = self._shared.get(key)
         if shared is None:
             shared = self._shared[key] = _SharedMeter(make())

@@ -1,4 +1,4 @@
-"""One number off a metrics page in Prometheus' text format."""
+"""Reads one number from a metrics page in Prometheus' text format."""
 
 import re
 import ssl
@@ -14,21 +14,21 @@ from dispatcher.gates.fetch import fetch, sample_age
 from dispatcher.gates.target_source import Sample
 from runtime.prometheus_labels import read_labels
 
-# A page is a stranger's: every quantifier is possessive, so that no character is looked at twice for want of what should follow it.
+# The page is untrusted. Possessive quantifiers never backtrack, so that the time is linear in the length of a line.
 _SAMPLE: Final = re.compile(
     r'[ \t]*+(?:\{(?P<labels>(?:[^"}]++|"(?:[^"\\]++|\\.)*+")*+)\}[ \t]*+)?'
     r"(?P<value>[^\s#{]++)(?:[ \t]++(?P<time>-?[0-9]{1,19}+))?[ \t\r]*+(?:#.*+)?"
 )
 _MAX_LINE: Final = 64 * 1024
-"""Characters of a line behind the name."""
+"""Characters of a line after the name."""
 _MAX_LINES: Final = 20_000
-"""Lines that begin with a metric's name, those of longer names too: what is read for longer holds up everybody else."""
+"""Lines that begin with the metric's name, including longer names: parsing blocks the event loop."""
 
 
 class MetricsPageReader:
-    """The sum over `metrics` of what `combine` makes of each one's samples with the given labels.
+    """Reads the sum of several metrics; `combine` reduces the samples of one metric that have the labels.
 
-    `absent`: the value of a metric of which there is no sample; None: that is an error.
+    `absent`: the value of a metric without samples; None: that is an error.
     """
 
     def __init__(
@@ -46,7 +46,6 @@ class MetricsPageReader:
         self._absent = absent
 
     async def read(self) -> Sample:
-        """The number; raises SourceError."""
         text, served_at = await self._page.read()
         total, age = Fraction(0), 0.0
         for metric in self._metrics:
@@ -59,7 +58,7 @@ class MetricsPageReader:
 
 
 class MetricsPage:
-    """Where a metrics page is."""
+    """A metrics page at a URL."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, credentials: SourceCredentials) -> None:
         self._session = session
@@ -68,20 +67,20 @@ class MetricsPage:
         self._tls: ssl.SSLContext | bool = credentials.tls()
 
     async def read(self) -> tuple[str, float]:
-        """Its text, and when it was served in Unix seconds; raises SourceError."""
+        """Its text, and the Unix time when it was served, in seconds; raises GateSourceError."""
         document = await fetch(self._session, self._url, self._access, tls=self._tls)
         return document.body.decode(errors="replace"), document.served_at
 
 
 def samples(text: str, metric: str, labels: Mapping[str, str]) -> Iterator[tuple[Fraction, int | None]]:
-    """Value and time (Unix milliseconds, where it is told) of each sample that has those labels.
+    """Value and time (Unix milliseconds, if the page has it) of each sample that has the labels.
 
-    Raises SourceError for one that is no number from 0 on, or no sample at all: half a sum is no load.
+    Raises GateSourceError if one of them is malformed or negative: a sum without it would be a wrong load.
     """
     for line in _lines(text, metric):
         found = _SAMPLE.fullmatch(line) if len(line) <= _MAX_LINE else None
         if found is None:
-            raise GateSourceError(f"a line of {metric} is no sample, behind the name it has {line[:40]!r}")
+            raise GateSourceError(f"a line of {metric} is no sample, after the name it has {line[:40]!r}")
         if not _has_labels(found["labels"] or "", labels):
             continue
         value = parse_decimal(found["value"])
@@ -91,7 +90,7 @@ def samples(text: str, metric: str, labels: Mapping[str, str]) -> Iterator[tuple
 
 
 def _lines(text: str, metric: str) -> Iterator[str]:
-    """What stands behind the name. A line ends at a newline and nowhere else (text format 0.0.4)."""
+    """The rest of each line of the metric after its name. Only a line feed ends a line (text format 0.0.4)."""
     page, key = f"\n{text}", f"\n{metric}"
     at = page.find(key)
     for _ in range(_MAX_LINES):

@@ -1,4 +1,4 @@
-"""What each gate can be told. Names are those of the Go processor where it has them; numbers may be text."""
+"""The parameters of each gate. Names are those of llm-d's Go processor where it has them."""
 
 from fractions import Fraction
 from math import isfinite
@@ -24,7 +24,7 @@ def _fraction(value: object) -> object:
 
 
 Number = Annotated[Fraction, BeforeValidator(_fraction)]
-"""Exactly what its decimal text says."""
+"""Exact: a float of 0.1 would open or close a gate one request early."""
 Share = Annotated[Number, Field(ge=0, le=1)]
 Duration = Annotated[float, parsed_by(parse_duration), Field(gt=0, le=86_400, allow_inf_nan=False)]
 """In seconds; text has a unit, as 500ms or 1m30s."""
@@ -35,22 +35,21 @@ MetricName = Annotated[str, Field(pattern=r"^[A-Za-z_:][A-Za-z0-9_:]*$")]
 
 
 class Parameters(ConfigSection):
-    """Numbers and flags may be text."""
+    """Numbers and flags may be written as text."""
 
     model_config = ConfigDict(strict=False, arbitrary_types_allowed=True)
 
 
 class NoGateParameters(Parameters):
-    """For gates that nothing can be said to."""
+    """For gates without parameters."""
 
 
 class MetricParameters(Parameters):
-    """Common to all gates that read something.
+    """Common to all gates that read a metric.
 
-    `max_concurrency`: max_SYS of one ready model server, in `unit`. `lag`: how long what was sent takes to show in the
-    source. `stale_after` times `interval` after the last sample nothing is known any more. `fallback`: the budget that
-    is spared while nothing is known; absent: closed. `allow_unreachable`: this process alone cannot fill the target to
-    the point where the gate closes, and that is meant to be so.
+    `max_concurrency`: max_SYS of one ready model server, in `unit`. `lag`: how long a request takes to show in the metric.
+    A reading is invalid `stale_after` times `interval` after its sample. `fallback`: the spare budget without a valid
+    reading; absent: closed. `allow_unreachable`: accept a gate that closes at a load which this process alone cannot reach.
     """
 
     max_concurrency: Number = Field(default=Fraction(100), gt=0)
@@ -66,23 +65,22 @@ class MetricParameters(Parameters):
 
     @property
     def credentials(self) -> SourceCredentials:
-        """How the source is reached."""
         return SourceCredentials(ca_file=self.ca_file, bearer_token_file=self.bearer_token_file)
 
     @property
     def reserve(self) -> Fraction:
-        """B: D at or below it is closed."""
+        """The baseline B: the gate is closed at D <= B."""
         return Fraction(0)
 
     @property
     def known_servers(self) -> Fraction | None:
-        """How many ready model servers there are, where the configuration says so."""
+        """The number of ready model servers, if the configuration has it."""
         return None
 
 
 class PrometheusParameters(MetricParameters):
-    """`lag` has to cover how often Prometheus scrapes. `pods` says how many ready model servers there are, else
-    `pods_query` does, else the picker's metrics for `pool`.
+    """`lag` must cover Prometheus' scrape interval. The number of ready model servers is `pods`, or the result of
+    `pods_query`, or what the picker's metrics say of `pool`.
     """
 
     url: Url
@@ -106,7 +104,7 @@ class PrometheusParameters(MetricParameters):
 
 
 class SaturationParameters(PrometheusParameters):
-    """Closed at a saturation of `threshold`, that is B = 1 - threshold."""
+    """Closed at a saturation of `threshold`: B = 1 - threshold."""
 
     pool: PoolName
     threshold: Number = Field(default=Fraction("0.8"), gt=0, le=1)
@@ -117,7 +115,7 @@ class SaturationParameters(PrometheusParameters):
 
 
 class BudgetParameters(PrometheusParameters):
-    """`query`: the load in place of the picker's metrics; closed at D <= `baseline`."""
+    """`query`: the load, instead of the picker's metrics. Closed at D <= `baseline`."""
 
     pool: PoolName = ""
     query: str = ""
@@ -146,9 +144,9 @@ class QueryParameters(PrometheusParameters):
 
 
 class ScrapeParameters(MetricParameters):
-    """With `max_count_per_pod` the metrics are a count, summed; without it a saturation, the largest sample.
+    """With `max_count_per_pod` the metrics are counts, and samples are summed; without it saturations, and the largest counts.
 
-    `metric`: one name, or several whose values are added up, as waiting and running requests are.
+    `metric`: one name, or several whose values are added, such as waiting and running requests.
     """
 
     url: Url
@@ -185,15 +183,15 @@ class ScrapeParameters(MetricParameters):
 
 
 class LocalParameters(Parameters):
-    """Both modes mean the same here: who is refused waits without holding anything up."""
+    """Both modes mean the same here: a refused request waits and holds nothing."""
 
     limit: int = Field(ge=1)
     gating_mode: Literal["classifying", "blocking"] = "blocking"
 
 
 class QuotaParameters(Parameters):
-    """The broker's own Redis keeps it. `attribute`: always the tenant. `lease`: how soon a killed replica's places
-    come back; a rate has a `window` instead.
+    """Quotas are kept in the broker. `attribute` always means the tenant. `lease`: how soon the slots of a killed replica
+    are released; a rate has a `window` instead.
     """
 
     limit: int = Field(ge=1)
@@ -206,12 +204,12 @@ class QuotaParameters(Parameters):
 
 
 class AllOfParameters(Parameters):
-    """Gates as they stand in the file."""
+    """The gates as the file has them; the catalogue parses them."""
 
     gates: list[Any] = Field(min_length=1)
 
 
 class WaitOnRefuseParameters(Parameters):
-    """The gate as it stands in the file."""
+    """The gate as the file has it; the catalogue parses it."""
 
     gate: Any

@@ -1,4 +1,4 @@
-"""One number out of Prometheus, by instant queries."""
+"""Reads one number from Prometheus by instant queries (https://prometheus.io/docs/prometheus/latest/querying/api/)."""
 
 import json
 import ssl
@@ -14,14 +14,14 @@ from dispatcher.gates.fetch import fetch, sample_age
 from dispatcher.gates.target_source import Sample
 
 MAX_DENOMINATOR: Final = 10**9
-"""Prometheus divides in floating point and prints all digits of that: 0.6666666666666666 was 2/3."""
+"""Prometheus divides in floating point and prints all digits: 0.6666666666666666 was 2/3."""
 
 
 class PrometheusReader:
-    """The first of `queries` that has a sample counts; with more than one it is not clear which is meant.
+    """Reads the first of `queries` that has a sample. A result of several samples is an error: it is unclear which is meant.
 
-    The age is what the answer says: an instant query gives a sample the time of the query, so how long a number takes
-    from a target into Prometheus stands in the gate's `lag`.
+    An instant query returns a sample with the time of the query, not of the scrape. So the gate's `lag` must cover the
+    time from the target into Prometheus.
     """
 
     def __init__(
@@ -34,7 +34,6 @@ class PrometheusReader:
         self._tls: ssl.SSLContext | bool = credentials.tls()
 
     async def read(self) -> Sample:
-        """The number; raises SourceError."""
         for query in self._queries:
             document = await fetch(
                 self._session, self._url, self._access, tls=self._tls, query={"query": query}
@@ -47,7 +46,7 @@ class PrometheusReader:
 
 
 def _only_sample(body: bytes) -> tuple[Fraction, float] | None:
-    """Value and time of the one sample; None where there is none."""
+    """Value and Unix time of the only sample; None without one."""
     try:
         answer = json.loads(body)
         if answer["status"] != "success":
@@ -57,7 +56,7 @@ def _only_sample(body: bytes) -> tuple[Fraction, float] | None:
             return None
         at, text = float(time_and_text[0]), time_and_text[1]
     except (ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError) as error:
-        raise GateSourceError(f"no answer of Prometheus: {type(error).__name__}") from error
+        raise GateSourceError(f"not an answer of Prometheus: {type(error).__name__}") from error
     value = parse_decimal(text) if isinstance(text, str) else None
     if value is None:
         raise GateSourceError(f"the sample is {text!s:.40}, expected a finite number")

@@ -1,4 +1,4 @@
-"""Where each kind of gate reads the state of its target: the queries and metrics by name."""
+"""The source of each metric gate: its queries and metric names."""
 
 from collections.abc import Iterable
 from fractions import Fraction
@@ -19,7 +19,7 @@ from dispatcher.gates.prometheus import PrometheusReader
 from dispatcher.gates.target_source import ConstantReader, MetricKind, SampleReader, TargetSource
 
 _MAX_LOAD: Final = 10**15
-"""Requests, or bytes of them."""
+"""Requests or bytes. A larger number is not believed."""
 _MAX_SATURATION: Final = 10**6
 
 LOAD: Final = MetricKind(from_load, closing_point, _MAX_LOAD)
@@ -30,7 +30,7 @@ BUDGET: Final = MetricKind(lambda value, _: valid_share(value) or ZERO, lambda _
 
 
 def saturation_source(given: SaturationParameters, session: aiohttp.ClientSession) -> TargetSource:
-    """D = 1 - S, S being what the picker's saturation detector says."""
+    """D = 1 - S, where S is the saturation that the picker exports."""
     labels = _labels("inference_pool", given)
     names = ("llm_d_epp_flow_control_pool_saturation", "inference_extension_flow_control_pool_saturation")
     query = " or ".join(f"max({name}{labels})" for name in names)
@@ -44,12 +44,12 @@ def budget_source(given: BudgetParameters, session: aiohttp.ClientSession) -> Ta
 
 
 def query_source(given: QueryParameters, session: aiohttp.ClientSession) -> TargetSource:
-    """D is what the query gives."""
+    """D is the result of the query."""
     return _prometheus_source(given.query, given, [given.query], BUDGET, session)
 
 
 def scrape_source(given: ScrapeParameters, session: aiohttp.ClientSession) -> TargetSource:
-    """D = 1 - count / (max_count_per_pod x pods), or 1 - saturation where there is no such maximum."""
+    """D = 1 - count / (max_count_per_pod x pods), or 1 - saturation without `max_count_per_pod`."""
     page = MetricsPage(session, given.url, given.credentials)
     counts = given.max_count_per_pod > 0
     value = MetricsPageReader(page, given.metric, given.labels, _sum if counts else max, given.absent_value)
@@ -58,7 +58,7 @@ def scrape_source(given: ScrapeParameters, session: aiohttp.ClientSession) -> Ta
         pods_page = (
             page if given.pods_url is None else MetricsPage(session, given.pods_url, given.credentials)
         )
-        # the replicas of a picker each count the same pods
+        # Each replica of a picker counts the same pods: the largest number, not the sum.
         ready = MetricsPageReader(pods_page, [given.pods_metric], given.pods_labels, max)
     return TargetSource(
         name=f"{'+'.join(given.metric)} of {given.url}",
@@ -71,9 +71,10 @@ def scrape_source(given: ScrapeParameters, session: aiohttp.ClientSession) -> Ta
 
 
 def load_queries(given: PrometheusParameters) -> list[str]:
-    """The load of a pool in requests, by what the pickers of llm-d say; the first with a sample counts.
+    """Queries for the load of a pool in requests; the first with a sample counts.
 
-    In the pool and in front of it; then what the Go processor asks for: in front of it, waiting in it, running in it.
+    The first adds the requests in the pool and in the picker's queue. The others are those of llm-d's Go processor: queued
+    in the picker, waiting in the pool, running in the pool.
     """
     by_name, by_pool = _labels("name", given), _labels("inference_pool", given)
     pods = ready_query(given)
@@ -89,7 +90,7 @@ def load_queries(given: PrometheusParameters) -> list[str]:
 
 
 def ready_query(given: PrometheusParameters) -> str:
-    """How many model servers are ready. Each replica of a picker counts them all."""
+    """The query for the number of ready model servers: the maximum, since each replica of a picker counts all."""
     if given.pods_query:
         return given.pods_query
     labels = _labels("name", given)

@@ -1,4 +1,4 @@
-"""From numbers that can be read to the budget of a target."""
+"""Computes the dispatch budget of a target from a metric and the number of ready model servers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ from dispatcher.gates.meter import Measurement
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A number and how many seconds ago it was true."""
+    """A number and its age in seconds."""
 
     value: Fraction
     age: float = 0.0
 
 
 class SampleReader(Protocol):
-    """One number of a target."""
+    """Reads one number of a target."""
 
     async def read(self) -> Sample:
-        """Look; raises `dispatcher.gates.credentials.GateSourceError`."""
+        """Raises `dispatcher.gates.credentials.GateSourceError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConstantReader:
-    """A number that is known."""
+    """A number from the configuration."""
 
     value: Fraction
 
@@ -37,9 +37,9 @@ class ConstantReader:
 
 @dataclass(frozen=True, slots=True)
 class MetricKind:
-    """`estimate`: D from the number read and max_SYS. `closes_at`: the number where D = B, from max_SYS and B.
+    """What a metric means. `estimate`: D, from its value and max_SYS. `closes_at`: the value where D = B, from max_SYS and B.
 
-    `max_value`: the largest number that can be believed, 0 being the least; None: there is no such bound.
+    Values below 0 or above `max_value` are errors; None: any value is valid.
     """
 
     estimate: Callable[[Fraction, Fraction], Fraction]
@@ -49,7 +49,7 @@ class MetricKind:
 
 @dataclass(frozen=True, slots=True)
 class TargetSource:
-    """A `dispatcher.gates.meter.MeterSource`: D of a number, max_SYS of the number of ready model servers."""
+    """A `MeterSource`: D from `value`, max_SYS from the number of `ready` model servers."""
 
     name: str
     value: SampleReader
@@ -59,7 +59,6 @@ class TargetSource:
     kind: MetricKind
 
     async def measure(self) -> Measurement:
-        """As `dispatcher.gates.meter.MeterSource`; both numbers must be there."""
         value, ready = await self.value.read(), await self.ready.read()
         if self.kind.max_value is not None:
             _check("the number read", value.value, self.kind.max_value)

@@ -1,4 +1,4 @@
-"""At most so much for each tenant, over all replicas."""
+"""Limits each tenant, over all replicas: requests in flight, or starts in a window."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,15 +14,15 @@ from dispatcher.gates.heartbeat import heartbeat
 from runtime.resource_owner import ResourceOwner
 
 RECHECK_INTERVAL: Final = 1.0
-"""Seconds after which a refused tenant asks again unasked: a lease of a killed replica ends without a word."""
+"""Seconds after which a refused tenant is tried again: the lease of a killed replica ends without a wake-up."""
 OUTAGE_PAUSE: Final = 0.5
-"""Seconds until the broker is asked again while it is away."""
+"""Seconds between two tries while the broker is away."""
 
 
 class TenantQuotaGate(ResourceOwner):
-    """One quota of each tenant, kept under `prefix` + tenant: gates with the same prefix share it.
+    """One quota for each tenant under the key `prefix` + tenant. Gates with the same prefix share it.
 
-    `budget()` is 1: that one tenant has used up its quota closes nothing for the others.
+    `budget()` is always 1: a tenant without quota does not close the gate for others.
     """
 
     def __init__(self, quotas: Quotas, quota: Quota, prefix: str) -> None:
@@ -39,7 +39,7 @@ class TenantQuotaGate(ResourceOwner):
 
     @asynccontextmanager
     async def admit(self, candidate: DispatchCandidate) -> AsyncIterator[Slot]:
-        """As `dispatcher.gates.gate.DispatchGate`; refuses the candidate's tenant only."""
+        """Refusals have the scope TENANT."""
         grant = await self._acquire(candidate.tenant)
         self._held[grant.id] = grant
         slot, finished = Slot(), False
@@ -48,7 +48,7 @@ class TenantQuotaGate(ResourceOwner):
             finished = True
         finally:
             del self._held[grant.id]
-            with suppress(QueueError):  # told later, or the lease ends
+            with suppress(QueueError):  # the broker gets it later, or the lease ends
                 await self._quotas.release(grant, used=finished and slot.outcome is not Outcome.UNUSED)
 
     async def _acquire(self, tenant: str) -> Grant:

@@ -105,11 +105,11 @@ class Lane:
                 len(aborted),
                 error,
             )
-        if unsaved := await _wait_or_cancel(deliveries, timeout=STORE_TIMEOUT):
+        if unstored := await _wait_or_cancel(deliveries, timeout=STORE_TIMEOUT):
             log.error(
                 "queue %s: %d answers could not be stored, their requests will be sent again",
                 self.queue.name,
-                unsaved,
+                unstored,
             )
 
     def _launch(self, claim: Claim, admission: Admission, claim_started: float) -> None:
@@ -137,8 +137,8 @@ class Lane:
         deliveries = list(self._deliveries.values())
         if not deliveries:
             return
-        ours = await self.queue.extend([delivery.claim for delivery in deliveries])
-        for delivery, held in zip(deliveries, ours, strict=True):
+        still_held = await self.queue.extend([delivery.claim for delivery in deliveries])
+        for delivery, held in zip(deliveries, still_held, strict=True):
             if not held:
                 delivery.lose()
 

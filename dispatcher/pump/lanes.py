@@ -104,8 +104,8 @@ class Lanes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._closing.aclose()
-        everything = [*self._running.values(), *self._draining]
-        await asyncio.gather(*(running.aclose() for running in everything))
+        lanes = [*self._running.values(), *self._draining]
+        await asyncio.gather(*(running.aclose() for running in lanes))
 
     @property
     def running(self) -> Mapping[str, RunningLane]:
@@ -117,26 +117,26 @@ class Lanes:
 
         New lanes are opened before a running one is touched: a configuration that cannot be opened changes nothing.
         """
-        spec = {queue.name: _spec_of(queue, config) for queue in config.queues}
-        changed = [want for name, want in spec.items() if not self._runs(name, want)]
-        fresh: list[RunningLane] = []
+        specs = {queue.name: _spec_of(queue, config) for queue in config.queues}
+        changed = [spec for name, spec in specs.items() if not self._runs(name, spec)]
+        new_lanes: list[RunningLane] = []
         try:
-            for want in changed:
-                fresh.append(await self._open(want))
+            for spec in changed:
+                new_lanes.append(await self._open(spec))
         except BaseException:
-            await asyncio.gather(*(running.aclose() for running in fresh))
+            await asyncio.gather(*(running.aclose() for running in new_lanes))
             raise
-        replaced = [name for name, running in self._running.items() if spec.get(name) != running.spec]
+        replaced = [name for name, running in self._running.items() if specs.get(name) != running.spec]
         await asyncio.gather(*(self._drain_one(name) for name in replaced))
-        for want in spec.values():
-            self._slots_of(want.target).limit = want.target.concurrency
-        while fresh:
+        for spec in specs.values():
+            self._slots_of(spec.target).limit = spec.target.concurrency
+        while new_lanes:
             try:
-                await fresh[0].start(self._shared.broker)
+                await new_lanes[0].start(self._shared.broker)
             except BaseException:
-                await asyncio.gather(*(running.aclose() for running in fresh))
+                await asyncio.gather(*(running.aclose() for running in new_lanes))
                 raise
-            running = fresh.pop(0)
+            running = new_lanes.pop(0)
             self._running[running.spec.queue.name] = running
 
     def unready_reason(self) -> str:
@@ -145,12 +145,12 @@ class Lanes:
         return next((intake.problem for intake in intakes if intake is not None and intake.problem), "")
 
     async def drain(self, timeout: float) -> None:
-        """Claim nothing more, and give what is on its way `timeout` seconds to end."""
-        everything = [*self._running.values(), *self._draining]
-        await asyncio.gather(*(running.stop_claiming() for running in everything))
-        landing = [asyncio.ensure_future(running.lane.drained()) for running in everything]
-        if landing:
-            _, late = await asyncio.wait(landing, timeout=timeout)
+        """Claim nothing more; give requests in flight `timeout` seconds to end."""
+        lanes = [*self._running.values(), *self._draining]
+        await asyncio.gather(*(running.stop_claiming() for running in lanes))
+        drained = [asyncio.ensure_future(running.lane.drained()) for running in lanes]
+        if drained:
+            _, late = await asyncio.wait(drained, timeout=timeout)
             await cancel_and_wait(*late)
 
     def _runs(self, name: str, spec: LaneSpec) -> bool:

@@ -178,11 +178,11 @@ class Pump:
             return self._wait_for_work
         if self.blocked_by:  # one question is enough to learn that the gate is still closed
             candidates = candidates[:1]
-        taking = asyncio.create_task(self._admit_and_claim(candidates, skipped))
+        claiming = asyncio.create_task(self._admit_and_claim(candidates, skipped))
         try:
-            refusals = await asyncio.shield(taking)
+            refusals = await asyncio.shield(claiming)
         except asyncio.CancelledError:
-            await asyncio.gather(taking, return_exceptions=True)
+            await asyncio.gather(claiming, return_exceptions=True)
             raise
         self.blocked_by = ""
         pause = None
@@ -210,8 +210,8 @@ class Pump:
             if isinstance(fault, BaseException) and not isinstance(fault, RefusedError):
                 await _release(granted)
                 raise fault
-        sound = [answer for answer in answers if isinstance(answer, Admission | RefusedError)]
-        answered = sort_answers(candidates, sound)
+        valid = [answer for answer in answers if isinstance(answer, Admission | RefusedError)]
+        answered = sort_answers(candidates, valid)
         await _release(answered.overtaking)
         return answered
 

@@ -1,1 +1,1 @@
-"""What the dispatcher counts."""
+"""The dispatcher's metrics."""

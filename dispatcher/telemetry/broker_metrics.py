@@ -1,4 +1,4 @@
-"""What is read when somebody looks at the metrics: the broker's own totals, over all processes, and the gates."""
+"""Metrics that are read for each scrape: the broker's totals over all processes, and the gates."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -24,7 +24,7 @@ _COUNTERS = {
 }
 _GAUGES: dict[str, tuple[str, Callable[[Totals], int]]] = {
     "broker_backlog": ("Requests without a result in the broker.", lambda totals: totals.pending),
-    "broker_claimed": ("Requests on their way.", lambda totals: totals.claimed),
+    "broker_claimed": ("Requests in flight.", lambda totals: totals.claimed),
     "broker_delayed": ("Requests that wait for another attempt.", lambda totals: totals.delayed),
     "queue_depth": ("Requests that wait or are delayed.", lambda totals: totals.pending - totals.claimed),
 }
@@ -32,14 +32,14 @@ _GAUGES: dict[str, tuple[str, Callable[[Totals], int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """One queue as seen by somebody who looks; `totals` None: the broker did not answer."""
+    """The state of one queue for a scrape. `totals` None: the broker did not answer."""
 
     queue: str
     target: str
     budget: float
     totals: Totals | None
     concurrency: int
-    """How many may be on their way to the target."""
+    """Requests of this process that may be in flight to the target."""
     meters: Sequence[MeterState]
 
     @property
@@ -49,12 +49,12 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True)
 class BrokerMetrics(Collector):
-    """Families of them: one consistent reading a queue, so that what was submitted is the sum of its parts."""
+    """The totals of a queue come from one read, so that `submitted` is the sum of its parts."""
 
     queues: Sequence[QueueStatus]
 
     def collect(self) -> Iterable[Metric]:
-        """The families; a queue whose totals are not known has no sample in those."""
+        """A queue whose totals are unknown has no samples of them."""
         yield from self._broker_families()
         yield from self._queue_families()
         yield from self._gate_families()
@@ -80,7 +80,7 @@ class BrokerMetrics(Collector):
             PREFIX + "broker_backlog_source_available", "Whether the broker answered.", labels=LABELS
         )
         limit = GaugeMetricFamily(
-            PREFIX + "pool_worker_limit", "Requests that may be on their way.", labels=("pool_name",)
+            PREFIX + "pool_worker_limit", "Requests that may be in flight.", labels=("pool_name",)
         )
         for queue in self.queues:
             budget.add_metric(queue.labels, queue.budget)

@@ -1,6 +1,6 @@
-"""What the dispatcher counts, under the Go processor's names where it has them, in a registry of its own.
+"""Counters and histograms of this process. Names are those of llm-d's Go processor where it has them.
 
-All of it is of this process; `dispatcher.telemetry.broker_metrics` has what is looked up.
+`dispatcher.telemetry.broker_metrics` has the totals over all processes.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ _INFERENCE_BUCKETS = (10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 30000,
 _MESSAGE_BUCKETS = (10, 100, 1000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 10000000)
 _COUNTERS = {
     "request": "Requests sent for the first time.",
-    "request_retries": "Attempts that were followed by a wait for another one.",
+    "request_retries": "Attempts that are followed by a retry.",
     "successful_requests": "Requests answered with a status below 400.",
     "failed_requests": "Requests answered with an error, the deadline's apart.",
     "shedded_requests": "Attempts that the target refused as too many.",
@@ -33,7 +33,7 @@ _COUNTERS = {
 
 
 class QueueCounters(DispatchObserver):
-    """Everything of one queue, plain numbers: a request changes ten of them. Each series is there at 0."""
+    """The metrics of one queue as plain numbers, since each request changes ten of them. All series begin at 0."""
 
     def __init__(self) -> None:
         self.counters = dict.fromkeys(_COUNTERS, 0)
@@ -43,31 +43,30 @@ class QueueCounters(DispatchObserver):
         self.message_ms = Histogram(_MESSAGE_BUCKETS)
 
     def refused(self, candidate: DispatchCandidate, refusal: RefusedError) -> None:
-        """Count it under whom it holds up."""
+        """Counted by the scope of the refusal."""
         self.gate["quota_exhausted" if refusal.scope is Scope.TENANT else "gate_closed"] += 1
 
     def claimed(self, claim: Claim) -> None:
-        """One more on its way."""
         self.inflight += 1
 
     def slot_released(self) -> None:
         self.inflight -= 1
 
     def sent(self, claim: Claim) -> None:
-        """Count the attempt, and the request where it is the first."""
+        """Counts the attempt, and on the first one the request."""
         self.counters["dispatched_requests"] += 1
         if claim.attempt == 0:
             self.counters["request"] += 1
 
     def answered(self, claim: Claim, answer: GatewayAnswer | NoAnswer, seconds: float) -> None:
-        """How long it took, and whether it was shed."""
+        """Observes the latency, and counts answers by which the target shed load."""
         self.inference_ms.observe(seconds * 1000)
         if outcome_of(answer) is Outcome.OVERLOADED:
             self.counters["shedded_requests"] += 1
 
-    def settled(self, claim: Claim, verdict: Verdict, ours: bool) -> None:
-        """Count the end, once: only what was ours."""
-        if not ours:
+    def settled(self, claim: Claim, verdict: Verdict, accepted: bool) -> None:
+        """Counts only verdicts that the broker took: another process counts the others."""
+        if not accepted:
             return
         if isinstance(verdict, Retry):
             self.counters["request_retries"] += 1
@@ -80,18 +79,17 @@ class QueueCounters(DispatchObserver):
 
 
 class DispatcherTelemetry(Collector):
-    """What a metrics page shows of this process. `.config_in_force`: the configuration file as it stands is what runs."""
+    """The metrics of this process. `config_in_force`: the last version of the configuration file was accepted."""
 
     def __init__(self) -> None:
         self._queues: dict[tuple[str, str, str], QueueCounters] = {}
         self.config_in_force = True
 
     def of(self, queue: str, target: str) -> QueueCounters:
-        """The observer of one queue; from now on its series are shown."""
+        """The observer of one queue; its series are exported from now on."""
         return self._queues.setdefault((queue, queue, target), QueueCounters())
 
     def collect(self) -> Iterable[Metric]:
-        """The families, as of this moment."""
         for name, text in _COUNTERS.items():
             family = CounterMetricFamily(PREFIX + name, text, labels=LABELS)
             for labels, counts in self._queues.items():
@@ -99,7 +97,7 @@ class DispatcherTelemetry(Collector):
             yield family
         yield from self._gate_families()
         yield from self._latency_families()
-        text = "1: the configuration file as it stands is in force."
+        text = "1: the last version of the configuration file is in force."
         yield GaugeMetricFamily(PREFIX + "config_in_force", text, value=float(self.config_in_force))
 
     def _gate_families(self) -> Iterable[Metric]:
@@ -107,7 +105,7 @@ class DispatcherTelemetry(Collector):
             PREFIX + "gate_decisions", "Refusals of a gate.", labels=(*LABELS, "reason")
         )
         inflight = GaugeMetricFamily(
-            PREFIX + "inflight_requests", "Requests claimed, whose end the broker does not know yet.", labels=LABELS
+            PREFIX + "inflight_requests", "Requests claimed and not settled yet.", labels=LABELS
         )  # fmt: skip
         for labels, counts in self._queues.items():
             inflight.add_metric(labels, counts.inflight)

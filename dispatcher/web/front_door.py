@@ -1,4 +1,4 @@
-"""The OpenAI-compatible way in: `X-Dispatch: enqueue` in place of an answer now, and the answer under its id later."""
+"""The OpenAI-compatible HTTP API of the queue: `X-Dispatch: enqueue` returns an id, under which the answer is found later."""
 
 import hashlib
 import hmac
@@ -18,16 +18,16 @@ from runtime.durations import parse_duration
 
 MODE_HEADER = "X-Dispatch"
 DEADLINE_HEADER = "X-Dispatch-Deadline"
-"""How long from now, as "30m"."""
+"""A duration from now, such as "30m"."""
 MAX_WAIT = 60.0
-"""Seconds that one GET is held, at most."""
+"""Seconds for which one GET waits for its result."""
 DEADLINE_GRACE = 1.0
-"""Seconds after its deadline within which a request is certainly answered."""
+"""Seconds after its deadline by which the sweep has answered a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrontDoorQueue:
-    """Where requests go that come in. `deadline` in seconds; `tokens`: tenant → bearer token, empty: no check."""
+    """The queue behind the front door. `deadline`: the default, in seconds; `tokens`: tenant → bearer token, empty: no check."""
 
     queue: Queue
     route: Route
@@ -40,7 +40,7 @@ Handler = Callable[[web.Request, FrontDoorQueue, str], Awaitable[web.StreamRespo
 
 
 class FrontDoor:
-    """Its routes; `door` is asked at each request: None, nothing can be taken at this moment."""
+    """The routes. `door` is called for each request; None: no request can be accepted now."""
 
     def __init__(
         self,
@@ -53,7 +53,6 @@ class FrontDoor:
         self._bodies = bodies or RequestBodies()
 
     def add_routes(self, app: web.Application) -> None:
-        """Under the paths of the OpenAI API."""
         for path in DEFAULT_PATHS:
             app.router.add_post(path, self._authenticated(self._submit))
         app.router.add_get("/v1/requests/{id}", self._authenticated(self._get))
@@ -62,9 +61,9 @@ class FrontDoor:
     def _authenticated(self, handle: Handler) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def guard(request: web.Request) -> web.StreamResponse:
             if (door := self._queue_now()) is None:
-                return _json_error(503, "no queue takes requests here at this moment")
+                return _json_error(503, "the front door accepts no requests now; try again")
             if (tenant := _tenant(request, door.tokens)) is None:
-                return _json_error(401, "the bearer token is missing or not known")
+                return _json_error(401, "the bearer token is missing or unknown")
             try:
                 return await handle(request, door, tenant)
             except (QueueError, ValueError, BodyTimeoutError, BodyMemoryError) as error:
@@ -82,9 +81,9 @@ class FrontDoor:
         key = request.headers.get("Idempotency-Key") or None
         async with self._bodies.read(request, door.max_payload) as body:
             _check_json_object(body)
-            asked = self._parse_request(request, body, door, tenant)
-            accepted = await door.queue.submit(asked, idempotency_key=key)
-        del body, asked  # a client that waits holds no copy of what the queue has
+            queued = self._parse_request(request, body, door, tenant)
+            accepted = await door.queue.submit(queued, idempotency_key=key)
+        del body, queued  # a client that waits must not keep a copy of the body in memory
         if mode == "wait":
             remaining = max(0.0, (accepted.deadline_ms - self._now_ms()) / 1000 + DEADLINE_GRACE)
             result = await door.queue.wait_result(accepted.id, accepted.token, timeout=remaining)
@@ -140,17 +139,17 @@ def _not_found(id: str) -> web.Response:
 
 
 def _tenant_suffix(tenant: str) -> str:
-    """What ends the ids of a tenant's requests. It is no secret: what comes before it cannot be guessed."""
+    """The suffix of the ids of a tenant's requests. It is no secret: the rest of an id has 128 random bits."""
     return hashlib.sha256(tenant.encode()).hexdigest()[:16]
 
 
 def _is_visible_to(id: str, tenant: str, door: FrontDoorQueue) -> bool:
-    """Whether this tenant may see it: what came in here under its token. Without tokens everybody sees everything."""
+    """Whether the tenant may see the request: its id has the tenant's suffix. Without tokens everybody may see all."""
     return not door.tokens or (id.startswith("req-") and id.endswith(_tenant_suffix(tenant)))
 
 
 def _check_json_object(body: bytes) -> None:
-    """Raises ValueError for what is no JSON object."""
+    """Raises ValueError if the body is not a JSON object. Its fields are not decoded: the target does that."""
     try:
         msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError) as error:
@@ -168,6 +167,7 @@ def _tenant(request: web.Request, tokens: Mapping[str, str]) -> str | None:
     if not tokens:
         return "default"
     kind, _, token = request.headers.get("Authorization", "").partition(" ")
+    # compare_digest: the time of == would tell how many characters of a token are right.
     given = token.strip().encode(errors="surrogateescape") if kind.lower() == "bearer" else b""
     matching = [tenant for tenant, known in tokens.items() if hmac.compare_digest(known.encode(), given)]
     return matching[0] if matching else None
@@ -185,11 +185,13 @@ def _error_response(error: Exception) -> web.Response:
         return _json_error(413, str(error))
     if isinstance(error, BodyTimeoutError):
         refusal = _json_error(408, str(error))
-        refusal.force_close()  # what is left of the body is not read (RFC 9110 15.5.9)
+        refusal.force_close()  # the rest of the body is not read (RFC 9110, 15.5.9)
         return refusal
     if isinstance(error, QueueError | BodyMemoryError):
         return _json_error(503, str(error), {"Retry-After": "1"})
-    return _json_error(400, str(error))  # an illegal header, a deadline that is none, what the queue refuses
+    return _json_error(
+        400, str(error)
+    )  # an illegal header, a malformed deadline, a request that the queue rejects
 
 
 def _json_error(

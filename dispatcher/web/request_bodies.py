@@ -1,4 +1,7 @@
-"""Request bodies as they come in at the front door: so many bytes of all of them together, and a time for each."""
+"""Reads request bodies at the front door, within a limit on their total size and a timeout for each.
+
+Without both, clients that send large bodies slowly (slow POST) could hold all memory of the process.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,13 +11,13 @@ from typing import Final
 from aiohttp import web
 
 MAX_BYTES: Final = 256 * 1024 * 1024
-"""Bytes of all bodies that come in, or are not in a queue yet: 25 of the largest."""
+"""Bytes of all bodies that are incomplete or not in a queue yet: 25 of the largest."""
 READ_TIMEOUT: Final = 60.0
-"""For one body to come."""
+"""Seconds for one body to arrive."""
 
 
 class BodyTooLargeError(ValueError):
-    """The body has more bytes than the queue takes."""
+    """The body is larger than the queue's `max_payload`. Answered 413."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(
@@ -23,7 +26,7 @@ class BodyTooLargeError(ValueError):
 
 
 class BodyTimeoutError(Exception):
-    """The body was not there in time."""
+    """The body was not complete in time. Answered 408."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(
@@ -32,25 +35,25 @@ class BodyTimeoutError(Exception):
 
 
 class BodyMemoryError(Exception):
-    """Its bytes were needed for bodies that come faster, or there are none for it."""
+    """No memory is left for the body, or it was evicted for one that arrives faster. Answered 503."""
 
     def __init__(self) -> None:
         super().__init__("the front door holds as many bytes of unfinished bodies as it may; try again")
 
 
 class RequestBodies:
-    """Where there is no room, the body that is silent for longest is refused, not the one that comes."""
+    """Evicts the body that has been silent for longest when the limit is reached: a slow client must not stop fast ones."""
 
     def __init__(self, max_bytes: int = MAX_BYTES, seconds: float = READ_TIMEOUT) -> None:
         self._max_bytes = max_bytes
         self._seconds = seconds
         self._incoming: dict[_IncomingBody, None] = {}
-        """The one that grew last at the end."""
+        """In the order of their last bytes, the latest at the end."""
         self.held = 0
 
     @asynccontextmanager
     async def read(self, request: web.Request, max_bytes: int) -> AsyncIterator[bytes]:
-        """The whole body, counted until this is left; raises TooLargeError, TooSlowError and NoRoomError."""
+        """The complete body; it counts until the context is left. Raises BodyTooLargeError, BodyTimeoutError, BodyMemoryError."""
         if (request.content_length or 0) > max_bytes:
             raise BodyTooLargeError(max_bytes)
         incoming = _IncomingBody()
@@ -89,7 +92,7 @@ class RequestBodies:
         incoming.size += size
 
     def _evict(self, incoming: "_IncomingBody") -> None:
-        """Its task lets go of the bytes as soon as it runs: until then there are two in their place, for a moment."""
+        """Its task frees the bytes when it runs next; until then both bodies are in memory."""
         del self._incoming[incoming]
         self.held -= incoming.size
         incoming.size = 0
@@ -99,7 +102,7 @@ class RequestBodies:
 
 
 class _IncomingBody:
-    """One body on its way in; `size` is what it counts."""
+    """A body that is being read; `size`: the bytes it counts."""
 
     __slots__ = ("evicted", "size", "time")
 

@@ -1,4 +1,4 @@
-"""One request as people and programs see it, at the front door and on the command line (pure)."""
+"""Renders one request and its result as JSON, for the front door and the command line (pure)."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from dispatcher.broker.queue import State
 
 
 def render_request(id: str, state: State, result: Result | None) -> dict[str, Any]:
-    """One request as JSON, for people and programs; the body is an object where it is JSON, else a string."""
+    """The request as a JSON document. The response body is parsed if it is JSON, else a string."""
     document: dict[str, Any] = {"id": id, "object": "dispatch.request", "status": state.value}
     if result is not None:
         error = (
@@ -25,7 +25,6 @@ def render_request(id: str, state: State, result: Result | None) -> dict[str, An
 
 
 def _decode_body(result: Result) -> Any:
-    """The payload as JSON, as text where it is none."""
     try:
         return json.loads(result.payload)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The pages of the process: /healthz, /readyz, /metrics."""
+"""Serves /healthz, /readyz and /metrics."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ def add_routes(
     collect_now: Callable[[], Awaitable[Sequence[Collector]]],
     unready_reason: Callable[[], str],
 ) -> None:
-    """`collect_now` is awaited at each look at /metrics; `.unready_reason` says why not, empty: ready."""
+    """`collect_now` is awaited for each scrape of /metrics. `unready_reason` returns "" if the process is ready."""
 
     async def health(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def ready(_: web.Request) -> web.Response:
-        why = unready_reason()
-        return web.Response(status=503 if why else 200, text=f"{why or 'ready'}\n")
+        reason = unready_reason()
+        return web.Response(status=503 if reason else 200, text=f"{reason or 'ready'}\n")
 
     async def metrics(request: web.Request) -> web.Response:
         encode, content_type = _encoder(request.headers.get("Accept", ""))
@@ -40,7 +40,7 @@ def add_routes(
 def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
     try:
         return choose_encoder(accept)
-    except (TypeError, ValueError):  # it asks for a version that is no number
+    except (TypeError, ValueError):  # the client asks for a malformed version
         return choose_encoder("")
 
 

@@ -1,4 +1,4 @@
-"""Whether a request goes to an endpoint now, later, or not at all. Pure."""
+"""Decides whether a request goes to an endpoint now, waits, or is refused. Pure."""
 
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -13,7 +13,7 @@ SATURATED: Final = "rejected-saturated"
 
 
 class AdmissionController(Protocol):
-    """Decides when a request goes, and keeps the order of those that wait. It owns no timer and knows no clock.
+    """Decides when a request is scheduled, and keeps the order of those that wait. It has no timer and no clock.
 
     All calls come from one event loop, one after the other. A request that `admit` lets wait is given to `enqueue` at
     once, and is out of the queue when the admission dispatches, refuses or expires it (see `WaitingRequest`) or when

@@ -1,4 +1,4 @@
-"""Requests that wait for admission: who they are, and how each of them ends. Pure."""
+"""Holds the requests that wait for admission, and ends each of them once. Pure."""
 
 import logging
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _RETRY_AFTER: Final = 1.0
 
 
 class Dequeued(StrEnum):
-    """How a request ceased to wait: sent on, its client gone, refused, or refused because its time was up."""
+    """How a request left the queue: dispatched, its client gone, refused, or refused because its time was up."""
 
     DISPATCHED = "dispatched"
     ABANDONED = "abandoned"
@@ -28,7 +28,7 @@ class Dequeued(StrEnum):
 
 
 class QueueObserver(Protocol):
-    """Told of requests that wait, for metrics; `waited` in seconds."""
+    """Notified of requests that wait, for metrics; `waited`: seconds."""
 
     def queued(self, request: InferenceRequest, now: float) -> None: ...
 
@@ -36,13 +36,13 @@ class QueueObserver(Protocol):
 
 
 class RequestScheduler(Protocol):
-    """What a waiting request asks of the director."""
+    """The part of the director that a waiting request needs."""
 
     def candidates(self, request: InferenceRequest, subset: Subset | None, now: float) -> EndpointPool:
-        """Who may serve it now; raises `Rejection`."""
+        """The endpoints that may serve it now; raises `Rejection`."""
 
     def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
-        """Pick among them and reserve; raises `Rejection`, anything else is a fault of a plugin."""
+        """Pick among them and reserve; raises `Rejection`, any other exception is a fault of a plugin."""
 
 
 class WaitingRequest:
@@ -73,29 +73,29 @@ class WaitingRequest:
         return self._queue.scheduler.candidates(self.request, self._subset, now)
 
     def dispatch(self, now: float) -> None:
-        """Pick an endpoint now. Where there is none any more, or a plugin fails, its client is told that."""
+        """Pick an endpoint now. If there is none any more, or a plugin fails, the client gets that as its answer."""
         if not self.waits:
             return
         try:
             outcome: Pick | Exception = self._queue.scheduler.schedule(self.request, self._subset, now)
-        except Exception as error:  # noqa: BLE001  # told to the one whose request it is
+        except Exception as error:  # noqa: BLE001  # the outcome of this request
             outcome = error
         self._end(outcome, Dequeued.DISPATCHED if isinstance(outcome, Pick) else Dequeued.REFUSED, now)
 
     def refuse(self, rejection: Exception, now: float) -> None:
-        """Its client is answered that; what is no `Rejection` is a fault and ends its stream."""
+        """Answer the client with `rejection`; an exception that is no `Rejection` is a fault and ends the stream."""
         self._end(rejection, Dequeued.REFUSED, now)
 
     def expire(self, rejection: Rejection, now: float) -> None:
-        """As `refuse`, because it waited as long as it may."""
+        """Refuse the request because its time in the queue is up."""
         self._end(rejection, Dequeued.EXPIRED, now)
 
     def subscribe(self, settle: Callable[[Pick | Exception, float], None]) -> None:
-        """See `Deferral`."""
+        """Call `settle` once with the pick, or with the reason why there is none, and the time."""
         self._settle = settle
 
     def abandon(self, now: float) -> None:
-        """See `Deferral`."""
+        """The client is gone; `settle` is not called any more."""
         if self.waits:
             self._queue.remove(self, Dequeued.ABANDONED, now)
             self._queue.withdraw(self, now)
@@ -152,7 +152,7 @@ class WaitingRequests:
         self.wake()
 
     def remove(self, waiting: WaitingRequest, how: Dequeued, now: float) -> None:
-        """It waits no more."""
+        """End the wait; the hooks of the datastore go with the last request."""
         del self._waiting[waiting]
         if not self._waiting:
             self._datastore.on_release.remove(self._hook)
@@ -161,10 +161,10 @@ class WaitingRequests:
             self.observer.dequeued(waiting.request, how, max(0.0, now - waiting.queued_at), now)
 
     def withdraw(self, waiting: WaitingRequest, now: float) -> None:
-        """Tell the admission that one left by itself; its fault must not keep a stream from ending."""
+        """Tell the admission that a request left; an exception of it must not keep a stream from ending."""
         try:
             self._withdrawn(waiting, now)
-        except Exception as error:  # noqa: BLE001  # as said
+        except Exception as error:  # noqa: BLE001  # logged only
             log.error("the admission failed to forget a request: %s", type(error).__name__)
 
     def drain(self, now: float) -> None:
@@ -183,9 +183,9 @@ class WaitingRequests:
 
 
 def _no_wake() -> None:
-    """Nothing gives the admission its turn."""
+    """The default `wake`: nobody calls `dispatch`."""
 
 
 def _shutting_down() -> Rejection:
-    message = "the picker shuts down, and the request has to wait for an endpoint; ask again"
+    message = "the picker is shutting down, and the request would have to wait for an endpoint; retry"
     return Rejection(503, "shutting_down", message, reason=SHUTTING_DOWN, retry_after=_RETRY_AFTER)

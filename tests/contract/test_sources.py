@@ -21,6 +21,7 @@ from discovery import (
     wait_for_instances,
 )
 from registry import Contract, InstanceHandle, ServiceRegistry
+from tests.eventually import eventually
 from tests.fake_worker import FakeWorker, serving
 
 OpenRegistry = Callable[..., ServiceRegistry]
@@ -223,9 +224,11 @@ async def test_34_draining_is_reported_before_leaving(
         removed = await next_event(stream)
         assert isinstance(removed, InstanceRemovedEvent)
         assert removed.reason in ("terminating", "deleted")
-        async with asyncio.timeout(90):
-            while (await service.explain("prod", "decode")).candidates:
-                await asyncio.sleep(0.01)
+
+        async def has_left() -> bool:
+            return not (await service.explain("prod", "decode")).candidates
+
+        await eventually(has_left)
 
 
 async def test_35_twice_on_one_registry_is_one_instance_until_the_last_release(
@@ -263,9 +266,7 @@ async def test_38_a_hundred_streams_opened_and_closed_at_any_moment_leave_no_tas
         await asyncio.wait([entering])
         async with asyncio.timeout(90):
             await stream.aclose()
-    async with asyncio.timeout(90):
-        while len(asyncio.all_tasks()) > before:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: len(asyncio.all_tasks()) <= before)
 
 
 async def test_40_explain_reports_that_nothing_is_registered(service: ServiceDiscovery) -> None:

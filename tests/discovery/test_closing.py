@@ -14,6 +14,7 @@ from discovery import (
 )
 from discovery.memory import MemorySource, MemoryStore
 from discovery.source import ComponentKey
+from tests.eventually import eventually
 from tests.fake_worker import FakeWorker, hang
 
 
@@ -56,8 +57,7 @@ async def test_closing_ends_a_running_explain(store: MemoryStore, worker: FakeWo
     worker.handler = hang
     store.put(worker.instance())
     explaining = asyncio.create_task(service.explain("prod", "decode"))
-    while not worker.requests:
-        await asyncio.sleep(0.005)
+    await eventually(lambda: worker.requests)
     async with asyncio.timeout(90):
         await service.aclose()
         with pytest.raises(RuntimeError, match="this discovery is closed"):

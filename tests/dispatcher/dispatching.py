@@ -1,4 +1,4 @@
-"""A dispatcher in this process, over a broker that the test has its hands on."""
+"""Runs a dispatcher in this process, over a broker that the test controls."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -25,7 +25,7 @@ def configured(url: str, *queues: dict[str, Any], broker: str = "memory://", **t
 
 
 def document(url: str, *queues: dict[str, Any], broker: str = "memory://", **target: Any) -> str:
-    """The file that says so."""
+    """The same as YAML."""
     listed = [{"target": "pool", "gate": OPEN, **queue} for queue in queues or ({"name": "batch"},)]
     pool = {"name": "pool", "url": url, **target}
     return yaml.safe_dump({"broker": broker, "http": {"port": 0}, "targets": [pool], "queues": listed})
@@ -35,7 +35,6 @@ def document(url: str, *queues: dict[str, Any], broker: str = "memory://", **tar
 async def dispatching(
     broker: Broker, config: Config, observer: Callable[[str, str], DispatchObserver] | None = None
 ) -> AsyncIterator[Lanes]:
-    """Every queue of `config` runs."""
     clock = BrokerClock(broker.now_ms)
     await clock.sample()
     async with broker.quotas() as quotas, Meters() as meters:
@@ -55,8 +54,6 @@ async def producer(broker: Broker, config: Config, name: str = "batch") -> Async
 
 
 class Producer:
-    """Submits and waits."""
-
     def __init__(self, broker: Broker, queue: Queue) -> None:
         self.broker = broker
         self.queue = queue
@@ -69,15 +66,13 @@ class Producer:
         return await self.queue.submit(Request(id=id, **fields))
 
     async def submit_all(self, ids: Sequence[str], **fields: Any) -> list[Request]:
-        """Several."""
         return [await self.submit(id, **fields) for id in ids]
 
     async def result(self, request: Request, within: float = 60.0) -> Result:
-        """Its one result; fails when there is none in time."""
+        """The result of a request; fails if there is none in time."""
         result = await self.queue.wait_result(request.id, request.token, timeout=within)
         assert result is not None, f"no result for {request.id} within {within} s"
         return result
 
     async def results(self, requests: Sequence[Request], within: float = 60.0) -> list[Result]:
-        """Theirs, in order."""
         return [await self.result(request, within) for request in requests]

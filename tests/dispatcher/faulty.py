@@ -1,4 +1,4 @@
-"""`python -m tests.dispatcher.faulty`: the dispatcher, killed by SIGKILL at a named point of a request's life."""
+"""`python -m tests.dispatcher.faulty`: a dispatcher that kills itself with SIGKILL at a named point of a request's life."""
 
 import argparse
 import asyncio
@@ -47,12 +47,12 @@ class KilledAt(DispatchObserver):
         self._reached("answered")
         self._observer.answered(claim, answer, seconds)
 
-    def settled(self, claim: Claim, verdict: Verdict, ours: bool) -> None:
+    def settled(self, claim: Claim, verdict: Verdict, accepted: bool) -> None:
         self._reached("settled")
         if isinstance(verdict, Retry):
             self._parked = True
             self._reached("parked")
-        self._observer.settled(claim, verdict, ours)
+        self._observer.settled(claim, verdict, accepted)
 
     def slot_released(self) -> None:
         self._observer.slot_released()

@@ -1,4 +1,4 @@
-"""A target that does with each connection what a test says, byte for byte, over real sockets."""
+"""A target over real sockets that handles each connection as a test says, byte for byte."""
 
 import asyncio
 import socket

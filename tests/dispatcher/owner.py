@@ -1,4 +1,4 @@
-"""A process that claims and works until it is killed; its faults are signals."""
+"""A process that claims and holds requests until a test kills it."""
 
 import subprocess
 import sys

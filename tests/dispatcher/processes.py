@@ -1,4 +1,4 @@
-"""`python -m dispatcher`, and the same with a fault planted in it, as processes of their own."""
+"""Starts `python -m dispatcher`, and the same with a planted fault, as processes."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""A process that takes every place a gate gives and keeps it: something to kill."""
+"""A process that acquires every slot of a gate and keeps it, for tests to kill."""
 
 import subprocess
 import sys

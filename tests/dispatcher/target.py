@@ -1,4 +1,4 @@
-"""A gateway that answers what a test tells it to, over real sockets, and writes down what it was asked."""
+"""A gateway over real sockets that answers as a test says and records its requests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

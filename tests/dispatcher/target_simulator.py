@@ -1,4 +1,4 @@
-"""A target on 127.0.0.1 that takes requests, counts what runs, and says so on a metrics page, as late as one likes."""
+"""A target on 127.0.0.1 that counts running requests and exports the count on a metrics page after a chosen lag."""
 
 import time
 from collections import deque

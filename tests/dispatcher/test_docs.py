@@ -1,4 +1,4 @@
-"""What the README and docs/dispatcher.md show is sound, and nothing that a file may say is missing there."""
+"""The examples in README and docs/dispatcher.md are valid, and docs/dispatcher.md names every field."""
 
 import re
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""Three dispatchers as processes of their own, four queues, one target whose metrics are old: it is never overrun."""
+"""Three dispatcher processes, four queues and a target with old metrics: they never overload it."""
 
 import asyncio
 import random

@@ -20,6 +20,7 @@ from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
 from epp.ext_proc import exchange
 from epp.process import serve
+from tests.eventually import eventually
 
 LOCAL = ["--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"]
 
@@ -181,13 +182,11 @@ async def test_one_of_two_pickers_leaves_under_load_and_no_request_fails(running
 
             loads = [asyncio.create_task(load()) for _ in range(8)]
             async with asyncio.timeout(90):
-                while len(answers) < 200:
-                    await asyncio.sleep(0.02)
+                await eventually(lambda: len(answers) >= 200)
                 first.send_signal(signal.SIGTERM)
                 assert await first.wait() == 0
                 served = len(answers)
-                while len(answers) < served + 200:
-                    await asyncio.sleep(0.02)
+                await eventually(lambda: len(answers) >= served + 200)
                 over.set()
                 await asyncio.gather(*loads)
             assert second.returncode is None

@@ -9,7 +9,7 @@ import pytest
 from grpc import aio
 
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from tests.crowd import LOG, few_descriptors, idle_clients, soft_limit
+from tests.few_descriptors import LOG, few_descriptors, idle_connections, soft_limit
 
 PICKER = (
     *("-m", "epp", "--host", "127.0.0.1", "--grpc-port", "0", "--grpc-health-port", "0", "--metrics-port", "0"),
@@ -52,7 +52,7 @@ async def test_all_ports_are_served_and_the_log_is_short(crowded: str, tmp_path:
     log = tmp_path / "log"
     async with few_descriptors(log, *PICKER) as running:
         where = await ready(running)
-        with idle_clients(where[crowded]):
+        with idle_connections(where[crowded]):
             for _ in range(3):
                 assert await serving(where["grpc"]) == HealthCheckResponse.SERVING
                 assert await serving(where["health"]) == HealthCheckResponse.SERVING

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from benchmarks.picking.figures import Figures
-from benchmarks.picking.picture import picture
+from benchmarks.picking.plot import draw
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_committed_picture_is_of_the_committed_figures() -> None:
-    drawn = picture(Figures.read(ROOT / "benchmarks" / "picking.json"))
+    drawn = draw(Figures.read(ROOT / "benchmarks" / "picking.json"))
     assert drawn == (ROOT / "docs" / "picking.svg").read_text()
 
 

@@ -252,9 +252,7 @@ async def test_a_client_ca_and_a_certificate_that_is_read_again(
         with pytest.raises(aio.AioRpcError):
             await pick(address, messages, credentials=grpc.ssl_channel_credentials(first.certificate))
         write(second)
-        async with asyncio.timeout(10 * certificate.POLL_INTERVAL):
-            while not await picked(second):
-                await asyncio.sleep(0.05)
+        await eventually(lambda: picked(second), within=10 * certificate.POLL_INTERVAL)
 
 
 async def test_drain_waits_for_nobody_where_nobody_came(nobody: str) -> None:

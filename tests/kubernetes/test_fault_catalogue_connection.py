@@ -139,9 +139,10 @@ async def test_row_10_accepts_and_never_answers(server: FakeApiServer, cluster: 
         proxy.reset()
         before = proxy.accepted
         await asyncio.sleep(1.2)
-        assert 2 <= proxy.accepted - before <= 4, "each try lasts a header deadline, then a pause"
+        assert proxy.accepted - before <= 4, "each try lasts a header deadline, then a pause"
+        await within(1, lambda: proxy.accepted - before >= 2)
+        await within(1, lambda: "no answer" in (recorder.stream.health.reason or ""))
         assert recorder.names == {"a", "b"}
-        assert "no answer" in (recorder.stream.health.reason or "")
         proxy.mode = "pass"
         await within(1.5, lambda: recorder.names == {"b"})
 

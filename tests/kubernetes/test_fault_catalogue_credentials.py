@@ -82,9 +82,9 @@ async def test_row_28_401_until_a_new_token(server: FakeApiServer, cluster: Worl
         server.api.end_watches()
         since = len(server.api.calls)
         await asyncio.sleep(1.0)
-        assert recorder.stream.health.state is WatchState.DEGRADED
-        assert "401" in (recorder.stream.health.reason or "")
         asked = server.api.calls[since:]
+        await within(1, lambda: recorder.stream.health.state is WatchState.DEGRADED)
+        assert "401" in (recorder.stream.health.reason or "")
         assert len(asked) <= 2 * 14, "at most one more try for each request, and a backoff"
         _replace(token, "two")
         await assert_changes_arrive(cluster, recorder, 1.5)

@@ -1,7 +1,7 @@
 """Events, lists and memory: at most ten times the figures in benchmarks/README.md."""
 
-from benchmarks.kubernetes_events import burst, held, recorded_api, stalls_of_lists, watching
-from benchmarks.processor import percentile
+from benchmarks.kubernetes_events import burst, recorded_api, resident_growth, stalls_of_our_lists, watching
+from benchmarks.process_usage import percentile
 
 
 async def test_an_event_of_a_slice_of_100_endpoints_costs_little() -> None:
@@ -14,10 +14,10 @@ async def test_an_event_of_a_slice_of_100_endpoints_costs_little() -> None:
 async def test_a_list_of_10_000_pods_does_not_hold_up_the_loop() -> None:
     """The best of three: what else the machine does makes a turn longer, never shorter."""
     async with recorded_api() as server:
-        longest = await stalls_of_lists(server)
+        longest = await stalls_of_our_lists(server)
         for _ in range(2):
             if max(longest.values()) > 10 * 25e-3:
-                again = await stalls_of_lists(server)
+                again = await stalls_of_our_lists(server)
                 longest = {what: min(seconds, again[what]) for what, seconds in longest.items()}
     for what, seconds in longest.items():
         assert seconds <= 10 * 25e-3, what
@@ -25,4 +25,4 @@ async def test_a_list_of_10_000_pods_does_not_hold_up_the_loop() -> None:
 
 async def test_10_000_pods_are_held_in_little_memory() -> None:
     async with recorded_api() as server:
-        assert await held(server, "ours") <= 10 * 40
+        assert await resident_growth(server, "ours") <= 10 * 40

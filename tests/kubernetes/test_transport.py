@@ -26,8 +26,8 @@ from discovery.kubernetes.credentials import (
     TokenFileCredentials,
 )
 from discovery.kubernetes.transport import keepalive_socket
-from tests.connections import connected
 from tests.kubernetes.http_servers import FAST, Serve, TokenServer, get, servers
+from tests.open_connections import connected
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ import registry
 from discovery.instance import Instance, InstanceStatus
 from registry.contract import Contract
 from registry.registration import Announcement, MembershipRegistry
+from tests.eventually import eventually
 
 Eventually = Callable[..., Awaitable[float]]
 
@@ -199,13 +201,18 @@ async def test_drain_says_so_waits_for_work_and_leaves(ledger: Ledger, client: a
 async def test_drain_waits_for_work_that_came_while_it_believed_to_be_done(ledger: Ledger) -> None:
     handle = await open_over(ledger).register_instance("dynamo", "decode")
     drain = asyncio.create_task(handle.drain(10))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0)
+    entered = threading.Event()
 
     def late() -> None:
         with handle.busy():
+            entered.set()
             time.sleep(0.4)
 
-    await asyncio.to_thread(late)
+    thread = threading.Thread(target=late)
+    thread.start()
+    assert entered.wait(60)  # holds up the loop, and with it the drain, until the work has come
+    await asyncio.to_thread(thread.join)
     assert not drain.done()
     await asyncio.wait_for(drain, 8)
 
@@ -218,7 +225,7 @@ async def test_drain_is_bounded_and_ends_held_gets(
     async with client.get(url) as response:
         etag = response.headers["ETag"]
     held = asyncio.create_task(client.get(url, headers={"If-None-Match": etag, "Prefer": "wait=30"}))
-    await asyncio.sleep(0.05)
+    await eventually(lambda: handle._contract.held == 1)
     started = time.monotonic()
     with handle.busy():
         await handle.drain(0.3)

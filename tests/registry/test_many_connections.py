@@ -6,7 +6,7 @@ from pathlib import Path
 import aiohttp
 
 import discovery
-from tests.crowd import LOG, few_descriptors, idle_clients, soft_limit
+from tests.few_descriptors import LOG, few_descriptors, idle_connections, soft_limit
 from tests.registry.model_server import model_server
 
 
@@ -20,7 +20,7 @@ async def test_metadata_are_answered_and_the_log_is_short(tmp_path: Path) -> Non
             [instance] = await discovery.wait_for_instances(found, "n", "c", count=1, timeout=30)
             assert soft_limit(running.pid) == 256
             timeout = aiohttp.ClientTimeout(total=20)
-            with idle_clients(instance.authority):
+            with idle_connections(instance.authority):
                 for _ in range(3):
                     async with (
                         aiohttp.ClientSession(timeout=timeout) as client,

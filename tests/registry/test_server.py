@@ -23,6 +23,7 @@ from discovery.instance import InstanceStatus
 from registry.contract import Contract
 from registry.document import PublishedDocument
 from registry.server import ContractServer, add_routes, application
+from tests.eventually import eventually
 
 Serve = Callable[[Contract], Awaitable[str]]
 Eventually = Callable[..., Awaitable[float]]
@@ -101,9 +102,10 @@ async def test_held_get_answers_304_when_time_is_up(
 async def test_a_change_from_another_thread_ends_held_gets(
     serve: Serve, client: aiohttp.ClientSession, document: PublishedDocument
 ) -> None:
-    url = await serve(bound(document))
+    contract = bound(document)
+    url = await serve(contract)
     get = asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document)))
-    await asyncio.sleep(0.05)
+    await eventually(lambda: contract.held == 1)
     await asyncio.to_thread(document.set_metadata, {"from": "a thread"})
     async with await asyncio.wait_for(get, 20) as response:
         assert await response.json() == {"from": "a thread"}
@@ -131,7 +133,7 @@ async def test_stopping_ends_held_gets(
     server = ContractServer(contract)
     url = f"http://127.0.0.1:{await server.start('127.0.0.1', 0)}"
     get = asyncio.create_task(client.get(f"{url}/metadata", headers=hold(document)))
-    await asyncio.sleep(0.05)
+    await eventually(lambda: contract.held == 1)
     contract.unbind()
     await asyncio.wait_for(server.aclose(), 20)
     async with await asyncio.wait_for(get, 20) as response:

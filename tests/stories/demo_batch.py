@@ -13,7 +13,7 @@ PLOT = Path("plots", "demo.svg")
 
 @asynccontextmanager
 async def demo(temporary: Path, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Running, all its files below `temporary`; killed in the end if it still runs."""
+    """Runs the demo with its files below `temporary`; killed at the end."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "examples.demo_batch", "--plot", str(temporary / PLOT), *options),
         stdout=asyncio.subprocess.PIPE,
@@ -36,7 +36,7 @@ async def ended(process: asyncio.subprocess.Process) -> tuple[int, str]:
 
 
 def left(temporary: Path) -> list[str]:
-    """Command lines of the processes that were started for it and still run."""
+    """Returns the command lines of its processes that still run."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

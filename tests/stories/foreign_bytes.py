@@ -1,4 +1,4 @@
-"""What the sources have that foreign bytes could take time or memory with: patterns, splits, caches, collections of a module."""
+"""Finds in the sources what untrusted input could make slow or large: patterns, splits, caches, module-level collections."""
 
 import ast
 import importlib
@@ -27,7 +27,7 @@ class Found:
 
 @lru_cache(maxsize=1)
 def sources() -> Sequence[tuple[str, ast.Module]]:
-    """Each file of ours, by its path."""
+    """Returns each source file by its path."""
     found = []
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -38,7 +38,7 @@ def sources() -> Sequence[tuple[str, ast.Module]]:
 
 @lru_cache(maxsize=1)
 def patterns() -> dict[str, Found]:
-    """Each regular expression, and the methods by which it is used in its file."""
+    """Yields each regular expression and the methods that its file calls on it."""
     found: dict[str, Found] = {}
     for path, tree in sources():
         used = _methods(tree)
@@ -52,7 +52,7 @@ def patterns() -> dict[str, Found]:
 
 
 def pattern_of(found: Found) -> re.Pattern[Any]:
-    """The compiled one: that of the module where it has a name, else what is written there."""
+    """Returns the compiled pattern: the module's own if it has a name, else one compiled from the source text."""
     path, _, name = found.name.partition(" ")
     module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
     named = getattr(module, name, None)
@@ -63,7 +63,6 @@ def pattern_of(found: Found) -> re.Pattern[Any]:
 
 
 def caches() -> dict[str, Found]:
-    """Each `lru_cache` and `cache`."""
     found: dict[str, Found] = {}
     for path, tree in sources():
         for node in ast.walk(tree):
@@ -78,7 +77,7 @@ def caches() -> dict[str, Found]:
 
 
 def collections() -> dict[str, Found]:
-    """Each collection of a module that is empty at first: what is in it later came from somewhere."""
+    """Yields each module-level collection that starts empty: later entries come from elsewhere."""
     found: dict[str, Found] = {}
     for path, tree in sources():
         for node in tree.body:
@@ -93,7 +92,7 @@ def collections() -> dict[str, Found]:
 
 
 def splits() -> dict[str, Found]:
-    """Each call that makes as many strings of one as somebody else wrote separators."""
+    """Yields each call that splits a string into as many parts as the input has separators."""
     found: dict[str, Found] = {}
     for path, tree in sources():
         for owner, call in _calls(tree):

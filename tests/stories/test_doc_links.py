@@ -1,4 +1,4 @@
-"""A link in a page leads to a file, and to a heading of that file."""
+"""Every link in a page of the docs leads to a file and to a heading in it."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ _LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
 
 
 def anchors(page: Path) -> set[str]:
-    """The fragments that GitHub gives the headings of a page."""
+    """Returns the fragments that GitHub derives from the headings of a page."""
     without_code = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.+)$", without_code, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -1,4 +1,4 @@
-"""No module imports itself over others: neither at its top, nor in a function, nor for its types alone."""
+"""No import cycles: neither at the top of a module, nor in a function, nor for types alone."""
 
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path

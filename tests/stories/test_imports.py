@@ -1,4 +1,4 @@
-"""Importing a package and asking a program for help load nothing that they do not need: true at any speed."""
+"""Importing a package and `--help` of a program load no module that they do not need."""
 
 import ast
 import importlib
@@ -21,7 +21,7 @@ HEAVY = {
 
 
 def heavy_imports(statements: str) -> set[str]:
-    """Of a fresh interpreter that ran these."""
+    """Returns the heavy modules that a fresh interpreter has imported after it ran these statements."""
     report = "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})), file=sys.stderr)"
     program = f"import json, sys\ntry:\n    {statements}\nexcept SystemExit as end:\n    assert not end.code\n{report}"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""One word has one meaning: no class name stands twice in our packages, but for the blocking twins of the public API."""
+"""No class name is defined twice in our packages, except for the blocking twins of the public API."""
 
 import ast
 from collections import defaultdict

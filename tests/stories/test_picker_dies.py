@@ -1,4 +1,4 @@
-"""The picker's own death, while answers stream through a real Envoy: none of them is cut."""
+"""Killing the picker while responses stream through Envoy cuts none of them."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""A file that calls itself pure is: no I/O, no clock, no client of anything."""
+"""Every file that calls itself pure imports no I/O, no clock and no client."""
 
 import ast
 import re

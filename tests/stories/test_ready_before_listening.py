@@ -12,8 +12,9 @@ import discovery
 import registry
 from discovery import InstanceAddedEvent, InstanceEvent
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.metadata_feed import follow
+from epp.endpoints.metadata_feed import follow_discovery
 from registry.asgi import ContractApp
+from tests.eventually import eventually
 
 
 class Refusal:
@@ -66,7 +67,7 @@ async def test_who_reads_metadata_is_told_of_a_worker_once_it_answers(tmp_path: 
             yield event
 
     async with discovery.open(url) as service, service.watch("dynamo", "decode", metadata=True) as stream:
-        picker = asyncio.create_task(follow(events(stream), store))
+        picker = asyncio.create_task(follow_discovery(events(stream), store))
         serving = asyncio.create_task(application.server.serve())
         async with asyncio.timeout(90):
             await application.said_ready.wait()
@@ -74,14 +75,12 @@ async def test_who_reads_metadata_is_told_of_a_worker_once_it_answers(tmp_path: 
                 assert isinstance(
                     await anext(aiter(plain)), InstanceAddedEvent
                 )  # who reads none is told at once
-            while refusal.asked < 3:
-                await asyncio.sleep(0.01)
+            await eventually(lambda: refusal.asked >= 3)
             assert told == []
             assert store.endpoints == ()
             before.close()
             application.start.set()
-            while not store.endpoints:
-                await asyncio.sleep(0.01)
+            await eventually(lambda: store.endpoints)
         [event] = told
         assert isinstance(event, InstanceAddedEvent)
         assert event.instance.reachable

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,15 +10,11 @@ from pathlib import Path
 
 import discovery
 import registry
+from tests.redis_server import free_port
 
 Eventually = Callable[..., Awaitable[float]]
 README = (Path(__file__).parents[2] / "README.md").read_text()
 SAID = "serves the same address as"
-
-
-def a_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
 
 
 def the_application(port: int) -> str:
@@ -29,7 +24,7 @@ def the_application(port: int) -> str:
 
 @asynccontextmanager
 async def uvicorn(place: Path, root: Path, port: int, workers: int) -> AsyncIterator[Path]:
-    """The file that it writes its log to."""
+    """Yields the file with its log."""
     (place / "app.py").write_text(the_application(port))
     log = place / "log"
     command = ["-m", "uvicorn", "app:app", "--port", str(port), "--workers", str(workers)]
@@ -49,7 +44,7 @@ async def test_two_processes_of_one_uvicorn_are_seen_and_said(tmp_path: Path, ev
     root, place = tmp_path / "root", tmp_path / "place"
     root.mkdir(mode=0o700)
     place.mkdir()
-    port = a_free_port()
+    port = free_port()
     async with uvicorn(place, root, port, workers=2) as log, discovery.open(f"file://{root}") as service:
         await discovery.wait_for_instances(service, "dynamo", "decode", count=2, timeout=40)
         one, other = await service.list_instances("dynamo", "decode")
@@ -76,7 +71,7 @@ async def test_one_process_and_neighbours_at_other_ports_are_not_warned_of(tmp_p
     root.mkdir(mode=0o700)
     place.mkdir()
     async with (
-        uvicorn(place, root, a_free_port(), workers=1) as log,
+        uvicorn(place, root, free_port(), workers=1) as log,
         discovery.open(f"file://{root}") as service,
         registry.open(f"file://{root}").register_instance("dynamo", "decode") as worker,
     ):

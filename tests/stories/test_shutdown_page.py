@@ -12,8 +12,8 @@ from dispatcher.pump.lane import STORE_TIMEOUT
 from epp.config.settings import LAME_DUCK, Settings
 from epp.server import RECENT
 from epp.wire.server.transport import GOAWAY_TIMEOUT
-from registry.handle import _SETTLE, RegisteredInstance
-from registry.server import _LINGER
+from registry.handle import _IDLE_SECONDS, RegisteredInstance
+from registry.server import _SHUTDOWN_TIMEOUT
 from registry.sidecar.sidecar import FollowedServer
 from runtime.serving.pages import Bounds
 
@@ -26,8 +26,8 @@ WORKER_DRAIN = inspect.signature(RegisteredInstance.drain_on_sigterm).parameters
     ("section", "row", "seconds"),
     [
         ("Worker", "drain", WORKER_DRAIN),
-        ("Worker", "idle", _SETTLE),
-        ("Worker", "answers", _LINGER),
+        ("Worker", "idle", _IDLE_SECONDS),
+        ("Worker", "answers", _SHUTDOWN_TIMEOUT),
         ("Picker", "all of it", inspect.signature(Settings).parameters["drain_timeout"].default),
         ("Picker", "lame duck", LAME_DUCK),
         ("Picker", "no lame duck", RECENT),

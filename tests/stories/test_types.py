@@ -45,7 +45,7 @@ pytestmark = pytest.mark.timeout(
 
 
 def checked(place: Path, **programs: str) -> list[str]:
-    """What `mypy --strict` says of these programs, a line each without the path."""
+    """Returns the output of `mypy --strict` for these programs, without paths."""
     paths = []
     for name, text in programs.items():
         paths.append(place / f"{name}.py")

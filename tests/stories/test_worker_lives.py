@@ -1,4 +1,4 @@
-"""What a worker may go through, and how soon its watchers and the picker know: real processes, real signals."""
+"""Killed, stopped and drained workers, and how soon watchers and the picker notice: real processes, real signals."""
 
 import asyncio
 import os
@@ -22,6 +22,7 @@ from discovery.metadata.silence import SilenceTimings
 from discovery.opening import open_source
 from epp.config.settings import Settings
 from epp.server import PickerServer
+from tests.eventually import eventually
 
 
 class Worker:
@@ -83,8 +84,9 @@ async def test_sigkill_is_a_removal_and_the_next_worker_removes_the_record(tmp_p
         assert isinstance(event, InstanceRemovedEvent)
         assert event.reason == "deleted"
         async with a_worker(tmp_path, "--instance-id", "w-1"), asyncio.timeout(90):
-            while {"w-0.json", "w-0.lock"} & set(os.listdir(tmp_path / "demo" / "decode")):
-                await asyncio.sleep(0.01)
+            await eventually(
+                lambda: not ({"w-0.json", "w-0.lock"} & set(os.listdir(tmp_path / "demo" / "decode")))
+            )
 
 
 async def test_the_picker_leaves_a_killed_worker_alone_at_once(tmp_path: Path) -> None:
@@ -111,9 +113,10 @@ async def test_the_picker_leaves_a_killed_worker_alone_at_once(tmp_path: Path) -
             async with session.get(f"http://{metrics}/debug/endpoints") as answer:
                 return {e["id"] for e in (await answer.json())["endpoints"] if e["reachable"]}
 
-        async with asyncio.timeout(90):
-            while await picked() != {"w-0", "w-1"}:
-                await asyncio.sleep(0.01)
+        async def picks_both() -> bool:
+            return await picked() == {"w-0", "w-1"}
+
+        await eventually(picks_both)
         await asyncio.sleep(0.2)  # until the GETs are held
         worker.send(signal.SIGKILL)
         killed = now()

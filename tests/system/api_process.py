@@ -1,4 +1,4 @@
-"""One real API server as a process: started, killed, stopped and started again on the same data and the same port."""
+"""Runs a real API server as a process that can be killed and started again with the same data and port."""
 
 import os
 import shutil
@@ -52,7 +52,7 @@ class ApiProcess:
 
     @property
     def token(self) -> str:
-        """The administrator's."""
+        """The administrator's bearer token."""
         return (self.folder / "data" / "tokens.csv").read_text().partition(",")[0]
 
     def start(self) -> float:
@@ -85,11 +85,11 @@ class ApiProcess:
         return time.monotonic() - started
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is gone."""
+        """Sends SIGKILL and waits for its exit."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """SIGTERM; returns when it is gone."""
+        """Sends SIGTERM and waits for its exit."""
         self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> None:

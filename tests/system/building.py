@@ -1,4 +1,4 @@
-"""What is built for these tests, once, and kept in `.build/` until what it is made of changes.
+"""Builds what these tests run, and keeps it in `.build/` until its sources change.
 
 By Go an API server, helm, h2spec; by mypyc the picker. h2load comes from the distribution's packages.
 """
@@ -25,7 +25,7 @@ GO: Final = (1, 26)
 
 
 class BuildError(Exception):
-    """Something is missing or does not build; the text says what to do."""
+    """A tool is missing or does not build; the text says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def tools() -> tuple[Tool, ...]:
 
 
 def build_all() -> None:
-    """Build what is missing or was made of something else. BuildError."""
+    """Builds what is missing or outdated; raises BuildError."""
     try:
         compiled.build()
     except compiled.CompileError as error:
@@ -68,7 +68,7 @@ def build_all() -> None:
 
 
 def install_h2load() -> None:
-    """Debian's package, where there is no h2load. BuildError."""
+    """Installs Debian's package if there is no h2load; raises BuildError."""
     if shutil.which("h2load") is not None:
         return
     if shutil.which("apt-get") is None:

@@ -1,4 +1,4 @@
-"""The charts as a real helm renders them."""
+"""Renders the charts with helm."""
 
 import json
 import subprocess
@@ -12,13 +12,13 @@ from tests.system.building import BINARIES
 
 CHARTS: Final = Path(__file__).parents[2] / "charts"
 KUBE_VERSION: Final = "1.30.0"
-"""The oldest that the charts allow; a helm made by `go install` knows none by itself."""
+"""The oldest version that the charts allow; a helm built by `go install` has no default."""
 
 Object: TypeAlias = dict[str, Any]
 
 
 def helm(*arguments: str, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
-    """`values` go in as a values file."""
+    """Runs helm with `values` as a values file on standard input."""
     return subprocess.run(
         [str(BINARIES / "helm"), *arguments, "--kube-version", KUBE_VERSION, "-f", "-"],
         input=json.dumps(values or {}),

@@ -19,7 +19,7 @@ from discovery.kubernetes import (
 )
 from tests.kubernetes.fake import objects
 from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
-from tests.system.administrator import Administrator
+from tests.system.api_client import Administrator
 from tests.system.charts import Object, render, rights
 
 SERVICE: Final = objects.SERVICE
@@ -104,7 +104,7 @@ class Cluster:
         """A service account with its rights, as a chart renders them; its token is mounted afterwards."""
         for obj in made:
             await self.admin.apply(obj)
-        await self.granted(made)
+        await self.wait_granted(made)
         await self.mount(next(obj["metadata"]["name"] for obj in made if obj["kind"] == "ServiceAccount"))
 
     async def mount(self, account: str) -> None:
@@ -143,7 +143,7 @@ class Cluster:
         ):
             yield recorder
 
-    async def granted(self, made: Sequence[Object]) -> None:
+    async def wait_granted(self, made: Sequence[Object]) -> None:
         """Wait until what the Roles among `made` say is so: it takes some milliseconds."""
         account = next(obj["metadata"]["name"] for obj in made if obj["kind"] == "ServiceAccount")
         rules = [rule for obj in made if obj["kind"] == "Role" for rule in obj["rules"]]

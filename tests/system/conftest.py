@@ -1,4 +1,4 @@
-"""A real API server for all these tests, and in it a Kubernetes namespace for each."""
+"""A real API server shared by these tests, with one Kubernetes namespace per test."""
 
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.administrator import Administrator
+from tests.system.api_client import Administrator
 from tests.system.api_process import ApiProcess
 from tests.system.building import tools
 from tests.system.cluster import Cluster, a_cluster
@@ -19,7 +19,7 @@ MISSING = (
 
 @pytest.fixture(scope="session", autouse=True)
 def prepared() -> None:
-    """What `python -m tests.system` does before pytest begins."""
+    """Checks that `python -m tests.system` has prepared the machine."""
     absent = [tool.name for tool in tools() if not tool.path.is_file()]
     if absent:
         pytest.exit(f"there is no {', '.join(absent)} in .build/bin: {MISSING}", returncode=2)
@@ -31,7 +31,7 @@ def prepared() -> None:
 
 @pytest.fixture(scope="session")
 def api_server(prepared: None) -> Iterator[ApiProcess]:
-    """The one that tests share; whoever kills one starts another."""
+    """The shared API server; tests that kill a server start their own."""
     with ApiProcess() as server:
         yield server
 

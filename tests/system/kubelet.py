@@ -1,4 +1,4 @@
-"""What kubelet does for the pods of workers in this process: it probes `/health`, and ends the pod of one that left."""
+"""Does kubelet's part for the pods of workers in this process: probes `/health`, and deletes the pod of a worker that left."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,7 +9,7 @@ from typing import Final
 import aiohttp
 
 from registry import Contract
-from tests.system.administrator import ApiError
+from tests.system.api_client import ApiError
 from tests.system.cluster import Cluster, Pod
 
 _PERIOD: Final = 0.02
@@ -17,8 +17,8 @@ _PERIOD: Final = 0.02
 
 
 @dataclass(slots=True)
-class Cared:
-    """A pod under care. `probe`: whether it is ready, None once its worker has left."""
+class ProbedPod:
+    """A probed pod. `probe` returns whether it is ready, None once its worker has left."""
 
     pod: Pod
     probe: Callable[[], Awaitable[bool | None]]
@@ -26,20 +26,20 @@ class Cared:
 
 
 class Kubelet:
-    """Of one node; `caring` runs it."""
+    """Kubelet of one node; `running_kubelet` starts it."""
 
     def __init__(self, cluster: Cluster, session: aiohttp.ClientSession) -> None:
         self._cluster = cluster
         self._session = session
-        self._cared: dict[str, Cared] = {}
+        self._probed_pods: dict[str, ProbedPod] = {}
         self._ended: set[str] = set()
-        self._looking = asyncio.Lock()
+        self._probing = asyncio.Lock()
 
-    def care(self, pod: Pod, probe: Callable[[], Awaitable[bool | None]]) -> None:
-        self._cared[pod.uid] = Cared(pod, probe)
+    def add_pod(self, pod: Pod, probe: Callable[[], Awaitable[bool | None]]) -> None:
+        self._probed_pods[pod.uid] = ProbedPod(pod, probe)
 
-    async def healthy(self, pod: Pod, port: int) -> bool:
-        """What its `/health` says now; False when nobody answers."""
+    async def is_healthy(self, pod: Pod, port: int) -> bool:
+        """Returns whether `/health` answers 200."""
         try:
             async with self._session.get(f"http://{pod.address}:{port}/health") as answer:
                 return answer.status == 200
@@ -48,32 +48,32 @@ class Kubelet:
 
     async def run(self) -> None:
         while True:
-            await self.look()
+            await self.probe_all()
             await asyncio.sleep(_PERIOD)
 
-    async def look(self) -> None:
-        """Probe each pod once and report what is new."""
-        async with self._looking:
-            for cared in list(self._cared.values()):
-                await self._look_at(cared)
+    async def probe_all(self) -> None:
+        """Probes each pod once and reports changes."""
+        async with self._probing:
+            for probed_pod in list(self._probed_pods.values()):
+                await self._probe(probed_pod)
 
     async def settle(self) -> None:
-        """Look now, and wait until the slices say the same."""
-        await self.look()
+        """Probes all pods and waits until the EndpointSlices agree."""
+        await self.probe_all()
         async with asyncio.timeout(10):
             while not self._agrees(await self._cluster.endpoints()):
                 await asyncio.sleep(0.005)
 
-    async def _look_at(self, cared: Cared) -> None:
-        found = await cared.probe()
-        pod = cared.pod
+    async def _probe(self, probed_pod: ProbedPod) -> None:
+        found = await probed_pod.probe()
+        pod = probed_pod.pod
         if found is None:
-            del self._cared[pod.uid]
+            del self._probed_pods[pod.uid]
             self._ended.add(pod.uid)
             await self._end(pod)
-        elif found != cared.told:
+        elif found != probed_pod.told:
             await self._cluster.probed(pod, found)
-            cared.told = found
+            probed_pod.told = found
 
     async def _end(self, pod: Pod) -> None:
         try:
@@ -85,15 +85,15 @@ class Kubelet:
     def _agrees(self, shown: dict[str, dict[str, dict[str, bool]]]) -> bool:
         if shown.keys() & self._ended:
             return False
-        for uid, cared in self._cared.items():
+        for uid, probed_pod in self._probed_pods.items():
             endpoint = shown.get(uid)
-            if endpoint is None or endpoint["conditions"]["ready"] != cared.told:
+            if endpoint is None or endpoint["conditions"]["ready"] != probed_pod.told:
                 return False
         return True
 
 
 @asynccontextmanager
-async def caring(cluster: Cluster) -> AsyncIterator[Kubelet]:
+async def running_kubelet(cluster: Cluster) -> AsyncIterator[Kubelet]:
     connector = aiohttp.TCPConnector(force_close=True)  # as kubelet's probes
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(1.0)) as session:
         kubelet = Kubelet(cluster, session)
@@ -108,7 +108,7 @@ async def caring(cluster: Cluster) -> AsyncIterator[Kubelet]:
 
 
 class LeavingContract(Contract):
-    """A contract that remembers that its instance left: in a pod the process would end then."""
+    """A contract with an event for the instance's leaving, at which the process of a pod would exit."""
 
     def __init__(self) -> None:
         super().__init__()

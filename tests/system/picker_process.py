@@ -1,4 +1,4 @@
-"""A picker in a process of its own, with one worker."""
+"""Runs a picker with one worker in a separate process."""
 
 import asyncio
 import sys
@@ -12,19 +12,19 @@ from aiohttp import web
 
 @dataclass(frozen=True, slots=True)
 class PickerProcess:
-    """`port` speaks ext_proc without TLS, `pages` are its metrics and what it knows of its endpoints."""
+    """`port` serves ext_proc without TLS; `pages` is the URL of its metrics and of `/debug/endpoints`."""
 
     process: asyncio.subprocess.Process
     port: int
     pages: str
 
     async def picked(self) -> float:
-        """How many requests were given a worker."""
+        """Returns how many requests were routed to a worker."""
         lines = (await self._page("metrics")).splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith("llm_d_epp_request_total{"))
 
     async def in_flight(self) -> float:
-        """What it counts on its way to its one worker."""
+        """Returns its count of requests in flight to its worker."""
         lines = (await self._page("metrics")).splitlines()
         name = "llm_d_epp_per_endpoint_inflight_requests{"
         (count,) = (float(line.split()[-1]) for line in lines if line.startswith(name))
@@ -37,7 +37,7 @@ class PickerProcess:
 
 @asynccontextmanager
 async def picking() -> AsyncIterator[PickerProcess]:
-    """Its worker answers 404 to everything."""
+    """The picker's worker answers 404 to every request."""
     server = web.AppRunner(web.Application())
     await server.setup()
     await web.TCPSite(server, "127.0.0.1", 0).start()

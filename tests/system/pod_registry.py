@@ -12,7 +12,7 @@ from registry import Contract, InstanceHandle
 from registry.kubernetes.opening import open_pod
 from registry.registration import Announcement, MembershipRegistry
 from registry.server import ContractServer
-from tests.system.administrator import ApiError
+from tests.system.api_client import ApiError
 from tests.system.cluster import Cluster, Pod
 from tests.system.kubelet import Kubelet, LeavingContract
 
@@ -66,7 +66,7 @@ class PodRegistry:
             server = ContractServer(contract)
             await server.start(pod.address, self._port)
             self._serving.append(server)
-        self._kubelet.care(pod, lambda: self._probe(pod, contract))
+        self._kubelet.add_pod(pod, lambda: self._probe(pod, contract))
         # the API server is a pod's; its account may not be reached by a URL, so a kubeconfig stands for it
         url = f"kubernetes://{self._cluster.namespace}?kubeconfig={self._cluster.admin.server.kubeconfig}"
         return open_pod(url, told, environment_of(pod, self._cluster))
@@ -74,8 +74,10 @@ class PodRegistry:
     async def _probe(self, pod: Pod, contract: Contract) -> bool | None:
         if not isinstance(contract, LeavingContract):
             return (await contract.health(lambda name: None)).status == 200
-        healthy = await self._kubelet.healthy(pod, self._port)
-        return None if contract.left.is_set() else healthy  # who left while it was asked answered for nobody
+        is_healthy = await self._kubelet.is_healthy(pod, self._port)
+        return (
+            None if contract.left.is_set() else is_healthy
+        )  # who left while it was asked answered for nobody
 
     async def _service(self, key: ComponentKey, labels: dict[str, str]) -> None:
         name = ServiceSelection().service(key)

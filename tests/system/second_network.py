@@ -1,4 +1,4 @@
-"""A second network namespace behind a wire that can swallow packets, for servers that fall silent without a word."""
+"""A second network namespace on a link that can drop all packets, for servers that become unreachable without a reset."""
 
 import subprocess
 from types import TracebackType
@@ -6,7 +6,7 @@ from typing import Final, Self
 
 _WIRE: Final = ("adsum0", "adsum1")
 _NOBODY: Final = "02:00:00:00:00:01"
-"""A hardware address that no interface has: what is sent to it arrives nowhere, and nobody says so."""
+"""A hardware address that no interface has: frames to it are lost without an ICMP error."""
 
 
 class SecondNetwork:
@@ -27,7 +27,7 @@ class SecondNetwork:
         return ["nsenter", f"--net=/proc/{self._holder.pid}/ns/net", "--"]
 
     def drop(self) -> None:
-        """From now on nothing passes, not even a refusal."""
+        """Drops all packets from now on, resets included."""
         self._here(
             "ip", "neigh", "replace", self.dark, "lladdr", _NOBODY, "dev", _WIRE[0], "nud", "permanent"
         )

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.picking.conversation import Conversation, conversation
-from benchmarks.processor import resident_megabytes
+from benchmarks.picking.ext_proc_messages import StreamTemplate, stream_template
+from benchmarks.process_usage import resident_megabytes
 from epp.ext_proc.protocol import EXT_PROC
 from epp.wire.http2 import frames
 from epp.wire.http2.frames import ACK, DATA, END_HEADERS, HEADERS, PING, Http2ErrorCode, frame
@@ -31,7 +31,7 @@ GREETING = (
 )
 
 
-def stages(said: Conversation) -> list[list[bytes]]:
+def stages(said: StreamTemplate) -> list[list[bytes]]:
     """The payloads of DATA frames that a stream has sent when it is given up."""
     opening = said.numbered(1)
     within = [*opening[:1], opening[1][:-7]]
@@ -44,7 +44,7 @@ def stream(stream_id: int, sent: list[bytes], *, reset: bool) -> bytes:
     return opened + b"".join(frame(DATA, 0, stream_id, piece) for piece in sent) + end
 
 
-async def aborted(port: int, said: Conversation, number: int) -> None:
+async def aborted(port: int, said: StreamTemplate, number: int) -> None:
     """One connection: six of seven streams are reset, the others break with it, now and then before all of it is read."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 28)
     writer.write(GREETING)
@@ -63,7 +63,7 @@ async def aborted(port: int, said: Conversation, number: int) -> None:
 
 @pytest.mark.timeout(300)
 async def test_a_hundred_thousand_streams_given_up_at_every_stage(figure: Callable[[str], None]) -> None:
-    said = conversation(4096)
+    said = stream_template(4096)
     async with picking() as picker:
         warm = 0.0
         for number in range(CONNECTIONS):

@@ -10,10 +10,10 @@ import pytest
 from discovery import DiscoveryTimeoutError, SourceDiscovery, WatchState
 from discovery.kubernetes import ClusterTransport, KubernetesSource, ServiceSelection
 from tests.kubernetes.fake.event_recorder import recording_events
-from tests.system.administrator import Administrator
+from tests.system.api_client import Administrator
 from tests.system.api_process import ApiProcess
 from tests.system.cluster import a_cluster
-from tests.system.listening import Listening
+from tests.system.recording_transport import RecordingTransport
 from tests.system.second_network import SecondNetwork
 
 
@@ -27,7 +27,7 @@ async def test_a_server_behind_a_black_hole_is_noticed_and_found_again(
             async with Administrator(server, network.lit) as admin, a_cluster(admin, tmp_path) as cluster:
                 await cluster.service()
                 await cluster.pods(["a", "b"])
-                transport = Listening(ClusterTransport(await cluster.connect()))
+                transport = RecordingTransport(ClusterTransport(await cluster.connect()))
                 source = KubernetesSource(transport, cluster.namespace, ServiceSelection())
                 async with SourceDiscovery(source) as discovery, recording_events(discovery) as recorder:
                     await eventually(lambda: recorder.names == {"a", "b"}, within=10)

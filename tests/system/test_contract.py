@@ -18,7 +18,7 @@ from registry import ServiceRegistry
 from tests.contract.test_sources import *  # this is the suite
 from tests.contract.test_sources import OpenRegistry, a_worker, next_event
 from tests.system.cluster import Cluster, pod_address
-from tests.system.kubelet import Kubelet, caring
+from tests.system.kubelet import Kubelet, running_kubelet
 from tests.system.pod_registry import PodRegistry
 
 
@@ -48,7 +48,7 @@ class SettlingSource:
 
 @pytest.fixture
 async def kubelet(cluster: Cluster) -> AsyncIterator[Kubelet]:
-    async with caring(cluster) as running:
+    async with running_kubelet(cluster) as running:
         yield running
 
 

@@ -5,6 +5,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,11 @@ async def all_answered_once(queue: Producer, ids: list[str], within: float = WIT
     return took
 
 
+def faulty(file: Path, point: str, count: int) -> AbstractAsyncContextManager[Running]:
+    """A dispatcher that kills itself when it reaches `point` for the `count`th time."""
+    return dispatcher(file, "--point", point, "--count", str(count), module="tests.dispatcher.faulty")
+
+
 async def died(running: Running) -> None:
     assert await running.ended(within=60) == -signal.SIGKILL
 
@@ -97,9 +103,7 @@ async def test_01_killed_at(
 ) -> None:
     async with producer(broker, config) as queue:
         ids = await submitted(queue)
-        async with dispatcher(
-            file, "--point", point, "--count", str(count), module="tests.dispatcher.faulty"
-        ) as first:
+        async with faulty(file, point, count) as first:
             await died(first)
         async with dispatcher(file):
             await all_answered_once(queue, ids)
@@ -142,9 +146,7 @@ async def test_01_killed_while_requests_wait_for_another_attempt(
     target.answer = answer
     async with producer(broker, config) as queue:
         ids = await submitted(queue)
-        async with dispatcher(
-            file, "--point", point, "--count", str(count), module="tests.dispatcher.faulty"
-        ) as first:
+        async with faulty(file, point, count) as first:
             await died(first)
         async with dispatcher(file):
             await all_answered_once(queue, ids)
@@ -157,8 +159,7 @@ async def test_01_killed_while_it_takes_over_from_another(
     async with producer(broker, config) as queue:
         ids = await submitted(queue)
         for point, count in (("answered", 100), ("sweep", 5)):
-            faulty = ("--point", point, "--count", str(count))
-            async with dispatcher(file, *faulty, module="tests.dispatcher.faulty") as running:
+            async with faulty(file, point, count) as running:
                 await died(running)
         async with dispatcher(file):
             await all_answered_once(queue, ids)
@@ -177,8 +178,7 @@ async def test_01_killed_again_and_again_beside_another(
         ids = await submitted(queue)
         async with dispatcher(file):
             for point in ("claimed", "sent", "answered"):
-                faulty = ("--point", point, "--count", "60")
-                async with dispatcher(file, *faulty, module="tests.dispatcher.faulty") as running:
+                async with faulty(file, point, 60) as running:
                     if (await queue.queue.totals()).pending > 300:
                         await died(running)
             await all_answered_once(queue, ids)
@@ -192,8 +192,7 @@ async def test_01_with_the_lease_as_shipped(
     file.write_text(document(target.url, broker=redis_url))
     async with producer(broker, configured(target.url)) as queue:
         ids = await submitted(queue)
-        faulty = ("--point", "answered", "--count", "200")
-        async with dispatcher(file, *faulty, module="tests.dispatcher.faulty") as first:
+        async with faulty(file, "answered", 200) as first:
             await died(first)
         async with dispatcher(file):
             await all_answered_once(queue, ids)

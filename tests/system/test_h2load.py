@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.picking.conversation import conversation
+from benchmarks.picking.ext_proc_messages import stream_template
 from epp.ext_proc.protocol import EXT_PROC
 from tests.system.picker_process import picking
 
@@ -19,7 +19,7 @@ STREAMS, BODY = 20_000, 4096
 async def test_every_stream_of_h2load_is_answered_whole(
     tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
-    said = conversation(BODY)
+    said = stream_template(BODY)
     request = tmp_path / "request"
     request.write_bytes(b"".join(said.numbered(1)))
     async with picking() as picker:

@@ -12,10 +12,10 @@ import pytest
 from discovery import SourceDiscovery, WatchState
 from discovery.kubernetes import ClusterTransport, KubernetesSource, ServiceSelection, Timings
 from tests.kubernetes.fake.event_recorder import EventRecorder, recording_events
-from tests.system.administrator import Administrator
+from tests.system.api_client import Administrator
 from tests.system.api_process import ApiProcess
 from tests.system.cluster import Cluster, a_cluster
-from tests.system.listening import Listening
+from tests.system.recording_transport import RecordingTransport
 
 Eventually: TypeAlias = Callable[..., Awaitable[float]]
 
@@ -75,7 +75,7 @@ async def test_a_stopped_server_ends_its_watches_and_has_forgotten_their_version
 ) -> None:
     """What was deleted before our return is not missed: the watch is answered 410, the list shows it."""
     async with a_server(tmp_path) as cluster:
-        transport = Listening(ClusterTransport(await cluster.connect()))
+        transport = RecordingTransport(ClusterTransport(await cluster.connect()))
         source = KubernetesSource(transport, cluster.namespace, ServiceSelection())
         async with SourceDiscovery(source) as discovery, recording_events(discovery) as recorder:
             await both(recorder, eventually)
@@ -98,7 +98,7 @@ async def test_a_version_that_was_compacted_while_we_were_away(
     )
     arguments = ("--watch-cache=false", "--etcd-compaction-interval=2s")
     async with a_server(tmp_path, *arguments) as cluster:
-        transport = Listening(ClusterTransport(await cluster.connect(timings), timings))
+        transport = RecordingTransport(ClusterTransport(await cluster.connect(timings), timings))
         source = KubernetesSource(transport, cluster.namespace, ServiceSelection(), timings=timings)
         async with SourceDiscovery(source) as discovery, recording_events(discovery) as recorder:
             await both(recorder, eventually)

@@ -11,43 +11,43 @@ import pytest
 
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.api_server import FakeApiServer
-from tests.system.administrator import Administrator
+from tests.system.api_client import Administrator
 from tests.system.api_process import ApiProcess
 from tests.system.transcripts import (
+    ApiSpeaker,
     Reply,
-    Speaker,
     compressed,
-    contradictions,
+    invalid_parameters,
     lists,
     refusals,
     watches,
     writes,
 )
 
-Script = Callable[[Speaker], AsyncIterator[tuple[str, Reply]]]
+Script = Callable[[ApiSpeaker], AsyncIterator[tuple[str, Reply]]]
 
 
 @pytest.fixture
-async def real(admin: Administrator) -> AsyncIterator[Speaker]:
+async def real(admin: Administrator) -> AsyncIterator[ApiSpeaker]:
     namespace = await admin.namespace("test")
     async with aiohttp.ClientSession() as session:
-        yield Speaker(session, admin.server.url, namespace, admin.server.token)
+        yield ApiSpeaker(session, admin.server.url, namespace, admin.server.token)
 
 
 @pytest.fixture
-async def fake(real: Speaker) -> AsyncIterator[Speaker]:
+async def fake(real: ApiSpeaker) -> AsyncIterator[ApiSpeaker]:
     """In it the namespace is called alike; `poor` is the token of an account without rights."""
     api = FakeApi()
     api.tokens = {"right", "poor"}
     api.poor = {"poor"}
     async with FakeApiServer(api) as server, aiohttp.ClientSession() as session:
-        yield Speaker(session, server.url, real.namespace, "right")
+        yield ApiSpeaker(session, server.url, real.namespace, "right")
 
 
-async def differences(real: Speaker, fake: Speaker, script: Script) -> list[str]:
+async def differences(real: ApiSpeaker, fake: ApiSpeaker, script: Script) -> list[str]:
     """Where the fake says something else, as text."""
 
-    async def transcript(speaker: Speaker) -> dict[str, Any]:
+    async def transcript(speaker: ApiSpeaker) -> dict[str, Any]:
         for number, name in enumerate(("a", "b", "c")):
             await speaker.put(name, f"10.244.7.{number + 1}")
         return {name: reply.shape() async for name, reply in script(speaker)}
@@ -70,13 +70,13 @@ def unlike(real: Any, fake: Any, where: str = "") -> Iterator[str]:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("script", [lists, contradictions, watches, writes, compressed])
-async def test_it_answers_as_the_real_one(real: Speaker, fake: Speaker, script: Script) -> None:
+@pytest.mark.parametrize("script", [lists, invalid_parameters, watches, writes, compressed])
+async def test_it_answers_as_the_real_one(real: ApiSpeaker, fake: ApiSpeaker, script: Script) -> None:
     told = await differences(real, fake, script)
     assert not told, "\n".join(told)
 
 
-async def forgotten(speaker: Speaker, forget: Callable[[], Awaitable[object]]) -> dict[str, Any]:
+async def forgotten(speaker: ApiSpeaker, forget: Callable[[], Awaitable[object]]) -> dict[str, Any]:
     """A version of before `forget`, which returns when the server has compacted it."""
     for number, name in enumerate(("a", "b", "c")):
         await speaker.put(name, f"10.244.7.{number + 1}")
@@ -103,7 +103,7 @@ async def test_it_forgets_as_the_real_one() -> None:
     arguments = ("--watch-cache=false", "--etcd-compaction-interval=1s")
     with ApiProcess(arguments=arguments) as server:
         async with Administrator(server) as admin, aiohttp.ClientSession() as session:
-            real = Speaker(session, server.url, await admin.namespace("test"), server.token)
+            real = ApiSpeaker(session, server.url, await admin.namespace("test"), server.token)
 
             async def compacted() -> None:
                 version = await real.version()
@@ -122,16 +122,16 @@ async def test_it_forgets_as_the_real_one() -> None:
                 api.log.forget()
 
             async with FakeApiServer(api) as fake_server:
-                fake = Speaker(session, fake_server.url, real.namespace, "")
+                fake = ApiSpeaker(session, fake_server.url, real.namespace, "")
                 found = await forgotten(fake, forget)
     told = [f"{name}: {where}" for name in expected for where in unlike(expected[name], found[name])]
     assert not told, "\n".join(told)
 
 
-async def test_it_refuses_as_the_real_one(real: Speaker, fake: Speaker, admin: Administrator) -> None:
+async def test_it_refuses_as_the_real_one(real: ApiSpeaker, fake: ApiSpeaker, admin: Administrator) -> None:
     token = await admin.account_token(real.namespace, "frontend")
 
-    def script(speaker: Speaker) -> AsyncIterator[tuple[str, Reply]]:
+    def script(speaker: ApiSpeaker) -> AsyncIterator[tuple[str, Reply]]:
         return refusals(speaker, token if speaker is real else "poor")
 
     told = await differences(real, fake, script)

@@ -56,7 +56,7 @@ class Reply:
         return {"status": self.status, **self.headers, "said": distinct}
 
 
-class Speaker:
+class ApiSpeaker:
     """Puts requests to one server; `headers` show who asks."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, namespace: str, token: str) -> None:
@@ -131,7 +131,7 @@ def _same_bookmark(before: Shape, after: Shape) -> bool:
     return before == after and isinstance(after, dict) and after.get("type") == "BOOKMARK"
 
 
-async def lists(speaker: Speaker) -> AsyncIterator[tuple[str, Reply]]:
+async def lists(speaker: ApiSpeaker) -> AsyncIterator[tuple[str, Reply]]:
     """Lists of three slices, a, b and c, and of none."""
     yield "a list of none", await speaker.get(labelSelector="kubernetes.io/service-name=nobody")
     yield "a list", await speaker.get()
@@ -157,7 +157,7 @@ async def lists(speaker: Speaker) -> AsyncIterator[tuple[str, Reply]]:
     yield "another field", await speaker.get(fieldSelector="spec.x=y")
 
 
-async def contradictions(speaker: Speaker) -> AsyncIterator[tuple[str, Reply]]:
+async def invalid_parameters(speaker: ApiSpeaker) -> AsyncIterator[tuple[str, Reply]]:
     for params in (
         {"resourceVersionMatch": "NotOlderThan"},
         {"resourceVersionMatch": "Exact", "resourceVersion": "0"},
@@ -170,8 +170,8 @@ async def contradictions(speaker: Speaker) -> AsyncIterator[tuple[str, Reply]]:
         yield f"contradiction {params}", await speaker.get(**params)
 
 
-async def during(
-    speaker: Speaker, change: Callable[[], Awaitable[object]] | None = None, **params: Any
+async def watch_while(
+    speaker: ApiSpeaker, change: Callable[[], Awaitable[object]] | None = None, **params: Any
 ) -> Reply:
     """A watch of some seconds from the present, and what is changed meanwhile."""
     params.setdefault("resourceVersion", await speaker.version())
@@ -182,43 +182,46 @@ async def during(
     return await asking
 
 
-async def watches(speaker: Speaker) -> AsyncIterator[tuple[str, Reply]]:
+async def watches(speaker: ApiSpeaker) -> AsyncIterator[tuple[str, Reply]]:
     selected = {"labelSelector": f"kubernetes.io/service-name={SERVICE}"}
-    yield "a quiet watch", await during(speaker)
-    yield "a quiet watch with bookmarks", await during(speaker, allowWatchBookmarks="true")
-    yield "a new one", await during(speaker, lambda: speaker.put("w", "10.244.9.1"))
-    yield "a changed one", await during(speaker, lambda: speaker.put("w", "10.244.9.2"))
-    yield "emptied", await during(speaker, lambda: speaker.put("w"))
-    yield "it leaves the selection", await during(speaker, lambda: speaker.put("w", service="x"), **selected)
-    yield "it joins the selection", await during(speaker, lambda: speaker.put("w"), **selected)
-    gone = await during(speaker, lambda: speaker.ask("DELETE", f"{speaker.slices}/w"))
+    yield "a quiet watch", await watch_while(speaker)
+    yield "a quiet watch with bookmarks", await watch_while(speaker, allowWatchBookmarks="true")
+    yield "a new one", await watch_while(speaker, lambda: speaker.put("w", "10.244.9.1"))
+    yield "a changed one", await watch_while(speaker, lambda: speaker.put("w", "10.244.9.2"))
+    yield "emptied", await watch_while(speaker, lambda: speaker.put("w"))
+    yield (
+        "it leaves the selection",
+        await watch_while(speaker, lambda: speaker.put("w", service="x"), **selected),
+    )
+    yield "it joins the selection", await watch_while(speaker, lambda: speaker.put("w"), **selected)
+    gone = await watch_while(speaker, lambda: speaker.ask("DELETE", f"{speaker.slices}/w"))
     yield "a deleted one", gone
     marks = {"allowWatchBookmarks": "true", "timeoutSeconds": 4}
-    yield "bookmarks", await during(speaker, lambda: speaker.put("w", "10.244.9.3"), **marks)
+    yield "bookmarks", await watch_while(speaker, lambda: speaker.put("w", "10.244.9.3"), **marks)
     await speaker.ask("DELETE", f"{speaker.slices}/w")
-    yield "from nothing", await during(speaker, resourceVersion="", allowWatchBookmarks="true")
-    yield "from nothing, without bookmarks", await during(speaker, resourceVersion="")
-    yield "from zero", await during(speaker, resourceVersion="0")
+    yield "from nothing", await watch_while(speaker, resourceVersion="", allowWatchBookmarks="true")
+    yield "from nothing, without bookmarks", await watch_while(speaker, resourceVersion="")
+    yield "from zero", await watch_while(speaker, resourceVersion="0")
     begin = {
         "sendInitialEvents": "true",
         "resourceVersionMatch": "NotOlderThan",
         "allowWatchBookmarks": "true",
     }
-    yield "watch list", await during(speaker, resourceVersion="", **begin)
+    yield "watch list", await watch_while(speaker, resourceVersion="", **begin)
     future = await speaker.version() + 1_000_000
     yield (
         "from the future",
-        await during(
+        await watch_while(
             speaker,
             lambda: speaker.put("a", "10.244.9.1"),
             resourceVersion=future,
             allowWatchBookmarks="true",
         ),
     )
-    yield "from no version", await during(speaker, resourceVersion="x")
+    yield "from no version", await watch_while(speaker, resourceVersion="x")
 
 
-async def refusals(speaker: Speaker, poor: str) -> AsyncIterator[tuple[str, Reply]]:
+async def refusals(speaker: ApiSpeaker, poor: str) -> AsyncIterator[tuple[str, Reply]]:
     """`poor`: the token of an account without rights."""
     yield "no token", await speaker.get(token="")
     yield "another token", await speaker.get(token="nonsense")
@@ -229,7 +232,7 @@ async def refusals(speaker: Speaker, poor: str) -> AsyncIterator[tuple[str, Repl
     yield "no such group", await speaker.get(speaker.slices.replace("discovery.k8s.io", "nothing.k8s.io"))
 
 
-async def writes(speaker: Speaker) -> AsyncIterator[tuple[str, Reply]]:
+async def writes(speaker: ApiSpeaker) -> AsyncIterator[tuple[str, Reply]]:
     where = f"{speaker.slices}/n"
     yield "create", await speaker.ask("POST", speaker.slices, speaker.made("n", "10.244.9.1"))
     yield "create again", await speaker.ask("POST", speaker.slices, speaker.made("n", "10.244.9.1"))
@@ -250,7 +253,7 @@ async def writes(speaker: Speaker) -> AsyncIterator[tuple[str, Reply]]:
     yield "an endpoint without an address", await speaker.ask("POST", speaker.slices, nowhere)
 
 
-async def compressed(speaker: Speaker) -> AsyncIterator[tuple[str, Reply]]:
+async def compressed(speaker: ApiSpeaker) -> AsyncIterator[tuple[str, Reply]]:
     """A list of more than 128 KiB, for who can read it."""
     for name in ("y", "z"):
         addresses = [f"10.244.{i // 250}.{i % 250 + 1}" for i in range(500)]

@@ -38,13 +38,13 @@ async def rehearse(root: str) -> None:
     await membership.leave()
 
 
-def look(*arguments: str) -> int:
+def probe_all(*arguments: str) -> int:
     return discovery.__main__.main(arguments)
 
 
 with tempfile.TemporaryDirectory() as directory, contextlib.redirect_stdout(io.StringIO()):
     asyncio.run(rehearse(directory))
-    look("list", "prod", "decode", "--discovery", f"file://{directory}")
+    probe_all("list", "prod", "decode", "--discovery", f"file://{directory}")
 
 uid, groups, umask, what, *arguments = sys.argv[1:]
 os.umask(int(umask, 8))
@@ -54,4 +54,4 @@ os.setuid(int(uid))
 if what == "register":
     asyncio.run(register(*arguments))
 else:
-    sys.exit(look(what, *arguments))
+    sys.exit(probe_all(what, *arguments))

@@ -1,1 +1,1 @@
-"""What attacks share: their victims, those who ask them meanwhile, and how figures are printed. No attack lives here."""
+"""Shared by the attacks: victims, clients that probe them meanwhile, and the printed figures. Holds no attack."""

@@ -1,16 +1,16 @@
-"""What an attack changed, printed in a table: before it, and while or after it ran."""
+"""A table of what an attack changed: the figures before it, and while or after it ran."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """`rows`: what was measured, before the attack, under it."""
+    """`rows`: the name of a figure, its value before the attack, its value under it."""
 
     rows: list[tuple[str, str, str]] = field(default_factory=list)
 
     def add(self, what: str, before: object, under: object) -> None:
-        """One measurement; numbers come with their unit, as text."""
+        """Adds a row; values are text with their unit."""
         self.rows.append((what, str(before), str(under)))
 
     def __str__(self) -> str:

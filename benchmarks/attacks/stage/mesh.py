@@ -1,4 +1,4 @@
-"""A worker, pickers and a real Envoy by the configuration that we print, and those who ask it."""
+"""Starts a worker, pickers and an Envoy with the configuration of `envoy-config`, and sends honest requests."""
 
 import asyncio
 import contextlib
@@ -15,13 +15,13 @@ from aiohttp import web
 from benchmarks.attacks.stage.victim import Victim, picker
 from benchmarks.envoy_process import envoy
 
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 _PROMPT = {"model": "m", "prompt": "x" * 4_000}
 
 
 @dataclass(slots=True)
-class Answers:
-    """What honest clients were answered: how many of each status; the longest wait in seconds. 0: no answer in time."""
+class ClientAnswers:
+    """Answers to honest clients: how many of each status, 0 for a time-out, and the longest wait in seconds."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     longest: float = 0.0
@@ -38,10 +38,9 @@ class Mesh:
     port: int
     pickers: Sequence[Victim]
 
-    async def ask(self, answers: Answers) -> None:
-        """One honest request."""
+    async def send(self, answers: ClientAnswers) -> None:
         began, status = time.perf_counter(), 0
-        limit = aiohttp.ClientTimeout(total=_PATIENCE)
+        limit = aiohttp.ClientTimeout(total=_TIMEOUT)
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             async with aiohttp.ClientSession(timeout=limit) as client:
                 url = f"http://127.0.0.1:{self.port}/v1/completions"
@@ -51,13 +50,13 @@ class Mesh:
         answers.statuses[status] += 1
         answers.longest = max(answers.longest, time.perf_counter() - began)
 
-    async def ask_for(self, seconds: float, clients: int = 4) -> Answers:
-        """Several honest clients, one request after the other."""
-        answers, until = Answers(), time.perf_counter() + seconds
+    async def send_for(self, seconds: float, clients: int = 4) -> ClientAnswers:
+        """Runs `clients` honest clients, each of which sends one request after the other."""
+        answers, until = ClientAnswers(), time.perf_counter() + seconds
 
         async def one() -> None:
             while time.perf_counter() < until:
-                await self.ask(answers)
+                await self.send(answers)
 
         await asyncio.gather(*(one() for _ in range(clients)))
         return answers
@@ -65,7 +64,7 @@ class Mesh:
 
 @contextlib.asynccontextmanager
 async def mesh(pickers: int, *options: str) -> AsyncIterator[Mesh]:
-    """`options`: more flags of the pickers. All processes are killed in the end."""
+    """`options`: more flags of the pickers. Kills all processes at the end."""
     async with contextlib.AsyncExitStack() as stack:
         worker = await stack.enter_async_context(_worker())
         started = [await stack.enter_async_context(picker([worker], *options)) for _ in range(pickers)]
@@ -91,7 +90,7 @@ async def _worker() -> AsyncIterator[int]:
 
 @contextlib.asynccontextmanager
 async def _envoy(pickers: Sequence[str]) -> AsyncIterator[int]:
-    """The port of its listener."""
+    """Yields the port of the listener."""
     asked = [word for address in pickers for word in ("--epp", address)]
     where = ("--secure=false", "--listen-port", "0", "--admin-port", "0")
     printed = await anyio.run_process([sys.executable, "-m", "epp", "envoy-config", *asked, *where])

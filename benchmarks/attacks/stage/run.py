@@ -1,4 +1,4 @@
-"""All attacks, or the one that is named, one after the other."""
+"""Runs the named attack, or all, one after the other."""
 
 import argparse
 import asyncio
@@ -9,11 +9,11 @@ from benchmarks import attacks
 from benchmarks.attacks.stage.figures import Figures
 
 LIMIT = 60.0
-"""Seconds that one attack may take, its victim's start included."""
+"""Seconds that one attack may take, including the start of its victim."""
 
 
 def names() -> list[str]:
-    """Of the attacks: one a file."""
+    """Each file beside `stage` is an attack."""
     return sorted(found.name for found in pkgutil.iter_modules(attacks.__path__) if not found.ispkg)
 
 
@@ -24,7 +24,7 @@ def add_flags(parser: argparse._ActionsContainer) -> None:
 
 
 async def main(name: str | None = None) -> None:
-    """Prints what each attack changed; raises TimeoutError where one does not end."""
+    """Prints the figures of each attack; raises TimeoutError if one exceeds LIMIT."""
     for one in [name] if name is not None else names():
         module = importlib.import_module(f"{attacks.__name__}.{one}")
         figures = Figures()

@@ -1,4 +1,4 @@
-"""A worker that says whatever an attack wants it to say."""
+"""A worker whose answers the attack defines."""
 
 import asyncio
 import contextlib
@@ -10,13 +10,13 @@ _ABSENT = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 
 
 def answer(body: bytes, kind: str = "text/plain; version=0.0.4", status: str = "200 OK") -> bytes:
-    """One HTTP/1.1 answer."""
+    """A whole HTTP/1.1 response."""
     return f"HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
 @contextlib.asynccontextmanager
 async def worker(pages: Mapping[str, bytes]) -> AsyncIterator[int]:
-    """Its port on 127.0.0.1. `pages`: whole answers by path, looked up at each request; other paths are 404."""
+    """Yields its port on 127.0.0.1. `pages`: whole responses by path, read at each request; other paths are 404."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):

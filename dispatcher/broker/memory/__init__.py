@@ -1,1 +1,1 @@
-"""The broker of one process: tests, trials, a laptop. What it holds is lost with the process."""
+"""The broker within one process, for tests and trials. Its content is lost when the process ends."""

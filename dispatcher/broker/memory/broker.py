@@ -1,4 +1,4 @@
-"""The broker of one process."""
+"""The broker within one process: queues, ledgers and quotas in memory, shared by name."""
 
 import time
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +21,7 @@ def wall_clock_ms() -> int:
 
 
 class MemoryBroker:
-    """As `dispatcher.broker.queue.Broker`. Whoever opens a queue by its name shares it with all who did; `clock_ms`: its clock."""
+    """Implements `dispatcher.broker.queue.Broker`. Queues and ledgers of one name are shared; `clock_ms` is its clock."""
 
     def __init__(self, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._clock_ms = clock_ms
@@ -45,15 +45,17 @@ class MemoryBroker:
     @asynccontextmanager
     async def queue(self, name: str, rules: QueueRules) -> AsyncIterator[Queue]:
         if rules.result_list:
-            raise ValueError(f"queue {name!r} sends its results to a Redis list; the memory broker has none")
+            raise ValueError(
+                f"queue {name!r} sends its results to a Redis list, which the memory broker does not have; use a Redis broker"
+            )
         store = self._stores.setdefault(checked_name(name), QueueStore())
-        store.request_table.set_rules(checked_rules(name, rules))
-        opening = MemoryQueue(name, rules, store, self._clock_ms)
-        store.openings.add(opening)
+        store.table.set_rules(checked_rules(name, rules))
+        queue = MemoryQueue(name, rules, store, self._clock_ms)
+        store.open_queues.add(queue)
         try:
-            yield opening
+            yield queue
         finally:
-            store.openings.discard(opening)
+            store.open_queues.discard(queue)
 
     @asynccontextmanager
     async def ledger(self, target: str) -> AsyncIterator[Ledger]:

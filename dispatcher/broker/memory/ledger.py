@@ -1,4 +1,4 @@
-"""The ledger of a target within one process."""
+"""The ledger of one target within one process, over `dispatcher.broker.account`."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,7 +9,7 @@ from dispatcher.broker.wake_up import Changes
 
 
 class MemoryLedger:
-    """One target's; whoever shares the object shares the ledger. `clock_ms` is the broker's."""
+    """Implements `dispatcher.broker.ledger.Ledger`; `clock_ms` is the broker's clock."""
 
     def __init__(self, clock_ms: Callable[[], int], *, lease_ms: int = 15_000) -> None:
         self._clock_ms = clock_ms
@@ -19,21 +19,19 @@ class MemoryLedger:
 
     @property
     def lease_ms(self) -> int:
-        """How long a reservation lives without a heartbeat."""
         return self._account.lease_ms
 
     async def now_ms(self) -> int:
-        """The broker's clock."""
         return self._clock_ms()
 
     async def state(self) -> LedgerState:
         now = self._clock_ms()
-        self._forget_lapsed(now)
+        self._drop_lapsed(now)
         return LedgerState(now, self._account.in_flight)
 
     async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:
         now = self._clock_ms()
-        self._forget_lapsed(now)
+        self._drop_lapsed(now)
         answer = self._account.reserve(now, reading, units, new_token())
         if isinstance(answer, Refusal):
             return Refusal(answer.reason, answer.until_ms, self._changes.count)
@@ -43,9 +41,10 @@ class MemoryLedger:
     async def heartbeat(self, reservations: Sequence[Reservation]) -> None:
         now = self._clock_ms()
         for reservation in reservations:
+            # A heartbeat that was on its way when its reservation was released must not count it again.
             if (began := self._began.get(reservation.id)) is not None:
                 self._account.heartbeat(now, reservation, began)
-        self._forget_lapsed(now)
+        self._drop_lapsed(now)
 
     async def release(self, reservation: Reservation, *, accepted: bool) -> None:
         self._began.pop(reservation.id, None)
@@ -58,6 +57,6 @@ class MemoryLedger:
     async def wait(self, timeout: float, *, seen: int = -1) -> None:
         await self._changes.wait(timeout, seen)
 
-    def _forget_lapsed(self, now: int) -> None:
-        if self._account.forget_lapsed(now):
+    def _drop_lapsed(self, now: int) -> None:
+        if self._account.drop_lapsed(now):
             self._changes.tell()

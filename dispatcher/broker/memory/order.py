@@ -1,8 +1,15 @@
-"""Who goes next: earliest deadline first within a tenant, weighted fair across tenants, tiers before both (pure).
+"""The order of a queue: strict tiers first, weighted fair across tenants, earliest deadline first within a tenant (pure).
 
-Fairness is by virtual time: a tenant's advances by 1 / weight with each request taken, and the smallest goes next. A
-tenant that comes, or comes back, starts no earlier than the last one that was served; so nobody saves up a turn, and a
-tenant with one request at a time gets no more than its share. `dispatcher/broker/redis/scripts/queue/part_order.lua` keeps the same order.
+Fairness is start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996, https://doi.org/10.1145/248156.248171) with a cost
+of 1 / weight for each request. A tenant's virtual time advances by that cost with every request served, and the tenant
+with the least virtual time goes next. Two rules prevent abuse:
+
+- A tenant that comes, or comes back, starts no earlier than the virtual time of the last one served. Otherwise an idle
+  tenant would save up turns and then hold up everybody else.
+- An empty tenant keeps its virtual time while it is ahead. Otherwise a tenant that always has one request at a time
+  would start afresh with each and get more than its share.
+
+`dispatcher/broker/redis/scripts/queue/part_order.lua` keeps the same order; a property test compares both.
 """
 
 import bisect
@@ -11,12 +18,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-MANY: Final = 16
-"""Tenants that are gone and still remembered, before somebody looks."""
+IDLE_TENANTS_KEPT: Final = 16
+"""Tenants without requests whose virtual time is kept before a cleanup, beside one for each waiting tenant."""
 
 
 class Timeline:
-    """Numbers in the order of a time, then of themselves."""
+    """Numbers sorted by a time, then by themselves."""
 
     def __init__(self) -> None:
         self._items: list[tuple[int, int]] = []
@@ -39,16 +46,17 @@ class Timeline:
         return found
 
     def due(self, now: int) -> list[int]:
-        """Those whose time has come; they stay."""
+        """The numbers at `now` or earlier; they stay."""
         return [number for _, number in self._items[: bisect.bisect_right(self._items, (now, 2**63))]]
 
     def first(self) -> int | None:
+        """The earliest time."""
         return self._items[0][0] if self._items else None
 
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """Where one request stands; `number`: its arrival."""
+    """What decides the place of one request. `number`: counts submissions, and breaks ties of the deadline."""
 
     tier: int
     tenant: str
@@ -59,14 +67,17 @@ class QueuePosition:
 @dataclass(slots=True)
 class _Tier:
     waiting: dict[str, Timeline] = field(default_factory=dict)
-    served: dict[str, float] = field(default_factory=dict)
-    """Tenant → virtual time; kept for an empty tenant while it is ahead of `now`."""
-    now: float = 0.0
+    virtual_times: dict[str, float] = field(default_factory=dict)
+    """By tenant, also of tenants without requests that are ahead of `virtual_now`."""
+    virtual_now: float = 0.0
+    """The virtual time at which the last request was served."""
 
     def forget_idle(self) -> None:
-        """Drop the virtual time of those who are gone and not ahead: they would start at `now` anyway."""
-        self.served = {
-            tenant: at for tenant, at in self.served.items() if tenant in self.waiting or at > self.now
+        """Drop tenants without requests that are not ahead: they would start at `virtual_now` anyway."""
+        self.virtual_times = {
+            tenant: at
+            for tenant, at in self.virtual_times.items()
+            if tenant in self.waiting or at > self.virtual_now
         }
 
 
@@ -77,57 +88,60 @@ class FairOrder:
         self.weights: Mapping[str, float] = {}
         self._tiers: dict[int, _Tier] = {}
 
-    def put(self, place: QueuePosition, credit: float = 0.0) -> None:
-        """Let it wait; `credit`: what `take` charged, where it was not used."""
-        tier = self._tiers.setdefault(place.tier, _Tier())
-        if place.tenant not in tier.waiting:
-            tier.waiting[place.tenant] = Timeline()
-            tier.served[place.tenant] = max(tier.served.get(place.tenant, 0.0), tier.now)
-        tier.served[place.tenant] -= credit
-        tier.waiting[place.tenant].add(place.deadline_ms, place.number)
+    def add(self, position: QueuePosition, credit: float = 0.0) -> None:
+        """`credit`: the cost that `serve` charged, if the request comes back unused: its tenant gets the turn back."""
+        tier = self._tiers.setdefault(position.tier, _Tier())
+        if position.tenant not in tier.waiting:
+            tier.waiting[position.tenant] = Timeline()
+            tier.virtual_times[position.tenant] = max(
+                tier.virtual_times.get(position.tenant, 0.0), tier.virtual_now
+            )
+        tier.virtual_times[position.tenant] -= credit
+        tier.waiting[position.tenant].add(position.deadline_ms, position.number)
 
-    def drop(self, place: QueuePosition) -> None:
-        """It waits no longer, and was not served."""
-        tier = self._tiers[place.tier]
-        line = tier.waiting[place.tenant]
-        line.discard(place.deadline_ms, place.number)
+    def remove(self, position: QueuePosition) -> None:
+        """Remove a request that was not served, at no cost for its tenant."""
+        tier = self._tiers[position.tier]
+        line = tier.waiting[position.tenant]
+        line.discard(position.deadline_ms, position.number)
         if not line:
-            del tier.waiting[place.tenant]
+            del tier.waiting[position.tenant]
 
-    def take(self, place: QueuePosition) -> float:
-        """It is served; what its tenant is charged."""
-        tier = self._tiers[place.tier]
-        charge = self._charge(place.tenant)
-        tier.now = max(tier.now, tier.served[place.tenant])
-        tier.served[place.tenant] += charge
-        self.drop(place)
-        if len(tier.served) > 2 * len(tier.waiting) + MANY:
+    def serve(self, position: QueuePosition) -> float:
+        """Remove a request and charge its tenant; returns the cost."""
+        tier = self._tiers[position.tier]
+        cost = self._cost(position.tenant)
+        tier.virtual_now = max(tier.virtual_now, tier.virtual_times[position.tenant])
+        tier.virtual_times[position.tenant] += cost
+        self.remove(position)
+        if len(tier.virtual_times) > 2 * len(tier.waiting) + IDLE_TENANTS_KEPT:
             tier.forget_idle()
-        return charge
+        return cost
 
-    def next(self, limit: int, skip: Collection[str]) -> list[QueuePosition]:
-        """The next `limit` places in the order in which they would be taken."""
+    def peek(self, limit: int, skip: Collection[str]) -> list[QueuePosition]:
+        """The next `limit` requests in the order in which they would be served, without the tenants in `skip`."""
         chosen: list[QueuePosition] = []
-        for name in sorted(self._tiers):
-            for place in self._of_tier(name, skip):
+        for tier in sorted(self._tiers):
+            for position in self._in_order(tier, skip):
                 if len(chosen) == limit:
                     return chosen
-                chosen.append(place)
+                chosen.append(position)
         return chosen
 
-    def _of_tier(self, name: int, skip: Collection[str]) -> Iterator[QueuePosition]:
+    def _in_order(self, name: int, skip: Collection[str]) -> Iterator[QueuePosition]:
+        """A heap of tenants by virtual time, each with the index of its next request; nothing is charged."""
         tier = self._tiers[name]
-        turns = [(tier.served[tenant], tenant, 0) for tenant in tier.waiting if tenant not in skip]
+        turns = [(tier.virtual_times[tenant], tenant, 0) for tenant in tier.waiting if tenant not in skip]
         heapq.heapify(turns)
         while turns:
             at, tenant, index = turns[0]
             line = tier.waiting[tenant]
             deadline, number = line[index]
             if index + 1 < len(line):
-                heapq.heapreplace(turns, (at + self._charge(tenant), tenant, index + 1))
+                heapq.heapreplace(turns, (at + self._cost(tenant), tenant, index + 1))
             else:
                 heapq.heappop(turns)
             yield QueuePosition(name, tenant, deadline, number)
 
-    def _charge(self, tenant: str) -> float:
+    def _cost(self, tenant: str) -> float:
         return 1.0 / self.weights.get(tenant, 1.0)

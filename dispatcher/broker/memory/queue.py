@@ -1,17 +1,14 @@
-"""A queue within one process."""
+"""A queue within one process: everybody who opens it shares one `QueueStore`."""
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from dispatcher.broker.memory.request_table import RequestTable
 from dispatcher.broker.message import Claim, DeadLetter, DispatchCandidate, ErrorCode, Request, Result
 from dispatcher.broker.queue import ConflictError, LeasedResult, QueueRules, State, Totals
-from dispatcher.broker.validation import check_key, digest
+from dispatcher.broker.validation import KEY_CONFLICT, check_key, digest
 from dispatcher.broker.wake_up import Changes
-
-SAID: Final = "the idempotency key was used for another request: same tenant, path and payload expected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,34 +19,34 @@ class _Keyed:
 
 
 class QueueStore:
-    """What all who open one queue share."""
+    """One queue: its requests, its idempotency keys, and whoever has it open."""
 
     def __init__(self) -> None:
-        self.request_table = RequestTable(self)
+        self.table = RequestTable(self)
         self.keys: dict[tuple[str, str], _Keyed] = {}
-        self.openings: set[MemoryQueue] = set()
+        self.open_queues: set[MemoryQueue] = set()
         self.changes = Changes()
         self.results = Changes()
 
-    def claimable(self) -> None:
+    def on_claimable(self) -> None:
         self.changes.tell()
 
-    def done(self) -> None:
+    def on_result(self) -> None:
         self.results.tell()
 
-    def cancelled(self, owner: str, fence: str) -> None:
-        for opening in self.openings:
-            opening.was_cancelled(owner, fence)
+    def on_cancelled(self, owner: str, fence: str) -> None:
+        for queue in self.open_queues:
+            queue.add_cancelled(owner, fence)
 
 
 class MemoryQueue:
-    """As `dispatcher.broker.queue.Queue`; nothing here can be away, so no QueueError but ConflictError is raised."""
+    """Implements `dispatcher.broker.queue.Queue`. There is no server to lose: the only QueueError is ConflictError."""
 
     def __init__(self, name: str, rules: QueueRules, store: QueueStore, clock_ms: Callable[[], int]) -> None:
         self._name = name
         self._rules = rules
         self._store = store
-        self._table = store.request_table
+        self._table = store.table
         self._now = clock_ms
         self._seen = store.changes.count
         self._owners: set[str] = set()
@@ -69,7 +66,7 @@ class MemoryQueue:
         known = self._store.keys.get(key)
         if known is not None and known.expires_ms > now:
             if known.digest != body:
-                raise ConflictError(SAID)
+                raise ConflictError(KEY_CONFLICT)
             return known.request
         accepted = self._table.submit(now, request)
         bodiless = replace(accepted, payload=b"")
@@ -77,9 +74,9 @@ class MemoryQueue:
         return accepted
 
     async def peek(self, limit: int, *, skip_tenants: Collection[str] = ()) -> Sequence[DispatchCandidate]:
-        heads = self._table.heads(self._now(), limit, skip_tenants)
+        candidates = self._table.peek(self._now(), limit, skip_tenants)
         self._seen = self._store.changes.count
-        return heads
+        return candidates
 
     async def claim(self, limit: int, *, owner: str, skip_tenants: Collection[str] = ()) -> Sequence[Claim]:
         self._owners.add(owner)
@@ -107,15 +104,15 @@ class MemoryQueue:
         now = self._now()
         for key in [key for key, keyed in self._store.keys.items() if keyed.expires_ms <= now]:
             del self._store.keys[key]
-        return self._table.tidy(now)
+        return self._table.process_due(now)
 
     async def reject(self, raw: bytes, reason: str, *, id: str | None = None, code: ErrorCode) -> None:
         self._table.reject(self._now(), raw, reason, id, code)
 
     async def wait(self, timeout: float) -> bool:
         changes, seen = self._store.changes, self._seen
-        next_ms = self._table.next_ms()
-        until_next = float("inf") if next_ms is None else max(0.0, (next_ms - self._now()) / 1000)
+        next_due_ms = self._table.next_due_ms()
+        until_next = float("inf") if next_due_ms is None else max(0.0, (next_due_ms - self._now()) / 1000)
         if until_next > 0:
             await changes.wait(min(timeout, until_next), seen)
         return until_next <= timeout or changes.count != seen
@@ -127,7 +124,7 @@ class MemoryQueue:
         return fences
 
     async def state(self, id: str, token: str | None = None) -> tuple[State, Result | None]:
-        self._table.tidy(self._now())
+        self._table.process_due(self._now())
         state, number = self._table.find(id, token)
         return state, self._table.results.get(number)
 
@@ -156,8 +153,8 @@ class MemoryQueue:
     async def totals(self) -> Totals:
         return self._table.totals()
 
-    def was_cancelled(self, owner: str, fence: str) -> None:
-        """A claim of `owner` was; told to every opening."""
+    def add_cancelled(self, owner: str, fence: str) -> None:
+        """Record a cancelled claim if one of our owners holds it."""
         if owner in self._owners:
             self._cancelled.add(fence)
             self._cancellations.tell()

@@ -1,4 +1,4 @@
-"""Quotas within one process."""
+"""Tenant quotas within one process: for each key the end of every grant."""
 
 from collections.abc import Callable, Collection
 
@@ -9,7 +9,7 @@ from dispatcher.broker.wake_up import Changes
 
 
 class MemoryQuotas:
-    """All keys of all quotas; whoever shares the object shares them. `clock_ms` is the broker's."""
+    """Implements `dispatcher.broker.quota.Quotas`; `clock_ms` is the broker's clock."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self._clock_ms = clock_ms
@@ -17,39 +17,38 @@ class MemoryQuotas:
         self._changes = Changes()
 
     async def now_ms(self) -> int:
-        """The broker's clock."""
         return self._clock_ms()
 
     async def acquire(self, key: str, quota: Quota) -> Grant | Refusal:
         now = self._clock_ms()
-        places = self._ends.setdefault((key, quota.mode), {})
-        for id in [id for id, end in places.items() if end <= now]:
-            del places[id]
-        if len(places) >= quota.limit:
-            until = min(places.values(), default=None)
+        ends = self._ends.setdefault((key, quota.mode), {})
+        for id in [id for id, end in ends.items() if end <= now]:
+            del ends[id]
+        if len(ends) >= quota.limit:
+            until = min(ends.values(), default=None)
             return Refusal(f"the quota of {key} is used up", until, self._changes.count)
         grant = Grant(key, new_token(), quota)
-        places[grant.id] = now + _lasts(quota)
+        ends[grant.id] = now + _duration_ms(quota)
         return grant
 
     async def heartbeat(self, grants: Collection[Grant]) -> None:
         for grant in grants:
             if grant.quota.mode is QuotaMode.CONCURRENCY:
-                places = self._ends.setdefault((grant.key, grant.quota.mode), {})
-                places[grant.id] = self._clock_ms() + _lasts(grant.quota)
+                ends = self._ends.setdefault((grant.key, grant.quota.mode), {})
+                ends[grant.id] = self._clock_ms() + _duration_ms(grant.quota)
 
     async def release(self, grant: Grant, *, used: bool) -> None:
         if grant.quota.mode is QuotaMode.RATE and used:
             return
-        places = self._ends.get((grant.key, grant.quota.mode), {})
-        if places.pop(grant.id, None) is not None:
+        ends = self._ends.get((grant.key, grant.quota.mode), {})
+        if ends.pop(grant.id, None) is not None:
             self._changes.tell()
-        if not places:
+        if not ends:
             self._ends.pop((grant.key, grant.quota.mode), None)
 
     async def wait(self, timeout: float, *, seen: int = -1) -> None:
         await self._changes.wait(timeout, seen)
 
 
-def _lasts(quota: Quota) -> int:
+def _duration_ms(quota: Quota) -> int:
     return quota.window_ms if quota.mode is QuotaMode.RATE else quota.lease_ms

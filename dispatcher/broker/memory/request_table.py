@@ -1,13 +1,13 @@
-"""The state of one queue: what was accepted, where it is, and its one terminal result (pure; times are passed in).
+"""The state of every request of one queue, from its submission to its single terminal result (pure; times passed in).
 
-A request is waiting (pending or delayed), or claimed, or it has a result. Nothing else moves it than the methods here.
+A request is waiting (pending or delayed), or claimed, or has a result. Only the methods here change that.
 """
 
 from collections import Counter, deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
+from dispatcher.broker.memory.entry import Entry, RequestTableListener
 from dispatcher.broker.memory.order import FairOrder, QueuePosition, Timeline
 from dispatcher.broker.memory.results import ResultStore
 from dispatcher.broker.message import (
@@ -34,35 +34,6 @@ from dispatcher.broker.validation import (
 )
 
 
-class RequestTableListener(Protocol):
-    """Who is told what happened in a book."""
-
-    def claimable(self) -> None:
-        """Something may be claimable, now or at another time than before."""
-
-    def done(self) -> None:
-        """There is one more result."""
-
-    def cancelled(self, owner: str, fence: str) -> None:
-        """A claim's request was cancelled."""
-
-
-@dataclass(slots=True)
-class Entry:
-    """A request that has no result yet. `until_ms`: the end of its delay or of its lease."""
-
-    place: QueuePosition
-    request: Request
-    state: State = State.PENDING
-    delivery: int = 0
-    attempt: int = 0
-    lapses: int = 0
-    fence: str = ""
-    owner: str = ""
-    charge: float = 0.0
-    until_ms: int = 0
-
-
 class RequestTable:
     def __init__(self, listener: RequestTableListener) -> None:
         self._listener = listener
@@ -70,6 +41,7 @@ class RequestTable:
         self._order = FairOrder()
         self._entries: dict[int, Entry] = {}
         self._numbers: dict[str, dict[str, int]] = {}
+        """By id, then by token; also of requests whose result is kept."""
         self._waiting, self._delayed, self._leases = Timeline(), Timeline(), Timeline()
         self._counts: Counter[str] = Counter()
         self._dead: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_KEPT)
@@ -77,101 +49,103 @@ class RequestTable:
         self.results = ResultStore(self._forget)
 
     def set_rules(self, rules: QueueRules) -> None:
-        """They hold from now on; a tier stays what it was when the request came."""
+        """Apply rules from now on; requests that are already here keep their tier."""
         self._rules = rules
         self._order.weights = rules.weights
 
     def submit(self, now: int, request: Request) -> Request:
-        """As `dispatcher.broker.queue.Queue.submit`, but for the idempotency key."""
+        """`dispatcher.broker.queue.Queue.submit` without the idempotency key."""
         check_request(request, self._rules)
-        if earlier := self._known(request):
+        if earlier := self._earlier(request):
             return earlier
         if request.deadline_ms <= now:
             raise deadline_error(request, now)
         self._last += 1
         tier = request.tier if self._rules.strict_tiers else 0
         accepted = replace(request, created_ms=request.created_ms or now)
-        place = QueuePosition(tier, request.tenant, request.deadline_ms, self._last)
-        self._entries[self._last] = Entry(place, accepted)
+        position = QueuePosition(tier, request.tenant, request.deadline_ms, self._last)
+        self._entries[self._last] = Entry(position, accepted)
         self._numbers.setdefault(request.id, {})[request.token] = self._last
         self._counts["submitted"] += 1
-        self._let_in(self._entries[self._last])
+        self._enqueue(self._entries[self._last])
         return accepted
 
-    def heads(self, now: int, limit: int, skip: Collection[str]) -> Sequence[DispatchCandidate]:
-        self.tidy(now)
-        requests = (self._entries[place.number].request for place in self._order.next(limit, skip))
+    def peek(self, now: int, limit: int, skip: Collection[str]) -> Sequence[DispatchCandidate]:
+        self.process_due(now)
+        requests = (self._entries[position.number].request for position in self._order.peek(limit, skip))
         return [DispatchCandidate(r.id, r.token, r.tenant, r.deadline_ms, len(r.payload)) for r in requests]
 
     def claim(self, now: int, limit: int, owner: str, skip: Collection[str]) -> Sequence[Claim]:
-        self.tidy(now)
+        self.process_due(now)
         claims = []
-        for place in self._order.next(limit, skip):
-            entry = self._entries[place.number]
-            entry.charge = self._order.take(place)
-            self._waiting.discard(place.deadline_ms, place.number)
+        for position in self._order.peek(limit, skip):
+            entry = self._entries[position.number]
+            entry.cost = self._order.serve(position)
+            self._waiting.discard(position.deadline_ms, position.number)
             entry.delivery += 1
-            entry.fence, entry.owner, entry.state = f"{place.number}.{new_token()}", owner, State.CLAIMED
+            # The number finds the entry; the random part makes the fence unique among all claims of the request.
+            entry.fence, entry.owner, entry.state = f"{position.number}.{new_token()}", owner, State.CLAIMED
             self._lease(entry, now)
             claims.append(Claim(entry.request, entry.fence, entry.delivery, entry.attempt, entry.until_ms))
+            # Counted before it is sent: a holder that is killed right after sending could not count it any more.
             entry.attempt += 1
         return claims
 
     def extend(self, now: int, claim: Claim) -> bool:
-        entry = self._held(claim)
+        entry = self._claimed(claim)
         if entry is None:
             return False
-        self._leases.discard(entry.until_ms, entry.place.number)
+        self._leases.discard(entry.until_ms, entry.position.number)
         self._lease(entry, now)
         return True
 
     def finish(self, now: int, claim: Claim, result: Result) -> bool:
-        """As `dispatcher.broker.queue.Queue.finish`; said again it is True again."""
-        entry = self._held(claim)
+        """`dispatcher.broker.queue.Queue.finish`; True again if repeated."""
+        entry = self._claimed(claim)
         if entry is None:
             return self.results.finished_by(_number(claim), claim.fence)
-        self._end(entry, now, result)
+        self._finish(entry, now, result)
         return True
 
     def retry(self, now: int, claim: Claim, delay_ms: int) -> bool:
-        """As `dispatcher.broker.queue.Queue.retry`; said again it is True again."""
-        entry = self._held(claim)
+        """`dispatcher.broker.queue.Queue.retry`; True again if repeated."""
+        entry = self._claimed(claim)
         if entry is None:
-            return self._released(claim)
-        self._drop_claim(entry)
+            return self._was_returned(claim)
+        self._remove_lease(entry)
         self._counts["retries"] += 1
         if delay_ms <= 0:
-            self._let_in(entry)
+            self._enqueue(entry)
         else:
             entry.state, entry.until_ms = State.DELAYED, now + delay_ms
-            self._delayed.add(entry.until_ms, entry.place.number)
-            self._waiting.add(entry.place.deadline_ms, entry.place.number)
-            self._listener.claimable()
+            self._delayed.add(entry.until_ms, entry.position.number)
+            self._waiting.add(entry.position.deadline_ms, entry.position.number)
+            self._listener.on_claimable()
         return True
 
     def release(self, claim: Claim, *, sent: bool) -> bool:
-        """As `dispatcher.broker.queue.Queue.release`; said again it is True again."""
-        entry = self._held(claim)
+        """`dispatcher.broker.queue.Queue.release` for one claim; True again if repeated."""
+        entry = self._claimed(claim)
         if entry is None:
-            return self._released(claim)
-        self._drop_claim(entry)
+            return self._was_returned(claim)
+        self._remove_lease(entry)
         entry.delivery -= 1
         entry.attempt -= not sent
-        self._let_in(entry, credit=entry.charge)
+        self._enqueue(entry, credit=entry.cost)
         return True
 
     def cancel(self, now: int, id: str, token: str | None) -> State:
-        self.tidy(now)
+        self.process_due(now)
         state, number = self.find(id, token)
         if (entry := self._entries.get(number)) is None:
             return state
         if state is State.CLAIMED:
-            self._listener.cancelled(entry.owner, entry.fence)
+            self._listener.on_cancelled(entry.owner, entry.fence)
         self._fail(entry, now, ErrorCode.CANCELLED, CANCELLED)
         return state
 
     def find(self, id: str, token: str | None) -> tuple[State, int]:
-        """The state and number of a submission, the newest of its id where no token is given; number 0: none."""
+        """The state and number of a submission, without a token the newest of its id; number 0 if there is none."""
         tokens = self._numbers.get(id, {})
         number = tokens.get(token, 0) if token is not None else max(tokens.values(), default=0)
         if entry := self._entries.get(number):
@@ -179,7 +153,7 @@ class RequestTable:
         return (State.DONE if number else State.UNKNOWN), number
 
     def reject(self, now: int, raw: bytes, reason: str, id: str | None, code: ErrorCode) -> None:
-        self._bury(DeadLetter(reason, raw[:RAW_KEPT], id, now))
+        self._add_dead_letter(DeadLetter(reason, raw[:RAW_KEPT], id, now))
         if id is not None:
             self._last += 1
             request = Request(id, b"", now)
@@ -189,15 +163,18 @@ class RequestTable:
                 self._last, Result(id, request.token, 0, error_payload(reason), code, reason, 0, now)
             )
 
-    def tidy(self, now: int) -> int:
-        """Let due retries in, give lapsed claims back, answer what is past its deadline; how many were touched."""
-        self._shorten_leases(now)
+    def process_due(self, now: int) -> int:
+        """Enqueue due retries and lapsed claims, finish expired requests; how many were changed.
+
+        Every operation that reads the order does this first: no timer decides what is visible.
+        """
+        self._clamp_leases(now)
         due, lapsed = self._delayed.due(now), self._leases.due(now)
         for number in due:
             entry = self._entries[number]
             self._delayed.discard(entry.until_ms, number)
-            self._waiting.discard(entry.place.deadline_ms, number)
-            self._let_in(entry)
+            self._waiting.discard(entry.position.deadline_ms, number)
+            self._enqueue(entry)
         for number in lapsed:
             self._lapse(self._entries[number], now)
         overdue = self._waiting.due(now)
@@ -206,8 +183,8 @@ class RequestTable:
         self.results.expire(now)
         return len(due) + len(lapsed) + len(overdue)
 
-    def next_ms(self) -> int | None:
-        """When a retry is due or a lease ends, the earliest."""
+    def next_due_ms(self) -> int | None:
+        """When the next retry is due or the next lease ends."""
         times = [at for at in (self._delayed.first(), self._leases.first()) if at is not None]
         return min(times, default=None)
 
@@ -218,30 +195,38 @@ class RequestTable:
         pending = len(self._waiting) + len(self._leases)
         return Totals(**self._counts, pending=pending, claimed=len(self._leases), delayed=len(self._delayed))
 
-    def _known(self, request: Request) -> Request | None:
+    def _earlier(self, request: Request) -> Request | None:
         number = self._numbers.get(request.id, {}).get(request.token)
         if number is None:
             return None
         entry = self._entries.get(number)
         return entry.request if entry else request
 
-    def _held(self, claim: Claim) -> Entry | None:
-        """The entry, if this claim still holds it: also past the end of its lease, until somebody takes it back."""
+    def _claimed(self, claim: Claim) -> Entry | None:
+        """The entry, if this claim still holds it.
+
+        A claim holds its request also after its lease has ended, until `process_due` takes it back: an answer that is
+        a little late is better than a second run of the same request.
+        """
         entry = self._entries.get(_number(claim))
         if entry is None or entry.state is not State.CLAIMED or entry.fence != claim.fence:
             return None
         return entry
 
-    def _released(self, claim: Claim) -> bool:
+    def _was_returned(self, claim: Claim) -> bool:
+        """Whether this claim has returned the request already. The fence stays in the entry until the next claim."""
         entry = self._entries.get(_number(claim))
         return entry is not None and entry.state is not State.CLAIMED and entry.fence == claim.fence
 
     def _lease(self, entry: Entry, now: int) -> None:
         entry.until_ms = now + self._rules.lease_ms
-        self._leases.add(entry.until_ms, entry.place.number)
+        self._leases.add(entry.until_ms, entry.position.number)
 
-    def _shorten_leases(self, now: int) -> None:
-        """A clock that went back leaves no claim to its holder for longer than a lease."""
+    def _clamp_leases(self, now: int) -> None:
+        """Cut leases that are longer than any lease can be: the clock went back since they were written.
+
+        Unclamped, the requests of a killed dispatcher would stay claimed until the clock reaches those times again.
+        """
         latest = now + max(self._rules.lease_ms, LONGEST_LEASE_MS)
         while self._leases and self._leases[-1][0] > latest:
             until_ms, number = self._leases[-1]
@@ -249,57 +234,58 @@ class RequestTable:
             self._entries[number].until_ms = latest
             self._leases.add(latest, number)
 
-    def _drop_claim(self, entry: Entry) -> None:
-        self._leases.discard(entry.until_ms, entry.place.number)
+    def _remove_lease(self, entry: Entry) -> None:
+        self._leases.discard(entry.until_ms, entry.position.number)
 
-    def _let_in(self, entry: Entry, credit: float = 0.0) -> None:
+    def _enqueue(self, entry: Entry, credit: float = 0.0) -> None:
         entry.state = State.PENDING
-        self._order.put(entry.place, credit)
-        self._waiting.add(entry.place.deadline_ms, entry.place.number)
-        self._listener.claimable()
+        self._order.add(entry.position, credit)
+        self._waiting.add(entry.position.deadline_ms, entry.position.number)
+        self._listener.on_claimable()
 
     def _lapse(self, entry: Entry, now: int) -> None:
-        self._drop_claim(entry)
+        """End a claim whose lease has ended: its holder is taken for dead. A repeated cause becomes a dead letter."""
+        self._remove_lease(entry)
         entry.fence = ""
         entry.lapses += 1
-        entry.state = State.DELAYED  # in no order any more
-        self._waiting.add(entry.place.deadline_ms, entry.place.number)
-        if entry.place.deadline_ms <= now:
-            return
+        entry.state = State.DELAYED  # so that `_finish` does not look for it in the order
+        self._waiting.add(entry.position.deadline_ms, entry.position.number)
+        if entry.position.deadline_ms <= now:
+            return  # `process_due` finishes it as expired
         if entry.lapses >= self._rules.max_deliveries:
             request = entry.request
-            self._bury(DeadLetter(POISON, request.payload[:RAW_KEPT], request.id, now))
+            self._add_dead_letter(DeadLetter(POISON, request.payload[:RAW_KEPT], request.id, now))
             self._fail(entry, now, ErrorCode.INFERENCE_ERROR, POISON)
             return
-        self._waiting.discard(entry.place.deadline_ms, entry.place.number)
+        self._waiting.discard(entry.position.deadline_ms, entry.position.number)
         self._counts["redelivered"] += 1
-        self._let_in(entry)
+        self._enqueue(entry)
 
     def _fail(self, entry: Entry, now: int, code: ErrorCode, message: str) -> None:
         request = entry.request
         payload = error_payload(message)
-        entry.fence = ""  # no claim may take this ending for its own
-        self._end(entry, now, Result(request.id, request.token, 0, payload, code, message, entry.attempt))
+        entry.fence = ""  # else a claim that repeats `finish` would be told that this result is its own
+        self._finish(entry, now, Result(request.id, request.token, 0, payload, code, message, entry.attempt))
 
-    def _end(self, entry: Entry, now: int, result: Result) -> None:
-        place = entry.place
+    def _finish(self, entry: Entry, now: int, result: Result) -> None:
+        position = entry.position
         if entry.state is State.PENDING:
-            self._order.drop(place)
-        self._waiting.discard(place.deadline_ms, place.number)
-        self._delayed.discard(entry.until_ms, place.number)
-        self._leases.discard(entry.until_ms, place.number)
-        del self._entries[place.number]
+            self._order.remove(position)
+        self._waiting.discard(position.deadline_ms, position.number)
+        self._delayed.discard(entry.until_ms, position.number)
+        self._leases.discard(entry.until_ms, position.number)
+        del self._entries[position.number]
         request = entry.request
         self._publish(
-            place.number, replace(result, id=request.id, token=request.token, finished_ms=now), entry.fence
+            position.number, replace(result, id=request.id, token=request.token, finished_ms=now), entry.fence
         )
 
     def _publish(self, number: int, result: Result, fence: str = "") -> None:
         self._counts[counted_as(result)] += 1
-        self.results.put(number, result, fence, result.finished_ms + self._rules.result_ttl_ms)
-        self._listener.done()
+        self.results.add(number, result, fence, result.finished_ms + self._rules.result_ttl_ms)
+        self._listener.on_result()
 
-    def _bury(self, letter: DeadLetter) -> None:
+    def _add_dead_letter(self, letter: DeadLetter) -> None:
         self._dead.appendleft(letter)
         self._counts["dead_letters"] += 1
 

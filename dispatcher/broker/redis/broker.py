@@ -1,4 +1,4 @@
-"""The broker on one Redis or Valkey server, or on whatever speaks for several."""
+"""The broker in Redis or Valkey: opens queues, ledgers, quotas and intakes over one client."""
 
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -7,7 +7,7 @@ from typing import Any, Self
 from dispatcher.broker.ledger import Ledger
 from dispatcher.broker.queue import Queue, QueueError, QueueRules
 from dispatcher.broker.quota import Quotas
-from dispatcher.broker.redis.connection import as_queue_errors, connect, server_time_ms, where
+from dispatcher.broker.redis.connection import as_queue_errors, connect, server_time_ms, without_credentials
 from dispatcher.broker.redis.intake import GoIntake, GoSource
 from dispatcher.broker.redis.ledger import RedisLedger
 from dispatcher.broker.redis.queue import RedisQueue
@@ -16,11 +16,14 @@ from dispatcher.broker.validation import checked_name, checked_rules
 
 
 class RedisBroker:
-    """As `dispatcher.broker.queue.Broker`; entering raises QueueError where nobody answers, ValueError is another URL's."""
+    """Implements `dispatcher.broker.queue.Broker`. Raises ValueError for the URL of another kind of broker.
+
+    Entering raises QueueError if the server is away.
+    """
 
     def __init__(self, url: str) -> None:
         self._client = connect(url)
-        self._place = where(url)
+        self._address = without_credentials(url)
 
     async def __aenter__(self) -> Self:
         try:
@@ -36,7 +39,7 @@ class RedisBroker:
         await self._client.aclose()
 
     async def now_ms(self) -> int:
-        return await server_time_ms(self._client, self._place)
+        return await server_time_ms(self._client, self._address)
 
     async def ping(self) -> bool:
         try:
@@ -46,24 +49,24 @@ class RedisBroker:
         return True
 
     async def eviction_policy(self) -> str | None:
-        """The server's `maxmemory-policy`; None where it does not tell, as hosted ones often do not."""
+        """The server's `maxmemory-policy`; None if CONFIG is forbidden, as on most hosted servers."""
         client: Any = self._client
         try:
-            with as_queue_errors(self._place):
-                told: dict[Any, str] = await client.config_get("maxmemory-policy")
+            with as_queue_errors(self._address):
+                found: dict[Any, str] = await client.config_get("maxmemory-policy")
         except QueueError:
             return None
-        return next(iter(told.values()), None)
+        return next(iter(found.values()), None)
 
     def queue(self, name: str, rules: QueueRules) -> AbstractAsyncContextManager[Queue]:
-        return RedisQueue(self._client, self._place, checked_name(name), checked_rules(name, rules))
+        return RedisQueue(self._client, self._address, checked_name(name), checked_rules(name, rules))
 
     def go_intake(self, queue: str, rules: QueueRules, source: GoSource) -> GoIntake:
-        """What Go producers submit becomes requests of `queue` while it is entered."""
-        return GoIntake(self._client, self._place, checked_name(queue), rules, source)
+        """While entered, moves what Go producers submit into `queue`."""
+        return GoIntake(self._client, self._address, checked_name(queue), rules, source)
 
     def ledger(self, target: str) -> AbstractAsyncContextManager[Ledger]:
-        return RedisLedger(self._client, target, place=self._place)
+        return RedisLedger(self._client, target, address=self._address)
 
     def quotas(self) -> AbstractAsyncContextManager[Quotas]:
-        return RedisQuotas(self._client, place=self._place)
+        return RedisQuotas(self._client, address=self._address)

@@ -1,4 +1,4 @@
-"""The broker's client: how scripts are called, and what its errors mean to ours."""
+"""The Redis client of the broker, its errors as QueueError, and calls of scripts by their digest."""
 
 import asyncio
 import errno
@@ -13,29 +13,31 @@ from redis.asyncio import Connection, Redis, SSLConnection, UnixDomainSocketConn
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import AuthenticationError, NoScriptError, ReadOnlyError, RedisError
-from redis.exceptions import ConnectionError as LostError
-from redis.exceptions import TimeoutError as LateError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from dispatcher.broker.queue import QueueError
 from runtime.os_reason import os_reason
 
 ANSWER_TIMEOUT: Final = 5.0
-"""Seconds after which a broker that says nothing counts as away."""
-AT_ONCE: Final = 32
-"""Commands on their way at once; subscriptions come on top."""
+"""Seconds after which a broker that does not answer counts as away."""
+MAX_CONCURRENT_COMMANDS: Final = 32
+"""Commands in flight at once; connections for subscriptions come on top."""
 UNBOUNDED: Final = 2**31
 SCHEMES: Final = ("redis", "rediss", "unix")
 
 
 class _Client(Redis):
-    """Bounded in time here: the client's own bound on what it sends swallows cancellations on Python 3.11.
+    """Limits time and connections by itself.
 
-    Bounded in connections too: who finds all in use waits, instead of being told that there are too many.
+    Time: redis-py's `socket_timeout` uses `asyncio.wait_for`, which can swallow a cancellation on Python 3.11
+    (https://github.com/python/cpython/issues/86296). A dispatcher that is cancelled would then run on.
+    Connections: redis-py's pool raises an error when all are in use. Here a command waits for its turn instead.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._turns = asyncio.Semaphore(MAX_CONCURRENT_COMMANDS)
         self.answer_timeout = ANSWER_TIMEOUT
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -43,15 +45,16 @@ class _Client(Redis):
             async with self._turns, asyncio.timeout(self.answer_timeout):
                 return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
         except ReadOnlyError:
-            # the address may stand for another server by now: whoever keeps these connections never reaches it
+            # After a failover the server that we are connected to may be a replica, and the address may lead to the new
+            # primary. A kept connection would fail for ever; a new one resolves the address again.
             await self.connection_pool.disconnect(inuse_connections=False)
             raise
         except TimeoutError as error:
-            raise LateError(f"nothing came within {self.answer_timeout:g} s") from error
+            raise RedisTimeoutError(f"no answer within {self.answer_timeout:g} s") from error
 
 
 class _Packing:
-    """Scripts have thousands of arguments: packed in C, they cost a fifth."""
+    """Packs commands in C: scripts have thousands of arguments, and redis-py's Python code takes five times as long."""
 
     def pack_command(self, *args: Any) -> list[bytes]:
         if args[0] == "EVALSHA":
@@ -76,20 +79,20 @@ _PACKING: Final = {Connection: _Tcp, SSLConnection: _Tls, UnixDomainSocketConnec
 
 
 def connect(url: str, *, answer_timeout: float = ANSWER_TIMEOUT) -> Redis:
-    """A client with a pool; nothing is connected before the first command. Raises ValueError for another URL.
+    """A client that connects with its first command. Raises ValueError for a URL of another scheme.
 
-    `answers_within`: seconds after which a broker that says nothing counts as away.
+    `answer_timeout`: seconds after which a broker that does not answer counts as away.
     """
     if urlsplit(url).scheme not in SCHEMES:
         raise ValueError(
-            f"{where(url)!r} is no Redis URL; expected redis://host:port/0, rediss:// or unix:///path"
+            f"{without_credentials(url)!r} is no Redis URL; expected redis://host:port/0, rediss:// or unix:///path"
         )
     client: Any = _Client.from_url(
         url,
         max_connections=UNBOUNDED,
         socket_timeout=None,
         socket_connect_timeout=ANSWER_TIMEOUT,
-        retry=Retry(NoBackoff(), 0),  # whoever asks decides: most questions may be asked again
+        retry=Retry(NoBackoff(), 0),  # the caller decides what may be repeated
     )
     client.answer_timeout = answer_timeout
     pool = client.connection_pool
@@ -98,49 +101,53 @@ def connect(url: str, *, answer_timeout: float = ANSWER_TIMEOUT) -> Redis:
     return connected
 
 
-_NOTHING_ASKED: Final = "start a Redis or a Valkey there, or name another broker"
-_MAYBE_DONE: Final = "what was asked may have been done, asking again is safe"
+_NOT_SENT: Final = "start a Redis or a Valkey there, or name another broker"
+_MAY_BE_DONE: Final = "the operation may have been done, asking again is safe"
 
 
-def where(url: str) -> str:
-    """The URL without user and password, for people."""
+def without_credentials(url: str) -> str:
+    """The URL without user and password, for logs and errors."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 @contextmanager
-def as_queue_errors(place: str) -> Iterator[None]:
-    """The client's errors as QueueError that says what it means for whoever asked."""
+def as_queue_errors(address: str) -> Iterator[None]:
+    """Raises the client's errors as QueueError, which says whether the operation may have been done."""
     try:
         yield
-    except AuthenticationError as error:  # a lost connection to the client, but not to us
-        raise QueueError(f"the broker at {place} refuses, nothing was changed: {error}") from error
-    except (LostError, LateError, OSError) as error:
+    except AuthenticationError as error:  # redis-py's subclass of ConnectionError, but the server did answer
+        raise QueueError(f"the broker at {address} refuses, nothing was changed: {error}") from error
+    except (RedisConnectionError, RedisTimeoutError, OSError) as error:
         reason = os_reason(error)
-        follows = _NOTHING_ASKED if reason == os.strerror(errno.ECONNREFUSED) else _MAYBE_DONE
-        raise QueueError(f"the broker at {place} does not answer ({reason}); {follows}") from error
+        advice = _NOT_SENT if reason == os.strerror(errno.ECONNREFUSED) else _MAY_BE_DONE
+        raise QueueError(f"the broker at {address} does not answer ({reason}); {advice}") from error
     except RedisError as error:
-        raise QueueError(f"the broker at {place} refuses, nothing was changed: {error}") from error
+        raise QueueError(f"the broker at {address} refuses, nothing was changed: {error}") from error
 
 
-async def server_time_ms(client: Redis, place: str) -> int:
-    """The clock of the Redis server, in milliseconds since the epoch; raises QueueError."""
-    with as_queue_errors(place):
+async def server_time_ms(client: Redis, address: str) -> int:
+    """The clock of the Redis server, Unix milliseconds. Raises QueueError."""
+    with as_queue_errors(address):
         seconds, micros = await client.time()
     return int(seconds) * 1000 + int(micros) // 1000
 
 
 class Script:
-    """A script, known to the broker by its digest, sent again where the broker has forgotten it."""
+    """A Lua script, called by its digest; sent as text if the server does not know it.
 
-    def __init__(self, client: Redis, text: str, place: str) -> None:
+    Redis keeps scripts in a cache that a restart or a failover empties:
+    https://redis.io/docs/latest/develop/programmability/eval-intro/#cache-volatility
+    """
+
+    def __init__(self, client: Redis, text: str, address: str) -> None:
         self._client = client
         self._script = client.register_script(text)
-        self._place = place
+        self._address = address
 
     async def __call__(self, keys: Sequence[str], arguments: Sequence[str | bytes | int | float]) -> Any:
         """Raises QueueError."""
-        with as_queue_errors(self._place):
+        with as_queue_errors(self._address):
             try:
                 return await self._client.evalsha(self._script.sha, len(keys), *keys, *arguments)
             except NoScriptError:

@@ -1,4 +1,4 @@
-"""A request as the Go processor's producers write it into a sorted set (pure)."""
+"""Parses the requests that the Go processor's producers write into a sorted set (pure)."""
 
 import hashlib
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ import msgspec
 
 from dispatcher.broker.message import Request
 from dispatcher.broker.queue import QueueRules
-from dispatcher.broker.result_lists import ANY, ResultLists
+from dispatcher.broker.result_lists import ANY_LIST, ResultLists
 from dispatcher.broker.validation import LONGEST_ID, check_request, is_valid_tenant
 
 DEFAULT_LIST: Final = "result-list"
-"""Where the Go processor puts results when nobody says otherwise."""
+"""The list that the Go processor pushes results to if neither queue nor message names one."""
 KINDS: Final = ("plain", "redis", "pubsub")
 
 
@@ -44,7 +44,7 @@ _decoder = msgspec.json.Decoder(_Envelope)
 
 @dataclass(frozen=True, slots=True)
 class GoMessage:
-    """A request and the list that its result goes to; '': results are leased."""
+    """A request, and the list that its result is pushed to; empty: results are leased."""
 
     request: Request
     result_list: str
@@ -52,7 +52,7 @@ class GoMessage:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """What is no request; `id` and `token` where they can be read."""
+    """A message that is not a request; with its id and token if they can be read."""
 
     reason: str
     id: str | None
@@ -61,9 +61,12 @@ class Malformed:
 
 
 def parse(
-    member: bytes, rules: QueueRules, tenant_attribute: str, lists: ResultLists = ANY
+    member: bytes, rules: QueueRules, tenant_attribute: str, lists: ResultLists = ANY_LIST
 ) -> GoMessage | Malformed:
-    """A member of the sorted set. The payload's bytes are those of the message; times there are whole seconds."""
+    """Parse one member of the sorted set. Its times are whole seconds.
+
+    The payload keeps the bytes of the message: decoding and encoding it again would change its spaces and numbers.
+    """
     try:
         envelope = _decoder.decode(member)
         request = _request(envelope, member, tenant_attribute)
@@ -82,7 +85,9 @@ def _request(envelope: _Envelope, member: bytes, tenant_attribute: str) -> Reque
         raise ValueError(f"deadline is {data.deadline}, expected Unix seconds")
     payload = bytes(data.payload)
     if payload in (b"", b"null"):
-        raise ValueError("there is no payload in the message; payloads kept elsewhere are not fetched")
+        raise ValueError(
+            "there is no payload in the message; expected it in data.payload, payloads stored elsewhere are not fetched"
+        )
     metadata = dict(data.metadata or {})
     tenant = metadata.get(tenant_attribute, "")
     return Request(
@@ -99,12 +104,12 @@ def _request(envelope: _Envelope, member: bytes, tenant_attribute: str) -> Reque
 
 
 def _token_of(member: bytes) -> str:
-    """The same for the same message, whoever reads it."""
+    """A token for a message without one: its hash, so that every replica derives the same."""
     return hashlib.sha256(member).hexdigest()[:32]
 
 
 def _result_list(envelope: _Envelope, rules: QueueRules, lists: ResultLists) -> str:
-    """What the queue says, else the message, else the default; ValueError where the message may not say so."""
+    """The list of the queue's rules, else of the message, else the default. ValueError if the message may not name it."""
     named = envelope.internal.result_queue_name or envelope.data.result_queue_name
     if rules.result_list != DEFAULT_LIST or not named:
         return rules.result_list

@@ -1,8 +1,8 @@
-"""What Go producers put into a sorted set, moved into a queue of ours; and what they cancel.
+"""Moves requests of Go producers from their sorted set into a queue, and applies their cancellations.
 
-A message is taken out and becomes a request in one script, so that nothing is lost or doubled, whoever dies and however
-many replicas do it. That script touches the producers' keys, which carry no hash tag: it needs a Redis that is not
-clustered.
+One script removes a message from the sorted set and submits it as a request. So none is lost or doubled if a dispatcher
+is killed, and any number of replicas may do it at once. The producers' keys have no hash tag and lie in other slots than
+the queue: an intake needs a Redis that is not a cluster.
 """
 
 import asyncio
@@ -22,64 +22,64 @@ from dispatcher.broker.redis import records
 from dispatcher.broker.redis.connection import as_queue_errors
 from dispatcher.broker.redis.go_message import GoMessage, Malformed, parse
 from dispatcher.broker.redis.scripting import QueueScripts
-from dispatcher.broker.result_lists import ANY, ResultLists
+from dispatcher.broker.result_lists import ANY_LIST, ResultLists
 from dispatcher.broker.validation import counted_as
 from runtime.tasks import BackgroundTasks
 
-POLL: Final = 0.1
-"""Seconds between two looks at an empty sorted set."""
-AGAIN: Final = 1.0
-"""Seconds after which a broker that was away is asked again."""
-MANY: Final = 64
-FEW: Final = 4
-"""Messages of one look, and of one while they are large."""
-QUIET: Final = 10.0
-"""Seconds between two lines in the log about messages that are refused."""
-LARGE: Final = 16 * 1024 * 1024
-WATCHED: Final = 5000
-"""Requests that wait whose cancellation is looked for in one go."""
+POLL_INTERVAL: Final = 0.1
+"""Seconds between two reads of an empty sorted set. The ZADD of a Go producer notifies nobody."""
+RETRY_DELAY: Final = 1.0
+"""Seconds, after an error."""
+BATCH_SIZE: Final = 64
+BATCH_SIZE_LARGE: Final = 4
+"""Messages in one read, and while a read has more than `LARGE_BYTES`."""
+LARGE_BYTES: Final = 16 * 1024 * 1024
+LOG_INTERVAL: Final = 10.0
+"""Seconds between two log lines about rejected messages."""
+CHECKED_FOR_CANCELLATION: Final = 5000
+"""Waiting requests that one call checks for a cancellation."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class GoSource:
-    """The sorted set to read, which word of a message's metadata names its tenant, which lists it may name."""
+    """The sorted set, the metadata key that names a message's tenant, and the result lists that a message may name."""
 
     key: str = "request-sortedset"
     tenant_attribute: str = "userid"
-    lists: ResultLists = ANY
+    lists: ResultLists = ANY_LIST
 
 
-class _WrongKindError(QueueError):
-    """There is something else under the key."""
+class _WrongTypeError(QueueError):
+    """The key holds another type than a sorted set."""
 
 
 class GoIntake:
-    """An async context manager; entered: it moves. Entering raises QueueError where the broker is away or a cluster."""
+    """An async context manager; works while entered. Entering raises QueueError if the broker is away or is a cluster."""
 
-    def __init__(self, client: Redis, place: str, queue: str, rules: QueueRules, source: GoSource) -> None:
+    def __init__(self, client: Redis, address: str, queue: str, rules: QueueRules, source: GoSource) -> None:
         self._client = client
-        self._place = place
+        self._address = address
         self._queue = queue
         self._rules = rules
         self._source = source
-        self._scripts = QueueScripts(client, place, queue, rules)
+        self._scripts = QueueScripts(client, address, queue, rules)
         self._lists = replace(source.lists, intakes=source.lists.intakes | {source.key})
-        self._limit = MANY
+        self._limit = BATCH_SIZE
         self.problem = ""
-        """Why nothing comes in; empty while it does."""
+        """Why it moves nothing; empty while it works. Shown on /readyz."""
         self._cursor: bytes | int = 0
-        self._quiet_until = 0.0
+        self._next_log = 0.0
         self._tasks = BackgroundTasks()
 
     async def __aenter__(self) -> Self:
-        with as_queue_errors(self._place):
+        with as_queue_errors(self._address):
             clustered: Any = (await self._client.info("cluster")).get("cluster_enabled")
         if clustered:
             raise QueueError(
-                f"the broker at {self._place} is a cluster: {self._source.key!r} and the keys beside it lie in other "
-                "slots than the queue; an intake needs a Redis that is not clustered"
+                f"the broker at {self._address} is a cluster: {self._source.key!r} lies in another slot than the queue; "
+                "an intake needs a Redis that is not clustered"
             )
         self._tasks.start(self._run(), f"intake {self._queue}")
         return self
@@ -90,29 +90,30 @@ class GoIntake:
         await self._tasks.aclose()
 
     async def _run(self) -> None:
-        pause = POLL
+        pause = POLL_INTERVAL
         while True:
             try:
-                seen = await self._move()
-                await self._cancel()
+                seen = await self._move_batch()
+                await self._apply_cancellations()
             except QueueError as error:
-                if pause == POLL:
-                    level = logging.WARNING if isinstance(error, _WrongKindError) else logging.INFO
-                    log.log(level, "%s: nothing comes in: %s", self._queue, error)
-                self.problem = f"queue {self._queue}: nothing comes in: {error}"
-                seen, pause = 0, AGAIN
-            except Exception:  # whatever it is, the messages are still there, and so are the other producers'
-                log.exception("%s: a fault while taking in; it goes on", self._queue)
-                seen, pause = 0, AGAIN
+                if pause == POLL_INTERVAL:
+                    level = logging.WARNING if isinstance(error, _WrongTypeError) else logging.INFO
+                    log.log(level, "queue %s: the intake moves nothing: %s", self._queue, error)
+                self.problem = f"queue {self._queue}: the intake moves nothing: {error}"
+                seen, pause = 0, RETRY_DELAY
+            except Exception:  # without this task no message would ever be moved again
+                log.exception("queue %s: internal error in the intake; it goes on", self._queue)
+                seen, pause = 0, RETRY_DELAY
             else:
-                self.problem, pause = "", POLL
+                self.problem, pause = "", POLL_INTERVAL
             if seen < self._limit:
                 await asyncio.sleep(pause)
 
-    async def _move(self) -> int:
-        """One look; how many messages were seen."""
-        members = await self._waiting()
-        self._limit = FEW if sum(map(len, members)) > LARGE else MANY
+    async def _move_batch(self) -> int:
+        """How many messages were read."""
+        members = await self._read()
+        # Large messages in small batches: a batch is in memory at once, and blocks Redis while its script runs.
+        self._limit = BATCH_SIZE_LARGE if sum(map(len, members)) > LARGE_BYTES else BATCH_SIZE
         incoming: list[tuple[bytes, GoMessage]] = []
         for member in members:
             message = parse(member, self._rules, self._source.tenant_attribute, self._lists)
@@ -120,37 +121,37 @@ class GoIntake:
                 await self._reject(member, message)
             else:
                 incoming.append((member, message))
-        await self._take_in(incoming)
+        await self._submit(incoming)
         return len(members)
 
-    async def _waiting(self) -> list[bytes]:
+    async def _read(self) -> list[bytes]:
         try:
-            with as_queue_errors(self._place):
+            with as_queue_errors(self._address):
                 members: list[Any] = await self._client.zrange(self._source.key, 0, self._limit - 1)
         except QueueError as error:
             if isinstance(error.__cause__, ResponseError) and str(error.__cause__).startswith("WRONGTYPE"):
-                raise _WrongKindError(
-                    f"{self._source.key!r} on the broker at {self._place} is no sorted set; expected what Go producers "
-                    "fill: rename or delete that key, or set another intake.key"
+                raise _WrongTypeError(
+                    f"{self._source.key!r} on the broker at {self._address} is no sorted set, which Go producers fill; "
+                    "rename or delete that key, or set another intake.key"
                 ) from error
             raise
         return members
 
-    async def _take_in(self, incoming: Sequence[tuple[bytes, GoMessage]]) -> None:
+    async def _submit(self, incoming: Sequence[tuple[bytes, GoMessage]]) -> None:
         items = [
-            (member, *records.request_words(message.request, self._rules, "", "", message.result_list))
+            (member, *records.request_arguments(message.request, self._rules, "", "", message.result_list))
             for member, message in incoming
         ]
-        await self._scripts.each("intake", items, self._source.key)
+        await self._scripts.call_each("intake", items, self._source.key)
 
     async def _reject(self, member: bytes, message: Malformed) -> None:
         if self._may_log():
-            said = (self._queue, message.id, message.reason)
-            log.warning("%s: a message with the id %.80r is refused: %s", *said)
+            details = (self._queue, message.id, message.reason)
+            log.warning("queue %s: the message with id %.80r is rejected: %s", *details)
         code = ErrorCode.INVALID_REQUEST
         counter = counted_as(Result(message.id or "", message.token, 0, b"", code))
         known = int(message.id is not None)
-        words = (
+        arguments = (
             member,
             message.reason,
             known,
@@ -160,16 +161,16 @@ class GoIntake:
             counter,
             message.result_list,
         )
-        await self._scripts.call("reject", words, self._source.key)
+        await self._scripts.call("reject", arguments, self._source.key)
 
     def _may_log(self) -> bool:
-        """Whoever fills the sorted set with such messages does not fill the log."""
+        """At most one line in `LOG_INTERVAL`: a producer must not be able to fill the log."""
         now = time.monotonic()
-        if now < self._quiet_until:
+        if now < self._next_log:
             return False
-        self._quiet_until = now + QUIET
+        self._next_log = now + LOG_INTERVAL
         return True
 
-    async def _cancel(self) -> None:
-        """What came in and has no result: whether its producer cancelled it since."""
-        self._cursor = await self._scripts.call("marked", (self._cursor, WATCHED))
+    async def _apply_cancellations(self) -> None:
+        """Cancel requests whose producers have set their cancellation keys since they were moved."""
+        self._cursor = await self._scripts.call("check_cancelled", (self._cursor, CHECKED_FOR_CANCELLATION))

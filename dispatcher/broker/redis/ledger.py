@@ -1,4 +1,9 @@
-"""The ledger of a target that all replicas share: `dispatcher/broker/account.py` as a script."""
+"""The ledger of one target in Redis, shared by all replicas: the rules of `dispatcher/broker/account.py` as a script.
+
+Redis runs a script atomically (https://redis.io/docs/latest/develop/programmability/), so two replicas never admit the
+same free place. The keys of one target have one hash tag, so that a cluster keeps them in one slot, as a script needs
+(https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags).
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,26 +25,26 @@ from dispatcher.broker.redis.subscriptions import Subscriptions
 from runtime.resource_owner import ResourceOwner
 
 SCRIPT: Final = files("dispatcher.broker.redis").joinpath("scripts/ledger.lua")
-WHOLE: Final = 2**53
-"""The largest number that the script counts exactly."""
+MAX_EXACT: Final = 2**53
+"""The largest integer that a Lua number (a double) holds exactly."""
 
 
 class RedisLedger(ResourceOwner):
-    """One target's; an async context manager, entered: the broker answered.
+    """Implements `dispatcher.broker.ledger.Ledger`; an async context manager. Entering it has reached the broker.
 
-    All that is asked for in one turn of the loop is one script call; a release never overtakes its heartbeat. `place`:
-    the broker's, for errors.
+    Operations that are requested in one turn of the event loop are one call of the script, in their order: a release
+    never overtakes its heartbeat. `address`: the broker's, for errors.
     """
 
-    def __init__(self, client: Redis, target: str, *, lease_ms: int = 15_000, place: str = "") -> None:
+    def __init__(self, client: Redis, target: str, *, lease_ms: int = 15_000, address: str = "") -> None:
         tag = f"adsum:{{target:{target}}}"
         self._keys = [f"{tag}:began", f"{tag}:leases", f"{tag}:state"]
         self._channel = f"{tag}:changed"
         self._lease_ms = lease_ms
-        self._script = Script(client, SCRIPT.read_text(), place)
+        self._script = Script(client, SCRIPT.read_text(), address)
         self._subscriptions = Subscriptions(client, {self._channel: None})
         self._changes = self._subscriptions.changes(self._channel)
-        self._opening, self._numbers = new_token(), count()
+        self._token, self._numbers = new_token(), count()
         self._began: dict[str, int] = {}
         self._life = b""
         self._batcher = CommandBatcher(self._send)
@@ -51,11 +56,9 @@ class RedisLedger(ResourceOwner):
 
     @property
     def lease_ms(self) -> int:
-        """How long a reservation lives without a heartbeat."""
         return self._lease_ms
 
     async def now_ms(self) -> int:
-        """The broker's clock."""
         now: int = (await self._call([]))[0]
         return now
 
@@ -64,52 +67,56 @@ class RedisLedger(ResourceOwner):
         return LedgerState(now, in_flight)
 
     async def reserve(self, reading: Reading, units: int) -> Reservation | Refusal:
-        member = f"{units}:{self._opening}.{next(self._numbers)}"
-        room, allotment = (min(floor(one), WHOLE) for one in (reading.headroom, reading.allotment))
-        words: Arguments = ("R", member, units, reading.at_ms, room, int(reading.headroom > 0), allotment)
+        # A new name for every reservation: when the client repeats an operation, the script recognises it.
+        member = f"{units}:{self._token}.{next(self._numbers)}"
+        room, allotment = (min(floor(one), MAX_EXACT) for one in (reading.headroom, reading.allotment))
+        arguments: Arguments = ("R", member, units, reading.at_ms, room, int(reading.headroom > 0), allotment)
         seen = self._changes.count
 
-        def undo(answer: Reply) -> Arguments | None:
-            return ("F", member, 0) if answer[0] else None
+        def undo(reply: Reply) -> Arguments | None:
+            return ("F", member, 0) if reply[0] else None
 
-        granted, what, time = await self._batcher.call(words, undo=undo)
+        granted, detail, time = await self._batcher.call(arguments, undo=undo)
         if not granted:
-            code = what.decode() if isinstance(what, bytes) else what
+            code = detail.decode() if isinstance(detail, bytes) else detail
             return Refusal(REASONS[code], time if time >= 0 else None, seen)
         self._began[member] = time
-        return Reservation(member, units, bool(what))
+        return Reservation(member, units, bool(detail))
 
     async def heartbeat(self, reservations: Sequence[Reservation]) -> None:
+        # One that has been released since is left out: its heartbeat would count it again.
         began = ((one.id, self._began.get(one.id)) for one in reservations)
         operations: list[Arguments] = [("H", id, time) for id, time in began if time is not None]
         await asyncio.gather(*map(self._batcher.call, operations))
 
     async def release(self, reservation: Reservation, *, accepted: bool) -> None:
-        """As `dispatcher.broker.ledger.Ledger`; while the broker is away it raises QueueError, and tells it later."""
+        """If the broker is away, raises QueueError and sends it again when the broker is back."""
         if self._began.pop(reservation.id, None) is not None:
             await self._batcher.call(("F", reservation.id, int(accepted)), resend=True)
 
     async def report_overload(self, retry_after_ms: int = 0) -> None:
-        """As `dispatcher.broker.ledger.Ledger`; while the broker is away it raises QueueError, and tells it later."""
+        """If the broker is away, raises QueueError and sends it again when the broker is back."""
         await self._batcher.call(("O", retry_after_ms), resend=True)
 
     async def wait(self, timeout: float, *, seen: int = -1) -> None:
         await self._changes.wait(timeout, seen)
 
     async def _send(self, operations: Sequence[Arguments]) -> Sequence[Reply]:
+        # The script answers the life of its ledger: a token written with its first operation. Another one than before
+        # means that Redis came back without its data, or was failed over to a replica that did not have it.
         known = self._life
         _, self._life, *answers = await self._call(operations)
         if known not in (b"", self._life):
-            await self._write_in_again()
+            await self._report_running()
         return answers
 
-    async def _write_in_again(self) -> None:
-        """The broker lost the book: what runs is told at once, and where that fails by the next heartbeat."""
+    async def _report_running(self) -> None:
+        """The broker lost the ledger: report what runs at once; if that fails, the next heartbeats do."""
         with suppress(QueueError):
             await self._call([("H", id, began) for id, began in self._began.items()])
 
     async def _call(self, operations: Sequence[Arguments]) -> list[Any]:
-        arguments = [word for words in operations for word in words]
+        arguments = [argument for operation in operations for argument in operation]
         answer: list[Any] = await self._script(
             self._keys, [self._channel, self._lease_ms, self._life, *arguments]
         )

@@ -1,4 +1,8 @@
-"""A queue on Redis: every step is one script there, and what many tasks ask in one turn goes in one round trip."""
+"""A queue in Redis: each operation is one atomic script, and operations of many tasks share a round trip.
+
+Atomic (https://redis.io/docs/latest/develop/programmability/): a request is always in exactly one state, whenever a
+dispatcher is killed. Every operation may be repeated, since an answer can be lost after the script has run.
+"""
 
 import asyncio
 import logging
@@ -23,9 +27,10 @@ from dispatcher.broker.redis import records
 from dispatcher.broker.redis.batching import Arguments, CommandBatcher
 from dispatcher.broker.redis.connection import as_queue_errors
 from dispatcher.broker.redis.scripting import QueueScripts
-from dispatcher.broker.redis.subscriptions import Hear, Subscriptions
+from dispatcher.broker.redis.subscriptions import MessageHandler, Subscriptions
 from dispatcher.broker.validation import (
     BODY_GONE,
+    KEY_CONFLICT,
     check_key,
     check_request,
     counted_as,
@@ -36,30 +41,33 @@ from dispatcher.broker.validation import (
 from dispatcher.broker.wake_up import Changes
 from runtime.resource_owner import ResourceOwner
 
-INLINE: Final = 64 * 1024
-"""Bytes of a body that comes with its claim; a larger one is fetched by its own."""
-SWEPT: Final = 500
-"""Requests that one pass of a sweep touches; the broker serves nobody else meanwhile."""
-RESULT_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of results after which a lease of many stops."""
-KEY_TAKEN: Final = "the idempotency key was used for another request: same tenant, path and payload expected"
+INLINE_BYTES: Final = 64 * 1024
+"""A body up to this size comes with its claim. A larger one is fetched by itself: an answer of many large bodies would
+hold up all other commands on the connection, and Redis while it is built."""
+SWEEP_BATCH: Final = 500
+"""Requests in one pass of a sweep: Redis serves nobody else while a script runs."""
+LEASED_BYTES: Final = 32 * 1024 * 1024
+"""A lease of many results stops after this many bytes."""
 
 log = logging.getLogger(__name__)
 
 
 class RedisQueue(ResourceOwner):
-    """As `dispatcher.broker.queue.Queue`; an async context manager."""
+    """Implements `dispatcher.broker.queue.Queue`; an async context manager."""
 
-    def __init__(self, client: Redis, place: str, name: str, rules: QueueRules) -> None:
+    def __init__(self, client: Redis, address: str, name: str, rules: QueueRules) -> None:
         self._client = client
-        self._place = place
+        self._address = address
         self._name = name
         self._rules = rules
-        self._scripts = QueueScripts(client, place, name, rules)
-        self._batches = {word: self._scripts.batched(word) for word in ("submit", "finish", "retry")}
-        self._stirred, self._cancellations = self._scripts.key("stirred"), self._scripts.key("cancelled")
-        heard: dict[str, Hear | None] = {self._stirred: None, self._cancellations: self._hear_cancelled}
-        self._channels = Subscriptions(client, heard)
+        self._scripts = QueueScripts(client, address, name, rules)
+        self._batches = {name: self._scripts.batched(name) for name in ("submit", "finish", "retry")}
+        self._wake_ups, self._cancellations = self._scripts.key("stirred"), self._scripts.key("cancelled")
+        handlers: dict[str, MessageHandler | None] = {
+            self._wake_ups: None,
+            self._cancellations: self._on_cancelled,
+        }
+        self._channels = Subscriptions(client, handlers)
         self._events = b"0"
         self._owners: set[bytes] = set()
         self._cancelled: set[str] = set()
@@ -80,10 +88,10 @@ class RedisQueue(ResourceOwner):
         if idempotency_key is not None:
             check_key(idempotency_key)
             key, body = idempotency_key, digest(request)
-        words = records.request_words(request, self._rules, key, body, self._rules.result_list)
-        kind, *answer = await self._batch("submit").call(words)
+        arguments = records.request_arguments(request, self._rules, key, body, self._rules.result_list)
+        kind, *answer = await self._batch("submit").call(arguments)
         if kind == b"conflict":
-            raise ConflictError(KEY_TAKEN)
+            raise ConflictError(KEY_CONFLICT)
         if kind == b"past":
             raise deadline_error(request, answer[0])
         if kind == b"new":
@@ -104,13 +112,13 @@ class RedisQueue(ResourceOwner):
 
     async def claim(self, limit: int, *, owner: str, skip_tenants: Collection[str] = ()) -> Sequence[Claim]:
         self._owners.add(owner.encode())
-        words: Arguments = (limit, owner, secrets.token_hex(8), INLINE, *skip_tenants)
-        events, until_ms, rows = await self._scripts.call("claim", words)
+        arguments: Arguments = (limit, owner, secrets.token_hex(8), INLINE_BYTES, *skip_tenants)
+        events, until_ms, rows = await self._scripts.call("claim", arguments)
         self._events = events
         claims = [records.claim(row, until_ms, row[9]) for row in rows]
-        if not any(int(row[10]) > INLINE for row in rows):
+        if not any(int(row[10]) > INLINE_BYTES for row in rows):
             return claims
-        return await self._with_bodies(claims, [int(row[10]) > INLINE for row in rows])
+        return await self._fetch_bodies(claims, [int(row[10]) > INLINE_BYTES for row in rows])
 
     async def extend(self, claims: Sequence[Claim]) -> Sequence[bool]:
         if not claims:
@@ -120,8 +128,8 @@ class RedisQueue(ResourceOwner):
 
     async def finish(self, claim: Claim, result: Result) -> bool:
         code = result.error_code or ""
-        what = (result.status_code, result.payload, code, result.error_message, result.attempts)
-        return bool(await self._batch("finish").call((claim.fence, counted_as(result), *what)))
+        fields = (result.status_code, result.payload, code, result.error_message, result.attempts)
+        return bool(await self._batch("finish").call((claim.fence, counted_as(result), *fields)))
 
     async def retry(self, claim: Claim, delay_ms: int) -> bool:
         return bool(await self._batch("retry").call((claim.fence, delay_ms)))
@@ -139,28 +147,29 @@ class RedisQueue(ResourceOwner):
     async def sweep(self) -> int:
         touched = 0
         while True:
-            more: int = await self._scripts.call("sweep", (SWEPT,))
+            more: int = await self._scripts.call("sweep", (SWEEP_BATCH,))
             touched += more
-            if more < SWEPT:
+            if more < SWEEP_BATCH:
                 return touched
 
     async def reject(self, raw: bytes, reason: str, *, id: str | None = None, code: ErrorCode) -> None:
         token = new_token()
         counter = counted_as(Result(id or "", token, 0, b"", code))
         known = int(id is not None)
-        words = (raw, reason, known, id or "", token, code, counter, self._rules.result_list)
-        await self._scripts.call("reject", words)
+        arguments = (raw, reason, known, id or "", token, code, counter, self._rules.result_list)
+        await self._scripts.call("reject", arguments)
 
     async def wait(self, timeout: float) -> bool:
-        changes = self._channels.changes(self._stirred)
-        heard = changes.count
+        changes = self._channels.changes(self._wake_ups)
+        seen = changes.count
+        # From here on a change publishes a wake-up: `arm` marks that somebody waits, unless something changed already.
         events, soonest_ms = await self._scripts.call("arm", (self._events,))
         if events != self._events:
             return True
         until_next = float("inf") if soonest_ms < 0 else soonest_ms / 1000
         if until_next > 0:
-            await changes.wait(min(timeout, until_next), heard)
-        return until_next <= timeout or changes.count != heard
+            await changes.wait(min(timeout, until_next), seen)
+        return until_next <= timeout or changes.count != seen
 
     async def cancelled(self, timeout: float) -> Collection[str]:
         if not self._cancelled:
@@ -176,13 +185,13 @@ class RedisQueue(ResourceOwner):
         _, result = await self.state(id, token)
         if result is not None or timeout <= 0:
             return result
-        return await self._result_within(id, token, timeout)
+        return await self._wait_result(id, token, timeout)
 
     async def lease_results(self, limit: int, *, lease_ms: int = 300_000) -> Sequence[LeasedResult]:
         if limit <= 0:
             return []
-        words = (limit, lease_ms, secrets.token_hex(8), RESULT_BYTES)
-        rows = await self._scripts.call("lease", words)
+        arguments = (limit, lease_ms, secrets.token_hex(8), LEASED_BYTES)
+        rows = await self._scripts.call("lease", arguments)
         return [LeasedResult(records.result(fields), fence.decode()) for fence, fields in rows]
 
     async def ack_results(self, leased: Sequence[LeasedResult]) -> int:
@@ -194,7 +203,7 @@ class RedisQueue(ResourceOwner):
     async def dead_letters(self, limit: int) -> Sequence[DeadLetter]:
         if limit <= 0:
             return []
-        with as_queue_errors(self._place):
+        with as_queue_errors(self._address):
             found = await self._client.lrange(self._scripts.key("dead"), 0, limit - 1)
         return [records.dead_letter(record) for record in found if isinstance(record, bytes)]
 
@@ -203,46 +212,54 @@ class RedisQueue(ResourceOwner):
         counts = {name.decode(): int(count) for name, count in zip(flat[::2], flat[1::2], strict=True)}
         return Totals(**counts, pending=pending, claimed=claimed, delayed=delayed)
 
-    def _batch(self, word: str) -> CommandBatcher:
-        return self._batches[word]
+    def _batch(self, name: str) -> CommandBatcher:
+        return self._batches[name]
 
-    def _hear_cancelled(self, said: bytes) -> None:
-        owner, _, fence = said.partition(b"\0")
+    def _on_cancelled(self, message: bytes) -> None:
+        owner, _, fence = message.partition(b"\0")
         if owner in self._owners:
             self._cancelled.add(fence.decode())
             self._own_cancelled.tell()
-            self._channels.changes(self._stirred).tell()
+            self._channels.changes(self._wake_ups).tell()
 
-    async def _with_bodies(self, claims: Sequence[Claim], large: Sequence[bool]) -> list[Claim]:
-        """Fetch what was too large to come along. One that cannot be fetched is claimed again when its lease ends."""
-        whole, left = [], 0
+    async def _fetch_bodies(self, claims: Sequence[Claim], large: Sequence[bool]) -> list[Claim]:
+        """Fetch large bodies. A claim whose body cannot be fetched is left to its lease, and claimed again then."""
+        complete, abandoned = [], 0
         for claim, fetch in zip(claims, large, strict=True):
             try:
-                found = await self._fetched(claim) if fetch else claim
+                found = await self._fetch_body(claim) if fetch else claim
             except QueueError as error:
-                left += 1
-                log.debug("%s: %r is left to its lease: %s", self._name, claim.request.id, error)
+                abandoned += 1
+                log.debug(
+                    "queue %s: %r cannot be fetched, its claim ends with its lease: %s",
+                    self._name,
+                    claim.request.id,
+                    error,
+                )
                 continue
             if found is not None:
-                whole.append(found)
-        if left:
-            log.warning("%s: %d claims are left to their leases: the broker went away", self._name, left)
-        return whole
+                complete.append(found)
+        if abandoned:
+            log.warning(
+                "queue %s: %d claims end with their leases: the broker went away", self._name, abandoned
+            )
+        return complete
 
-    async def _fetched(self, claim: Claim) -> Claim | None:
-        with as_queue_errors(self._place):
+    async def _fetch_body(self, claim: Claim) -> Claim | None:
+        with as_queue_errors(self._address):
             body = await self._client.get(self._scripts.key("b:" + claim.fence.partition(".")[0]))
         if isinstance(body, bytes):
             return replace(claim, request=replace(claim.request, payload=body))
-        code, said = ErrorCode.PAYLOAD_UNAVAILABLE, error_payload(BODY_GONE)
-        lost = Result(claim.request.id, claim.request.token, 0, said, code, BODY_GONE, claim.attempt)
+        code, payload = ErrorCode.PAYLOAD_UNAVAILABLE, error_payload(BODY_GONE)
+        lost = Result(claim.request.id, claim.request.token, 0, payload, code, BODY_GONE, claim.attempt)
         await self.finish(claim, lost)
         return None
 
-    async def _result_within(self, id: str, token: str | None, timeout: float) -> Result | None:
+    async def _wait_result(self, id: str, token: str | None, timeout: float) -> Result | None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        async with self._channels.watching(self._scripts.key(f"done:{id}")) as changes:
+        async with self._channels.subscribed(self._scripts.key(f"done:{id}")) as changes:
+            # Subscribed first, then read: a result that is published in between is either read or announced.
             while True:
                 seen = changes.count
                 _, result = await self.state(id, token)

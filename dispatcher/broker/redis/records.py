@@ -1,4 +1,4 @@
-"""How requests, results and dead letters stand in the broker (pure)."""
+"""Converts requests, results and dead letters to the arguments of scripts, and back from their answers (pure)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ Word = str | bytes | int
 
 
 class _Meta(msgspec.Struct, array_like=True, frozen=True):
-    """What no script looks at."""
+    """The part of a request that no script reads, as one MessagePack value."""
 
     path: str
     headers: Mapping[str, str]
@@ -24,15 +24,15 @@ class _Meta(msgspec.Struct, array_like=True, frozen=True):
 _decoder = msgspec.msgpack.Decoder(_Meta)
 
 
-def request_words(
+def request_arguments(
     request: Request, rules: QueueRules, key: str, digest: str, result_list: str
 ) -> tuple[Word, ...]:
-    """One item of submit.lua."""
+    """One item of submit.lua; the order is that of part_accept.lua."""
     meta = _Meta(request.path, request.headers, request.metadata, request.objective, request.tier)
     tier = request.tier if rules.strict_tiers else 0
-    who = (request.id, request.token, request.tenant, tier, request.deadline_ms, request.created_ms)
-    what = (len(request.payload), msgspec.msgpack.encode(meta), request.payload)
-    return (*who, *what, key, digest, result_list)
+    identity = (request.id, request.token, request.tenant, tier, request.deadline_ms, request.created_ms)
+    body = (len(request.payload), msgspec.msgpack.encode(meta), request.payload)
+    return (*identity, *body, key, digest, result_list)
 
 
 def candidate(row: Sequence[bytes]) -> DispatchCandidate:
@@ -60,7 +60,7 @@ def claim(row: Sequence[Any], leased_until_ms: int, body: bytes) -> Claim:
 
 
 def result(fields: Sequence[bytes]) -> Result:
-    """From state.lua and lease.lua."""
+    """From the fields that state.lua and lease.lua answer."""
     id, token, status, body, code, message, attempts, finished = fields
     return Result(
         id.decode(),
@@ -75,7 +75,7 @@ def result(fields: Sequence[bytes]) -> Result:
 
 
 def dead_letter(record: bytes) -> DeadLetter:
-    """From part_lifecycle.lua: `bury`."""
+    """From the record that `add_dead_letter` of part_lifecycle.lua writes: three numbers, then the bytes they count."""
     at, reason_size, id_size, rest = record.split(b" ", 3)
     reason_end = int(reason_size)
     raw_start = reason_end + max(0, int(id_size))

@@ -26,6 +26,7 @@ from discovery.filesystem.file_events import FileEvents
 from discovery.filesystem.source import FilesystemSource
 from discovery.source import ComponentKey
 from registry.filesystem.membership import FilesystemMembership
+from tests.eventually import eventually
 from tests.held_records import descriptors_left, hold, open_descriptors, write
 
 Eventually = Callable[..., Awaitable[float]]
@@ -86,9 +87,8 @@ async def test_closing_and_cancelling_at_any_moment_leak_no_descriptor(
             await asyncio.wait_for(discovering.list_instances("prod", "decode"), random.uniform(0.001, 0.008))
         async with discovering.watch("prod", "decode"):
             await asyncio.sleep(random.uniform(0, 0.01))
-    async with asyncio.timeout(90):
-        while open_descriptors() > before + 4:  # a loop's own few may come and go; one lost scan would be 150
-            await asyncio.sleep(0.01)
+    # a loop's own few may come and go; one lost scan would be 150
+    await eventually(lambda: open_descriptors() <= before + 4)
     assert len(await discovering.list_instances("prod", "decode")) == 150
     for lock in locks:
         lock.release()

@@ -6,6 +6,7 @@ from aiohttp import web
 
 from discovery import MetadataClient, MetadataUnavailableError, SourceDiscovery, WorkerUnreachableError
 from discovery.memory import MemoryStore
+from tests.eventually import eventually
 from tests.fake_worker import FakeWorker, hang
 
 
@@ -100,8 +101,7 @@ async def test_retries_that_hang_delay_no_first_fetch(worker: FakeWorker) -> Non
     retries = [asyncio.create_task(client.fetch(hanging, retry=True)) for _ in range(20)]
     try:
         async with asyncio.timeout(90):
-            while len(worker.requests) < 2:
-                await asyncio.sleep(0.01)
+            await eventually(lambda: len(worker.requests) >= 2)
             answer = await client.read_health(worker.instance())  # it has no such page, and says so at once
         assert answer is None
     finally:

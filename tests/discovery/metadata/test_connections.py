@@ -103,13 +103,18 @@ async def test_refused_reset_and_silent_are_distinguished() -> None:
 
 
 async def test_closing_fails_requests_in_flight_and_closes_all_connections() -> None:
+    arrived = asyncio.Event()
+
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        arrived.set()
         await reader.read()
 
     connections = WorkerConnections(ssl_context=None, token=None)
     async with serving(silent) as worker:
         under_way = asyncio.create_task(connections.get(worker, "/metadata", {}, 20))
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(90):
+            await arrived.wait()
         await connections.aclose()
         async with asyncio.timeout(90):
             with pytest.raises(WorkerUnreachableError):

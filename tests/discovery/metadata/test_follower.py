@@ -10,6 +10,7 @@ from discovery import (
     SourceDiscovery,
 )
 from discovery.memory import MemoryStore
+from tests.eventually import eventually
 from tests.fake_worker import FakeWorker, hang, serving
 
 
@@ -50,8 +51,7 @@ async def test_an_instance_is_added_with_its_document_and_changes_are_pushed(
         assert isinstance(added, InstanceAddedEvent)
         assert added.instance.revision == "one.e.1"
         assert await added.instance.metadata() == {"count": 1}
-        while len(worker.requests) < 2:  # the second one is held
-            await asyncio.sleep(0.005)
+        await eventually(lambda: len(worker.requests) >= 2)  # the second one is held
         started = asyncio.get_running_loop().time()
         holding.change()
         updated = await anext(stream)
@@ -110,8 +110,7 @@ async def test_a_reset_turns_reachable_false_and_the_next_answer_clears_it(
         stream = discovering.watch("prod", "decode", metadata=True)
         await stream.__aenter__()
         assert (await anext(stream)).instance.reachable
-        while len(worker.requests) < 2:
-            await asyncio.sleep(0.005)
+        await eventually(lambda: len(worker.requests) >= 2)
     async with asyncio.timeout(2.5):  # without the reset it would be noticed after 3 s
         lost = await anext(stream)
     assert isinstance(lost, InstanceUpdatedEvent)
@@ -192,9 +191,7 @@ async def test_a_new_address_of_the_same_incarnation_is_an_update_and_keeps_its_
         updated = await anext(stream)
         assert isinstance(updated, InstanceUpdatedEvent)
         assert updated.new.port == moved.port
-        async with asyncio.timeout(90):
-            while not moved.requests:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: moved.requests)
 
 
 async def test_watchers_of_one_key_share_the_held_gets(
@@ -207,6 +204,5 @@ async def test_watchers_of_one_key_share_the_held_gets(
         discovering.watch("prod", "decode", metadata=True) as second,
     ):
         assert await anext(first) == await anext(second)
-        while len(worker.requests) < 2:
-            await asyncio.sleep(0.005)
+        await eventually(lambda: len(worker.requests) >= 2)
     assert len(worker.requests) == 2

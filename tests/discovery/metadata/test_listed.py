@@ -10,6 +10,7 @@ from aiohttp import web
 
 import discovery
 from discovery import InstanceAddedEvent, InstanceEventStream, InstanceUpdatedEvent
+from tests.eventually import eventually
 from tests.fake_worker import FakeWorker, hang, serving
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -82,9 +83,7 @@ async def test_a_document_that_comes_later_is_an_update() -> None:
         assert await updated.instance.metadata() == {"model": {"name": "m"}}
         worker.handler = says(500)
         before = len(worker.requests)
-        async with asyncio.timeout(90):
-            while len(worker.requests) < before + 2:
-                await asyncio.sleep(0.01)
+        await eventually(lambda: len(worker.requests) >= before + 2)
         assert await stream.instances[updated.instance_id].metadata() == {"model": {"name": "m"}}
         assert stream.instances[updated.instance_id].reachable
 
@@ -126,9 +125,7 @@ async def test_a_listed_worker_that_never_answered_is_not_silent() -> None:
     worker.handler = hang
     async with serving(worker), watching(worker, silent_after=1.0) as stream:
         await next_event(stream)
-        async with asyncio.timeout(90):
-            while len(worker.requests) < 2:
-                await asyncio.sleep(0.05)
+        await eventually(lambda: len(worker.requests) >= 2)
         [instance] = stream.instances.values()
         assert instance.reachable
 

@@ -24,6 +24,7 @@ from discovery.static.endpoints_file import (
     read_endpoints_file,
 )
 from discovery.static.source import StaticSource, open_static
+from tests.eventually import eventually
 
 
 async def listed(url: str) -> list[str]:
@@ -206,9 +207,7 @@ async def test_a_list_that_is_slow_to_read_blocks_no_other_task() -> None:
 
     async with SourceDiscovery(StaticSource(read)) as service:
         listing = asyncio.create_task(service.list_instances("any", "thing"))
-        async with asyncio.timeout(90):
-            while not started.is_set():
-                await asyncio.sleep(0.01)
+        await eventually(started.is_set)
         may_go.set()
         assert len(await listing) == 1
 
@@ -222,8 +221,7 @@ async def test_an_invalid_name_in_the_file_keeps_the_last_valid_list(tmp_path: P
         service.watch("any", "thing") as stream,
     ):
         path.write_text("endpoints: [{name: a, address: bad..name, port: 1}]")
-        while stream.health.state is not WatchState.DEGRADED:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: stream.health.state is WatchState.DEGRADED)
         assert "'bad..name' is not a host name" in (stream.health.reason or "")
         assert list(stream.instances) == ["a"]
 
@@ -245,8 +243,7 @@ async def test_a_changed_file_is_read_again_and_an_invalid_one_keeps_the_last_va
     ):
         assert isinstance(await anext(stream), InstanceAddedEvent)
         path.write_text("{")
-        while stream.health.state is not WatchState.DEGRADED:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: stream.health.state is WatchState.DEGRADED)
         assert "neither YAML nor JSON" in (stream.health.reason or "")
         assert list(stream.instances) == ["w1"]
         write(2)

@@ -147,10 +147,10 @@ def test_one_larger_than_all_room_goes_alone() -> None:
 def test_who_is_not_heard_of_for_a_lease_is_forgotten_and_counted_again_when_heard() -> None:
     account = TargetAccount(LEASE)
     one = reserved(account.reserve(0, Reading(Fraction(1), 0), 1, "a"))
-    assert not account.forget_lapsed(LEASE - 1)
+    assert not account.drop_lapsed(LEASE - 1)
     account.heartbeat(LEASE - 1, one, 0)
-    assert not account.forget_lapsed(LEASE)
-    assert account.forget_lapsed(2 * LEASE)
+    assert not account.drop_lapsed(LEASE)
+    assert account.drop_lapsed(2 * LEASE)
     assert account.in_flight == 0
     account.heartbeat(2 * LEASE, one, 0)
     assert account.in_flight == 1
@@ -202,7 +202,7 @@ def test_12_a_probe_that_says_nothing_is_followed_by_another(end: str) -> None:
     if end == "released":
         account.release("probe", accepted=False)
     else:
-        account.forget_lapsed(1 + LEASE)
+        account.drop_lapsed(1 + LEASE)
     assert reserved(account.reserve(1 + LEASE, Reading(Fraction(9), 1), 1, "second")).probe
 
 
@@ -241,6 +241,6 @@ def test_12_a_target_opens_again_though_the_broker_clock_went_back() -> None:
 def test_20_a_killed_holder_is_forgotten_though_the_broker_clock_went_back() -> None:
     account = TargetAccount(LEASE)
     reserved(account.reserve(9_000_000, Reading(Fraction(1), 9_000_000), 1, "killed"))
-    account.forget_lapsed(1_000)
-    assert account.forget_lapsed(1_000 + LEASE)
+    account.drop_lapsed(1_000)
+    assert account.drop_lapsed(1_000 + LEASE)
     assert account.in_flight == 0

@@ -130,8 +130,11 @@ async def test_the_units_that_lapse_or_are_heard_of_again_are_counted(
 ) -> None:
     one, _ = replicas
     paused = reserved(await one.reserve(await reading(one), 7))
-    while (await one.state()).in_flight:
-        await asyncio.sleep(0.01)
+
+    async def has_lapsed() -> bool:
+        return not (await one.state()).in_flight
+
+    await eventually(has_lapsed)
     await one.heartbeat([paused])
     full = replace(await reading(one, 0.5), allotment=Fraction(8))
     reserved(await one.reserve(full, 1))

@@ -1,4 +1,4 @@
-"""Batch files: read, submitted once however often, answered line by line."""
+"""Batch files: parsed, submitted once over several runs, answered line by line."""
 
 import asyncio
 import io

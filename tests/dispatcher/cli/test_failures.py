@@ -1,4 +1,4 @@
-"""Which answers are errors, in one line."""
+"""The summary of errors in one line."""
 
 from dispatcher.broker.message import ErrorCode, Result
 from dispatcher.cli.failures import FailureSummary

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
-from tests.connections import connected
 from tests.dispatcher.target import Asked, Target
+from tests.open_connections import connected
 
 PATH = "/v1/chat/completions"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

@@ -1,4 +1,4 @@
-"""Bodies that are larger than what goes out at once, and targets that do not wait for their end."""
+"""Large request bodies, and targets that answer before a body ends."""
 
 import asyncio
 import gc
@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
-from tests.connections import connected
 from tests.dispatcher.listening import LARGE, PATH, Listening, listening
+from tests.open_connections import connected
 
 TOO_LARGE = b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 2\r\n\r\nno"
 

@@ -1,4 +1,4 @@
-"""What goes over the connection between a gateway and its target, and when the connection may serve again."""
+"""The bytes between a gateway and its target, and when a connection may be reused."""
 
 import asyncio
 import random
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
-from tests.connections import connected
 from tests.dispatcher.listening import LARGE, OK, PATH, Listening, listening, ok, request
 from tests.kubernetes.fake.authority import Authority
+from tests.open_connections import connected
 
 INFORMATIONAL = b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n"
 

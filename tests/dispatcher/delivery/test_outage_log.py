@@ -1,4 +1,4 @@
-"""Redis or a gateway away, with requests on their way: what becomes of them, and what the log says."""
+"""Outages of Redis and of the gateway with requests in flight: their results, and the log."""
 
 import asyncio
 import contextlib
@@ -16,6 +16,7 @@ from dispatcher.delivery.outage_log import OutageLog
 from dispatcher.server import DispatcherServer
 from tests.dispatcher.dispatching import configured, dispatching, document, producer
 from tests.dispatcher.target import Asked, Target, ok
+from tests.eventually import eventually
 from tests.redis_server import RedisServer
 
 Eventually = Callable[..., Awaitable[float]]
@@ -33,8 +34,7 @@ async def test_05_answers_that_came_in_an_outage_are_published_not_asked_for_aga
             config = configured(target.url, {"name": "batch", "lease": "4s"})
             async with producer(broker, config) as queue, dispatching(broker, config):
                 requests = await queue.submit_all([f"r{n}" for n in range(20)])
-                while len(target.asked) < 20:
-                    await asyncio.sleep(0.01)
+                await eventually(lambda: len(target.asked) >= 20)
                 server.stop()
                 await asyncio.sleep(9)  # well past the lease; the answers are in
                 server.start()

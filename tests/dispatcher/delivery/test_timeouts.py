@@ -1,4 +1,4 @@
-"""Timeouts that share timers end like those that do not."""
+"""Timeouts that share timers end like `asyncio.timeout`."""
 
 import asyncio
 import time

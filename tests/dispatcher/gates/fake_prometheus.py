@@ -1,4 +1,4 @@
-"""An HTTP server that answers instant queries as Prometheus does, with what a test says."""
+"""An HTTP server that answers instant queries as Prometheus does, with values from the test."""
 
 import json
 import time

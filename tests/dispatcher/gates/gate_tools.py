@@ -1,4 +1,4 @@
-"""How tests open gates."""
+"""Opens gates for tests and holds the slots that they grant."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,7 +21,7 @@ def candidate(tenant: str = "default", size: int = 10) -> DispatchCandidate:
 
 
 @asynccontextmanager
-async def opened(
+async def open_gate(
     type: str,
     params: Mapping[str, Any] | None = None,
     *,
@@ -29,20 +29,20 @@ async def opened(
     quotas: Quotas | None = None,
     meters: Meters | None = None,
 ) -> AsyncIterator[DispatchGate]:
-    """The gate of a configuration, entered; in memory where nothing else is given."""
+    """The gate of a configuration, entered; ledger and quotas are in memory by default."""
     async with AsyncExitStack() as stack:
-        around = GateDependencies(
+        dependencies = GateDependencies(
             "pool",
             ledger or MemoryLedger(wall_clock_ms),
             quotas or MemoryQuotas(wall_clock_ms),
             meters or await stack.enter_async_context(Meters()),
         )
         spec = parse_gate({"type": type, "params": dict(params or {})}, "gate")
-        yield await stack.enter_async_context(build_gate(spec, around))
+        yield await stack.enter_async_context(build_gate(spec, dependencies))
 
 
-class Places:
-    """What a gate granted, held until it is given back."""
+class HeldSlots:
+    """The slots that a gate granted, held until released."""
 
     def __init__(self, gate: DispatchGate) -> None:
         self._gate = gate
@@ -53,7 +53,7 @@ class Places:
         return len(self._held)
 
     async def ask(self, one: DispatchCandidate | None = None) -> RefusedError | None:
-        """One more, or why not."""
+        """Acquire one more slot; returns the refusal, if any."""
         stack = AsyncExitStack()
         try:
             slot = await stack.enter_async_context(self._gate.admit(one or candidate()))
@@ -62,15 +62,14 @@ class Places:
         self._held.append((stack, slot))
         return None
 
-    async def take_all(self, one: DispatchCandidate | None = None, most: int = 1000) -> int:
-        """As many as there are."""
+    async def admit_all(self, one: DispatchCandidate | None = None, most: int = 1000) -> int:
+        """Acquire slots until the gate refuses; returns how many."""
         before = len(self)
         while len(self) - before < most and await self.ask(one) is None:
             pass
         return len(self) - before
 
-    async def give_back(self, outcome: Outcome = Outcome.ACCEPTED, retry_after_ms: int = 0) -> None:
-        """The oldest."""
+    async def release_oldest(self, outcome: Outcome = Outcome.ACCEPTED, retry_after_ms: int = 0) -> None:
         stack, slot = self._held.pop(0)
         slot.outcome, slot.retry_after_ms = outcome, retry_after_ms
         await stack.aclose()

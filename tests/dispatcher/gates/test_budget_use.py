@@ -1,4 +1,4 @@
-"""How much of the line is used while requests wait. In virtual time: a gate, its meter and a ledger over a simulated pool."""
+"""The share of the line that is used while requests wait: a gate, its meter and a ledger over a simulated pool, in virtual time."""
 
 import asyncio
 import random

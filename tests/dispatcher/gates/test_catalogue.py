@@ -1,4 +1,4 @@
-"""What is wrong with a gate is said at start."""
+"""Invalid gates are reported at start."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from dispatcher.gates.building import GateDependencies, build_gate, meter_states
 from dispatcher.gates.catalogue import GATES, parse_gate
 from dispatcher.gates.meter import Meters
 from runtime.config.problems import ConfigError
-from tests.dispatcher.gates.gate_tools import opened
+from tests.dispatcher.gates.gate_tools import open_gate
 
 PROMETHEUS = {"url": "http://127.0.0.1:9", "pool": "pool"}
 PAGE = {"url": "http://127.0.0.1:9/metrics", "metric": "load", "max_count_per_pod": 10}
@@ -109,20 +109,20 @@ def test_14_what_is_wrong_is_an_error_that_says_what_could_stand_there(document:
 async def test_14_a_closing_point_that_cannot_be_reached_is_an_error(
     document: dict[str, Any], workers: int | None, fits: bool
 ) -> None:
-    around = GateDependencies(
+    dependencies = GateDependencies(
         "pool", MemoryLedger(wall_clock_ms), MemoryQuotas(wall_clock_ms), Meters(), workers
     )
     spec = parse_gate(document, "gate")
     if fits:
-        build_gate(spec, around)
+        build_gate(spec, dependencies)
         return
     with pytest.raises(ConfigError, match=f"this process sends {workers} at most: it can never"):
-        build_gate(spec, around)
+        build_gate(spec, dependencies)
 
 
 async def test_14_certificates_that_are_none_are_an_error_at_start() -> None:
     with pytest.raises(ConfigError, match=r"gate.params.ca_file: no certificates there"):
-        async with opened("prometheus-budget", {**PROMETHEUS, "ca_file": "/nowhere/ca.pem"}):
+        async with open_gate("prometheus-budget", {**PROMETHEUS, "ca_file": "/nowhere/ca.pem"}):
             pass
 
 
@@ -133,7 +133,7 @@ def test_equal_documents_make_equal_specs() -> None:
 
 async def test_states_of_metric_gates_only() -> None:
     gates = [{"type": "constant"}, {"type": "prometheus-saturation", "params": PROMETHEUS}]
-    async with opened("all-of", {"gates": gates}) as gate:
+    async with open_gate("all-of", {"gates": gates}) as gate:
         [state] = meter_states(gate)
         assert (state.name, state.available) == ("saturation of pool", False)
 

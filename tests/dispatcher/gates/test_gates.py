@@ -1,4 +1,4 @@
-"""Gates that read nothing, and several together."""
+"""Gates without a metric, and combined gates."""
 
 import asyncio
 import time
@@ -8,98 +8,98 @@ import pytest
 from dispatcher.broker.memory.broker import wall_clock_ms
 from dispatcher.broker.memory.ledger import MemoryLedger
 from dispatcher.gates.gate import Outcome, Scope
-from tests.dispatcher.gates.gate_tools import Places, candidate, opened
+from tests.dispatcher.gates.gate_tools import HeldSlots, candidate, open_gate
 
 
 async def test_constant_is_open() -> None:
-    async with opened("constant") as gate:
+    async with open_gate("constant") as gate:
         assert gate.budget() == 1
-        assert await Places(gate).take_all(most=500) == 500
+        assert await HeldSlots(gate).admit_all(most=500) == 500
 
 
 async def test_12_a_429_closes_even_the_constant_gate_for_everybody() -> None:
     ledger = MemoryLedger(wall_clock_ms)
-    async with opened("constant", ledger=ledger) as one, opened("constant", ledger=ledger) as other:
-        mine, theirs = Places(one), Places(other)
+    async with open_gate("constant", ledger=ledger) as one, open_gate("constant", ledger=ledger) as other:
+        mine, theirs = HeldSlots(one), HeldSlots(other)
         await mine.ask()
-        await mine.give_back(Outcome.OVERLOADED, retry_after_ms=1200)
+        await mine.release_oldest(Outcome.OVERLOADED, retry_after_ms=1200)
         rejected = time.monotonic()
         refusal = await theirs.ask()
         assert refusal is not None
         assert "asked to wait" in str(refusal)
         await asyncio.wait_for(refusal.changed(), 20)
         assert time.monotonic() - rejected >= 1.19
-        assert await theirs.take_all() == 1  # the probe
-        await theirs.give_back(Outcome.ACCEPTED)
-        assert await theirs.take_all() == 2
+        assert await theirs.admit_all() == 1  # the probe
+        await theirs.release_oldest(Outcome.ACCEPTED)
+        assert await theirs.admit_all() == 2
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OTHER, Outcome.UNUSED])
 async def test_12_a_probe_that_tells_nothing_is_no_probe(outcome: Outcome) -> None:
-    async with opened("constant") as gate:
-        places = Places(gate)
-        await places.ask()
-        await places.give_back(Outcome.OVERLOADED)
-        refusal = await places.ask()
+    async with open_gate("constant") as gate:
+        slots = HeldSlots(gate)
+        await slots.ask()
+        await slots.release_oldest(Outcome.OVERLOADED)
+        refusal = await slots.ask()
         assert refusal is not None
         await asyncio.wait_for(refusal.changed(), 20)
-        assert await places.take_all() == 1
-        await places.give_back(outcome)
-        assert await places.take_all() == 1
+        assert await slots.admit_all() == 1
+        await slots.release_oldest(outcome)
+        assert await slots.admit_all() == 1
 
 
 async def test_local_concurrency_refuses_the_third_and_wakes_it() -> None:
-    async with opened("local-max-concurrency", {"limit": 2}) as gate:
-        places = Places(gate)
-        assert await places.take_all() == 2
+    async with open_gate("local-max-concurrency", {"limit": 2}) as gate:
+        slots = HeldSlots(gate)
+        assert await slots.admit_all() == 2
         assert gate.budget() == 0
-        refusal = await places.ask()
+        refusal = await slots.ask()
         assert refusal is not None
         assert refusal.scope is Scope.QUEUE
         waiting = asyncio.ensure_future(refusal.changed())
         await asyncio.sleep(0)
         assert not waiting.done()
-        await places.give_back()
+        await slots.release_oldest()
         await asyncio.wait_for(waiting, 20)
         assert gate.budget() == 0.5
-        assert await places.take_all() == 1
+        assert await slots.admit_all() == 1
 
 
 async def test_20_a_quota_holds_up_its_tenant_only() -> None:
     quota = {"limit": "2", "mode": "concurrency"}
-    async with opened("redis-quota", quota) as gate:
-        places = Places(gate)
-        assert await places.take_all(candidate("a")) == 2  # one id, twice: two places
-        refusal = await places.ask(candidate("a"))
+    async with open_gate("redis-quota", quota) as gate:
+        slots = HeldSlots(gate)
+        assert await slots.admit_all(candidate("a")) == 2  # one id, twice: two places
+        refusal = await slots.ask(candidate("a"))
         assert refusal is not None
         assert refusal.scope is Scope.TENANT
-        assert await places.take_all(candidate("b")) == 2
+        assert await slots.admit_all(candidate("b")) == 2
         waiting = asyncio.ensure_future(refusal.changed())
-        await places.give_back()
+        await slots.release_oldest()
         await asyncio.wait_for(waiting, 20)
-        assert await places.take_all(candidate("a")) == 1
+        assert await slots.admit_all(candidate("a")) == 1
 
 
 async def test_a_rate_is_not_used_up_by_what_was_not_sent() -> None:
-    async with opened("redis-quota", {"limit": 1, "window": "1h"}) as gate:
-        places = Places(gate)
-        assert await places.take_all() == 1
-        await places.give_back(Outcome.UNUSED)
-        assert await places.take_all() == 1
-        await places.give_back(Outcome.OTHER)
-        assert await places.take_all() == 0
+    async with open_gate("redis-quota", {"limit": 1, "window": "1h"}) as gate:
+        slots = HeldSlots(gate)
+        assert await slots.admit_all() == 1
+        await slots.release_oldest(Outcome.UNUSED)
+        assert await slots.admit_all() == 1
+        await slots.release_oldest(Outcome.OTHER)
+        assert await slots.admit_all() == 0
 
 
 async def test_a_rate_opens_when_its_window_has_passed() -> None:
-    async with opened("redis-quota", {"limit": 1, "window": "200ms"}) as gate:
-        places = Places(gate)
-        assert await places.take_all() == 1
-        refusal = await places.ask()
+    async with open_gate("redis-quota", {"limit": 1, "window": "200ms"}) as gate:
+        slots = HeldSlots(gate)
+        assert await slots.admit_all() == 1
+        refusal = await slots.ask()
         assert refusal is not None
         started = time.monotonic()
         await asyncio.wait_for(refusal.changed(), 20)
         assert time.monotonic() - started > 0.1
-        assert await places.take_all() == 1
+        assert await slots.admit_all() == 1
 
 
 async def test_all_of_takes_all_or_none() -> None:
@@ -107,41 +107,41 @@ async def test_all_of_takes_all_or_none() -> None:
         {"type": "redis-quota", "params": {"limit": 1, "window": "1h"}},
         {"type": "local-max-concurrency", "params": {"limit": 1}},
     ]
-    async with opened("all-of", {"gates": gates}) as gate:
-        places = Places(gate)
-        assert await places.ask(candidate("a")) is None
+    async with open_gate("all-of", {"gates": gates}) as gate:
+        slots = HeldSlots(gate)
+        assert await slots.ask(candidate("a")) is None
         assert gate.budget() == 0
         for _ in range(3):  # refused by the second: the first must not count them
-            refusal = await places.ask(candidate("b"))
+            refusal = await slots.ask(candidate("b"))
             assert refusal is not None
             assert refusal.scope is Scope.QUEUE
-        await places.give_back()
-        assert await places.ask(candidate("b")) is None
-        await places.give_back()
-        refusal = await places.ask(candidate("a"))
+        await slots.release_oldest()
+        assert await slots.ask(candidate("b")) is None
+        await slots.release_oldest()
+        refusal = await slots.ask(candidate("a"))
         assert refusal is not None
         assert refusal.scope is Scope.TENANT
 
 
 async def test_wait_on_refuse_is_its_gate() -> None:
     inner = {"type": "local-max-concurrency", "params": {"limit": 1}}
-    async with opened("wait-on-refuse", {"gate": inner}) as gate:
-        places = Places(gate)
-        assert await places.take_all() == 1
-        refusal = await places.ask()
+    async with open_gate("wait-on-refuse", {"gate": inner}) as gate:
+        slots = HeldSlots(gate)
+        assert await slots.admit_all() == 1
+        refusal = await slots.ask()
         assert refusal is not None
         waiting = asyncio.create_task(refusal.changed())
-        await places.give_back()
+        await slots.release_oldest()
         await asyncio.wait_for(waiting, 20)
 
 
 async def test_12_all_of_tells_every_gate_what_the_target_said() -> None:
     gates = [{"type": "constant"}, {"type": "local-max-concurrency", "params": {"limit": 9}}]
-    async with opened("composite", {"gates": gates}) as gate:
-        places = Places(gate)
-        await places.ask()
-        await places.give_back(Outcome.OVERLOADED, retry_after_ms=60_000)
-        refusal = await places.ask()
+    async with open_gate("composite", {"gates": gates}) as gate:
+        slots = HeldSlots(gate)
+        await slots.ask()
+        await slots.release_oldest(Outcome.OVERLOADED, retry_after_ms=60_000)
+        refusal = await slots.ask()
         assert refusal is not None
         assert "overloaded" in str(refusal)
 
@@ -150,41 +150,41 @@ async def test_12_all_of_tells_every_gate_what_the_target_said() -> None:
 async def test_12_several_gates_over_one_ledger_open_again_after_a_429(inner: str) -> None:
     other = {"type": "all-of", "params": {"gates": [{"type": "constant"}]}} if inner == "nested" else None
     gates = [{"type": "constant"}, other or {"type": "constant"}]
-    async with opened("all-of", {"gates": gates}) as gate:
-        places = Places(gate)
-        await places.ask()
-        await places.give_back(Outcome.OVERLOADED, retry_after_ms=1)
-        refusal = await places.ask()
+    async with open_gate("all-of", {"gates": gates}) as gate:
+        slots = HeldSlots(gate)
+        await slots.ask()
+        await slots.release_oldest(Outcome.OVERLOADED, retry_after_ms=1)
+        refusal = await slots.ask()
         if refusal is not None:
             await asyncio.wait_for(refusal.changed(), 20)
-            assert await places.ask() is None  # the probe
-        await places.give_back(Outcome.ACCEPTED)
-        assert await places.take_all(most=5) == 2
+            assert await slots.ask() is None  # the probe
+        await slots.release_oldest(Outcome.ACCEPTED)
+        assert await slots.admit_all(most=5) == 2
 
 
 async def test_12_a_gate_that_reads_nothing_probes_an_overloaded_target_once_a_second_only() -> None:
-    async with opened("constant") as gate:
-        places, probes, ends = Places(gate), 0, time.monotonic() + 1.5
+    async with open_gate("constant") as gate:
+        slots, probes, ends = HeldSlots(gate), 0, time.monotonic() + 1.5
         while time.monotonic() < ends:
-            refusal = await places.ask()
+            refusal = await slots.ask()
             if refusal is None:
                 probes += 1
-                await places.give_back(Outcome.OVERLOADED)
+                await slots.release_oldest(Outcome.OVERLOADED)
             else:
                 await asyncio.wait_for(refusal.changed(), 20)
         assert probes <= 3
 
 
 async def test_12_a_gate_without_a_ledger_minds_a_429_too() -> None:
-    async with opened("local-max-concurrency", {"limit": 9}) as gate:
-        places = Places(gate)
-        await places.ask()
-        await places.give_back(Outcome.OVERLOADED, retry_after_ms=60_000)
-        assert await places.ask() is not None
+    async with open_gate("local-max-concurrency", {"limit": 9}) as gate:
+        slots = HeldSlots(gate)
+        await slots.ask()
+        await slots.release_oldest(Outcome.OVERLOADED, retry_after_ms=60_000)
+        assert await slots.ask() is not None
 
 
 async def test_cancelled_while_it_holds_a_place_gives_it_back() -> None:
-    async with opened("local-max-concurrency", {"limit": 1}) as gate:
+    async with open_gate("local-max-concurrency", {"limit": 1}) as gate:
         entered = asyncio.Event()
 
         async def hold() -> None:
@@ -196,12 +196,12 @@ async def test_cancelled_while_it_holds_a_place_gives_it_back() -> None:
         await entered.wait()
         holding.cancel()
         await asyncio.wait([holding])
-        assert await Places(gate).take_all() == 1
+        assert await HeldSlots(gate).admit_all() == 1
 
 
 async def test_an_error_of_the_body_passes_through_all_of() -> None:
-    async with opened("all-of", {"gates": [{"type": "constant"}]}) as gate:
+    async with open_gate("all-of", {"gates": [{"type": "constant"}]}) as gate:
         with pytest.raises(KeyError):
             async with gate.admit(candidate()):
                 raise KeyError
-        assert await Places(gate).take_all(most=5) == 5
+        assert await HeldSlots(gate).admit_all(most=5) == 5

@@ -1,4 +1,4 @@
-"""Gates of installed packages: named in a configuration like built-in ones, with errors that are as good."""
+"""Gates of installed packages: configured like built-in ones, with equally good errors."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from dispatcher.gates.catalogue import parse_gate
 from runtime.config.problems import ConfigError
-from tests.dispatcher.gates.gate_tools import Places, opened
+from tests.dispatcher.gates.gate_tools import HeldSlots, open_gate
 from tests.installed_package import install, see
 
 MODULE = """\
@@ -71,11 +71,11 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_gate_of_a_package_lets_in_what_it_says() -> None:
-    async with opened("acme-tickets", {"tickets": 2}) as gate:
+    async with open_gate("acme-tickets", {"tickets": 2}) as gate:
         assert gate.budget() == 1.0
-        places = Places(gate)
-        assert await places.take_all() == 2
-        refusal = await places.ask()
+        slots = HeldSlots(gate)
+        assert await slots.admit_all() == 2
+        refusal = await slots.ask()
         assert refusal is not None
         assert str(refusal) == "no ticket is left"
         assert gate.budget() == 0.0
@@ -86,8 +86,8 @@ async def test_it_can_be_one_of_several() -> None:
         {"type": "local-max-concurrency", "params": {"limit": 5}},
         {"type": "acme-tickets", "params": {"tickets": 3}},
     ]
-    async with opened("all-of", {"gates": gates}) as gate:
-        assert await Places(gate).take_all() == 3
+    async with open_gate("all-of", {"gates": gates}) as gate:
+        assert await HeldSlots(gate).admit_all() == 3
 
 
 def test_equal_documents_make_equal_specs() -> None:
@@ -147,7 +147,7 @@ def test_a_mistake_is_told_with_its_place(document: Any, said: str) -> None:
 )
 async def test_a_gate_that_cannot_be_built_is_an_error(name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        async with opened(name):
+        async with open_gate(name):
             pass
 
 

@@ -1,4 +1,4 @@
-"""What a reading is worth: how old it is, and what a source that hangs or breaks does to it."""
+"""The age of readings, and sources that hang or fail."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Gates that ask Prometheus: what they make of its answers, and of what is no answer."""
+"""Gates that query Prometheus: valid, malformed and missing answers."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ from dispatcher.gates.building import meter_states
 from dispatcher.gates.gate import DispatchGate
 from dispatcher.gates.meter import Meters
 from tests.dispatcher.gates.fake_prometheus import READY, FakePrometheus, vector
-from tests.dispatcher.gates.gate_tools import Places, opened
+from tests.dispatcher.gates.gate_tools import HeldSlots, open_gate
 
 Eventually = Callable[..., Awaitable[float]]
 SATURATION = (
@@ -49,10 +49,10 @@ async def test_10_the_seed_through_prometheus(
 ) -> None:
     fake, params = prometheus
     fake.data[LOAD] = vector("15")  # F = 15 / 50 = 0.3
-    async with opened("prometheus-budget", {**params, "baseline": 0.1}) as gate:
+    async with open_gate("prometheus-budget", {**params, "baseline": 0.1}) as gate:
         assert await look(gate, eventually)
         assert gate.budget() == pytest.approx(0.6)
-        assert await Places(gate).take_all() == 30
+        assert await HeldSlots(gate).admit_all() == 30
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,15 @@ async def test_saturation(
     saturation: str,
     threshold: Any,
     budget: float,
-    places: int,
+    slots: int,
 ) -> None:
     fake, params = prometheus
     fake.data[SATURATION] = vector(saturation)
-    async with opened("prometheus-saturation", {**params, "threshold": threshold}) as gate:
+    async with open_gate("prometheus-saturation", {**params, "threshold": threshold}) as gate:
         assert await look(gate, eventually)
         assert gate.budget() == pytest.approx(budget)
         assert meter_states(gate)[0].threshold == float(threshold)
-        assert await Places(gate).take_all() == places
+        assert await HeldSlots(gate).admit_all() == slots
 
 
 async def test_a_query_gives_the_budget_itself(
@@ -88,10 +88,10 @@ async def test_a_query_gives_the_budget_itself(
     fake, params = prometheus
     fake.data["free"] = {"resultType": "scalar", "result": [time.time(), "0.1"]}
     fake.data["pods"] = vector("3")
-    async with opened("prometheus-query", {**params, "query": "free", "pods_query": "pods"}) as gate:
+    async with open_gate("prometheus-query", {**params, "query": "free", "pods_query": "pods"}) as gate:
         assert await look(gate, eventually)
         assert meter_states(gate)[0].threshold == 0
-        assert await Places(gate).take_all() == 3
+        assert await HeldSlots(gate).admit_all() == 3
 
 
 async def test_the_first_source_with_a_sample_counts(
@@ -99,9 +99,9 @@ async def test_the_first_source_with_a_sample_counts(
 ) -> None:
     fake, params = prometheus
     fake.data['sum(vllm:num_requests_running{inference_pool="pool"})'] = vector("47")
-    async with opened("prometheus-budget", {**params, "baseline": 0}) as gate:
+    async with open_gate("prometheus-budget", {**params, "baseline": 0}) as gate:
         assert await look(gate, eventually)
-        assert await Places(gate).take_all() == 3
+        assert await HeldSlots(gate).admit_all() == 3
 
 
 async def test_a_ratio_that_prometheus_rounded_is_the_ratio(
@@ -109,9 +109,9 @@ async def test_a_ratio_that_prometheus_rounded_is_the_ratio(
 ) -> None:
     fake, params = prometheus
     fake.data["free"] = vector(repr(1 - 0.9))  # 0.09999999999999998
-    async with opened("prometheus-query", {**params, "query": "free"}) as gate:
+    async with open_gate("prometheus-query", {**params, "query": "free"}) as gate:
         assert await look(gate, eventually)
-        assert await Places(gate).take_all() == 5
+        assert await HeldSlots(gate).admit_all() == 5
 
 
 GOOD = '{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[%f,"0.5"]}]}}'
@@ -124,13 +124,17 @@ MATRIX = '{"status":"success","data":{"resultType":"matrix","result":[{"metric":
         (500, "", "status 500"),
         (401, "", "status 401"),
         (302, "", "status 302"),
-        (200, "", "no answer of Prometheus"),
-        (200, "<html>", "no answer of Prometheus"),
-        (200, "[]", "no answer of Prometheus"),
-        (200, "null", "no answer of Prometheus"),
+        (200, "", "not an answer of Prometheus"),
+        (200, "<html>", "not an answer of Prometheus"),
+        (200, "[]", "not an answer of Prometheus"),
+        (200, "null", "not an answer of Prometheus"),
         (200, '{"status":"error","error":"too many samples"}', "too many samples"),
         (200, '{"status":"success","data":{"resultType":"vector","result":[]}}', "has no sample"),
-        (200, '{"status":"success","data":{"resultType":"vector","result":[{}]}}', "no answer of Prometheus"),
+        (
+            200,
+            '{"status":"success","data":{"resultType":"vector","result":[{}]}}',
+            "not an answer of Prometheus",
+        ),
         (200, MATRIX, "expected an instant vector"),
         (200, GOOD.replace("0.5", "NaN") % time.time(), "expected a finite number"),
         (200, GOOD.replace("0.5", "+Inf") % time.time(), "expected a finite number"),
@@ -141,14 +145,18 @@ MATRIX = '{"status":"success","data":{"resultType":"matrix","result":[{"metric":
             "2 samples, expected one",
         ),
         (200, GOOD % (time.time() - 3600), "too old"),
-        (200, GOOD.replace("%f", "NaN"), "expected one in Unix seconds that is not to come"),
-        (200, GOOD.replace("%f", "Infinity"), "expected one in Unix seconds that is not to come"),
-        (200, GOOD.replace("%f", "-Infinity"), "expected one in Unix seconds that is not to come"),
-        (200, GOOD.replace("%f", "9" * 400), "no answer of Prometheus"),
-        (200, GOOD % (time.time() + 86400), "expected one in Unix seconds that is not to come"),
-        (200, "[" * 200_000, "no answer of Prometheus"),
-        (200, '{"status":"success","data":[]}', "no answer of Prometheus"),
-        (200, '{"status":"success","data":{"resultType":"vector","result":5}}', "no answer of Prometheus"),
+        (200, GOOD.replace("%f", "NaN"), "expected Unix seconds that are not in the future"),
+        (200, GOOD.replace("%f", "Infinity"), "expected Unix seconds that are not in the future"),
+        (200, GOOD.replace("%f", "-Infinity"), "expected Unix seconds that are not in the future"),
+        (200, GOOD.replace("%f", "9" * 400), "not an answer of Prometheus"),
+        (200, GOOD % (time.time() + 86400), "expected Unix seconds that are not in the future"),
+        (200, "[" * 200_000, "not an answer of Prometheus"),
+        (200, '{"status":"success","data":[]}', "not an answer of Prometheus"),
+        (
+            200,
+            '{"status":"success","data":{"resultType":"vector","result":5}}',
+            "not an answer of Prometheus",
+        ),
     ],
 )
 async def test_13_what_cannot_be_read_closes_the_gate(
@@ -160,14 +168,14 @@ async def test_13_what_cannot_be_read_closes_the_gate(
 ) -> None:
     fake, params = prometheus
     fake.data["free"] = vector("0.5")
-    async with opened("prometheus-query", {**params, "query": "free"}) as gate:
-        places = Places(gate)
+    async with open_gate("prometheus-query", {**params, "query": "free"}) as gate:
+        slots = HeldSlots(gate)
         await eventually(lambda: gate.budget() == 0.5)
         fake.status, fake.answer = status, answer
         await eventually(lambda: said in meter_states(gate)[0].reason, within=90)
         assert not meter_states(gate)[0].available
         assert gate.budget() == 0
-        refusal = await places.ask()
+        refusal = await slots.ask()
         assert refusal is not None
         assert "free cannot be read" in str(refusal)
         fake.status, fake.answer, fake.data["free"] = 200, None, vector("0.4")
@@ -181,10 +189,10 @@ async def test_13_a_budget_out_of_range_closes_the_gate(
 ) -> None:
     fake, params = prometheus
     fake.data["free"] = vector(value)
-    async with opened("prometheus-query", {**params, "query": "free"}) as gate:
+    async with open_gate("prometheus-query", {**params, "query": "free"}) as gate:
         assert await look(gate, eventually)
         assert gate.budget() == 0
-        assert await Places(gate).take_all() == 0
+        assert await HeldSlots(gate).admit_all() == 0
 
 
 @pytest.mark.parametrize("value", ["-0.1", "-1e99", "1e99", "NaN", "1e308"])
@@ -194,10 +202,10 @@ async def test_a_saturation_or_a_load_that_makes_no_sense_is_not_known(
     fake, params = prometheus
     fake.data[SATURATION], fake.data[LOAD] = vector(value), vector(value)
     for kind in ("prometheus-saturation", "prometheus-budget"):
-        async with opened(kind, params) as gate:
+        async with open_gate(kind, params) as gate:
             assert not await look(gate, eventually)
             assert "expected" in meter_states(gate)[0].reason
-            assert await Places(gate).take_all() == 0
+            assert await HeldSlots(gate).admit_all() == 0
 
 
 @pytest.mark.parametrize("ready", [(), ("0",), ("-1",), ("NaN",), ("1e7",), ("1e99",)])
@@ -206,10 +214,10 @@ async def test_13_no_ready_servers_close_the_gate(
 ) -> None:
     fake, params = prometheus
     fake.data["free"], fake.data[READY] = vector("1"), vector(*ready)
-    async with opened("prometheus-query", {**params, "query": "free"}) as gate:
+    async with open_gate("prometheus-query", {**params, "query": "free"}) as gate:
         await look(gate, eventually)
         assert gate.budget() == 0
-        assert await Places(gate).take_all() == 0
+        assert await HeldSlots(gate).admit_all() == 0
 
 
 async def test_13_nobody_listens_and_nobody_answers(eventually: Eventually) -> None:
@@ -218,7 +226,7 @@ async def test_13_nobody_listens_and_nobody_answers(eventually: Eventually) -> N
         port = silent.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
         params = {"url": url, "query": "free", "pods": 1, "timeout": "100ms", **QUICK}
-        async with opened("prometheus-query", params) as gate:
+        async with open_gate("prometheus-query", params) as gate:
             assert not await look(gate, eventually)
             assert "onnect" in meter_states(gate)[0].reason
             silent.listen()
@@ -231,7 +239,7 @@ async def test_13_tls_that_does_not_hold_closes_the_gate(
 ) -> None:
     _, params = prometheus
     params = {**params, "url": params["url"].replace("http://", "https://"), "query": "free"}
-    async with opened("prometheus-query", params) as gate:
+    async with open_gate("prometheus-query", params) as gate:
         assert not await look(gate, eventually)
         assert gate.budget() == 0
 
@@ -241,14 +249,14 @@ async def test_13_only_an_explicit_fallback_opens_and_then_all_that_runs_counts(
 ) -> None:
     fake, params = prometheus
     fake.status = 500
-    async with opened("prometheus-query", {**params, "query": "free", "fallback": "0.5"}) as gate:
+    async with open_gate("prometheus-query", {**params, "query": "free", "fallback": "0.5"}) as gate:
         assert not await look(gate, eventually)
         assert gate.budget() == 0.5
-        places = Places(gate)
-        assert await places.take_all() == 5  # one server's worth: how many there are is not known
+        slots = HeldSlots(gate)
+        assert await slots.admit_all() == 5  # one server's worth: how many there are is not known
         asked = len(fake.asked)
         await eventually(lambda: len(fake.asked) > asked + 2)
-        assert await places.take_all() == 0  # no new headroom by time alone
+        assert await slots.admit_all() == 0  # no new headroom by time alone
 
 
 async def test_a_token_is_read_anew_and_never_shown(
@@ -259,7 +267,7 @@ async def test_a_token_is_read_anew_and_never_shown(
     token = tmp_path / "token"
     token.write_text("secret-1\n")
     params = {**params, "query": "free", "bearer_token_file": str(token)}
-    async with opened("prometheus-query", params) as gate:
+    async with open_gate("prometheus-query", params) as gate:
         await eventually(lambda: "Bearer secret-1" in fake.authorization)
         token.write_text("secret-2\n")
         await eventually(lambda: "Bearer secret-2" in fake.authorization)
@@ -276,15 +284,15 @@ async def test_gates_with_the_same_source_share_one_meter(
     params = {**params, "query": "free", "interval": "1h"}
     ledger = MemoryLedger(wall_clock_ms)
     async with Meters() as meters:
-        async with opened("prometheus-query", params, ledger=ledger, meters=meters) as one:
-            async with opened("prometheus-query", params, ledger=ledger, meters=meters) as other:
+        async with open_gate("prometheus-query", params, ledger=ledger, meters=meters) as one:
+            async with open_gate("prometheus-query", params, ledger=ledger, meters=meters) as other:
                 assert await look(one, eventually)
                 assert await look(other, eventually)
                 assert fake.asked == ["free", READY]
-                assert await Places(one).take_all(most=15) == 15
-                assert await Places(other).take_all() == 10
+                assert await HeldSlots(one).admit_all(most=15) == 15
+                assert await HeldSlots(other).admit_all() == 10
             assert one.budget() == 0.5  # still read for the one that is left
             fake.asked.clear()
-        async with opened("prometheus-query", params, meters=meters) as again:
+        async with open_gate("prometheus-query", params, meters=meters) as again:
             assert await look(again, eventually)
             assert fake.asked == ["free", READY]

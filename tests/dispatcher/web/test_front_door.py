@@ -226,18 +226,17 @@ async def test_a_client_that_goes_away_is_not_waited_for(
     target.answer = never
     async with door(target, redis_url) as way_in, Redis.from_url(redis_url) as redis:
 
-        async def listeners() -> int:
-            return len(await redis.pubsub_channels("*done:req-*"))
+        async def has_listener() -> bool:
+            return bool(await redis.pubsub_channels("*done:req-*"))
+
+        async def has_no_listener() -> bool:
+            return not await has_listener()
 
         waiting = asyncio.create_task(way_in.post({"X-Dispatch": "wait"}))
-        async with asyncio.timeout(90):
-            while not await listeners():
-                await asyncio.sleep(0.02)
+        await eventually(has_listener)
         waiting.cancel()
         await asyncio.wait([waiting])
-        async with asyncio.timeout(90):
-            while await listeners():
-                await asyncio.sleep(0.02)
+        await eventually(has_no_listener)
 
 
 async def test_a_request_that_nobody_knows(target: Target) -> None:

@@ -1,11 +1,11 @@
-"""Idle connections, more than the dispatcher has descriptors: its pages are answered, and its log stays short."""
+"""More idle connections than descriptors: the pages still answer, and the log stays short."""
 
 import asyncio
 from pathlib import Path
 
 import aiohttp
 
-from tests.crowd import LOG, few_descriptors, idle_clients, soft_limit
+from tests.few_descriptors import LOG, few_descriptors, idle_connections, soft_limit
 
 MEMORY = """
 broker: memory://
@@ -26,7 +26,7 @@ async def test_pages_are_answered_and_the_log_is_short(tmp_path: Path) -> None:
         assert soft_limit(running.pid) == 256
         address = http.partition("=")[2]
         timeout = aiohttp.ClientTimeout(total=20)
-        with idle_clients(address):
+        with idle_connections(address):
             for page in ("healthz", "readyz", "metrics"):
                 async with (
                     aiohttp.ClientSession(timeout=timeout) as client,

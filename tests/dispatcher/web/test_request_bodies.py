@@ -1,4 +1,4 @@
-"""Bodies that stall at the front door: bounded together, each within its time, and nobody else's place is held."""
+"""Limits on the size and time of bodies at the front door."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""The pages of the process, over a real socket."""
+"""The pages /healthz, /readyz and /metrics over a real socket."""
 
 from collections.abc import Sequence
 

@@ -23,6 +23,7 @@ from epp.envoy.settings import EnvoySettings
 from epp.server import PickerServer
 from epp.wire import certificate
 from epp.wire.certificate import CertificateError, KeyPair
+from tests.eventually import eventually
 
 LOCAL = ["--host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--metrics-port=0"]
 AES_256 = "ECDHE-ECDSA-AES256-GCM-SHA384"
@@ -136,11 +137,9 @@ async def test_a_replaced_certificate_that_no_suite_fits_stays_out(
     only_rsa = "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
     async with picker(only_rsa, f"--cert-path={tmp_path}", "--enable-cert-reload") as where:
         write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
-        async with asyncio.timeout(90):
-            while (
-                "certificate not reloaded, the old one stays in use: --tls-cipher-suites" not in caplog.text
-            ):
-                await asyncio.sleep(0.1)
+        await eventually(
+            lambda: "certificate not reloaded, the old one stays in use: --tls-cipher-suites" in caplog.text
+        )
         assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) == "ECDHE-RSA-AES128-GCM-SHA256"
 
 

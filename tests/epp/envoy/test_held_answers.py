@@ -16,6 +16,7 @@ from epp.envoy.config import render
 from epp.envoy.json_values import Address
 from tests.epp.envoy.test_envoy import LOCAL, Mesh
 from tests.epp.scheduling.test_director import director, load
+from tests.eventually import eventually
 
 FRESH = 1e12
 """A page that is not stale however long the test takes."""
@@ -77,16 +78,13 @@ async def test_while_an_answer_is_held_its_beginning_is_known_and_forgotten_if_i
         async with asyncio.timeout(90):
             await workers.arrived.wait()
             others = [asyncio.create_task(ask(str(number))) for number in range(5)]
-            while workers.went.total() < 6:
-                await asyncio.sleep(0.01)
+            await eventually(lambda: workers.went.total() >= 6)
         assert len(workers.went) == 1, "all where the first one is, though nobody has an answer"
         assert len(producer.index) > 0
         workers.status = 503
         workers.go_on.set()
         assert set(await asyncio.gather(first, *others)) == {503}
-        async with asyncio.timeout(90):
-            while len(producer.index):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: len(producer.index) == 0)
 
 
 async def test_what_a_client_gave_up_is_forgotten(running_envoy: Any) -> None:
@@ -103,6 +101,5 @@ async def test_what_a_client_gave_up_is_forgotten(running_envoy: Any) -> None:
             await workers.arrived.wait()
             assert len(producer.index) > 0
             asking.cancel()
-            while len(producer.index):
-                await asyncio.sleep(0.01)
+            await eventually(lambda: len(producer.index) == 0)
         workers.go_on.set()

@@ -17,7 +17,7 @@ from epp.envoy.settings import EnvoySettings
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.request.body import MemoryBudget
 from epp.server import PickerServer
-from tests.data_plane import ReadExchange
+from tests.decoded_exchange import DecodedExchange
 
 ANY = Address("127.0.0.1", 0)
 SMALL = {"model": "m", "prompt": "x" * 10_000}
@@ -112,9 +112,9 @@ async def test_a_body_that_never_ends_is_refused_in_time(open_picker: Any) -> No
 
 def begun(
     director: Any, messages: Any, budget: MemoryBudget, size: int, now: float
-) -> tuple[ReadExchange, list[Any]]:
+) -> tuple[DecodedExchange, list[Any]]:
     """An exchange that holds so much, and what it answers when nobody asks it."""
-    exchange, said = ReadExchange(director, ExchangeSettings(max_body_bytes=100), budget=budget), []
+    exchange, said = DecodedExchange(director, ExchangeSettings(max_body_bytes=100), budget=budget), []
     exchange.on_answer(said.extend, said.append)
     exchange.ask(messages.headers(), now)
     assert exchange.ask(messages.body(bytes(size), end_of_stream=False), now) == []
@@ -138,7 +138,7 @@ def test_a_whole_body_that_waits_to_be_sent_is_never_taken_back(director: Any, m
     first, said = begun(director, messages, budget, 100, 0)
     first.ask(messages.body(b"", end_of_stream=True), 0)
     budget.expire(1000.0, 60.0)
-    late = ReadExchange(director, ExchangeSettings(max_body_bytes=100), budget=budget)
+    late = DecodedExchange(director, ExchangeSettings(max_body_bytes=100), budget=budget)
     late.ask(messages.headers(), 1)
     (answer,) = late.ask(messages.body(bytes(100), end_of_stream=False), 1)
     assert answer.immediate_response.status.code == 503

@@ -7,7 +7,7 @@ import pytest
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.request.control_headers import DESTINATION
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
-from tests.data_plane import ReadExchange
+from tests.decoded_exchange import DecodedExchange
 
 
 def destination(answer: ProcessingResponse) -> str:
@@ -23,8 +23,8 @@ def streamed(answers: list[ProcessingResponse]) -> list[tuple[bytes, bool]]:
 
 
 @pytest.fixture
-def exchange(director: Any) -> ReadExchange:
-    return ReadExchange(director, ExchangeSettings())
+def exchange(director: Any) -> DecodedExchange:
+    return DecodedExchange(director, ExchangeSettings())
 
 
 UPGRADES = [
@@ -35,7 +35,7 @@ UPGRADES = [
 
 @pytest.mark.parametrize("headers", UPGRADES, ids=["connect", "upgrade"])
 def test_a_tunnel_is_answered_at_once_and_passes(
-    exchange: ReadExchange, director: Any, messages: Any, headers: dict[str, str]
+    exchange: DecodedExchange, director: Any, messages: Any, headers: dict[str, str]
 ) -> None:
     (answer,) = exchange.ask(messages.headers(headers), 0)
     assert destination(answer) == "10.0.0.1:8000"
@@ -50,7 +50,9 @@ def test_a_tunnel_is_answered_at_once_and_passes(
 
 
 @pytest.mark.parametrize("mode", ["BUFFERED", "BUFFERED_PARTIAL", "STREAMED", "NONE"])
-def test_a_tunnel_is_answered_at_once_in_every_mode(exchange: ReadExchange, messages: Any, mode: str) -> None:
+def test_a_tunnel_is_answered_at_once_in_every_mode(
+    exchange: DecodedExchange, messages: Any, mode: str
+) -> None:
     (answer,) = exchange.ask(messages.headers(UPGRADES[1], mode=mode), 0)
     assert destination(answer) == "10.0.0.1:8000"
     (answer,) = exchange.ask(messages.body(b"abc", end_of_stream=False), 0)

@@ -9,7 +9,7 @@ from epp.ext_proc.exchange_settings import ProtocolVersion
 from epp.request.body import LARGE_PIECE
 from epp.request.control_headers import DATA_PLANE_ONLY
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
-from tests.data_plane import read
+from tests.decoded_exchange import read
 
 
 @pytest.mark.parametrize("size", [0, 1, 61_999, 62_000, 62_001, 124_000, 200_000])

@@ -10,7 +10,7 @@ from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
-from tests.data_plane import ReadExchange, read
+from tests.decoded_exchange import DecodedExchange, read
 
 NONE_READY = Rejection(503, "no_endpoints", "no endpoint is ready", reason="rejected-no-endpoints")
 
@@ -35,7 +35,7 @@ class Deferred:
         self.later = director.outcome = Later()
         self.answers: list[ProcessingResponse] = []
         self.errors: list[ExchangeError] = []
-        self.exchange = ReadExchange(director, ExchangeSettings())
+        self.exchange = DecodedExchange(director, ExchangeSettings())
         self.exchange.on_answer(lambda answers: self.answers.extend(read(answers)), self.errors.append)
         self.exchange.ask(messages.headers(), 0)
         assert self.exchange.ask(messages.body(b"abc", end_of_stream=True), 0) == []
@@ -63,7 +63,7 @@ def test_a_body_that_waits_is_held_once(director: Any, messages: Any, picking: A
     later = Later()
     director.outcome = lambda headers, body: shown.append(body) or later
     said: list[Any] = []
-    exchange = ReadExchange(director, ExchangeSettings())
+    exchange = DecodedExchange(director, ExchangeSettings())
     exchange.on_answer(said.extend, said.append)
     exchange.ask(messages.headers(), 0)
     exchange.ask(messages.body(bytes(20_000), end_of_stream=False), 0)
@@ -94,7 +94,7 @@ def test_closing_abandons_a_deferred_pick(deferred: Deferred, director: Any, pic
 
 def test_a_deferred_pick_needs_a_listener(director: Any, messages: Any) -> None:
     director.outcome = Later()
-    exchange = ReadExchange(director, ExchangeSettings())
+    exchange = DecodedExchange(director, ExchangeSettings())
     with pytest.raises(ExchangeError, match="on_answer"):
         exchange.ask(messages.headers(end_of_stream=True), 0)
 
@@ -105,7 +105,7 @@ def test_a_tunnel_waits_for_the_answer_to_its_headers(
     director: Any, messages: Any, picking: Any, pieces: list[bytes], ended: bool
 ) -> None:
     waiting = Deferred(director, messages)
-    exchange = waiting.exchange = ReadExchange(director, ExchangeSettings())
+    exchange = waiting.exchange = DecodedExchange(director, ExchangeSettings())
     exchange.on_answer(lambda answers: waiting.answers.extend(read(answers)), waiting.errors.append)
     assert exchange.ask(messages.headers({"upgrade": "websocket"}), 0) == []
     for number, piece in enumerate(pieces, 1):
@@ -128,7 +128,7 @@ def test_trailers_of_a_tunnel_wait_for_the_answer_to_its_headers(
 ) -> None:
     director.outcome = later = Later()
     said: list[ProcessingResponse] = []
-    exchange = ReadExchange(director, ExchangeSettings())
+    exchange = DecodedExchange(director, ExchangeSettings())
     exchange.on_answer(lambda answers: said.extend(read(answers)), lambda error: None)
     exchange.ask(messages.headers({"upgrade": "websocket"}), 0)
     for piece in pieces:
@@ -164,7 +164,7 @@ def test_an_answer_that_fails_ends_its_own_stream_only(director: Any, messages: 
 
     director.outcome = later = Later()
     errors: list[ExchangeError] = []
-    exchange = ReadExchange(director, ExchangeSettings(), Failing())
+    exchange = DecodedExchange(director, ExchangeSettings(), Failing())
     exchange.on_answer(lambda answers: None, errors.append)
     exchange.ask(messages.headers(end_of_stream=True), 0)
     chosen = picking("10.0.0.5:8000")

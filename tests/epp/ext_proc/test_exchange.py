@@ -13,7 +13,7 @@ from epp.request.rejection import Rejection
 from epp.request.unreadable import UnreadableError
 from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest, ProcessingResponse
-from tests.data_plane import ReadExchange, read
+from tests.decoded_exchange import DecodedExchange, read
 
 NONE_READY = Rejection(503, "no_endpoints", "no endpoint is ready", reason="rejected-no-endpoints")
 
@@ -42,12 +42,12 @@ def streamed(answers: list[ProcessingResponse]) -> list[tuple[bytes, bool]]:
 
 
 @pytest.fixture
-def exchange(director: Any) -> ReadExchange:
-    return ReadExchange(director, ExchangeSettings())
+def exchange(director: Any) -> DecodedExchange:
+    return DecodedExchange(director, ExchangeSettings())
 
 
 def test_full_duplex_collects_then_answers_headers_and_body(
-    exchange: ReadExchange, director: Any, messages: Any
+    exchange: DecodedExchange, director: Any, messages: Any
 ) -> None:
     assert exchange.ask(messages.headers(), 0) == []
     assert exchange.ask(messages.body(b'{"model"', end_of_stream=False), 0) == []
@@ -60,13 +60,13 @@ def test_full_duplex_collects_then_answers_headers_and_body(
     assert (headers[":path"], body, subset) == ("/v1/completions", b'{"model":"m"}', None)
 
 
-def test_an_empty_body_is_one_empty_closing_piece(exchange: ReadExchange, messages: Any) -> None:
+def test_an_empty_body_is_one_empty_closing_piece(exchange: DecodedExchange, messages: Any) -> None:
     exchange.ask(messages.headers(), 0)
     answers = exchange.ask(messages.body(b"", end_of_stream=True), 0)
     assert streamed(answers[1:]) == [(b"", True)]
 
 
-def test_a_body_closed_by_trailers(exchange: ReadExchange, messages: Any) -> None:
+def test_a_body_closed_by_trailers(exchange: DecodedExchange, messages: Any) -> None:
     exchange.ask(messages.headers(), 0)
     exchange.ask(messages.body(b"abc", end_of_stream=False), 0)
     answers = exchange.ask(messages.trailers(), 0)
@@ -75,7 +75,7 @@ def test_a_body_closed_by_trailers(exchange: ReadExchange, messages: Any) -> Non
 
 
 @pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED", "STREAMED", "NONE", None])
-def test_headers_only(exchange: ReadExchange, director: Any, messages: Any, mode: str | None) -> None:
+def test_headers_only(exchange: DecodedExchange, director: Any, messages: Any, mode: str | None) -> None:
     answers = exchange.ask(messages.headers({":method": "GET"}, end_of_stream=True, mode=mode), 0)
     assert kinds(answers) == ["request_headers"]
     assert destination(answers[0]) == "10.0.0.1:8000"
@@ -84,7 +84,7 @@ def test_headers_only(exchange: ReadExchange, director: Any, messages: Any, mode
 
 @pytest.mark.parametrize("mode", ["BUFFERED", "BUFFERED_PARTIAL"])
 @pytest.mark.parametrize("trailers", [False, True])
-def test_buffered(exchange: ReadExchange, director: Any, messages: Any, mode: str, trailers: bool) -> None:
+def test_buffered(exchange: DecodedExchange, director: Any, messages: Any, mode: str, trailers: bool) -> None:
     first = exchange.ask(messages.headers(mode=mode), 0)
     assert kinds(first) == ["request_headers"]
     assert not first[0].request_headers.response.header_mutation.set_headers
@@ -97,7 +97,9 @@ def test_buffered(exchange: ReadExchange, director: Any, messages: Any, mode: st
         assert kinds(exchange.ask(messages.trailers(), 0)) == ["request_trailers"]
 
 
-def test_streamed_picks_on_the_headers_and_lets_the_body_pass(exchange: ReadExchange, messages: Any) -> None:
+def test_streamed_picks_on_the_headers_and_lets_the_body_pass(
+    exchange: DecodedExchange, messages: Any
+) -> None:
     (answer,) = exchange.ask(messages.headers(mode="STREAMED"), 0)
     assert destination(answer) == "10.0.0.1:8000"
     for last in (False, True):
@@ -108,17 +110,17 @@ def test_streamed_picks_on_the_headers_and_lets_the_body_pass(exchange: ReadExch
 
 @pytest.mark.parametrize("mode", ["STREAMED", "NONE"])
 def test_a_body_that_is_not_shown_is_not_an_empty_one(
-    exchange: ReadExchange, director: Any, messages: Any, mode: str
+    exchange: DecodedExchange, director: Any, messages: Any, mode: str
 ) -> None:
     exchange.ask(messages.headers(mode=mode), 0)
     assert director.directed[0][1] is None
 
 
-def test_no_body_mode_picks_on_the_headers(exchange: ReadExchange, messages: Any) -> None:
+def test_no_body_mode_picks_on_the_headers(exchange: DecodedExchange, messages: Any) -> None:
     assert kinds(exchange.ask(messages.headers(mode="NONE"), 0)) == ["request_headers"]
 
 
-def test_a_data_plane_that_names_no_mode_gets_full_duplex(exchange: ReadExchange, messages: Any) -> None:
+def test_a_data_plane_that_names_no_mode_gets_full_duplex(exchange: DecodedExchange, messages: Any) -> None:
     assert exchange.ask(messages.headers(mode=None), 0) == []
     answers = exchange.ask(messages.body(b"abc", end_of_stream=True), 0)
     assert streamed(answers[1:]) == [(b"abc", True)]
@@ -126,7 +128,7 @@ def test_a_data_plane_that_names_no_mode_gets_full_duplex(exchange: ReadExchange
 
 @pytest.mark.parametrize("place", ["headers", "body", "both"])
 def test_the_subset_comes_with_headers_or_body_and_the_last_wins(
-    exchange: ReadExchange, director: Any, messages: Any, context: Any, place: str
+    exchange: DecodedExchange, director: Any, messages: Any, context: Any, place: str
 ) -> None:
     here = context(SUBSET_NAMESPACE, {SUBSET: ["10.0.0.1:8000"]})
     other = context(SUBSET_NAMESPACE, {SUBSET: ["10.0.0.9:8000"]})
@@ -139,14 +141,14 @@ def test_the_subset_comes_with_headers_or_body_and_the_last_wins(
 
 
 def test_a_subset_that_is_not_heeded(director: Any, messages: Any, context: Any) -> None:
-    exchange = ReadExchange(director, ExchangeSettings(use_subset_hint=False))
+    exchange = DecodedExchange(director, ExchangeSettings(use_subset_hint=False))
     exchange.ask(messages.headers(context=context(SUBSET_NAMESPACE, {SUBSET: []}), end_of_stream=True), 0)
     assert director.directed[0][2] is None
 
 
 @pytest.mark.parametrize("mode", ["FULL_DUPLEX_STREAMED", "BUFFERED"])
 def test_scores_are_told_beside_the_pick(
-    exchange: ReadExchange, director: Any, messages: Any, mode: str
+    exchange: DecodedExchange, director: Any, messages: Any, mode: str
 ) -> None:
     scores = {"10.0.0.1:8000": 2.5, "[fd00::1]:8000": 0.0}
     director.outcome.request.scores = scores
@@ -159,7 +161,7 @@ def test_scores_are_told_beside_the_pick(
 
 
 def test_february_2025_knows_no_subset(director: Any, messages: Any, context: Any) -> None:
-    exchange = ReadExchange(director, ExchangeSettings(ProtocolVersion.FEBRUARY_2025))
+    exchange = DecodedExchange(director, ExchangeSettings(ProtocolVersion.FEBRUARY_2025))
     exchange.ask(messages.headers(context=context(SUBSET_NAMESPACE, {SUBSET: []}), end_of_stream=True), 0)
     assert director.directed[0][2] is None
 
@@ -168,7 +170,7 @@ def test_fallbacks_by_version(director: Any, messages: Any, picking: Any) -> Non
     director.outcome = picking("10.0.0.1:1", "10.0.0.2:2", "10.0.0.3:3")
     found = {}
     for version in ProtocolVersion:
-        (answer,) = ReadExchange(director, ExchangeSettings(version)).ask(
+        (answer,) = DecodedExchange(director, ExchangeSettings(version)).ask(
             messages.headers(end_of_stream=True), 0
         )
         found[version] = (
@@ -182,7 +184,7 @@ def test_fallbacks_by_version(director: Any, messages: Any, picking: Any) -> Non
     }
 
 
-def test_a_rejection_is_the_last_word(exchange: ReadExchange, director: Any, messages: Any) -> None:
+def test_a_rejection_is_the_last_word(exchange: DecodedExchange, director: Any, messages: Any) -> None:
     director.outcome = NONE_READY
     exchange.ask(messages.headers(), 0)
     (answer,) = exchange.ask(messages.body(b"a", end_of_stream=True), 0)
@@ -195,7 +197,7 @@ def test_a_rejection_is_the_last_word(exchange: ReadExchange, director: Any, mes
 
 @pytest.mark.parametrize("announced", [True, False])
 def test_a_body_over_the_limit_is_413(director: Any, messages: Any, announced: bool) -> None:
-    exchange = ReadExchange(director, ExchangeSettings(max_body_bytes=10))
+    exchange = DecodedExchange(director, ExchangeSettings(max_body_bytes=10))
     headers = {"content-length": "11"} if announced else {"content-length": "nonsense"}
     answers = exchange.ask(messages.headers(headers), 0)
     answers += exchange.ask(messages.body(b"123456", end_of_stream=False), 0)
@@ -206,20 +208,20 @@ def test_a_body_over_the_limit_is_413(director: Any, messages: Any, announced: b
 
 @pytest.mark.parametrize("length", ["9" * 5000, "0" * 5000 + "11"])
 def test_a_length_of_many_digits_is_a_length(director: Any, messages: Any, length: str) -> None:
-    (answer,) = ReadExchange(director, ExchangeSettings(max_body_bytes=10)).ask(
+    (answer,) = DecodedExchange(director, ExchangeSettings(max_body_bytes=10)).ask(
         messages.headers({"content-length": length}), 0
     )
     assert answer.immediate_response.status.code == 413
 
 
 def test_a_body_at_the_limit_passes(director: Any, messages: Any) -> None:
-    exchange = ReadExchange(director, ExchangeSettings(max_body_bytes=10))
+    exchange = DecodedExchange(director, ExchangeSettings(max_body_bytes=10))
     exchange.ask(messages.headers({"content-length": "10"}), 0)
     assert kinds(exchange.ask(messages.body(b"1234567890", end_of_stream=True), 0))[0] == "request_headers"
 
 
 def test_a_fault_of_the_director_is_an_exchange_error(
-    exchange: ReadExchange, director: Any, messages: Any
+    exchange: DecodedExchange, director: Any, messages: Any
 ) -> None:
     director.outcome = ZeroDivisionError("secret")
     with pytest.raises(ExchangeError, match="^the director failed: ZeroDivisionError$") as caught:
@@ -229,7 +231,7 @@ def test_a_fault_of_the_director_is_an_exchange_error(
 
 def test_served_and_status_are_reported(director: Any, messages: Any, context: Any) -> None:
     observed: list[Any] = []
-    exchange = ReadExchange(director, ExchangeSettings(), Recorder(observed))
+    exchange = DecodedExchange(director, ExchangeSettings(), Recorder(observed))
     exchange.ask(messages.headers(end_of_stream=True), 1)
     served = context("envoy.lb", {SERVED: "10.0.0.2:8000"})
     assert kinds(exchange.ask(messages.response_headers("502", served), 2)) == ["response_headers"]
@@ -262,14 +264,14 @@ class Recorder:
 @pytest.mark.parametrize("status", ["9" * 5000, "", "2000", "abc", "\u0661\u0661\u0661"])
 def test_a_status_that_is_none_is_not_counted(director: Any, messages: Any, status: str) -> None:
     observed: list[Any] = []
-    exchange = ReadExchange(director, ExchangeSettings(), Recorder(observed))
+    exchange = DecodedExchange(director, ExchangeSettings(), Recorder(observed))
     exchange.ask(messages.headers(end_of_stream=True), 1)
     assert kinds(exchange.ask(messages.response_headers(status), 2)) == ["response_headers"]
     assert observed == [("picked", 1)]
     assert director.statuses == []
 
 
-def test_closing_releases_once(exchange: ReadExchange, director: Any, messages: Any) -> None:
+def test_closing_releases_once(exchange: DecodedExchange, director: Any, messages: Any) -> None:
     exchange.ask(messages.headers(end_of_stream=True), 0)
     exchange.close("reset", 1)
     exchange.close("end", 2)
@@ -279,14 +281,14 @@ def test_closing_releases_once(exchange: ReadExchange, director: Any, messages: 
 
 
 def test_closing_before_the_pick_releases_nothing(
-    exchange: ReadExchange, director: Any, messages: Any
+    exchange: DecodedExchange, director: Any, messages: Any
 ) -> None:
     exchange.ask(messages.headers(), 0)
     exchange.close("reset", 1)
     assert director.released == []
 
 
-def test_response_bodies_are_echoed_when_envoy_sends_them(exchange: ReadExchange, messages: Any) -> None:
+def test_response_bodies_are_echoed_when_envoy_sends_them(exchange: DecodedExchange, messages: Any) -> None:
     exchange.ask(messages.headers(end_of_stream=True, response_mode="FULL_DUPLEX_STREAMED"), 0)
     exchange.ask(messages.response_headers(), 0)
     (answer,) = exchange.ask(messages.response_body(b"data: x", end_of_stream=False), 0)
@@ -298,7 +300,7 @@ def test_response_bodies_are_echoed_when_envoy_sends_them(exchange: ReadExchange
 
 
 @pytest.mark.parametrize("mode", ["STREAMED", "BUFFERED"])
-def test_other_response_bodies_pass_unchanged(exchange: ReadExchange, messages: Any, mode: str) -> None:
+def test_other_response_bodies_pass_unchanged(exchange: DecodedExchange, messages: Any, mode: str) -> None:
     exchange.ask(messages.headers(end_of_stream=True, response_mode=mode), 0)
     exchange.ask(messages.response_headers(), 0)
     (answer,) = exchange.ask(messages.response_body(b"data: x", end_of_stream=True), 0)
@@ -307,7 +309,7 @@ def test_other_response_bodies_pass_unchanged(exchange: ReadExchange, messages: 
 
 
 def test_a_response_without_a_request_is_let_through(
-    exchange: ReadExchange, director: Any, messages: Any
+    exchange: DecodedExchange, director: Any, messages: Any
 ) -> None:
     assert kinds(exchange.ask(messages.response_headers("401"), 0)) == ["response_headers"]
     exchange.close("end", 1)
@@ -316,20 +318,20 @@ def test_a_response_without_a_request_is_let_through(
 
 def test_messages_out_of_order_are_errors(director: Any, messages: Any) -> None:
     with pytest.raises(ExchangeError, match="request_header_mode"):
-        ReadExchange(director, ExchangeSettings()).ask(messages.body(b"a", end_of_stream=True), 0)
-    exchange = ReadExchange(director, ExchangeSettings())
+        DecodedExchange(director, ExchangeSettings()).ask(messages.body(b"a", end_of_stream=True), 0)
+    exchange = DecodedExchange(director, ExchangeSettings())
     exchange.ask(messages.headers(), 0)
     with pytest.raises(ExchangeError, match="twice"):
         exchange.ask(messages.headers(), 0)
-    with pytest.raises(ExchangeError, match="of no known kind"):
-        ReadExchange(director, ExchangeSettings()).ask(ProcessingRequest(), 0)
+    with pytest.raises(ExchangeError, match="of an unknown kind"):
+        DecodedExchange(director, ExchangeSettings()).ask(ProcessingRequest(), 0)
     broken = messages.headers()
     broken.request_headers.headers.headers.append(b"\x0a\x01\xff")  # a name that is not UTF-8
     with pytest.raises(UnreadableError, match="a header that cannot be read"):
-        ReadExchange(director, ExchangeSettings()).ask(broken, 0)
+        DecodedExchange(director, ExchangeSettings()).ask(broken, 0)
 
 
-def test_observability_mode_wants_no_answers(exchange: ReadExchange, director: Any, messages: Any) -> None:
+def test_observability_mode_wants_no_answers(exchange: DecodedExchange, director: Any, messages: Any) -> None:
     message = messages.headers(end_of_stream=True)
     message.observability_mode = True
     assert exchange.ask(message, 0) == []
@@ -343,7 +345,7 @@ def test_observability_mode_wants_no_answers(exchange: ReadExchange, director: A
 def test_any_cut_of_a_body_comes_out_byte_for_byte(
     director: Any, messages: Any, pieces: list[bytes], trailers: bool
 ) -> None:
-    exchange = ReadExchange(director, ExchangeSettings())
+    exchange = DecodedExchange(director, ExchangeSettings())
     exchange.ask(messages.headers(), 0)
     for piece in pieces:
         assert exchange.ask(messages.body(piece, end_of_stream=False), 0) == []
@@ -367,7 +369,7 @@ def test_any_cut_of_a_body_comes_out_byte_for_byte(
 def test_a_body_alone_is_answered_as_its_message(
     director: Any, messages: Any, mode: str, headers: dict[str, str], pieces: list[tuple[bytes, bool]]
 ) -> None:
-    alone, within = (ReadExchange(director, ExchangeSettings(max_body_bytes=10_000)) for _ in range(2))
+    alone, within = (DecodedExchange(director, ExchangeSettings(max_body_bytes=10_000)) for _ in range(2))
     for exchange in (alone, within):
         exchange.ask(messages.headers(headers, mode=mode), 0)
 
@@ -384,7 +386,9 @@ def test_a_body_alone_is_answered_as_its_message(
 
 
 def test_a_stream_may_end_when_no_body_is_on_its_way_back(director: Any, messages: Any) -> None:
-    plain, passing, tunnel, trailing, empty = (ReadExchange(director, ExchangeSettings()) for _ in range(5))
+    plain, passing, tunnel, trailing, empty = (
+        DecodedExchange(director, ExchangeSettings()) for _ in range(5)
+    )
     plain.ask(messages.headers(end_of_stream=True), 0)
     assert not plain.may_end
     plain.ask(messages.response_headers(), 0)

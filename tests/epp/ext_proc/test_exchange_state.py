@@ -11,7 +11,7 @@ from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.ext_proc.exchange_state import ExchangeState as State
 from epp.request.rejection import Rejection
 from epp.wire.messages.ext_proc_pb2 import ProcessingMode, ProcessingRequest
-from tests.data_plane import ReadExchange
+from tests.decoded_exchange import DecodedExchange
 from tests.epp.ext_proc.test_deferral import Later
 
 ARROWS = {
@@ -76,7 +76,7 @@ def test_each_message_takes_arrows_of_the_diagram(
     later = Later()
     chosen = picking("10.0.0.1:8000")
     director.outcome = {"pick": chosen, "later": later, "reject": Rejection(429, "c", "m")}[outcome]
-    exchange = ReadExchange(director, ExchangeSettings())
+    exchange = DecodedExchange(director, ExchangeSettings())
     exchange.on_answer(lambda answers: None, lambda error: None)
 
     def take(step: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.request.body import Body, MemoryBudget
 from epp.request.rejection import Rejection
-from tests.data_plane import ReadExchange, read
+from tests.decoded_exchange import DecodedExchange, read
 
 
 def test_a_body_beyond_its_own_limit_holds_nothing() -> None:
@@ -51,9 +51,11 @@ def test_whatever_happens_the_budget_is_kept_and_given_back(steps: list[tuple[in
     assert budget.held == 0
 
 
-def begun(director: Any, messages: Any, budget: MemoryBudget, body: bytes) -> tuple[ReadExchange, list[Any]]:
+def begun(
+    director: Any, messages: Any, budget: MemoryBudget, body: bytes
+) -> tuple[DecodedExchange, list[Any]]:
     """An exchange, and what it says when nobody asks it."""
-    exchange, said = ReadExchange(director, ExchangeSettings(max_body_bytes=100), budget=budget), []
+    exchange, said = DecodedExchange(director, ExchangeSettings(max_body_bytes=100), budget=budget), []
     exchange.on_answer(lambda answers: said.extend(read(answers)), said.append)
     exchange.ask(messages.headers(), 0)
     assert exchange.ask(messages.body(body, end_of_stream=False), 0) == []

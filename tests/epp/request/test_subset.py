@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.processor import resident_megabytes
+from benchmarks.process_usage import resident_megabytes
 from epp.request.subset import Subset
 
 

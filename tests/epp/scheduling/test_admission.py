@@ -19,7 +19,7 @@ from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director
 from epp.scheduling.waiting import Dequeued, WaitingRequest
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
-from tests.data_plane import ReadExchange, read
+from tests.decoded_exchange import DecodedExchange, read
 from tests.epp.endpoints.test_datastore import instance
 from tests.epp.scheduling.fifo import Fifo
 from tests.epp.scheduling.test_director import NOW, load, store_of
@@ -47,7 +47,7 @@ class Client:
     def __init__(self, picker: "Picker", name: str, messages: Any, model: str) -> None:
         self.said: list[ProcessingResponse] = []
         self.faults: list[ExchangeError] = []
-        self.exchange = ReadExchange(picker.director, ExchangeSettings(), budget=picker.memory)
+        self.exchange = DecodedExchange(picker.director, ExchangeSettings(), budget=picker.memory)
         self.exchange.on_answer(lambda answers: self.said.extend(read(answers)), self.faults.append)
         self.exchange.ask(messages.headers({"x-request-id": name}), picker.now)
         body = json.dumps({"model": model, "prompt": name}).encode()

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from benchmarks.picking import pickers
-from benchmarks.picking.load import Load
+from benchmarks.picking.load_generator import Load
 from benchmarks.picking.rounds import compare, generator
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processor time is read from /proc")

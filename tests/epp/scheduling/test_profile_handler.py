@@ -23,7 +23,7 @@ from epp.scheduling.prefix.match import PrefixMatch, prefix_match
 from epp.scheduling.profile_result import Results
 from epp.scheduling.scheduler import Scheduler
 from epp.wire.messages.ext_proc_pb2 import HeaderMutation
-from tests.data_plane import ReadExchange
+from tests.decoded_exchange import DecodedExchange
 from tests.epp.prefill_handler import PREFILLER, PrefillHandler, add_worker
 
 NOW = 100.0
@@ -204,7 +204,7 @@ def test_a_profile_runs_once_however_often_it_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("handler", "said"),
     [
-        (Wayward(asked=["encode"]), "asks for the profile 'encode'; there are: decode, prefill"),
+        (Wayward(asked=["encode"]), "names the profile 'encode'; expected one of: decode, prefill"),
         (Wayward(asked=["prefill"]), "a pick without an endpoint; raise a Rejection"),
         (Wayward(asked=["decode"], headers={"x-peer": "a"}), "header 'x-peer', which clients may set too"),
         (Wayward(asked=["decode"], headers={"X-Prefiller-Host-Port": "a"}), "expected a name in lower case"),
@@ -221,14 +221,14 @@ def test_a_fault_of_a_handler_says_what_is_wrong_and_reserves_nothing(handler: A
 def test_profiles_that_a_handler_cannot_work_with_are_refused() -> None:
     profiles = scheduler_of().profiles
     with pytest.raises(
-        ValueError, match="one profile is possible with single-profile-handler, found decode, prefill"
+        ValueError, match="single-profile-handler needs exactly one profile, found decode, prefill"
     ):
         Scheduler(profiles)
     with pytest.raises(ValueError, match="needs a profile decode, found prefill"):
         Scheduler({"prefill": profiles["prefill"]}, PrefillHandler())
 
 
-def mutation(exchange: ReadExchange, messages: Any, mode: str = "FULL_DUPLEX_STREAMED") -> HeaderMutation:
+def mutation(exchange: DecodedExchange, messages: Any, mode: str = "FULL_DUPLEX_STREAMED") -> HeaderMutation:
     """Of the answer to a request whose client names a prefill worker itself."""
     headers = {PREFILLER: "203.0.113.1:1", "x-llm-d-peer": "203.0.113.1:1", ":path": "/v1/completions"}
     exchange.ask(messages.headers(headers, mode=mode), NOW)
@@ -241,13 +241,13 @@ def mutation(exchange: ReadExchange, messages: Any, mode: str = "FULL_DUPLEX_STR
 def test_the_worker_is_told_the_helper_and_never_what_the_client_said(messages: Any, mode: str) -> None:
     store = store_of("decode", "prefill")
     director = director_of(store, scheduler_of())
-    first = ReadExchange(director, ExchangeSettings())
+    first = DecodedExchange(director, ExchangeSettings())
     changes = mutation(first, messages, mode)
     told = {option.header.key: option.header.raw_value.decode() for option in changes.set_headers}
     assert told == {DESTINATION: "10.0.0.1:8000", PREFILLER: "10.0.0.2:8000"}
     assert changes.remove_headers == ["x-llm-d-peer"]
     first.ask(messages.response_headers("200"), NOW)
-    changes = mutation(ReadExchange(director, ExchangeSettings()), messages, mode)
+    changes = mutation(DecodedExchange(director, ExchangeSettings()), messages, mode)
     assert [option.header.key for option in changes.set_headers] == [DESTINATION], "its cache has it all"
     assert sorted(changes.remove_headers) == ["x-llm-d-peer", PREFILLER]
     first.close("done", NOW)

@@ -12,7 +12,7 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from benchmarks.processor import resident_megabytes
+from benchmarks.process_usage import resident_megabytes
 from epp.telemetry import pages as status
 
 Eventually = Callable[..., Awaitable[float]]

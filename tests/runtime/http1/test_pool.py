@@ -10,7 +10,7 @@ import pytest
 
 from runtime.http1.answer import AnswerCutError, AnswerReader
 from runtime.http1.pool import ConnectionPool, NotConnectedError
-from tests.connections import connected
+from tests.open_connections import connected
 
 Eventually = Callable[..., Awaitable[float]]
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n"

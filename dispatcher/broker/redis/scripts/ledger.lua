@@ -1,40 +1,50 @@
--- The book of dispatcher/broker/account.py, kept in the broker: several operations of one holder, in their order.
--- KEYS: began (zset: member by time), leases (zset: member by end of lease), state (hash); all of one hash tag.
--- ARGV: the channel for wake-ups, the lease in ms, the life that the asker knows or '', then operations:
+-- The ledger of one target: the rules of dispatcher/broker/account.py, applied to several operations in their order.
+-- A script is atomic (https://redis.io/docs/latest/develop/programmability/), so no two dispatchers get the same room.
+--
+-- KEYS: began (sorted set: reservation by start), leases (sorted set: reservation by end of lease), state (hash).
+--   All have one hash tag: in a cluster a script may only touch keys of one slot.
+-- ARGV: the channel for wake-ups, the lease in ms, the life that the caller knows or '', then operations:
 --   R member units at floor(headroom) headroom>0 floor(allotment)   reserve
---   H member began                                 heartbeat
---   F member accepted                              release
---   O retry_after_ms                               overloaded
---   L                                              look
--- A member is "units:token". The answer: the time, the life of this book, then for each operation a list: of R {1, is a probe, began} or
--- {0, why not, until}, of L {the units of all that is on its way}.
+--   H member began                                                  heartbeat
+--   F member accepted                                               release
+--   O retry_after_ms                                                report an overload
+--   L                                                               read the state
+-- A member is "units:token": the units need no lookup of their own.
+-- Answer: the time, the life of this ledger, then a list for each operation: for R {1, is a probe, began} or
+-- {0, code of the refusal, until}, for L {units in flight}.
 local began, leases, state = KEYS[1], KEYS[2], KEYS[3]
 local channel, lease, known = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local RAMP_END, ENDLESS, LONGEST_RETRY_AFTER = 1024, 2 ^ 53, 3600000
+local RAMP_END, ALWAYS_NEWER, LONGEST_RETRY_AFTER = 1024, 2 ^ 53, 3600000
 local FIELDS = { 'life', 'recounted', 'rejected', 'retry', 'window', 'probe', 'opened', 'wanted', 'units' }
 local call = redis.call
+-- The server's clock: the clocks of dispatchers differ. TIME before a write is allowed since Redis 5, which replicates
+-- the writes of a script, not its text (https://redis.io/docs/latest/develop/programmability/eval-intro/#script-replication).
 local clock = call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local freed = false
 
--- Where no memory is left a script may write once it has written: Redis refuses its first command that needs memory, not
--- the later ones. The book is small, and without it nothing is sent that would free memory. No member is ''.
+-- When Redis is out of memory it refuses the first write of a script if that write needs memory, and no later one
+-- (https://redis.io/docs/latest/develop/programmability/eval-intro/#execution-under-low-memory-conditions). This write
+-- needs none and changes nothing, since no member is ''. So the ledger works on: it is small, and without it no request
+-- is sent whose end would free memory.
 call('ZREM', leases, '')
 
--- Read once and written once: a command costs as much as many lines of this. `lease_of`: false for one to be removed.
-local book, changed, lease_of = {}, {}, {}
+-- The hash is read once at the start and written once at the end: a command costs as much as many lines of Lua.
+-- `lease_of`: the new end of a reservation's lease, false for one to be removed.
+local fields, changed, lease_of = {}, {}, {}
 for i, value in ipairs(call('HMGET', state, unpack(FIELDS))) do
-  book[FIELDS[i]] = value or nil
+  fields[FIELDS[i]] = value or nil
 end
 
 local function get(field)
-  return tonumber(book[field] or '-1')
+  return tonumber(fields[field] or '-1')
 end
 
 local function set(field, value)
-  book[field], changed[field] = value, true
+  fields[field], changed[field] = value, true
 end
 
+-- `unpack` fails for more values than Lua's C stack holds, 8000 in Lua 5.1 (LUAI_MAXCSTACK).
 local function in_pieces(command, key, words)
   for first = 1, #words, 1000 do
     call(command, key, unpack(words, first, math.min(first + 999, #words)))
@@ -42,12 +52,12 @@ local function in_pieces(command, key, words)
 end
 
 local function write()
-  local values, gone, held, ended = {}, {}, {}, {}
+  local values, removed, held, ended = {}, {}, {}, {}
   for field in pairs(changed) do
-    if book[field] == nil then
-      gone[#gone + 1] = field
+    if fields[field] == nil then
+      removed[#removed + 1] = field
     else
-      values[#values + 1], values[#values + 2] = field, book[field]
+      values[#values + 1], values[#values + 2] = field, fields[field]
     end
   end
   for member, till in pairs(lease_of) do
@@ -58,28 +68,31 @@ local function write()
     end
   end
   in_pieces('HSET', state, values)
-  in_pieces('HDEL', state, gone)
+  in_pieces('HDEL', state, removed)
   in_pieces('ZADD', leases, held)
   in_pieces('ZREM', leases, ended)
 end
 
--- A clock that goes back, as after a failover, closes nothing for good.
+-- A time later than possible was written before the clock went back, as after a failover to a replica with another clock.
+-- Unclamped, the target would stay closed until the clock reaches that time again.
 local function clamp(field, latest)
   if get(field) > latest then set(field, latest) end
 end
 
--- A book that its askers know by another life is empty because the broker lost the old one: what they have on its way is
--- written in again by their heartbeats, within a lease. Until then nobody is let in.
+-- The life of this ledger: the time of its first operation. A caller that knows another life shows that Redis lost the
+-- ledger, and that requests are in flight which are not counted here. Their holders report them with their heartbeats,
+-- within a lease. Until then nothing is admitted; else everybody would send the whole headroom a second time.
 local function life()
-  if not book.life then
+  if not fields.life then
     set('life', clock[1] .. '.' .. clock[2])
   end
-  if known ~= '' and known ~= book.life and not book.recounted then
+  if known ~= '' and known ~= fields.life and not fields.recounted then
     set('recounted', now + lease)
   end
-  return book.life
+  return fields.life
 end
 
+-- The refusal if the ledger was lost, or after an overload; nil if the target is open. account.py explains the steps.
 local function closed(at, room)
   clamp('recounted', now + lease)
   if now < get('recounted') then return {0, 'lost', get('recounted')} end
@@ -91,7 +104,8 @@ local function closed(at, room)
   if window == 0 then
     local retry = get('retry')
     if now < retry then return {0, 'asked', retry} end
-    if book.probe and call('ZSCORE', began, book.probe) then return {0, 'probe', -1} end
+    -- A probe whose holder was killed is removed with its lease; the next request is the probe then.
+    if fields.probe and call('ZSCORE', began, fields.probe) then return {0, 'probe', -1} end
     return nil
   end
   if room <= window then
@@ -106,8 +120,8 @@ local function units_of(member)
   return tonumber(string.match(member, '^%d+'))
 end
 
--- The sum is kept beside the members, since to add them up costs as much as many requests. It is added up at each look,
--- because processes of an earlier version leave it as it is.
+-- The sum of all units is kept in the hash, since adding up the members for every request would cost as much as the
+-- request. It is still added up at every L: a dispatcher of an earlier version changes the members and not the sum.
 local function add_up()
   local sum = 0
   for _, member in ipairs(call('ZRANGE', began, 0, -1)) do
@@ -117,18 +131,19 @@ local function add_up()
 end
 
 local function in_flight()
-  if not book.units then add_up() end
-  return tonumber(book.units)
+  if not fields.units then add_up() end
+  return tonumber(fields.units)
 end
 
 local function add(units)
-  if book.units then set('units', tonumber(book.units) + units) end
+  if fields.units then set('units', tonumber(fields.units) + units) end
 end
 
--- Units that began at `at` or later; many that ask in a row have the same reading.
+-- Units that began at `at` or later, which a reading of that time does not show. Cached, because consecutive requests
+-- mostly have the same reading.
 local counted_at, counted
 local function unseen(at)
-  if at >= ENDLESS then return 0 end
+  if at >= ALWAYS_NEWER then return 0 end
   if counted_at ~= at then
     counted_at, counted = at, 0
     for _, member in ipairs(call('ZRANGEBYSCORE', began, at, '+inf')) do
@@ -138,6 +153,7 @@ local function unseen(at)
   return counted
 end
 
+-- Whether neither rule has room: the allotment for everything in flight, the headroom for what the reading does not show.
 local function spent(at, units, room, positive, allotment)
   if allotment > 0 and in_flight() + units <= allotment then return false end
   if unseen(at) + units <= room then return false end
@@ -145,16 +161,16 @@ local function spent(at, units, room, positive, allotment)
 end
 
 local function reserve(member, units, at, room, positive, allotment)
-  local refusal = at > now and at < ENDLESS and {0, 'future', -1} or closed(at, room)
+  local refusal = at > now and at < ALWAYS_NEWER and {0, 'future', -1} or closed(at, room)
   if not refusal and spent(at, units, room, positive, allotment) then refusal = {0, 'spent', -1} end
-  -- one that is there already is sent again, by a client that lost the first answer
+  -- A member that exists already: the client lost the first answer and repeats the operation. It is granted again.
   local again
   if refusal then
     again = call('ZSCORE', began, member)
   else
     again = call('ZADD', began, 'NX', now, member) == 0
   end
-  if again then return {1, book.probe == member and 1 or 0, now} end
+  if again then return {1, fields.probe == member and 1 or 0, now} end
   if refusal then
     set('wanted', 1)
     return refusal
@@ -170,6 +186,7 @@ local function reserve(member, units, at, room, positive, allotment)
   return {1, probe and 1 or 0, now}
 end
 
+-- NX: a known reservation keeps its start; one that was removed or lost is counted again, since its request is running.
 local function heartbeat(member, since)
   counted_at = nil
   if call('ZADD', began, 'NX', since, member) == 1 then add(units_of(member)) end
@@ -184,19 +201,21 @@ local function release(member, accepted)
   if call('ZREM', began, member) == 0 then return {0} end
   freed, counted_at = true, nil
   add(-units_of(member))
+  -- Only what began after the probe widens the window: what was accepted before the overload proves nothing.
   if time and time >= get('opened') then
     if window >= RAMP_END then
       set('window', nil)
     elseif window > 0 then
       set('window', window * 2)
-    elseif book.probe == member then
+    elseif fields.probe == member then
       set('window', 2)
     end
   end
   return {1}
 end
 
-local function overloaded(retry_after)
+-- The longest Retry-After that is still running counts: another replica may have been given a shorter one.
+local function report_overload(retry_after)
   set('retry', math.max(get('retry'), now + retry_after))
   set('rejected', now)
   set('window', 0)
@@ -204,9 +223,11 @@ local function overloaded(retry_after)
   return {1}
 end
 
+-- A lease of more than `lease` was written before the clock went back.
 for _, member in ipairs(call('ZRANGEBYSCORE', leases, '(' .. string.format('%d', now + lease), '+inf')) do
   lease_of[member] = now + lease
 end
+-- Leases that have ended: their holders were killed, and nobody would release their units.
 for _, member in ipairs(call('ZRANGEBYSCORE', leases, '-inf', now)) do
   lease_of[member] = false
   if call('ZREM', began, member) == 1 then add(-units_of(member)) end
@@ -215,33 +236,35 @@ end
 
 local answers, at = {now, life()}, 4
 while ARGV[at] do
-  local what = ARGV[at]
-  if what == 'R' then
+  local operation = ARGV[at]
+  if operation == 'R' then
     answers[#answers + 1] = reserve(ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3]),
       tonumber(ARGV[at + 4]), ARGV[at + 5] == '1', tonumber(ARGV[at + 6]))
     at = at + 7
-  elseif what == 'H' then
+  elseif operation == 'H' then
     answers[#answers + 1] = heartbeat(ARGV[at + 1], ARGV[at + 2])
     at = at + 3
-  elseif what == 'F' then
+  elseif operation == 'F' then
     answers[#answers + 1] = release(ARGV[at + 1], ARGV[at + 2] == '1')
     at = at + 3
-  elseif what == 'L' then
+  elseif operation == 'L' then
     add_up()
     answers[#answers + 1] = {in_flight()}
     at = at + 1
   else
-    answers[#answers + 1] = overloaded(tonumber(ARGV[at + 1]))
+    answers[#answers + 1] = report_overload(tonumber(ARGV[at + 1]))
     at = at + 2
   end
 end
 
-local told = freed and book.wanted
-if told then set('wanted', nil) end
+-- Publishes only if somebody was refused since the last time: under load every release frees room that nobody waits for.
+local publish = freed and fields.wanted
+if publish then set('wanted', nil) end
 write()
--- what nobody touches for a day means nothing any more, and a Retry-After is never that long
+-- Keys of targets that are no longer used must not stay for ever. No reservation outlives its lease, and no Retry-After a
+-- day.
 call('PEXPIRE', began, lease + 60000)
 call('PEXPIRE', leases, lease + 60000)
 call('PEXPIRE', state, 86400000)
-if told then call('PUBLISH', channel, 'freed') end
+if publish then call('PUBLISH', channel, 'freed') end
 return answers

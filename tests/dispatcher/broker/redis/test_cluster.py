@@ -57,7 +57,7 @@ def test_scripts_name_no_key_but_their_queues_own(name: str) -> None:
     foreign = {
         key
         for key in keys
-        if not key.startswith(("P ..", "key", "index", "order", "line", "gone", "turn.line"))
+        if not key.startswith(("P ..", "key", "index", "order", "line", "idle", "turn.line"))
     }
     # the lists and sorted sets of the Go form, which are named from outside, and where their producers leave their marks
     assert foreign <= {"e.list", "KEYS[2]", "'request-cancel:' .. e.id"}

@@ -331,7 +331,7 @@ async def test_a_replica_that_saw_a_message_too_long_ago_takes_nothing_in(
             await waiting(queue, 1)
             claim = await claimed(queue)
             await queue.finish(claim, answer(claim))
-            await intake._take_in([(member, seen)])
+            await intake._submit([(member, seen)])
             await intake._reject(member, Malformed("late", "a", "t", "result-list"))
         assert await counts(queue) == {"submitted": 1, "succeeded": 1}
 

@@ -21,7 +21,7 @@ from dispatcher.broker.redis.ledger import RedisLedger
 from dispatcher.broker.redis.quota import RedisQuotas
 from dispatcher.gates.gate import Outcome
 from dispatcher.gates.heartbeat import heartbeat
-from tests.dispatcher.gates.gate_tools import Places, opened
+from tests.dispatcher.gates.gate_tools import HeldSlots, open_gate
 from tests.dispatcher.replica import replica
 from tests.dispatcher.target_simulator import TargetSimulator
 from tests.redis_server import RedisServer
@@ -91,8 +91,8 @@ async def test_11_64_who_wake_on_one_reading_are_n_in_all(redis_url: str, eventu
     }
     admitted: list[float] = []
 
-    async def park(places: Places) -> None:
-        while (refusal := await places.ask()) is not None:
+    async def park(slots: HeldSlots) -> None:
+        while (refusal := await slots.ask()) is not None:
             await refusal.changed()
         admitted.append(time.monotonic())
 
@@ -102,8 +102,8 @@ async def test_11_64_who_wake_on_one_reading_are_n_in_all(redis_url: str, eventu
         for _ in range(3):
             client = await stack.enter_async_context(Redis.from_url(redis_url))
             ledger = await stack.enter_async_context(RedisLedger(client, "pool"))
-            gate = opened("endpoint-scrape", params, ledger=ledger)
-            gates.append(Places(await stack.enter_async_context(gate)))
+            gate = open_gate("endpoint-scrape", params, ledger=ledger)
+            gates.append(HeldSlots(await stack.enter_async_context(gate)))
         tasks = [asyncio.create_task(park(gates[number % 3])) for number in range(64)]
         await eventually(lambda: target.looks > 6)
         assert not admitted
@@ -123,13 +123,13 @@ async def test_12_a_429_at_one_replica_closes_the_others_before_their_next_reque
         Redis.from_url(redis_url) as client,
         RedisLedger(client, "pool") as one,
         RedisLedger(client, "pool") as other,
-        opened("constant", ledger=one) as mine,
-        opened("constant", ledger=other) as theirs,
+        open_gate("constant", ledger=one) as mine,
+        open_gate("constant", ledger=other) as theirs,
     ):
-        rejected = Places(mine)
+        rejected = HeldSlots(mine)
         await rejected.ask()
-        await rejected.give_back(Outcome.OVERLOADED, retry_after_ms=60_000)
-        assert await Places(theirs).take_all() == 0
+        await rejected.release_oldest(Outcome.OVERLOADED, retry_after_ms=60_000)
+        assert await HeldSlots(theirs).admit_all() == 0
 
 
 async def test_a_broker_that_is_away_lets_nobody_in_and_what_it_missed_is_told(
@@ -137,19 +137,23 @@ async def test_a_broker_that_is_away_lets_nobody_in_and_what_it_missed_is_told(
 ) -> None:
     with RedisServer(tmp_path, durable=True) as server:
         client = Redis.from_url(server.url)
-        async with client, RedisLedger(client, "pool") as ledger, opened("constant", ledger=ledger) as gate:
-            places = Places(gate)
-            assert await places.take_all(most=2) == 2
+        async with (
+            client,
+            RedisLedger(client, "pool") as ledger,
+            open_gate("constant", ledger=ledger) as gate,
+        ):
+            slots = HeldSlots(gate)
+            assert await slots.admit_all(most=2) == 2
             server.stop()
-            refusal = await places.ask()
+            refusal = await slots.ask()
             assert refusal is not None
             assert "does not answer" in str(refusal)
-            await places.give_back(Outcome.OVERLOADED, retry_after_ms=60_000)  # raises nothing
+            await slots.release_oldest(Outcome.OVERLOADED, retry_after_ms=60_000)  # raises nothing
             with pytest.raises(QueueError):
                 await ledger.now_ms()
             server.start()
             deadline = time.monotonic() + 40
-            while "asked to wait" not in (said := str(await places.ask())):
+            while "asked to wait" not in (said := str(await slots.ask())):
                 assert "does not answer" in said
                 assert time.monotonic() < deadline
 

@@ -1,4 +1,4 @@
--- Fences of leased results. Answers how many leases were still theirs.
+-- Removes results that their consumers have processed. Arguments: fences of leases. Answers how many were still theirs.
 local acked = 0
 for i = FIRST, #ARGV do
   local n = number_of(ARGV[i])

@@ -1,4 +1,7 @@
--- events that were seen. Answers the events there are, and in how many ms a retry is due or a lease ends; -1: never.
+-- Announces that somebody waits for the next event, unless there was one since. Argument: the number of events seen.
+-- Answers the number of events, and in how many ms a retry is due or a lease ends; -1: never.
+-- Comparing and marking are one atomic step: an event comes either before it, and the numbers differ, or after it, and is
+-- published. A lost message costs no more than the caller's timeout.
 local events = call('GET', P .. 'events') or '0'
 local soonest = -1
 for name, earliest in pairs({ delayed = NOW, leases = math.max(NOW, grace()) }) do

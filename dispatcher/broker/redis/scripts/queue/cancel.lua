@@ -1,4 +1,4 @@
--- Items of 2: id, token ('' for the newest). Answers the state before, for each.
+-- Cancels requests. Items of 2: id, token ('' for the newest). Answers the state before, for each.
 local function cancel(id, token)
   local n, done = find(id, token)
   if not n or done then
@@ -6,11 +6,11 @@ local function cancel(id, token)
   end
   local e = entry(n)
   local state = STATES[e.state]
-  revoke(e)
+  cancel_entry(e)
   return state
 end
 
-tidy(MANY)
+process_due(MANY)
 local answers = {}
 for i = FIRST, #ARGV, 2 do
   answers[#answers + 1] = cancel(ARGV[i], ARGV[i + 1])

@@ -1,17 +1,18 @@
--- Items of 7: fence, counter, status, body, code, message, attempts. Answers 1 or 0 for each; said again, 1 again.
-local function said_before(fence)
+-- Publishes results and ends their claims. Items of 7: fence, counter, status, body, code, message, attempts.
+-- Answers 1 or 0 for each; a repeated item is answered 1 again, since the first answer may have been lost.
+local function finished_before(fence)
   local n = number_of(fence)
   return call('HGET', P .. 'r:' .. n, 'fence') == fence or call('GET', P .. 'f:' .. n) == fence
 end
 
 local answers = {}
 for i = FIRST, #ARGV, 7 do
-  local fence, as, status, body, code, message, attempts = unpack(ARGV, i, i + 6)
-  local e, ours = held(fence)
+  local fence, counter, status, body, code, message, attempts = unpack(ARGV, i, i + 6)
+  local e, ours = claimed_by(fence)
   if ours then
-    finish(e, { status = status, body = body, code = code, message = message, attempts = attempts }, as)
+    finish(e, { status = status, body = body, code = code, message = message, attempts = attempts }, counter)
   elseif not e then
-    ours = said_before(fence)
+    ours = finished_before(fence)
   end
   answers[#answers + 1] = ours and 1 or 0
 end

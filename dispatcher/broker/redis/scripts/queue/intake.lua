@@ -1,6 +1,7 @@
--- KEYS[2]: a sorted set of the Go form. Items of 13: its member, then as in part_accept.lua.
--- Answers for each: 'new', 'same' (it was taken in before), 'gone' (another replica took it), 'cancelled', 'expired'
-local function take_in(member, item)
+-- Moves messages from an intake into the queue. KEYS[2]: the intake's sorted set. Items of 13: its member, then the 12 of
+-- part_accept.lua. Removing and accepting are one atomic step, so that no message is lost or doubled.
+-- Answers for each: 'new', 'same' (accepted before), 'gone' (another replica moved it), 'cancelled', 'expired'
+local function move(member, item)
   if call('ZREM', KEYS[2], member) == 0 then
     return 'gone'
   elseif known(item[1], item[2]) then
@@ -9,8 +10,9 @@ local function take_in(member, item)
   if item[6] == '0' then
     item[6] = NOW
   end
+  -- Accepted even if it is cancelled or expired: its producer waits for a result, and every submission is counted.
   local e = accept(item, KEYS[2])
-  if marked(e) then
+  if cancelled_by_producer(e) then
     fail(e, 'cancelled', 'CANCELLED', CANCELLED)
     return 'cancelled'
   elseif e.deadline <= NOW then
@@ -18,12 +20,12 @@ local function take_in(member, item)
     return 'expired'
   end
   call('HSET', P .. 'go', e.n, e.token .. '\0' .. e.id)
-  let_in(e)
+  enqueue(e)
   return 'new'
 end
 
 local answers = {}
 for first = FIRST, #ARGV, 13 do
-  answers[#answers + 1] = take_in(ARGV[first], { unpack(ARGV, first + 1, first + 12) })
+  answers[#answers + 1] = move(ARGV[first], { unpack(ARGV, first + 1, first + 12) })
 end
 return answers

@@ -1,4 +1,5 @@
--- limit, ms, nonce, bytes of bodies after which to stop. Answers { { fence, fields of the result } ... }
+-- Leases the oldest results to a consumer. Arguments: limit, ms, nonce, bytes of bodies after which to stop.
+-- Answers { { fence, fields of the result } ... }. Leases that have ended come back first, at their old place.
 local limit, ms, nonce, room = tonumber(ARGV[FIRST]), tonumber(ARGV[FIRST + 1]), ARGV[FIRST + 2], tonumber(ARGV[FIRST + 3])
 for _, n in ipairs(call('ZRANGEBYSCORE', P .. 'held', '-inf', NOW, 'LIMIT', 0, 1000)) do
   local finished = call('HGET', P .. 'r:' .. n, 'finished')

@@ -1,5 +1,7 @@
--- How a request comes in. Items of 12: id, token, tenant, tier, deadline, created, size, meta, body, idempotency key,
--- digest, result list.
+-- How a request is accepted. An item has 12 arguments: id, token, tenant, tier, deadline, created, size, meta, body,
+-- idempotency key, digest, result list.
+
+-- The answer for a submission that was accepted before: the client repeats it because the first answer was lost.
 local function known(id, token)
   local n = call('ZSCORE', P .. 'i:' .. id, token)
   n = n and string.format('%012x', n)
@@ -9,7 +11,8 @@ local function known(id, token)
   end
 end
 
--- An id that is used again and again must not grow a list of what is long gone.
+-- Removes submissions whose request and result are gone. Without it, the index of an id that is used for every request
+-- would grow for ever.
 local function prune(index)
   if call('ZCARD', index) < 8 then
     return
@@ -23,7 +26,8 @@ local function prune(index)
   end
 end
 
--- A request that was not known, in no order yet. `source`: the sorted set of the Go form that it came from, or ''.
+-- Stores a new request without a place in the order. `source`: the intake's sorted set that it came from, or ''.
+-- The entry has no expiry: as long as a request has no result, nothing may drop it. Its index expires with its result.
 local function accept(item, source)
   local id, token, tenant, tier, deadline, created, size, meta, body, _, _, list = unpack(item)
   local number, index = call('INCR', P .. 'last'), P .. 'i:' .. id

@@ -1,4 +1,4 @@
--- How a request comes to wait, and how it ends: with exactly one result.
+-- The states of a request, from waiting to its one result; the same as in dispatcher/broker/memory/request_table.py.
 local STATES = { p = 'pending', d = 'delayed', c = 'claimed' }
 local EXPIRED, CANCELLED, POISON, BODY_GONE, REQUEST_GONE = unpack(TEXTS)
 
@@ -6,7 +6,7 @@ local function error_body(message)
   return '{"error":' .. cjson.encode(message) .. '}'
 end
 
--- The fields of a request that every ending needs.
+-- The fields of a request without a result that its next step needs; nil if there is none.
 local function entry(n)
   local f = call('HMGET', P .. 'e:' .. n, 'id', 'token', 'tenant', 'tier', 'deadline', 'state', 'fence', 'attempt', 'list', 'source')
   if not f[1] then
@@ -18,14 +18,14 @@ local function entry(n)
   }
 end
 
-local function let_in(e, credit)
+local function enqueue(e, credit)
   call('HSET', P .. 'e:' .. e.n, 'state', 'p')
-  put(e.n, e.tier, e.tenant, e.deadline, credit or 0)
+  add_to_order(e.n, e.tier, e.tenant, e.deadline, credit or 0)
   call('ZADD', P .. 'waiting', e.deadline, e.n)
-  stir()
+  wake()
 end
 
--- Results in the Go processor's form; a payload there is text.
+-- A result in the Go processor's form, where a payload is text.
 local function go_result(e, r)
   local result = { id = e.id, payload = r.body, request_token = e.token }
   if tonumber(r.status) > 0 then
@@ -38,18 +38,19 @@ local function go_result(e, r)
   return cjson.encode(result)
 end
 
--- What a Go producer's key says. One of another kind says nothing: an error here would end a script that has written
--- already, and Redis takes nothing back.
-local function told(key)
+-- The text under a Go producer's key. pcall: a key of another type gives an error, which would end a script that has
+-- written already, and Redis rolls nothing back. Such a key counts as absent.
+local function producer_text(key)
   local value = redis.pcall('GET', key)
   return type(value) == 'string' and value
 end
 
--- What a Go producer left for us to clear away, unless its id was used again since.
-local function clear_source(e)
+-- Deletes the keys with which a Go producer marks a request as active or cancelled. The token is compared, since the
+-- producer may have used the id again.
+local function delete_producer_keys(e)
   call('HDEL', P .. 'go', e.n)
   for _, key in ipairs({ 'request-active:' .. e.id, 'request-cancel:' .. e.id }) do
-    if told(key) == e.token then
+    if producer_text(key) == e.token then
       call('DEL', key)
     end
   end
@@ -60,12 +61,13 @@ local function is_list(key)
   return kind == 'list' or kind == 'none'
 end
 
--- r: status, body, code, message, attempts
+-- Publishes a result: pushes it to the request's list, or keeps it for consumers. r: status, body, code, message, attempts.
 local function publish(e, r)
   if e.source and e.source ~= '' then
-    clear_source(e)
+    delete_producer_keys(e)
   end
-  -- An intake that is empty does not exist, and a result would make a list of it.
+  -- Never to the request's own intake. Redis deletes a sorted set with its last member, so an empty intake looks like a
+  -- free key; a result would make it a list, and producers could add nothing more.
   if e.list ~= '' and e.list ~= e.source and is_list(e.list) then
     call('LPUSH', e.list, go_result(e, r))
     call('ZREM', P .. 'i:' .. e.id, e.token)
@@ -77,9 +79,9 @@ local function publish(e, r)
     call('HSET', key, 'id', e.id, 'token', e.token, 'status', r.status, 'body', r.body, 'code', r.code, 'message',
       r.message, 'attempts', r.attempts, 'finished', NOW, 'fence', e.fence)
     call('PEXPIRE', key, KEPT)
-    place_later('ready', e.n, NOW)
+    score_later('ready', e.n, NOW)
     local lasts = call('PTTL', index)
-    if lasts < KEPT or (e.deadline or 0) <= NOW then -- the index may have ended since, or never had it
+    if lasts < KEPT or (e.deadline or 0) <= NOW then -- the index may have expired, or does not exist (a rejected message)
       call('ZADD', index, tonumber(e.n, 16), e.token)
     end
     if lasts < KEPT then
@@ -89,80 +91,82 @@ local function publish(e, r)
   call('PUBLISH', P .. 'done:' .. e.id, e.n)
 end
 
--- `as`: the counter that it belongs to.
-local function finish(e, r, as)
+-- Removes a request from its state and publishes its result. `counter`: the counter of Totals that it belongs to.
+local function finish(e, r, counter)
   call('DEL', P .. 'e:' .. e.n, P .. 'b:' .. e.n)
   if e.state == 'c' then
-    place_later('leases', e.n, false)
+    score_later('leases', e.n, false)
   else
     call('ZREM', P .. 'waiting', e.n)
     if e.state == 'd' then
       call('ZREM', P .. 'delayed', e.n)
     else
-      drop(e.n, e.tier, e.tenant)
+      remove_from_order(e.n, e.tier, e.tenant)
     end
   end
-  count(as)
+  count(counter)
   publish(e, r)
 end
 
-local function fail(e, as, code, message)
-  e.fence = '' -- no claim may take this ending for its own
+local function fail(e, counter, code, message)
+  e.fence = '' -- else a claim that repeats `finish` would be told that this result is its own
   local r = { status = 0, body = error_body(message), code = code, message = message, attempts = e.attempt }
-  finish(e, r, as)
+  finish(e, r, counter)
 end
 
--- Whether the Go producer that it came from cancelled it since.
-local function marked(e)
-  return e.source and e.source ~= '' and told('request-cancel:' .. e.id) == e.token
+-- Whether the Go producer of a request has cancelled it.
+local function cancelled_by_producer(e)
+  return e.source and e.source ~= '' and producer_text('request-cancel:' .. e.id) == e.token
 end
 
--- Answered CANCELLED; whoever holds it hears of it.
-local function revoke(e)
+-- Finishes a request as CANCELLED, and tells the holder of its claim.
+local function cancel_entry(e)
   if e.state == 'c' then
     call('PUBLISH', P .. 'cancelled', call('HGET', P .. 'e:' .. e.n, 'owner') .. '\0' .. e.fence)
   end
   fail(e, 'cancelled', 'CANCELLED', CANCELLED)
 end
 
-local function bury(reason, id, raw)
+-- A record: the time, the lengths of reason and id (-1: no id), then reason, id and message without separators, since each
+-- may contain any byte.
+local function add_dead_letter(reason, id, raw)
   local head = string.format('%d %d %d ', NOW, #reason, id and #id or -1)
   call('LPUSH', P .. 'dead', head .. reason .. (id or '') .. string.sub(raw, 1, RAW_KEPT))
   call('LTRIM', P .. 'dead', 0, DEAD_KEPT - 1)
   count('dead_letters')
 end
 
--- Nothing but its number is left of a request: it must not stop the others.
-local function lost(n, tier, tenant)
-  local gone = 0
+-- Removes a number whose entry is gone, evicted by Redis or deleted by hand: it must not stop the requests behind it.
+local function drop_lost(n, tier, tenant)
+  local removed = 0
   for _, name in ipairs({ 'waiting', 'delayed', 'leases' }) do
-    gone = gone + call('ZREM', P .. name, n)
+    removed = removed + call('ZREM', P .. name, n)
   end
   if tier then
-    drop(n, tier, tenant)
+    remove_from_order(n, tier, tenant)
   end
   call('DEL', P .. 'b:' .. n)
   call('HDEL', P .. 'go', n)
-  if gone > 0 then
-    bury(REQUEST_GONE, nil, '')
+  if removed > 0 then
+    add_dead_letter(REQUEST_GONE, nil, '')
     count('failed')
   end
 end
 
--- The lease ended and nobody finished: whoever held it is taken for dead.
+-- Ends a claim whose lease has ended: its holder is taken for dead. After MAX_LAPSES the request is taken for the cause.
 local function lapse(e)
   local key = P .. 'e:' .. e.n
   local lapses = call('HINCRBY', key, 'lapses', 1)
   if e.deadline <= NOW then
     fail(e, 'expired', 'DEADLINE_EXCEEDED', EXPIRED)
-  elseif lapses >= LAPSES then
-    bury(POISON, e.id, call('GETRANGE', P .. 'b:' .. e.n, 0, RAW_KEPT - 1))
+  elseif lapses >= MAX_LAPSES then
+    add_dead_letter(POISON, e.id, call('GETRANGE', P .. 'b:' .. e.n, 0, RAW_KEPT - 1))
     fail(e, 'failed', 'INFERENCE_ERROR', POISON)
   else
     call('ZREM', P .. 'leases', e.n)
     call('HSET', key, 'fence', '')
     count('redelivered')
-    let_in(e)
+    enqueue(e)
   end
 end
 
@@ -170,8 +174,9 @@ local function due(name, limit)
   return call('ZRANGEBYSCORE', P .. name, '-inf', NOW, 'LIMIT', 0, limit)
 end
 
--- When nobody could speak to the broker for a while, those who live get the time to say so before their claims are
--- taken for those of the dead: what they finished meanwhile would be done again. Until when.
+-- Until when lapsed claims are left alone. If no dispatcher could reach Redis for a while (an outage, a frozen server), all
+-- leases have ended although their holders live. They get this time to extend their claims or to publish results; else
+-- what they have finished would run a second time.
 local function grace()
   local pulse = call('HMGET', P .. 'pulse', 'at', 'grace')
   local at, ends = tonumber(pulse[1] or NOW), tonumber(pulse[2] or 0)
@@ -184,31 +189,33 @@ local function grace()
   return math.min(ends, NOW + GRACE)
 end
 
--- A clock that went back, as after a failover, leaves no claim to its holder for longer than a lease.
-local function shorten(limit)
+-- Cuts leases that are longer than any lease can be: they were written before the clock went back, as after a failover.
+-- Uncut, the requests of a killed dispatcher would stay claimed until the clock reaches those times again.
+local function clamp_leases(limit)
   local latest = NOW + math.max(LEASE, LONGEST_LEASE)
   for _, n in ipairs(call('ZRANGEBYSCORE', P .. 'leases', string.format('(%d', latest), '+inf', 'LIMIT', 0, limit)) do
     call('ZADD', P .. 'leases', latest, n)
   end
 end
 
--- Let due retries in, give lapsed claims back, answer what is past its deadline; how many were touched.
-local function tidy(limit)
-  local function each(numbers, deal)
+-- Enqueues due retries and lapsed claims, finishes expired requests; how many. Every script that reads the order begins
+-- with this, so that no timer decides what is visible.
+local function process_due(limit)
+  local function each(numbers, process)
     for _, n in ipairs(numbers) do
       local e = entry(n)
       if e then
-        deal(e)
+        process(e)
       else
-        lost(n)
+        drop_lost(n)
       end
     end
   end
-  shorten(limit)
+  clamp_leases(limit)
   local late, lapsed = due('delayed', limit), grace() <= NOW and due('leases', limit) or {}
   each(late, function(e)
     call('ZREM', P .. 'delayed', e.n)
-    let_in(e)
+    enqueue(e)
   end)
   each(lapsed, lapse)
   local overdue = due('waiting', limit)
@@ -218,8 +225,9 @@ local function tidy(limit)
   return #late + #lapsed + #overdue
 end
 
--- The request if this claim still holds it: also past the end of its lease, until somebody takes it back.
-local function held(fence)
+-- The request of a claim, and whether this claim holds it. A claim holds its request also after its lease has ended, until
+-- `process_due` takes it back: a late answer is better than a second run.
+local function claimed_by(fence)
   local e = entry(number_of(fence))
   if e and e.state == 'c' and e.fence == fence then
     return e, true
@@ -227,12 +235,12 @@ local function held(fence)
   return e, false
 end
 
--- Whether this claim gave it back already: the answer to that was lost.
-local function released(e, fence)
+-- Whether this claim has returned the request already: its first answer was lost. The fence stays until the next claim.
+local function was_returned(e, fence)
   return e and e.state ~= 'c' and e.fence == fence
 end
 
--- The number of a submission, the newest of its id without a token, and whether it has a result; nil: unknown.
+-- The number of a submission (without a token the newest of the id), and whether it has a result; nil if unknown.
 local function find(id, token)
   local found = call('ZREVRANGE', P .. 'i:' .. id, 0, -1, 'WITHSCORES')
   for i = 1, #found, 2 do

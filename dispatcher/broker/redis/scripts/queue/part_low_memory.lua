@@ -1,4 +1,5 @@
--- Where no memory is left a script may write once it has written: Redis refuses its first command that needs memory, not
--- the later ones, since it takes nothing back. What is in the queue is to be finished then, which frees memory; so each
--- script but those that take requests in begins with a write that needs none. No member is ''.
+-- When Redis is out of memory it refuses the first write of a script if that write needs memory, and no later one, since
+-- scripts are atomic (https://redis.io/docs/latest/develop/programmability/eval-intro/#execution-under-low-memory-conditions).
+-- This write needs no memory and changes nothing, since no member is ''. So claims and results work on when memory is full,
+-- which frees memory. The scripts that accept requests lack this part and are refused.
 call('ZREM', P .. 'leases', '')

@@ -1,9 +1,10 @@
--- Who goes next; the same order as dispatcher/broker/memory/order.py, where it is explained.
---   tiers: tiers that hold requests    o:TIER tenants that wait, by virtual time    s:TIER tenants that do not
---   l:TIER:TENANT its requests by deadline, then arrival                            now: TIER → virtual time
+-- The order of requests, the same as in dispatcher/broker/memory/order.py, which explains it.
+--   tiers: tiers with waiting requests          o:TIER: tenants with waiting requests, by virtual time
+--   s:TIER: tenants without, by virtual time    l:TIER:TENANT: a tenant's requests by deadline, then number
+--   now: the virtual time of each tier (hash)
 local weights
 
-local function charge_of(tenant)
+local function cost_of(tenant)
   weights = weights or cjson.decode(WEIGHTS)
   return 1 / (weights[tenant] or 1)
 end
@@ -12,7 +13,8 @@ local function virtual_now(tier)
   return tonumber(call('HGET', P .. 'now', tier) or 0)
 end
 
-local function put(n, tier, tenant, deadline, credit)
+-- A tenant that comes, or comes back, starts no earlier than the tier's virtual time: idle tenants save up no turns.
+local function add_to_order(n, tier, tenant, deadline, credit)
   local order = P .. 'o:' .. tier
   local at = call('ZSCORE', order, tenant)
   if not at then
@@ -26,45 +28,49 @@ local function put(n, tier, tenant, deadline, credit)
   call('ZADD', P .. 'l:' .. tier .. ':' .. tenant, deadline, n)
 end
 
-local function leave_if_empty(line, tier, tenant)
+-- An empty tenant keeps its virtual time while it is ahead; else a tenant with one request at a time would start afresh
+-- with each. Those that are not ahead are dropped: they would start at the tier's virtual time anyway.
+local function remove_tenant_if_empty(line, tier, tenant)
   if call('EXISTS', line) == 1 then
     return
   end
-  local order, gone, now = P .. 'o:' .. tier, P .. 's:' .. tier, virtual_now(tier)
+  local order, idle, now = P .. 'o:' .. tier, P .. 's:' .. tier, virtual_now(tier)
   local at = tonumber(call('ZSCORE', order, tenant) or 0)
   call('ZREM', order, tenant)
-  call('ZREMRANGEBYSCORE', gone, '-inf', now)
+  call('ZREMRANGEBYSCORE', idle, '-inf', now)
   if at > now then
-    call('ZADD', gone, at, tenant)
+    call('ZADD', idle, at, tenant)
   end
   if call('EXISTS', order) == 0 then
     call('ZREM', P .. 'tiers', tier)
   end
 end
 
-local function drop(n, tier, tenant)
+local function remove_from_order(n, tier, tenant)
   local line = P .. 'l:' .. tier .. ':' .. tenant
   call('ZREM', line, n)
-  leave_if_empty(line, tier, tenant)
+  remove_tenant_if_empty(line, tier, tenant)
 end
 
--- Those that are served in a row, by line, and the virtual times that they lead to.
+-- Requests served in this script, by line, and the virtual time that each tier reaches by them.
 local served, reached = {}, {}
 
--- It is served; what its tenant is charged. Nothing else may touch the order before `write_served`.
-local function take(n, tier, tenant)
-  local line, charge = P .. 'l:' .. tier .. ':' .. tenant, charge_of(tenant)
+-- Serves a request and returns its cost. Nothing else may change the order before `write_served`, since it is written once
+-- for all requests of the script.
+local function serve(n, tier, tenant)
+  local line, cost = P .. 'l:' .. tier .. ':' .. tenant, cost_of(tenant)
   local turn = served[line]
   if not turn then
     turn = { tier = tier, tenant = tenant, at = tonumber(call('ZSCORE', P .. 'o:' .. tier, tenant)), numbers = {} }
     served[line] = turn
   end
   reached[tier] = math.max(turn.at, reached[tier] or virtual_now(tier))
-  turn.at = turn.at + charge
+  turn.at = turn.at + cost
   turn.numbers[#turn.numbers + 1] = n
-  return charge
+  return cost
 end
 
+-- %.17g: all digits of a double. Lua's own conversion to text keeps 14, and rounding would add up.
 local function write_served()
   for tier, at in pairs(reached) do
     call('HSET', P .. 'now', tier, string.format('%.17g', at))
@@ -72,12 +78,12 @@ local function write_served()
   for line, turn in pairs(served) do
     call('ZADD', P .. 'o:' .. turn.tier, turn.at, turn.tenant)
     in_pieces('ZREM', line, turn.numbers)
-    leave_if_empty(line, turn.tier, turn.tenant)
+    remove_tenant_if_empty(line, turn.tier, turn.tenant)
   end
   served, reached = {}, {}
 end
 
--- The next of a tenant's requests, read from the broker `step` at a time.
+-- The next of a tenant's requests; they are read `step` at a time.
 local function next_of(turn, step)
   if turn.index == #turn.ahead then
     turn.ahead = call('ZRANGE', turn.line, turn.read, turn.read + step - 1)
@@ -87,7 +93,7 @@ local function next_of(turn, step)
   return turn.ahead[turn.index]
 end
 
--- The tenants of a tier that are not skipped, those first whose turn it is; no more than can get a turn.
+-- The tenants of a tier that are not skipped, by virtual time. At most `limit`: others cannot get a turn.
 local function turns_of(tier, limit, skip, skipped)
   local turns = {}
   local found = call('ZRANGE', P .. 'o:' .. tier, 0, limit + skipped - 1, 'WITHSCORES')
@@ -101,10 +107,10 @@ local function turns_of(tier, limit, skip, skipped)
   return turns
 end
 
--- Take the turn that comes first out of `turns`, which are in order, and put it back behind.
+-- Charges the first tenant of `turns`, which are sorted, and moves it to its new place.
 local function advance(turns)
   local turn = table.remove(turns, 1)
-  turn.at = turn.at + charge_of(turn.tenant)
+  turn.at = turn.at + cost_of(turn.tenant)
   local i = #turns + 1
   while i > 1 and (turns[i - 1].at > turn.at or (turns[i - 1].at == turn.at and turns[i - 1].tenant > turn.tenant)) do
     i = i - 1
@@ -112,8 +118,8 @@ local function advance(turns)
   table.insert(turns, i, turn)
 end
 
--- The next `limit` requests as { number, tier, tenant }, in the order in which they would be taken.
-local function next_up(limit, skip, skipped)
+-- The next `limit` requests as { number, tier, tenant }, in the order in which they would be served. Writes nothing.
+local function next_requests(limit, skip, skipped)
   local chosen = {}
   for _, tier in ipairs(call('ZRANGE', P .. 'tiers', 0, -1)) do
     local turns = turns_of(tier, limit - #chosen, skip, skipped)
@@ -131,6 +137,7 @@ local function next_up(limit, skip, skipped)
   return chosen
 end
 
+-- The tenants to skip, which are the arguments from `first` on, as a set, and how many they are.
 local function skip_from(first)
   local skip = {}
   for i = first, #ARGV do

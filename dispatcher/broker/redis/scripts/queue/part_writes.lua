@@ -1,18 +1,19 @@
--- What the items of one script change alike is written once, when the script ends: a command costs as much as many lines
--- of these. Nothing that a script reads again after it was changed may be changed this way.
+-- Writes that all items of one script have in common, done once when the script ends: a command costs as much as many
+-- lines of Lua. Not for keys that the same script reads again after the change: it would read the old value.
 local counted, sorted = {}, {}
 
 local function count(name)
   counted[name] = (counted[name] or 0) + 1
 end
 
--- score: false to remove it
-local function place_later(name, member, score)
+-- Sets the score of a member of a sorted set, or removes the member if the score is false.
+local function score_later(name, member, score)
   local set = sorted[name] or {}
   sorted[name] = set
   set[member] = score
 end
 
+-- `unpack` fails for more values than Lua's C stack holds, 8000 in Lua 5.1 (LUAI_MAXCSTACK).
 local function in_pieces(command, key, words)
   for first = 1, #words, 1000 do
     call(command, key, unpack(words, first, math.min(first + 999, #words)))
@@ -24,15 +25,15 @@ local function write_later()
     call('HINCRBY', P .. 'counts', name, by)
   end
   for name, set in pairs(sorted) do
-    local placed, removed = {}, {}
+    local scored, removed = {}, {}
     for member, score in pairs(set) do
       if score then
-        placed[#placed + 1], placed[#placed + 2] = score, member
+        scored[#scored + 1], scored[#scored + 2] = score, member
       else
         removed[#removed + 1] = member
       end
     end
-    in_pieces('ZADD', P .. name, placed)
+    in_pieces('ZADD', P .. name, scored)
     in_pieces('ZREM', P .. name, removed)
   end
 end

@@ -1,8 +1,9 @@
--- 1 or 0: whether they were sent, then fences. Answers how many were ours; said again, the same again.
+-- Returns claims to the queue as if never claimed. Arguments: 1 if they were sent, else 0, then fences.
+-- Answers how many were ours; a repeated call gets the same answer. The tenant gets its turn back (the charge).
 local unsent = ARGV[FIRST] == '0'
-local ours_all = 0
+local released = 0
 for i = FIRST + 1, #ARGV do
-  local e, ours = held(ARGV[i])
+  local e, ours = claimed_by(ARGV[i])
   if ours then
     local key = P .. 'e:' .. e.n
     call('ZREM', P .. 'leases', e.n)
@@ -10,10 +11,10 @@ for i = FIRST + 1, #ARGV do
     if unsent then
       call('HINCRBY', key, 'attempt', -1)
     end
-    let_in(e, tonumber(call('HGET', key, 'charge')))
+    enqueue(e, tonumber(call('HGET', key, 'charge')))
   else
-    ours = released(e, ARGV[i])
+    ours = was_returned(e, ARGV[i])
   end
-  ours_all = ours_all + (ours and 1 or 0)
+  released = released + (ours and 1 or 0)
 end
-return ours_all
+return released

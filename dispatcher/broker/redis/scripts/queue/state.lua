@@ -1,5 +1,5 @@
--- id, token ('' for the newest). Answers the state, and the fields of the result.
-tidy(MANY)
+-- Reads the state of a request. Arguments: id, token ('' for the newest). Answers the state, and the fields of its result.
+process_due(MANY)
 local n, done = find(ARGV[FIRST], ARGV[FIRST + 1])
 if not n then
   return { 'unknown' }

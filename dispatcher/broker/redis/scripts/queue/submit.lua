@@ -1,6 +1,6 @@
--- Items as in part_accept.lua.
--- Answers: { 'new', created } | { 'same', id, token, deadline, created } | { 'conflict' } | { 'past', NOW }
-local function keyed(key, digest)
+-- Accepts requests. Items as in part_accept.lua. Answers for each:
+-- { 'new', created } | { 'same', id, token, deadline, created } | { 'conflict' } | { 'past', NOW }
+local function by_key(key, digest)
   local k = call('HMGET', key, 'digest', 'id', 'token', 'deadline', 'created')
   if not k[1] then
     return nil
@@ -10,7 +10,7 @@ end
 
 local function submit(item)
   local key = P .. 'k:' .. item[3] .. '\0' .. item[10]
-  local earlier = known(item[1], item[2]) or (item[10] ~= '' and keyed(key, item[11])) or nil
+  local earlier = known(item[1], item[2]) or (item[10] ~= '' and by_key(key, item[11])) or nil
   if earlier then
     return earlier
   end
@@ -23,9 +23,9 @@ local function submit(item)
   end
   if item[10] ~= '' then
     call('HSET', key, 'digest', item[11], 'id', item[1], 'token', item[2], 'deadline', item[5], 'created', item[6])
-    call('PEXPIRE', key, deadline + KEPT - NOW)
+    call('PEXPIRE', key, deadline + KEPT - NOW) -- as long as its result can exist
   end
-  let_in(accept(item, ''))
+  enqueue(accept(item, ''))
   return { 'new', item[6] }
 end
 

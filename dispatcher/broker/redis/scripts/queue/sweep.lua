@@ -1,7 +1,7 @@
--- limit. Answers how many were touched.
+-- Processes what is due, and forgets results whose time is over. Argument: limit. Answers how many were changed.
 local function forget_results(limit)
   local old = call('ZRANGEBYSCORE', P .. 'ready', '-inf', NOW - KEPT, 'LIMIT', 0, limit)
-  for _, n in ipairs(old) do
+  for _, n in ipairs(old) do -- their keys expire by themselves, their members of the sorted sets do not
     call('DEL', P .. 'r:' .. n)
     call('ZREM', P .. 'ready', n)
   end
@@ -10,4 +10,4 @@ local function forget_results(limit)
 end
 
 local limit = tonumber(ARGV[FIRST])
-return tidy(limit) + forget_results(limit)
+return process_due(limit) + forget_results(limit)

@@ -1,4 +1,4 @@
-"""An ext_proc client that costs little: ready-made messages in HTTP/2 frames, each stream as Envoy would hold it.
+"""A cheap ext_proc client: prepared messages in HTTP/2 frames, each stream as Envoy would hold it.
 
 A stream is opened with everything up to the end of the request in one write; when the picker has answered that, the
 response's headers follow, then its chunks one by one, and when all is answered the stream is reset, as Envoy does.
@@ -10,7 +10,7 @@ from typing import Final
 
 from hpack import Encoder
 
-from benchmarks.picking.conversation import Conversation
+from benchmarks.picking.ext_proc_messages import StreamTemplate
 from benchmarks.picking.tally import Tally
 from epp.ext_proc.protocol import EXT_PROC
 from epp.wire.http2 import frames
@@ -47,7 +47,7 @@ class _Stream:
         "window",
     )
 
-    def __init__(self, stream_id: int, window: int, said: Conversation, number: int) -> None:
+    def __init__(self, stream_id: int, window: int, said: StreamTemplate, number: int) -> None:
         self.stream_id = stream_id
         self.window = window
         self.unsent = said.numbered(number)
@@ -58,7 +58,7 @@ class _Stream:
         self.opened_at = time.perf_counter()
 
 
-def _response(said: Conversation) -> Iterator[bytes]:
+def _response(said: StreamTemplate) -> Iterator[bytes]:
     yield said.response_headers
     for _ in range(said.chunks - 1):
         yield said.chunk
@@ -67,9 +67,9 @@ def _response(said: Conversation) -> Iterator[bytes]:
 
 
 class ProcessingClient:
-    """One connection with `many` streams at once."""
+    """One connection with `many` concurrent streams."""
 
-    def __init__(self, said: Conversation, many: int, tally: Tally) -> None:
+    def __init__(self, said: StreamTemplate, many: int, tally: Tally) -> None:
         self.stopping = False
         self._said = said
         self._many = many
@@ -88,11 +88,10 @@ class ProcessingClient:
 
     @property
     def under_way(self) -> int:
-        """Streams."""
         return len(self._streams)
 
-    def take(self) -> bytes:
-        """What is to be written; opens streams as soon as the server has said what it takes."""
+    def next_bytes(self) -> bytes:
+        """Opens streams once the server's SETTINGS have arrived."""
         if self._blocked:
             for stream in list(self._blocked.values()):
                 self._send(stream)
@@ -129,7 +128,7 @@ class ProcessingClient:
         self._send(stream)
 
     def _send(self, stream: _Stream) -> None:
-        """As much as the windows let through."""
+        """Sends as much as the flow-control windows allow."""
         unsent = stream.unsent
         sent = 0
         for payload in unsent:

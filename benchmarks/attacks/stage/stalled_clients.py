@@ -1,4 +1,4 @@
-"""Clients that send all of a request body but its last 100 bytes, and stay."""
+"""Clients that send a request body without its last 100 bytes and keep the connection open."""
 
 import asyncio
 import contextlib
@@ -10,12 +10,12 @@ _HEAD = (
 
 
 @contextlib.asynccontextmanager
-async def stalling(address: str, count: int, size: int) -> AsyncIterator[None]:
-    """They begin again 5 s after they are refused, until this is left."""
+async def stalled_clients(address: str, count: int, size: int) -> AsyncIterator[None]:
+    """Each client reconnects 5 s after its connection was closed."""
     host, _, port = address.rpartition(":")
     body = bytes(size - 100)
 
-    async def stall() -> None:
+    async def upload_all_but_the_end() -> None:
         while True:
             with contextlib.suppress(OSError):
                 reader, writer = await asyncio.open_connection(host, int(port))
@@ -27,7 +27,7 @@ async def stalling(address: str, count: int, size: int) -> AsyncIterator[None]:
                     writer.transport.abort()
             await asyncio.sleep(5.0)
 
-    clients = [asyncio.create_task(stall()) for _ in range(count)]
+    clients = [asyncio.create_task(upload_all_but_the_end()) for _ in range(count)]
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""A program of ours with few file descriptors, and clients who connect to it and say nothing."""
+"""Runs a program with few file descriptors, and opens idle connections to it."""
 
 import asyncio
 import contextlib
@@ -13,14 +13,14 @@ DESCRIPTORS = 256
 MANY = 400
 """Connections: more than the program may have descriptors."""
 LOG = 20_000
-"""Bytes that the program may write about it, at most."""
+"""Bytes that the program may write to its log at most."""
 
 
 @asynccontextmanager
 async def few_descriptors(
     log: Path, *command: str, soft: int = DESCRIPTORS, hard: int = DESCRIPTORS
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`python -m ...` under that limit; what it says on stderr goes to `log`. Killed in the end."""
+    """Runs Python with `command` under that limit, its stderr in `log`. Killed at the end."""
     words = shlex.join([sys.executable, *command])
     limited = f"ulimit -Sn {soft} && ulimit -Hn {hard} && exec {words}"
     with log.open("wb") as written:
@@ -36,8 +36,8 @@ async def few_descriptors(
 
 
 @contextlib.contextmanager
-def idle_clients(address: str) -> Iterator[list[socket.socket]]:
-    """MANY connections to `host:port` on which nothing is said."""
+def idle_connections(address: str) -> Iterator[list[socket.socket]]:
+    """Opens MANY connections to `host:port` and sends nothing."""
     host, _, port = address.rpartition(":")
     with contextlib.ExitStack() as stack:
         clients = []
@@ -48,7 +48,7 @@ def idle_clients(address: str) -> Iterator[list[socket.socket]]:
 
 
 def soft_limit(pid: int) -> int:
-    """Descriptors that the process may open."""
+    """Returns the soft limit of open files of the process."""
     for line in Path(f"/proc/{pid}/limits").read_text().splitlines():
         if line.startswith("Max open files"):
             return int(line.split()[3])

@@ -1,11 +1,11 @@
-"""Which TCP connections this process has, as the kernel knows them."""
+"""Counts the TCP connections of this process, from /proc."""
 
 import os
 from pathlib import Path
 
 
 def connected(port: int) -> int:
-    """How many sockets of this process are connected to that port over IPv4, those that say goodbye included."""
+    """Returns how many IPv4 sockets of this process are connected to that port, including those that are closing."""
     ours = set(filter(None, map(_inode, os.listdir("/proc/self/fd"))))
     lines = Path("/proc/self/net/tcp").read_text().splitlines()[1:]
     rows = (line.split() for line in lines)

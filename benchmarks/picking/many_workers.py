@@ -1,4 +1,4 @@
-"""`python -m benchmarks.picking.worker_ports COUNT [alike]`: COUNT workers in one process; prints their ports.
+"""`python -m benchmarks.picking.many_workers COUNT [alike]`: COUNT workers in one process; prints their ports.
 
 They have a metrics page, no metadata, and answer each POST at once. Their KV caches are filled differently, unless
 all are to be alike, as in a pool where nothing runs.
@@ -51,7 +51,7 @@ class _Worker(asyncio.Protocol):
 
 
 def _end(read: bytes, body: int, head: bytes) -> int:
-    """Where a request ends whose body begins at `body`; 0 where that is not known yet."""
+    """Returns where the request ends whose body begins at `body`; 0 if that is not known yet."""
     if b"transfer-encoding: chunked" in head:
         return read.find(_LAST_CHUNK, body) + len(_LAST_CHUNK) if _LAST_CHUNK in read[body:] else 0
     at = head.find(b"content-length:")
@@ -59,7 +59,7 @@ def _end(read: bytes, body: int, head: bytes) -> int:
 
 
 async def main(count: int, *, alike: bool) -> None:
-    """Until standard input ends."""
+    """Serves until standard input ends."""
     loop = asyncio.get_running_loop()
     usage = [0.0 if alike else 0.1 + 0.8 * (number * 37 % count) / count for number in range(count)]
     servers = [await loop.create_server(functools.partial(_Worker, share), "127.0.0.1", 0) for share in usage]

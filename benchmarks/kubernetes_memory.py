@@ -1,4 +1,4 @@
-"""`python -m benchmarks.kubernetes_held ours|theirs URL`: what 10,000 listed pods weigh in a process of their own.
+"""`python -m benchmarks.kubernetes_memory ours|theirs URL`: measures the memory of 10,000 listed pods in a separate process.
 
 Prints the growth of the resident set from the first small Service, after which everything is imported, to `many`.
 """
@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from benchmarks.processor import resident_megabytes
+from benchmarks.process_usage import resident_megabytes
 from benchmarks.recorded_api import NAMESPACE
 
 

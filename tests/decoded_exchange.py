@@ -1,4 +1,4 @@
-"""The picker's answers as a data plane reads them."""
+"""An ext_proc exchange whose answers are decoded into messages."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,12 +9,11 @@ from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 
 
 def read(answers: Iterable[Answer]) -> list[ProcessingResponse]:
-    """Serialised answers as messages."""
     return [ProcessingResponse.FromString(to_bytes(answer)) for answer in answers]
 
 
-class ReadExchange:
-    """An exchange whose answers are read."""
+class DecodedExchange:
+    """An Exchange with `ask`, which decodes the answers."""
 
     def __init__(self, *of: Any, **named: Any) -> None:
         self._exchange = exchange.Exchange(*of, **named)
@@ -23,5 +22,5 @@ class ReadExchange:
         return getattr(self._exchange, name)
 
     def ask(self, message: ProcessingRequest, now: float) -> list[ProcessingResponse]:
-        """What `feed` answers."""
+        """Feeds the message and decodes the answers."""
         return read(self.feed(message, now))

@@ -1,4 +1,4 @@
-"""The cluster's administrator: writes what a test needs, and asks the API server as any client would."""
+"""A client of the API server with the administrator's rights: creates what a test needs and reads it back."""
 
 import asyncio
 import itertools
@@ -9,7 +9,8 @@ from typing import Any, Final, Self
 
 import aiohttp
 
-from tests.connections import connected
+from tests.eventually import eventually
+from tests.open_connections import connected
 from tests.system.api_process import ApiProcess
 
 _MERGE: Final = "application/merge-patch+json"
@@ -34,7 +35,7 @@ KINDS: Final = {
 
 
 class ApiError(Exception):
-    """The server refused; `status` is the HTTP code."""
+    """A response that is not 2xx; `status` is the HTTP code."""
 
     def __init__(self, method: str, path: str, status: int, said: Any) -> None:
         super().__init__(f"{method} {path}: HTTP {status}: {said}")
@@ -57,7 +58,7 @@ class Administrator:
         params: Mapping[str, str] | None = None,
         kind: str = "application/json",
     ) -> Any:
-        """The decoded answer; ApiError for what is not 2xx."""
+        """Returns the decoded answer; raises ApiError if it is not 2xx."""
         assert self._session is not None
         url = f"{self._url}:{self.server.port}{path}"
         async with self._session.request(
@@ -69,7 +70,7 @@ class Administrator:
             return said
 
     async def namespace(self, prefix: str) -> str:
-        """A new one, with a name of its own."""
+        """Creates a namespace with a unique name."""
         name = f"{prefix}-{os.getpid()}-{next(_numbers)}"
         await self.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         return name
@@ -134,9 +135,7 @@ class Administrator:
         """
         assert self._session is not None
         await self._session.close()
-        async with asyncio.timeout(40):
-            while connected(self.server.port):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not connected(self.server.port))
 
 
 def path(resource: str, namespace: str, name: str = "") -> str:

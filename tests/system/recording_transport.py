@@ -1,4 +1,4 @@
-"""A transport that remembers what came through it."""
+"""Wraps a transport and counts what passed through it."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -7,7 +7,7 @@ from dataclasses import replace
 from discovery.kubernetes import ClusterTransport, Response
 
 
-class Listening:
+class RecordingTransport:
     """`expired`: how often a version was too old, as a status or as an event; `ended`: how many watches ended well."""
 
     def __init__(self, transport: ClusterTransport) -> None:

@@ -1,11 +1,11 @@
-"""Processor time and memory of processes, from the kernel's scheduler, not from a clock on the wall."""
+"""Reads the processor time and memory of processes from /proc, and computes percentiles."""
 
 import os
 from pathlib import Path
 
 
 def processor_seconds(pid: int | None = None) -> float:
-    """Seconds that all threads of a process ran, user and system."""
+    """Returns the seconds that all threads of a process ran, in user and kernel mode."""
     tasks = Path(f"/proc/{pid or os.getpid()}/task")
     nanoseconds = (int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir())
     return sum(nanoseconds) / 1e9

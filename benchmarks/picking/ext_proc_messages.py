@@ -1,4 +1,4 @@
-"""What a data plane says on one ext_proc stream, as bytes: what Envoy 1.40 sends for one chat completion."""
+"""The bytes of one ext_proc stream, as Envoy 1.40 sends them for one chat completion."""
 
 import json
 from dataclasses import dataclass
@@ -49,10 +49,10 @@ _TOKEN: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
-    """`opening`: the payloads of DATA frames; `holes`: in which of them, and where, the prompt's two numbers stand.
+class StreamTemplate:
+    """`opening`: the payloads of DATA frames; `holes`: payload and offset of the two numbers in the prompt.
 
-    `chunks`: how many of the response the picker is shown.
+    `chunks`: how many chunks of the response Envoy sends to the picker.
     """
 
     opening: tuple[bytes, ...]
@@ -64,7 +64,7 @@ class Conversation:
     last_chunk: bytes
 
     def numbered(self, number: int) -> list[bytes]:
-        """The opening of one more stream."""
+        """The opening with the number of one request written into it."""
         said = list(self.opening)
         for (at, place), value in zip(self.holes, (number % BEGINNINGS, number), strict=True):
             piece = said[at]
@@ -73,12 +73,12 @@ class Conversation:
 
 
 def numbered(text: bytes, number: int) -> bytes:
-    """The same for a body, or what has it in it."""
+    """Writes the request's number into the holes of a body, or of bytes that contain it."""
     return text.replace(_BEGINNING, _HOLE % (number % BEGINNINGS)).replace(_MIDDLE, _HOLE % number)
 
 
 def chat(size: int) -> bytes:
-    """A chat completion of `size` bytes, with the holes for its numbers; 512 bytes at least."""
+    """Returns a chat completion of `size` bytes, at least 512, with holes for its numbers."""
     first: dict[str, object] = {"role": "system", "content": "You are a helpful assistant."}
     request = {"model": "llama-3-8b", "stream": True, "temperature": 0.7, "max_tokens": 256}
     empty = json.dumps(request | {"messages": [first, {"role": "user", "content": ""}]})
@@ -93,8 +93,8 @@ def chat(size: int) -> bytes:
     return json.dumps(request | {"messages": [first, {"role": "user", "content": text}]}).encode()
 
 
-def conversation(size: int, chunks: int = 0) -> Conversation:
-    """About a body of `size` bytes; the response's `chunks` are shown to the picker where there are any."""
+def stream_template(size: int, chunks: int = 0) -> StreamTemplate:
+    """`size`: bytes of the request body; `chunks`: of the response that Envoy sends to the picker."""
     body = chat(size)
     opened = ProcessingRequest(request_headers=_headers(_REQUEST | {"content-length": str(len(body))}))
     duplex = ProcessingMode.FULL_DUPLEX_STREAMED
@@ -109,7 +109,7 @@ def conversation(size: int, chunks: int = 0) -> Conversation:
     for message in map(prefixed, said):
         frames += [message[at : at + LEAST_FRAME_SIZE] for at in range(0, len(message), LEAST_FRAME_SIZE)]
     holes = _place(frames, _BEGINNING), _place(frames, _MIDDLE)
-    return Conversation(
+    return StreamTemplate(
         tuple(frames),
         holes,
         len(body),
@@ -121,7 +121,7 @@ def conversation(size: int, chunks: int = 0) -> Conversation:
 
 
 def prefixed(message: ProcessingRequest) -> bytes:
-    """As gRPC frames it."""
+    """Adds the gRPC message prefix."""
     payload = message.SerializeToString()
     return b"\0" + len(payload).to_bytes(4, "big") + payload
 

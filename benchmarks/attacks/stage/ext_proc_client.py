@@ -1,4 +1,4 @@
-"""Requests to a picker, said as Envoy says them, over grpc.aio."""
+"""Sends requests to a picker as Envoy does, over grpc.aio."""
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
@@ -17,25 +17,26 @@ from epp.wire.messages.ext_proc_pb2 import (
 )
 
 _LIMIT = 128 * 1024 * 1024
-_PATIENCE = 30.0
-_PIECE = 1024 * 1024
+_TIMEOUT = 30.0
+_CHUNK = 1024 * 1024
 
 
 @contextlib.asynccontextmanager
 async def channel(address: str) -> AsyncIterator[grpc.aio.Channel]:
-    """A connection of its own."""
+    """A connection that no other channel shares."""
+    # gRPC's global subchannel pool would share one connection among all channels to an address
     options = (("grpc.max_send_message_length", _LIMIT), ("grpc.use_local_subchannel_pool", 1))
     async with grpc.aio.insecure_channel(address, options=options) as opened:
         yield opened
 
 
-async def ask(
+async def send_request(
     opened: grpc.aio.Channel,
     body: bytes,
     headers: Mapping[str, str] | None = None,
     context: Metadata | None = None,
 ) -> str:
-    """The destination of one request, its fallbacks behind it; the status of a refusal, as `503`. Raises AioRpcError."""
+    """Returns the destination of one request, its fallbacks behind it, or the status of a rejection, as `503`; raises AioRpcError."""
     said = {":method": "POST", ":path": "/v1/chat/completions", "content-type": "application/json"}
     first = ProcessingRequest(metadata_context=context)
     fields = (
@@ -47,12 +48,12 @@ async def ask(
         f"/{EXT_PROC}/Process",
         request_serializer=ProcessingRequest.SerializeToString,
         response_deserializer=ProcessingResponse.FromString,
-    )(timeout=_PATIENCE)
+    )(timeout=_TIMEOUT)
     await call.write(first)
-    for at in range(0, len(body) or 1, _PIECE):
+    for at in range(0, len(body) or 1, _CHUNK):
         piece = ProcessingRequest()
-        piece.request_body.body = body[at : at + _PIECE]
-        piece.request_body.end_of_stream = at + _PIECE >= len(body)
+        piece.request_body.body = body[at : at + _CHUNK]
+        piece.request_body.end_of_stream = at + _CHUNK >= len(body)
         await call.write(piece)
     answer = await call.read()
     call.cancel()

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.picking.picture FIGURES PICTURE`: the comparison as an SVG, from what `--figures` wrote."""
+"""`python -m benchmarks.picking.plot FIGURES PICTURE`: the comparison as an SVG, from what `--figures` wrote."""
 
 import sys
 from collections.abc import Iterator
@@ -30,8 +30,8 @@ _LEFT, _WIDTH, _RIGHT = 250, 400, 110
 _BAR, _GAP, _TOP, _BOTTOM = 14, 16, 96, 30
 
 
-def picture(figures: Figures) -> str:
-    """Bars of processor time a request, each work on a scale of its own: what matters is the ratio."""
+def draw(figures: Figures) -> str:
+    """Draws processor time per request as bars; each workload has its own scale, because the ratio matters."""
     shown = [(work, costs) for work in _WORKS if (costs := figures.of(work)) is not None]
     names = [name for name in _NAMES if any(name in costs for _, costs in shown)]
     group = len(names) * _BAR + _GAP
@@ -84,4 +84,4 @@ def _text(
 
 
 if __name__ == "__main__":
-    Path(sys.argv[2]).write_text(picture(Figures.read(Path(sys.argv[1]))))
+    Path(sys.argv[2]).write_text(draw(Figures.read(Path(sys.argv[1]))))

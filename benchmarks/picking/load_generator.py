@@ -1,6 +1,6 @@
-"""`python -m benchmarks.picking.load`: one load for each line of JSON on standard input, its summary on standard output.
+"""`python -m benchmarks.picking.load_generator`: runs one load per line of JSON on standard input, prints its summary.
 
-A line has the fields of `Load`. A process of its own, so that it has a core of its own.
+A line has the fields of `Load`. A separate process, so that it has its own core.
 """
 
 import json
@@ -11,9 +11,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from benchmarks.picking.conversation import conversation
-from benchmarks.picking.posts import PostingClient
-from benchmarks.picking.streams import ProcessingClient
+from benchmarks.picking.ext_proc_client import ProcessingClient
+from benchmarks.picking.ext_proc_messages import stream_template
+from benchmarks.picking.http_client import PostingClient
 from benchmarks.picking.tally import Client, Tally
 
 _GRACE = 20.0
@@ -40,7 +40,7 @@ class Load:
 
     @property
     def line(self) -> str:
-        """For the process that makes it."""
+        """Returns the line of JSON for the generator process."""
         return json.dumps(asdict(self)) + "\n"
 
 
@@ -58,7 +58,7 @@ class _Socket:
         selector.register(self._socket, self._events, self)
 
     def serve(self, ready: int) -> None:
-        """What the selector says is possible; raises ConnectionError when the peer has gone."""
+        """Reads or writes as the selector reports; raises ConnectionError when the peer has closed."""
         if ready & selectors.EVENT_READ:
             data = self._socket.recv(1 << 18)
             if not data:
@@ -67,8 +67,8 @@ class _Socket:
         self.flush()
 
     def flush(self) -> None:
-        """Write what the socket takes, and listen for room for the rest."""
-        while self._unsent or (written := self.client.take()):
+        """Writes what the socket accepts; registers for writability if bytes remain."""
+        while self._unsent or (written := self.client.next_bytes()):
             try:
                 self._unsent = self._unsent or memoryview(written)
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]
@@ -80,7 +80,6 @@ class _Socket:
             self._selector.modify(self._socket, events, self)
 
     def close(self) -> None:
-        """Leave."""
         self._selector.unregister(self._socket)
         self._socket.close()
 
@@ -88,12 +87,12 @@ class _Socket:
 def _clients(load: Load, tally: Tally) -> Sequence[Client]:
     if load.kind == "posts":
         return [PostingClient(load.body, tally) for _ in range(load.connections)]
-    said = conversation(load.body, load.chunks)
+    said = stream_template(load.body, load.chunks)
     return [ProcessingClient(said, load.many, tally) for _ in range(load.connections)]
 
 
 def make(load: Load) -> Tally:
-    """Make the load; raises TimeoutError when what is under way does not end."""
+    """Runs the load; raises TimeoutError when requests under way do not end."""
     tally = Tally(numbers=load.first)
     clients = _clients(load, tally)
     with selectors.DefaultSelector() as selector:
@@ -117,7 +116,7 @@ def make(load: Load) -> Tally:
 
 
 def main() -> None:
-    """Until standard input ends."""
+    """Serves until standard input ends."""
     for line in sys.stdin:
         load = Load(**json.loads(line))
         started = time.perf_counter()

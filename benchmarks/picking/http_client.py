@@ -1,8 +1,8 @@
-"""An HTTP/1.1 client that costs little: the same POST again and again, each with another number in its prompt."""
+"""A cheap HTTP/1.1 client: sends the same POST again and again, each with another number in its prompt."""
 
 import time
 
-from benchmarks.picking.conversation import PATH, chat, numbered
+from benchmarks.picking.ext_proc_messages import PATH, chat, numbered
 from benchmarks.picking.tally import Tally
 
 
@@ -26,8 +26,7 @@ class PostingClient:
         """1 while there is no answer."""
         return int(self._started is not None)
 
-    def take(self) -> bytes:
-        """The next request, if it is time for it."""
+    def next_bytes(self) -> bytes:
         if self._started is not None or self.stopping:
             return b""
         self._started = time.perf_counter()
