@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from epp.config import flags
-from runtime.command_line import FAILED, WRONG_INPUT, complain, not_installed, program, with_commands
+from runtime.command_line import FAILED, WRONG_INPUT, not_installed, print_error, program, with_commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -14,7 +14,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(given)
     except ModuleNotFoundError as missing:  # they are installed with the extra `epp`
-        return complain(not_installed(missing, "epp"), FAILED)
+        return print_error(not_installed(missing, "epp"), FAILED)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -36,7 +36,7 @@ def _run(given: Sequence[str]) -> int:
         return validate(file)
     if given and not given[0].startswith("-"):
         problem = f"there is no command {given[0]!r}; there are envoy-config and validate"
-        return complain(
+        return print_error(
             f"{problem}, without a command the picker starts; see {program('epp')} --help", WRONG_INPUT
         )
     settings, verbosity, ignored = flags.parse(given)

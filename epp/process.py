@@ -11,8 +11,8 @@ from typing import Protocol
 from discovery.errors import AdsumError
 from epp.config import go_flags
 from epp.config.settings import Settings
-from runtime.command_line import FAILED, INTERRUPTED, SUCCEEDED, WRONG_INPUT, complain
-from runtime.serving.descriptors import raise_limit
+from runtime.command_line import FAILED, INTERRUPTED, SUCCEEDED, WRONG_INPUT, print_error
+from runtime.serving.descriptors import raise_descriptor_limit
 from runtime.signals import stop_signals, until_signalled
 
 log = logging.getLogger("epp")
@@ -23,7 +23,7 @@ _GC_THRESHOLD = 10_000
 
 def run(settings: Settings, verbosity: int, ignored: Sequence[str]) -> int:
     """Returns the exit code; `ignored`: given flags without effect."""
-    raise_limit()
+    raise_descriptor_limit()
     level = logging.WARNING if verbosity <= 0 else logging.INFO if verbosity < 4 else logging.DEBUG
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for library in ("grpc", "watchfiles", "asyncio", "hpack"):
@@ -47,9 +47,9 @@ async def _run_picker(settings: Settings) -> int:
         try:
             server = await stack.enter_async_context(PickerServer(settings))
         except INPUT_ERRORS as error:
-            return complain(error, WRONG_INPUT)
+            return print_error(error, WRONG_INPUT)
         except FAILURES as error:
-            return complain(error)
+            return print_error(error)
         gc.collect()
         gc.freeze()  # objects of the start live as long as the process: no collection traverses them again
         gc.set_threshold(_GC_THRESHOLD)
@@ -78,5 +78,5 @@ async def serve(server: RunningPicker) -> int:
             await until_signalled(signals, server.wait())
         await server.drain()
     except AdsumError as error:
-        return complain(error, FAILED)
+        return print_error(error, FAILED)
     return SUCCEEDED

@@ -105,6 +105,7 @@ async def submit_all(
 
     async def submit(line: BatchLine) -> SubmittedRequest:
         nonlocal done
+        # The key makes a second run return the request of the first: nothing is sent twice.
         request, key = settings.request(line), f"batch:{settings.name}:{line.custom_id}"
         try:
             accepted = await _retry_while_away(lambda: queue.submit(request, idempotency_key=key))

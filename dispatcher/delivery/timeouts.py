@@ -29,7 +29,7 @@ class CoarseTimeout:
         if task is None:
             raise RuntimeError("a timeout must be used inside a task")
         self._task: asyncio.Task[Any] = task
-        self._cancelling = task.cancelling()
+        self._cancelling = task.cancelling()  # cancellations that others asked for before
         self._tick = self._timeouts.add(self, self._seconds)
 
     def __exit__(

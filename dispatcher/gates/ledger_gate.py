@@ -131,6 +131,7 @@ class LedgerGate(ResourceOwner):
         gauge = self.gauge
         reading, seen = gauge.reading(), gauge.reading_count
         if reading.headroom <= 0:
+            # Only another reading can open it, so a release in the ledger is no reason to ask again.
             raise RefusedError(self._closed_reason(), Scope.QUEUE, lambda: gauge.wait(60.0, seen))
         try:
             answer = await self._ledger.reserve(reading, self._units(candidate))
@@ -148,7 +149,7 @@ class LedgerGate(ResourceOwner):
         return f"the budget of {' and '.join(state.name for state in states)} is 0"
 
     async def _until_changed(self, refusal: Refusal, seen: int) -> None:
-        if refusal.until_ms is not None:
+        if refusal.until_ms is not None:  # closed by a 429 until then, whatever is read or released
             with suppress(QueueError):
                 await asyncio.sleep(max(0.0, (refusal.until_ms - await self._ledger.now_ms()) / 1000))
             return

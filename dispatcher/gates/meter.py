@@ -165,6 +165,7 @@ class Meter:
         last, settings = self._last, self._settings
         if last is None or self._error:
             return None
+        # Monotonic: a step of the system clock must not make an old reading valid.
         age = self._monotonic() - last.sampled_at
         return last if age <= settings.lag + settings.stale_after * settings.interval else None
 
@@ -197,6 +198,8 @@ class Meter:
             raise GateSourceError(f"no answer within {self._settings.timeout:g} s") from error
         headroom, age_ms = found.capacity * found.spare, round(found.age * 1000)
         left = self._allotment.update(round(started * 1000), headroom, ledger.in_flight, age_ms=age_ms)
+        # Requests of the last `lag` may not show in the sample yet. An earlier time makes the ledger count them as unseen: some
+        # count twice, none is missed.
         at_ms = ledger.now_ms - age_ms - round(self._settings.lag * 1000)
         # The estimate can exceed the line while what we sent does not show yet: all of the line is the most that is ours.
         reading = Reading(headroom, max(0, at_ms), min(left, found.closing_load))

@@ -63,10 +63,12 @@ class TargetSource:
         if self.kind.max_value is not None:
             _check("the number read", value.value, self.kind.max_value)
         _check("the number of ready model servers", ready.value, _MAX_SERVERS)
+        # Without ready servers there is no capacity: closed, whatever the load is. A load of 0 then means nothing.
         capacity = system_capacity(ready.value, self.per_server)
         free = spare(self.kind.estimate(value.value, capacity), self.baseline) if capacity > 0 else ZERO
         threshold = self.kind.closes_at(capacity, self.baseline)
         line = closing_point(capacity, self.baseline)
+        # As old as the older of the two numbers: both decide how much is free.
         return Measurement(free, capacity, line, max(value.age, ready.age), value.value, threshold)
 
 

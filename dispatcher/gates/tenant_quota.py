@@ -48,6 +48,7 @@ class TenantQuotaGate(ResourceOwner):
             finished = True
         finally:
             del self._held[grant.id]
+            # A start that was not used does not count in the window.
             with suppress(QueueError):  # the broker gets it later, or the lease ends
                 await self._quotas.release(grant, used=finished and slot.outcome is not Outcome.UNUSED)
 

@@ -97,6 +97,7 @@ class Lane:
         try:
             for state in (DeliveryState.ABORTED_UNSENT, DeliveryState.ABORTED_SENT):
                 claims = [delivery.claim for delivery in aborted if delivery.state is state]
+                # One that was sent counts as an attempt: a request that kills its dispatchers must become a dead letter.
                 await self.queue.release(claims, sent=state is DeliveryState.ABORTED_SENT)
         except QueueError as error:
             log.warning(
@@ -115,6 +116,7 @@ class Lane:
     def _launch(self, claim: Claim, admission: Admission, claim_started: float) -> None:
         delivery = Delivery(claim, admission, claim_started + self._lease)
         self._deliveries[claim.fence] = delivery
+        # Cancellations come over another connection than claims, so one may arrive before its claim.
         if claim.fence in self._revoked:
             delivery.lose()
         self._observer.claimed(claim)

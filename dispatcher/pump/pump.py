@@ -178,6 +178,7 @@ class Pump:
             return self._wait_for_work
         if self.blocked_by:  # one question is enough to learn that the gate is still closed
             candidates = candidates[:1]
+        # Shielded: a claim whose answer nobody awaits would hold its request until the lease ends.
         claiming = asyncio.create_task(self._admit_and_claim(candidates, skipped))
         try:
             refusals = await asyncio.shield(claiming)
@@ -206,10 +207,10 @@ class Pump:
     async def _admit_all(self, candidates: Sequence[DispatchCandidate]) -> GateAnswers:
         answers = await asyncio.gather(*map(self._admit, candidates), return_exceptions=True)
         granted = [answer for answer in answers if isinstance(answer, Admission)]
-        for fault in answers:
-            if isinstance(fault, BaseException) and not isinstance(fault, RefusedError):
+        for error in answers:
+            if isinstance(error, BaseException) and not isinstance(error, RefusedError):
                 await _release(granted)
-                raise fault
+                raise error
         valid = [answer for answer in answers if isinstance(answer, Admission | RefusedError)]
         answered = sort_answers(candidates, valid)
         await _release(answered.overtaking)

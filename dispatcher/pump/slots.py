@@ -10,6 +10,7 @@ class Slots:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._in_use = 0
+        # Slots of waiters that were woken and have not run yet: a newcomer must not take them.
         self._promised = 0
         self._waiters: deque[asyncio.Future[None]] = deque()
 
@@ -50,7 +51,7 @@ class Slots:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # promised to a task that was cancelled meanwhile
+            if turn.done() and not turn.cancelled():  # woken and cancelled before it ran
                 self._promised -= 1
             else:
                 self._waiters.remove(turn)

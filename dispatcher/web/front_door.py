@@ -89,6 +89,7 @@ class FrontDoor:
             result = await door.queue.wait_result(accepted.id, accepted.token, timeout=remaining)
             if result is not None:
                 return _result_response(result)
+        # 202 points to a page with the status of the request (RFC 9110, 15.3.3).
         document = {
             "id": accepted.id,
             "object": "dispatch.request",

@@ -8,7 +8,7 @@ from typing import Final
 
 from epp.config.installed import GROUP
 from epp.config.picker_config import PickerConfig, load_config
-from runtime.command_line import FAILED, WRONG_INPUT, complain
+from runtime.command_line import FAILED, WRONG_INPUT, print_error
 from runtime.config.problems import ConfigError
 from runtime.entry_points import PluginError
 
@@ -29,7 +29,7 @@ def read_config(path: Path, *, rng: random.Random, staleness: float = 2.0) -> Pi
     try:
         return load_config(text, rng=rng, staleness=staleness)
     except ConfigError as error:
-        raise error.of_file(path) from error
+        raise error.in_file(path) from error
 
 
 def _read_failure(error: OSError | UnicodeDecodeError) -> str:
@@ -43,9 +43,9 @@ def validate(path: Path) -> int:
         config = read_config(path, rng=random.Random())
         installed = GROUP.packages()
     except PluginError as error:
-        return complain(error, FAILED)
+        return print_error(error, FAILED)
     except ConfigError as error:
-        return complain(error, WRONG_INPUT if isinstance(error.__cause__, OSError) else FAILED)
+        return print_error(error, WRONG_INPUT if isinstance(error.__cause__, OSError) else FAILED)
     sys.stdout.writelines(
         f"{line}\n" for line in (f"{path} is valid", *_describe(config), *_installed_types(installed))
     )

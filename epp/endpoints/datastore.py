@@ -47,7 +47,7 @@ class Datastore:
         self, defaults: EndpointDefaults | None = None, metrics: Sequence[WorkerMetric] = WORKER_METRICS
     ) -> None:
         self.on_change: list[Callable[[], None]] = []
-        """Called after endpoints came, went or changed."""
+        """Called after endpoints were added, removed or changed."""
         self.on_reset: list[Callable[[Endpoint], None]] = []
         """Called with an endpoint whose process ended or was replaced: its cache is lost."""
         self.on_cache_size: list[Callable[[Endpoint, int], None]] = []
@@ -81,6 +81,7 @@ class Datastore:
 
     def pool(self, now: float) -> EndpointPool:
         """All endpoints with their numbers; the age of the numbers is measured at `now`."""
+        # a tuple, made only when adapters changed: a pool is made for every pick
         if self._adapters_snapshot is None:
             self._adapters_snapshot = tuple(self._adapters)
         return EndpointPool(
@@ -247,6 +248,7 @@ class Datastore:
         return endpoint
 
     def _update_epoch(self, endpoint: Endpoint, revision: str | None) -> None:
+        # a revision is incarnation, epoch, count: another epoch is a new process in the same Pod
         parts = (revision or "").rsplit(".", 2)
         epoch = parts[1] if len(parts) == 3 else None
         before = self._epochs.get(endpoint.key)
@@ -274,6 +276,7 @@ class Datastore:
         self._documents.pop(key, None)
         self._epochs.pop(key, None)
         self._cache_tokens.pop(key, None)
+        # an endpoint that is only not ready may come back with its cache
         if event.reason in ("deleted", "replaced"):
             self._reset(endpoint)
         return endpoint

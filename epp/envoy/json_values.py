@@ -26,7 +26,7 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> "Address":
         """Read `host:port` or `[ip6]:port`; raises ValueError."""
-        host, port = split_authority(text, least_port=0, form="HOST:PORT")
+        host, port = split_authority(text, min_port=0, expected="HOST:PORT")
         return cls(host, port)
 
     @property

@@ -97,7 +97,8 @@ class Exchange:
         self._fail = failure
 
     def feed(self, message: ProcessingRequest, now: float) -> list[Answer]:
-        """The answers to one message, serialised, in the order they must be sent; raises ExchangeError, UnreadableError."""
+        """The serialised answers to one message, in the order in which to send them; raises ExchangeError, UnreadableError."""
+        # in observability mode Envoy wants no answer (external_processor.proto: observability_mode)
         if self.state is _OVER or message.observability_mode:
             return []
         kind = message.WhichOneof("request")
@@ -180,7 +181,7 @@ class Exchange:
         if self._mode in _HEADERS_ONLY or protocol.is_upgrade(self._headers):
             return self._direct(None, ExchangeState.WAITING_OPEN, now)
         self.state = _COLLECTING
-        self._body.check_length(self._headers.get("content-length"))
+        self._body.check_length(self._headers.get("content-length"))  # refuse before the bytes come
         self._body.begin(now, self._refuse_body)
         return [] if self._mode in _DUPLEX else [answers.unchanged("request_headers")]
 

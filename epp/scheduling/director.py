@@ -77,9 +77,10 @@ class Director:
         subset: Subset | None,
         now: float,
     ) -> Pick | WaitingRequest:
-        """Pick endpoints and count the request as in flight at the choice and its helpers, or let it wait; `headers` with lower-case names.
+        """Pick endpoints and reserve them, or let the request wait; `headers` with lower-case names.
 
-        `body` None: there may be one, but it is not shown. Raises `Rejection`; anything else that is raised is a fault of a plugin, and nothing is reserved then.
+        `body` None: there may be one, but the pick does not see it. Raises `Rejection`; any other exception is a fault of a
+        plugin. If it raises, nothing is reserved.
         """
         request = self._prepare(headers, body)
         candidates = self.candidates(request, subset, now)
@@ -115,7 +116,7 @@ class Director:
 
     def _pick(self, request: InferenceRequest, candidates: EndpointPool) -> Pick:
         pick = self._schedule(request, candidates)
-        request.prompt = None
+        request.prompt = None  # it refers to the whole body, which would stay in memory until the answer ends
         for producer in self._producers:
             producer.picked(request, pick.in_flight_at)
         reservations.reserve(pick, self._datastore)
@@ -183,7 +184,7 @@ class Director:
             raise _model_not_found(model)
         if serving is not None or subset is not None:
             pool = _narrow(pool, serving, subset)
-        if self._datastore.all_reachable:
+        if self._datastore.all_reachable:  # the common case, without a mask
             return pool
         reachable = pool.reachable
         return pool.select(reachable) if reachable.any() else pool

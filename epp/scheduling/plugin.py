@@ -68,7 +68,7 @@ class DataProducer(Protocol):
 
 
 class Picker(Protocol):
-    """Chooses by the sum of the scores."""
+    """Chooses endpoints by the weighted sum of their scores."""
 
     def pick(self, scores: Floats, k: int) -> Indices:
         """At most `k` different indices, the choice first, then its fallbacks; `scores` is never empty."""

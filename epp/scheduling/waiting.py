@@ -46,9 +46,9 @@ class RequestScheduler(Protocol):
 
 
 class WaitingRequest:
-    """One request that waits, as its `AdmissionController` and its exchange (a `Deferral`) see it.
+    """One request that waits: the handle of its `AdmissionController`, and the `Deferral` of its exchange.
 
-    It ends once: by `dispatch`, `refuse` or `expire` of the admission, by `abandon` of its exchange, or by a drain.
+    It ends once: the admission calls `dispatch`, `refuse` or `expire`, its exchange calls `abandon`, or the picker drains.
     What comes later does nothing.
     """
 
@@ -69,7 +69,7 @@ class WaitingRequest:
         return self in self._queue
 
     def candidates(self, now: float) -> EndpointPool:
-        """The endpoints that may serve it now, the pool read anew; raises `Rejection` where none is ready."""
+        """The endpoints that may serve it now; raises `Rejection` if there is none."""
         return self._queue.scheduler.candidates(self.request, self._subset, now)
 
     def dispatch(self, now: float) -> None:
@@ -108,7 +108,7 @@ class WaitingRequest:
 
 
 class WaitingRequests:
-    """All requests that wait. The admission holds their order, this holds who is answered.
+    """All requests that wait. The admission keeps their order, this keeps who still needs an answer.
 
     `wake` is called when the admission should have its turn soon (`Director.dispatch`): a request came to wait, or while
     one waits a request was released or a load changed. It must not take that turn itself.
@@ -136,14 +136,14 @@ class WaitingRequests:
         return waiting in self._waiting
 
     def begin(self, request: InferenceRequest, subset: Subset | None, now: float) -> WaitingRequest:
-        """A request that is to wait; raises `Rejection` 503 while the picker drains."""
+        """Make a handle for a request that has to wait; raises `Rejection` 503 while the picker drains."""
         if self._draining:
             raise _shutting_down()
         return WaitingRequest(self, request, subset, now)
 
     def add(self, waiting: WaitingRequest, now: float) -> None:
-        """From now on it is answered by the admission, a drain, or nobody any more."""
-        if not self._waiting:  # without anybody who waits the hooks cost nothing
+        """Start the wait, once the admission has accepted the request."""
+        if not self._waiting:  # hooks only while a request waits: they run in every release
             self._datastore.on_release.append(self._hook)
             self._datastore.on_load_change.append(self._hook)
         self._waiting[waiting] = None
@@ -168,7 +168,7 @@ class WaitingRequests:
             log.error("the admission failed to forget a request: %s", type(error).__name__)
 
     def drain(self, now: float) -> None:
-        """Refuse all that wait, and from now on everything that would have to, with 503: another picker may have room."""
+        """Refuse all requests that wait, and all that would have to, with 503: another picker may have room."""
         self._draining = True
         self.refuse_all(_shutting_down(), now)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 REPLICA = """
 import asyncio, json, sys
 from redis.asyncio import Redis
-from dispatcher.gates.building import Surroundings, build_gate
+from dispatcher.gates.building import GateDependencies, build_gate
 from dispatcher.gates.catalogue import parse_gate
 from dispatcher.gates.gate import RefusedError
 from dispatcher.gates.meter import Meters
@@ -22,7 +22,7 @@ async def main():
     async with (
         Redis.from_url(url) as client, RedisLedger(client, "pool", lease_ms=lease) as ledger,
         RedisQuotas(client) as quotas, Meters() as meters,
-        build_gate(parse_gate(document, "gate"), Surroundings("pool", ledger, quotas, meters)) as gate,
+        build_gate(parse_gate(document, "gate"), GateDependencies("pool", ledger, quotas, meters)) as gate,
     ):
         print("ready", flush=True)
         sys.stdin.readline()

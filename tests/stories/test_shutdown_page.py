@@ -15,7 +15,7 @@ from epp.wire.server.transport import GOAWAY_TIMEOUT
 from registry.handle import _IDLE_SECONDS, RegisteredInstance
 from registry.server import _SHUTDOWN_TIMEOUT
 from registry.sidecar.sidecar import FollowedServer
-from runtime.serving.pages import Bounds
+from runtime.serving.pages import ConnectionLimits
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "shutdown.md").read_text()
@@ -35,7 +35,7 @@ WORKER_DRAIN = inspect.signature(RegisteredInstance.drain_on_sigterm).parameters
         ("Picker", "for a peer", GOAWAY_TIMEOUT),
         ("Dispatcher", "drain", Config.model_fields["drain_timeout"].default),
         ("Dispatcher", "storing", STORE_TIMEOUT),
-        ("Dispatcher", "clients", Bounds().linger),
+        ("Dispatcher", "clients", ConnectionLimits().shutdown_timeout),
         ("Dispatcher", "after a kill", QueueConfig.model_fields["lease"].default),
     ],
 )

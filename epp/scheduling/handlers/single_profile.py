@@ -9,7 +9,7 @@ from epp.scheduling.profile_result import Results
 
 
 class SingleProfileHandler:
-    """Runs the one profile."""
+    """The default profile handler; `Scheduler` takes a shorter path for it."""
 
     __slots__ = ()
 

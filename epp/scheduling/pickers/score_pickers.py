@@ -53,6 +53,7 @@ class WeightedRandomPicker:
 
 
 def _descending(scores: Floats, rng: random.Random) -> Indices:
+    # shuffle, then sort stably: equal scores keep the random order
     shuffled = np.array(rng.sample(range(len(scores)), len(scores)), dtype=np.intp)
     order: Indices = shuffled[np.argsort(-scores[shuffled], kind="stable")]
     return order

@@ -20,8 +20,8 @@ from epp.wire.server.tls import server_context
 from epp.wire.transport import ListenAddress
 from runtime.serving.acceptor import Acceptor
 from runtime.serving.connections import Connections
-from runtime.serving.descriptors import most_connections
-from runtime.serving.sockets import listening_socket, tune
+from runtime.serving.descriptors import connection_limit
+from runtime.serving.sockets import listening_socket, set_tcp_options
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Http2Listener:
         max_connections: int,
     ) -> None:
         self._listen_address = address
-        self.connections = Connections(most_connections(max_connections), IDLE_TIMEOUT)
+        self.connections = Connections(connection_limit(max_connections), IDLE_TIMEOUT)
         self.open_connection = open_connection
         self.port = address.port
         self.peers: set[_Peer] = set()
@@ -186,7 +186,7 @@ class _Peer(asyncio.BufferedProtocol):
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             transport.abort()
             return
-        tune(transport.get_extra_info("socket"))
+        set_tcp_options(transport.get_extra_info("socket"))
         transport.set_write_buffer_limits(high=HIGH_WATER)
         self._timer = self._loop.call_later(PREFACE_TIMEOUT, self._check_preface)
         self._write()

@@ -205,10 +205,10 @@ def test_a_profile_runs_once_however_often_it_is_asked_for() -> None:
     ("handler", "said"),
     [
         (Wayward(asked=["encode"]), "names the profile 'encode'; expected one of: decode, prefill"),
-        (Wayward(asked=["prefill"]), "a pick without an endpoint; raise a Rejection"),
-        (Wayward(asked=["decode"], headers={"x-peer": "a"}), "header 'x-peer', which clients may set too"),
+        (Wayward(asked=["prefill"]), "a pick without an endpoint; expected at least one"),
+        (Wayward(asked=["decode"], headers={"x-peer": "a"}), "header 'x-peer', which clients can set too"),
         (Wayward(asked=["decode"], headers={"X-Prefiller-Host-Port": "a"}), "expected a name in lower case"),
-        (Wayward(asked=["decode"], headers={DESTINATION: "a"}), "which clients may set too"),
+        (Wayward(asked=["decode"], headers={DESTINATION: "a"}), "which clients can set too"),
     ],
 )
 def test_a_fault_of_a_handler_says_what_is_wrong_and_reserves_nothing(handler: Any, said: str) -> None:

@@ -39,7 +39,7 @@ from epp.wire.opening import open_transport
 from epp.wire.server.grpc_messages import prefixed
 from epp.wire.server.transport import Http2Transport
 from epp.wire.transport import ListenAddress, Listener
-from runtime.serving.sockets import tune
+from runtime.serving.sockets import set_tcp_options
 from tests.epp.wire.conftest import HEADERS, PATH
 
 Eventually = Callable[..., Awaitable[float]]
@@ -437,7 +437,7 @@ def test_answers_leave_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         accepted, _ = server.accept()
         with accepted:
-            tune(accepted)
+            set_tcp_options(accepted)
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
 
