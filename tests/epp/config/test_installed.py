@@ -227,7 +227,7 @@ def test_a_profile_handler_says_which_profiles_it_needs(load: Load) -> None:
         ),
         (
             "- {type: queue-scorer}\n- {type: acme-zone-scorre}",
-            "line 5: plugins[1].type: 'acme-zone-scorre' is no known plugin type; did you mean 'acme-zone-scorer'?",
+            "line 5: plugins[1].type: 'acme-zone-scorre' is not a plugin type; did you mean 'acme-zone-scorer'?",
         ),
         (
             "- {type: acme-quarrelsome, parameters: {bestZone: mars}}",

@@ -199,7 +199,7 @@ Q = {"type": "queue-scorer"}
 @pytest.mark.parametrize(
     ("sections", "place", "detail"),
     [
-        ({"plugins": [Q, {"type": "quewe-scorer"}]}, "plugins[1].type: ", "'quewe-scorer' is no known"),
+        ({"plugins": [Q, {"type": "quewe-scorer"}]}, "plugins[1].type: ", "'quewe-scorer' is not a plugin"),
         ({"plugins": [{"type": "quewe-scorer"}]}, "plugins[0].type: ", "did you mean 'queue-scorer'?"),
         ({"plugins": [{"type": "zzz"}]}, "plugins[0].type: ", "there are: active-request-scorer, "),
         ({"plugins": [{"type": "token-load-scorer"}]}, "plugins[0].type: ", "use active-request-scorer"),
@@ -289,10 +289,10 @@ Q = {"type": "queue-scorer"}
                 ],
             },
             "schedulingProfiles[0].plugins: ",
-            "more than one picker",
+            "a profile has one picker",
         ),
         ({"schedulingProfiles": [{"name": "a"}, {"name": "b"}]}, "schedulingProfiles: ", "a, b"),
-        ({"featureGates": ["flowControl"]}, "featureGates[0]: ", "not built"),
+        ({"featureGates": ["flowControl"]}, "featureGates[0]: ", "not supported"),
         ({"featureGates": ["flowControl=false", "warp"]}, "featureGates[1]: ", "'warp'"),
         ({"featureGates": ["flowControl=maybe"]}, "featureGates[0]: ", "'maybe'"),
         ({"dataLayer": {"discovery": {"pluginRef": "f"}}}, "dataLayer.discovery.pluginRef: ", "'f'"),
@@ -488,7 +488,7 @@ def test_a_producer_that_finds_no_prefixes_is_refused() -> None:
 def test_what_the_scorer_was_told_once_is_said_to_be_the_producer_s(older: str, newer: str) -> None:
     detail = fault(plugins=[PREFIX | {"parameters": {older: 64}}])
     assert detail.startswith("plugins[0].parameters: ")
-    assert f"'{older}' is set at the plugin approx-prefix-cache-producer, as {newer}" in detail
+    assert f"'{older}' is a parameter of the plugin approx-prefix-cache-producer, as {newer}" in detail
 
 
 GO_DEFAULT = """
