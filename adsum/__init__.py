@@ -1,1 +1,1 @@
-"""The command `adsum`: our four programs behind one name. Nothing imports it, and it holds nothing of what they do."""
+"""The command `adsum`, which starts the four programs. Nothing imports it, and no program logic lives here."""

@@ -1,4 +1,4 @@
-"""`adsum discovery|registry|epp|dispatcher ...`: the same code as `python -m` with that name, imported when it is named."""
+"""`adsum discovery|registry|epp|dispatcher ...`: runs the same code as `python -m NAME`, and imports only that program."""
 
 import argparse
 import sys
@@ -12,9 +12,9 @@ from runtime.command_line import (
     WRONG_INPUT,
     Parser,
     ShowVersion,
-    complain,
-    how_to_install,
-    output_unwanted,
+    install_hint,
+    on_broken_pipe,
+    print_error,
 )
 from runtime.quoting import quoted
 
@@ -28,26 +28,26 @@ SHELLS: Final = ("bash", "zsh", "fish")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code of the program that is named first."""
+    """Returns the exit code of the program that the first argument names."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if not given or given[0].startswith("-"):
         build_parser().parse_args(given)  # --help, --version and --print-completion end the process
         expected = ", ".join(PROGRAMS)
-        return complain(f"a program is missing; expected one of {expected}; see adsum --help", WRONG_INPUT)
+        return print_error(f"a program is missing; expected one of {expected}; see adsum --help", WRONG_INPUT)
     name, *rest = given
     if name not in PROGRAMS:
-        return complain(_unknown(name), WRONG_INPUT)
+        return print_error(_unknown(name), WRONG_INPUT)
     try:
         code: int = import_module(f"{name}.__main__").main(rest)
     except ModuleNotFoundError as missing:
         if missing.name != name:
             raise
-        return complain(f"this installation is without {name}; {how_to_install(name)}", FAILED)
+        return print_error(f"{name} is not installed; {install_hint(name)}", FAILED)
     return code
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Of what stands before the name of a program."""
+    """The parser of the options before the program's name."""
     width = max(map(len, PROGRAMS)) + 2
     listed = "\n".join(f"  {name:{width}}{about}" for name, about in PROGRAMS.items())
     parser = Parser(
@@ -76,12 +76,12 @@ class _PrintCompletion(argparse.Action):
         try:
             print(script(parser, PROGRAMS, shell), flush=True)
         except BrokenPipeError:
-            output_unwanted()
+            on_broken_pipe()
         sys.exit(SUCCEEDED)
 
 
 def _unknown(name: str) -> str:
-    import difflib  # for who mistypes only
+    import difflib  # needed for a mistyped name only
 
     near = difflib.get_close_matches(name, PROGRAMS, n=1)
     meant = f"did you mean {near[0]}? " if near else ""

@@ -1,4 +1,4 @@
-"""Shell completion: a script, made once from the parsers of all programs. Completing starts no process of ours."""
+"""Generates the shell completion script from the parsers of all programs. Completing with it starts no process."""
 
 import argparse
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from runtime.command_line import Parser, with_commands
 
 
 def script(parser: argparse.ArgumentParser, programs: Mapping[str, str], shell: str) -> str:
-    """What the shell is to read. `parser` is that of `adsum` itself; `programs`: what each is for, by name."""
+    """The script for bash, zsh or fish. `parser`: of `adsum` itself; `programs`: descriptions by name."""
     everything = with_commands(parser, {name: _parser_of(name, about) for name, about in programs.items()})
     for action in _actions(everything):
         if action.metavar == "FILE":
@@ -19,7 +19,7 @@ def script(parser: argparse.ArgumentParser, programs: Mapping[str, str], shell: 
 
 
 def _parser_of(program: str, about: str) -> argparse.ArgumentParser:
-    """Of a program that this installation goes without, the name is completed and nothing behind it."""
+    """Of a program that is not installed, only the name is completed."""
     try:
         parser: argparse.ArgumentParser = import_module(f"{program}.__main__").build_parser()
     except ModuleNotFoundError:

@@ -117,7 +117,7 @@ class BrokenClient:
         }
         if rng.random() < 0.05:
             values[rng.randrange(8)] = rng.choice((0, 1, 2**31))
-        return frames.settings(values)[frames.HEAD_SIZE :]
+        return frames.settings(values)[frames.FRAME_HEADER_SIZE :]
 
     def _window(self) -> bytes:
         rng = self._rng

@@ -28,7 +28,7 @@ from epp.scheduling.pick import Pick
 from epp.wire.http2 import frames
 from epp.wire.http2.connection import Connection
 from epp.wire.http2.limits import Limits
-from epp.wire.server.grpc_call import Methods
+from epp.wire.server.grpc_call import MethodRouter
 from epp.wire.server.grpc_messages import prefixed
 from epp.wire.server.health import health_methods
 from epp.wire.server.processor import ExternalProcessor
@@ -52,7 +52,7 @@ class Fuzz:
         self._processor = ExternalProcessor(self._exchange, lambda: self._now)
         self._health = Health(lambda: self._now)
         methods = health_methods(self._health) | self._processor.methods()
-        self._calls = Methods(methods, 4 * 1024 * 1024, self._memory, lambda *_: cast("Any", _Never()))
+        self._calls = MethodRouter(methods, 4 * 1024 * 1024, self._memory, lambda *_: cast("Any", _Never()))
 
     def connection(self) -> None:
         """Runs one connection, from its preface to its end."""
@@ -65,12 +65,12 @@ class Fuzz:
                 written = client.mutated(written)
             for piece in client.cut(written):
                 self._feed(connection, piece)
-            if connection.over:
+            if connection.can_close:
                 break
             self._now += 0.01
         self.frames_fed += client.count
-        connection.lose("reset")
-        connection.take()
+        connection.abort("reset")
+        connection.data_to_send()
         self._check(connection)
 
     def _open(self) -> Connection:
@@ -83,18 +83,18 @@ class Fuzz:
         started = time.perf_counter()
         connection.receive(piece)
         answers = bytearray()
-        while written := connection.take():
+        while written := connection.data_to_send():
             answers += written
         self.slowest = max(self.slowest, time.perf_counter() - started)
         self.answers_digest.update(b"%d " % len(answers) + answers)
         at = 0
         while at < len(answers):
-            high, low, kind, _, _ = frames.HEAD.unpack_from(answers, at)
+            high, low, kind, _, _ = frames.FRAME_HEADER.unpack_from(answers, at)
             assert kind in range(10), "something was said that is no frame"
-            at += frames.HEAD_SIZE + (high << 8 | low)
+            at += frames.FRAME_HEADER_SIZE + (high << 8 | low)
         assert at == len(answers), "the last frame that was said is not whole"
         if self._rng.random() < 0.02:
-            connection.block(self._rng.random() < 0.5)
+            connection.set_blocked(self._rng.random() < 0.5)
 
     def _check(self, connection: Connection) -> None:
         assert self._memory.held == 0, f"{self._memory.held} bytes are held by nobody"
@@ -103,11 +103,11 @@ class Fuzz:
         assert not self._health.watchers
         assert self._taken == self._given_back, "a reservation was not given back"
         fresh = self._open()
-        fresh.take()
+        fresh.data_to_send()
         block = bytes(Encoder().encode(headers(METHODS[0])))
         fresh.receive(frames.frame(frames.HEADERS, frames.END_HEADERS, 1, block))
         fresh.receive(frames.frame(frames.DATA, frames.END_STREAM, 1, prefixed([good()])))
-        assert b"grpc-status\x010" in fresh.take(), "a request after all that was not answered"
+        assert b"grpc-status\x010" in fresh.data_to_send(), "a request after all that was not answered"
 
     def _exchange(self) -> Exchange:
         return Exchange(cast("Any", self), ExchangeSettings(max_body_bytes=1_000_000), budget=self._memory)

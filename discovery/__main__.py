@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from discovery.errors import AdsumError
 from discovery.source import SCHEMES
-from runtime.command_line import INTERRUPTED, Parser, ShowVersion, complain, output_unwanted, program
+from runtime.command_line import INTERRUPTED, Parser, ShowVersion, on_broken_pipe, print_error, program
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,9 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        return output_unwanted()
+        return on_broken_pipe()
     except (AdsumError, ValueError, OSError) as error:
-        return complain(error)
+        return print_error(error)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -21,7 +21,7 @@ from discovery.opening import display_url, open
 from discovery.same_address import find_same_address
 from discovery.service import ServiceDiscovery
 from runtime.command_line import SUCCEEDED, program
-from runtime.serving.descriptors import raise_limit
+from runtime.serving.descriptors import raise_descriptor_limit
 from runtime.signals import cancel_on
 
 _LONGEST_SHOWN = 400
@@ -31,7 +31,7 @@ _COLUMNS = ("ID", "URL", "STATUS")
 
 def run(options: argparse.Namespace) -> int:
     """Returns the exit code."""
-    raise_limit()  # a watch holds a GET for each worker
+    raise_descriptor_limit()  # a watch holds a GET for each worker
     commands = {"list": _list, "watch": _watch, "explain": _explain, "check": _check}
     try:
         return asyncio.run(commands[options.command](options))

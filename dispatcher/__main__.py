@@ -7,7 +7,14 @@ from functools import partial
 from typing import Any
 
 from dispatcher.cli import flags
-from runtime.command_line import FAILED, INTERRUPTED, complain, not_installed, output_unwanted, with_commands
+from runtime.command_line import (
+    FAILED,
+    INTERRUPTED,
+    not_installed,
+    on_broken_pipe,
+    print_error,
+    with_commands,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(given)
     except ModuleNotFoundError as missing:  # the dispatcher's libraries are an extra
-        return complain(not_installed(missing, "dispatcher"), FAILED)
+        return print_error(not_installed(missing, "dispatcher"), FAILED)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -43,9 +50,9 @@ def _run(given: Sequence[str]) -> int:
             )
         return INTERRUPTED
     except BrokenPipeError:
-        return output_unwanted()
+        return on_broken_pipe()
     except (ConfigError, BatchFileError, QueueError, OSError) as error:
-        return complain(error)
+        return print_error(error)
 
 
 def _select_command(given: Sequence[str]) -> Callable[[], Coroutine[Any, Any, int]]:

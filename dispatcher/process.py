@@ -10,9 +10,9 @@ from dispatcher.cli.dry_run import dry_run
 from dispatcher.cli.flags import ServeFlags
 from dispatcher.config.reloader import ConfigReloader, load
 from dispatcher.server import DispatcherServer
-from runtime.command_line import FAILED, complain
+from runtime.command_line import FAILED, print_error
 from runtime.config.problems import ConfigError
-from runtime.serving.descriptors import raise_limit
+from runtime.serving.descriptors import raise_descriptor_limit
 from runtime.signals import stop_signals, until_signalled
 
 GC_THRESHOLD = 20_000
@@ -26,7 +26,7 @@ async def serve(flags: ServeFlags) -> int:
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for chatty in ("watchfiles", "asyncio"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    raise_limit()
+    raise_descriptor_limit()
     config = load(flags.config)
     try:
         if flags.dry_run:
@@ -34,7 +34,7 @@ async def serve(flags: ServeFlags) -> int:
         async with DispatcherServer(config) as server:
             await serve_until_signalled(server, ConfigReloader(flags.config, config, server))
     except ConfigError as error:
-        raise error.of_file(flags.config) from error
+        raise error.in_file(flags.config) from error
     return 0
 
 
@@ -42,7 +42,7 @@ def _dry_run_exit_code(unread: Sequence[str]) -> int:
     if not unread:
         return 0
     message = f"{len(unread)} metrics cannot be read" if len(unread) > 1 else "a metric cannot be read"
-    return complain(f"{message}, so the gate is closed or uses its fallback; {'; '.join(unread)}", FAILED)
+    return print_error(f"{message}, so the gate is closed or uses its fallback; {'; '.join(unread)}", FAILED)
 
 
 async def serve_until_signalled(server: DispatcherServer, reloader: ConfigReloader) -> None:

@@ -28,7 +28,7 @@ from dispatcher.web.front_door import FrontDoor, FrontDoorQueue
 from runtime.addresses import authority
 from runtime.os_reason import os_reason
 from runtime.resource_owner import ResourceOwner
-from runtime.serving.pages import Bounds, PageServer
+from runtime.serving.pages import ConnectionLimits, PageServer
 from runtime.serving.sockets import ListenError, listening_sockets
 from runtime.tasks import cancel_and_wait
 
@@ -129,7 +129,7 @@ class DispatcherServer(ResourceOwner):
             raise ListenError(
                 f"cannot listen on {listen.host} port {listen.port}: {reason}; {_LISTEN}"
             ) from error
-        pages = PageServer(app, listening, "the front door", Bounds(MAX_CONNECTIONS))
+        pages = PageServer(app, listening, "the front door", ConnectionLimits(MAX_CONNECTIONS))
         self._stack.push_async_callback(pages.aclose)
         await pages.start()
         self._address = authority(listen.host, pages.port)

@@ -1,4 +1,4 @@
-"""Which endpoint gets this request? An endpoint picker for Envoy, fed by `discovery`.
+"""An endpoint picker for Envoy: picks the worker for each request. `discovery` names the workers.
 
-`server` puts the parts together; ARCHITECTURE.md says what lives in which folder.
+`server` is the composition root; ARCHITECTURE.md describes the folders.
 """

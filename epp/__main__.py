@@ -5,20 +5,20 @@ import sys
 from collections.abc import Sequence
 
 from epp.config import flags
-from runtime.command_line import FAILED, WRONG_INPUT, complain, not_installed, program, with_commands
+from runtime.command_line import FAILED, WRONG_INPUT, not_installed, print_error, program, with_commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 after SIGTERM or SIGINT, 1 when something failed, 2 for bad input."""
+    """The exit code: 0 after SIGTERM or SIGINT, 1 after a failure, 2 for bad input."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
         return _run(given)
-    except ModuleNotFoundError as missing:  # the picker's libraries are an extra
-        return complain(not_installed(missing, "epp"), FAILED)
+    except ModuleNotFoundError as missing:  # they are installed with the extra `epp`
+        return print_error(not_installed(missing, "epp"), FAILED)
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """All that the command line takes: the picker's flags, or a command and its own."""
+    """The picker's flags, and the commands with theirs; shell completion reads this parser."""
     from epp.envoy import flags as envoy_flags
 
     commands = {"envoy-config": envoy_flags.build_parser(), "validate": flags.validate_parser()}
@@ -26,7 +26,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _run(given: Sequence[str]) -> int:
-    """What runs is imported after its flags are read: --help need not wait for it."""
+    """Import what runs only after its flags are parsed, so that --help is fast."""
     if given[:1] == ["envoy-config"]:
         return _envoy_config(given[1:])
     if given[:1] == ["validate"]:
@@ -35,9 +35,9 @@ def _run(given: Sequence[str]) -> int:
 
         return validate(file)
     if given and not given[0].startswith("-"):
-        said = f"there is no command {given[0]!r}; there are envoy-config and validate"
-        return complain(
-            f"{said}, without a command the picker starts; see {program('epp')} --help", WRONG_INPUT
+        problem = f"there is no command {given[0]!r}; there are envoy-config and validate"
+        return print_error(
+            f"{problem}, without a command the picker starts; see {program('epp')} --help", WRONG_INPUT
         )
     settings, verbosity, ignored = flags.parse(given)
     from epp.process import run

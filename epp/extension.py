@@ -1,7 +1,7 @@
-"""What an installed package imports to add plugins to the picker: docs/extending.md walks through one of each.
+"""What an installed package imports to add plugins to the picker; docs/extending.md has an example of each kind.
 
-It declares entry points in the group `adsum.plugins`. The name of each is the plugin type in the configuration, the
-object it refers to is a `PluginDeclaration`.
+The package declares entry points in the group `adsum.plugins`: the name of one is the plugin type in the
+configuration, its object is a `PluginDeclaration`.
 """
 
 from epp.config.catalogue import Role

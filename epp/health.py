@@ -1,4 +1,4 @@
-"""What grpc.health.v1 is answered: Check, Watch and List, over our own copy of its messages."""
+"""The picker's health for grpc.health.v1: the answers of Check, Watch and List, as our own copy of its messages."""
 
 import math
 import time
@@ -10,24 +10,22 @@ from epp.wire.messages.health_pb2 import HealthCheckResponse, HealthListResponse
 SERVICE = "grpc.health.v1.Health"
 LIVENESS = "liveness"
 READINESS = ("", EXT_PROC, "readiness", "inference-extension")
+"""The empty name stands for the whole server (grpc's doc/health-checking.md)."""
 
 
 class UnknownServiceError(Exception):
-    """Asked for a service that is none of ours: NOT_FOUND for Check (grpc.health.v1)."""
+    """Check names an unknown service: NOT_FOUND (grpc's doc/health-checking.md)."""
 
 
 class Health:
-    """`liveness` serves as long as the process does; the other services serve while `serving` is set.
-
-    A service that is none of these is SERVICE_UNKNOWN for Watch. `clock` gives monotonic seconds.
-    """
+    """`liveness` is always SERVING, the services in READINESS while `serving` is set. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.asked_at = -math.inf
-        """When the last Check came."""
+        """When the last Check came, in the clock's seconds; -inf before the first."""
         self.watchers: set[Callable[[], None]] = set()
-        """Called when something has changed."""
+        """Called after a change of any status, and by `close`."""
         self.closed = False
         self._serving = False
 
@@ -38,15 +36,15 @@ class Health:
 
     def set_serving(self, serving: bool) -> None:
         self._serving = serving
-        self._tell()
+        self._notify()
 
     def close(self) -> None:
-        """End all Watch streams, so that a server can stop; they have been told what was set before."""
+        """End all Watch streams, after their last status, so that a server can drain."""
         self.closed = True
-        self._tell()
+        self._notify()
 
     def check(self, service: str) -> HealthCheckResponse:
-        """Raises UnknownServiceError."""
+        """The answer to Check; raises UnknownServiceError."""
         self.asked_at = self._clock()
         status = self.status(service)
         if status == HealthCheckResponse.SERVICE_UNKNOWN:
@@ -54,20 +52,19 @@ class Health:
         return HealthCheckResponse(status=status)
 
     def list(self) -> HealthListResponse:
-        """Every service there is."""
         services = (LIVENESS, *READINESS)
         return HealthListResponse(
             statuses={service: HealthCheckResponse(status=self.status(service)) for service in services}
         )
 
     def status(self, service: str) -> HealthCheckResponse.ServingStatus:
-        """As Watch tells it."""
+        """The status that Watch sends: SERVICE_UNKNOWN for an unknown service."""
         if service == LIVENESS or (service in READINESS and self._serving):
             return HealthCheckResponse.SERVING
         return (
             HealthCheckResponse.NOT_SERVING if service in READINESS else HealthCheckResponse.SERVICE_UNKNOWN
         )
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for watcher in list(self.watchers):
             watcher()

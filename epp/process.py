@@ -1,4 +1,4 @@
-"""The life of a picker process: from its flags to its last signal."""
+"""Runs a picker process: logging, start, signals, drain and exit code."""
 
 import asyncio
 import contextlib
@@ -11,32 +11,32 @@ from typing import Protocol
 from discovery.errors import AdsumError
 from epp.config import go_flags
 from epp.config.settings import Settings
-from runtime.command_line import FAILED, INTERRUPTED, SUCCEEDED, WRONG_INPUT, complain
-from runtime.serving.descriptors import raise_limit
+from runtime.command_line import FAILED, INTERRUPTED, SUCCEEDED, WRONG_INPUT, print_error
+from runtime.serving.descriptors import raise_descriptor_limit
 from runtime.signals import stop_signals, until_signalled
 
 log = logging.getLogger("epp")
 
-_COLLECT_AFTER = 10_000
-"""Objects more than before after which garbage is looked for: a request leaves no cycles behind."""
+_GC_THRESHOLD = 10_000
+"""The first threshold of the garbage collector, for new objects. A high one is safe: a request leaves no cycles."""
 
 
 def run(settings: Settings, verbosity: int, ignored: Sequence[str]) -> int:
-    """The exit code; `ignored`: flags that were given and change nothing."""
-    raise_limit()
+    """Returns the exit code; `ignored`: given flags without effect."""
+    raise_descriptor_limit()
     level = logging.WARNING if verbosity <= 0 else logging.INFO if verbosity < 4 else logging.DEBUG
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    for chatty in ("grpc", "watchfiles", "asyncio", "hpack"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    for library in ("grpc", "watchfiles", "asyncio", "hpack"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     if ignored:
-        log.warning("flags without effect here: %s", ", ".join(go_flags.said(name) for name in ignored))
+        log.warning("flags without effect: %s", ", ".join(go_flags.explain(name) for name in ignored))
     try:
-        return asyncio.run(_pick(settings))
+        return asyncio.run(_run_picker(settings))
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
-async def _pick(settings: Settings) -> int:
+async def _run_picker(settings: Settings) -> int:
     os.environ.setdefault(
         "GRPC_VERBOSITY", "NONE"
     )  # what fails is said once, by us; read when grpc is imported
@@ -47,32 +47,30 @@ async def _pick(settings: Settings) -> int:
         try:
             server = await stack.enter_async_context(PickerServer(settings))
         except INPUT_ERRORS as error:
-            return complain(error, WRONG_INPUT)
+            return print_error(error, WRONG_INPUT)
         except FAILURES as error:
-            return complain(error)
+            return print_error(error)
         gc.collect()
-        gc.freeze()  # what is there by now stays: no collection need look at it
-        gc.set_threshold(_COLLECT_AFTER)
+        gc.freeze()  # objects of the start live as long as the process: no collection traverses them again
+        gc.set_threshold(_GC_THRESHOLD)
         log.info("the hot path is %s", "interpreted" if exchange.__file__.endswith(".py") else "compiled")
         return await serve(server)
 
 
 class RunningPicker(Protocol):
-    """A picker that is open."""
-
     @property
     def ready_line(self) -> str: ...
 
     async def wait(self) -> None:
-        """Until something fails; raises what failed."""
+        """Returns or raises when a task ends that must not."""
 
     async def drain(self) -> None: ...
 
 
 async def serve(server: RunningPicker) -> int:
-    """Say ready, serve until a signal, then drain; a second signal ends the process at once. The exit code.
+    """Print the ready line, serve until a signal, then drain; a second signal ends the process at once.
 
-    What discovery says in the end is one line; whatever else fails now is a fault, and raised as it is.
+    Returns the exit code. An AdsumError is one line on stderr; any other exception is a bug and passes.
     """
     try:
         with stop_signals() as signals:
@@ -80,5 +78,5 @@ async def serve(server: RunningPicker) -> int:
             await until_signalled(signals, server.wait())
         await server.drain()
     except AdsumError as error:
-        return complain(error, FAILED)
+        return print_error(error, FAILED)
     return SUCCEEDED

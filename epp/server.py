@@ -1,4 +1,4 @@
-"""The composition root: from Settings to a picker that serves."""
+"""The composition root: builds a picker from Settings, opens its ports, and drains it."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from epp.config.metric_flags import with_metrics
 from epp.config.picker_config import PickerConfig, load_config
 from epp.config.settings import LAME_DUCK, LEAST_INTERVAL, Settings
 from epp.config.validate import read_config
-from epp.config.worker_source import WorkerSource, choose
+from epp.config.worker_source import WorkerSource, choose_source
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.metadata_feed import follow_discovery
@@ -48,26 +48,27 @@ from runtime.serving.sockets import ListenError
 from runtime.tasks import cancel_and_wait
 
 INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
-"""What a user can put right in the command line or a file that it names."""
+"""Errors in the command line or in a file that it names."""
 FAILURES = (discovery.AdsumError, OSError)
-"""What the world around can put right."""
+"""Errors of the environment: discovery, ports, files."""
 
-ADMISSION_PAUSE = 0.001
-"""Seconds between two turns of the admission, at least, where it names a time that has passed."""
-LATELY = 5.0
-"""Seconds in which a data plane that uses this picker has sent a stream, or a health check."""
-EXPIRE_EVERY = 1.0
-"""Seconds between two looks at how long request bodies are under way."""
-CATCH_UP = 1.0
-"""Seconds that entering waits, at most, for the metadata of the workers that are there already."""
+MIN_ADMISSION_PAUSE = 0.001
+"""The least seconds between two turns of the admission, if it names a time that has passed."""
+RECENT = 5.0
+"""Seconds within which a data plane that uses this picker sends a stream or a health check."""
+EXPIRE_INTERVAL = 1.0
+"""The most seconds between two checks for request bodies that take too long."""
+METADATA_TIMEOUT = 1.0
+"""Seconds that the start waits, at most, for the metadata of workers that are already known."""
 
 log = logging.getLogger(__name__)
 
 
 class PickerServer(ResourceOwner):
-    """Entered: the workers are known, the ports are open and health says SERVING. Raises INPUT_ERRORS and FAILURES.
+    """An async context manager; once entered, workers are known, ports open and health is SERVING.
 
-    `admission`: when requests go; without one, at once, or never while the pool is saturated.
+    Entering raises INPUT_ERRORS and FAILURES. `admission` None: requests are dispatched at once, or rejected while the
+    pool is saturated.
     """
 
     def __init__(
@@ -85,27 +86,28 @@ class PickerServer(ResourceOwner):
 
     @property
     def ready_line(self) -> str:
-        """One line for programs: where each port is."""
+        """One line for programs: the address of each port."""
         ports = f"grpc={self._listener.address} health={self._health_listener.address} metrics={self._metrics_address}"
         return f"ready {ports}"
 
     async def wait(self) -> None:
-        """Until one of the tasks that must not end does; raises what it raised."""
+        """Wait until one of the tasks that must not end does; raises its exception."""
         await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in self._tasks:
             if task.done():
                 task.result()
 
     async def drain(self) -> None:
-        """Say NOT_SERVING, serve on until that is heard, end what is answered, refuse what waits for admission, give the rest time to end.
+        """Become NOT_SERVING, serve until data planes notice, then close streams (docs/shutdown.md).
 
-        All of it within the drain timeout. Where nobody has come lately, nobody is waited for.
+        Answered streams end, requests that wait for admission are rejected, and the others get the rest of the drain
+        timeout. The wait is skipped if no data plane sent anything for RECENT seconds.
         """
         self._health.set_serving(False)
         came_at = max(self._transport.opened_at, self._health.asked_at)
-        lame_duck = min(LAME_DUCK, self._settings.drain_timeout) if self._clock() - came_at < LATELY else 0.0
+        lame_duck = min(LAME_DUCK, self._settings.drain_timeout) if self._clock() - came_at < RECENT else 0.0
         log.info(
-            "draining: serving for %g s more, until whoever asks has turned to another; %d streams are open",
+            "draining: serving for %g s more, until data planes use another picker; %d streams are open",
             lame_duck,
             self._transport.open_streams,
         )
@@ -118,13 +120,13 @@ class PickerServer(ResourceOwner):
     async def _open(self) -> None:
         settings = self._settings
         rng = random.Random()
-        config = self._config(rng)
-        source = choose(settings, config.file_discovery, os.environ)
-        if source.idle_flags:
+        config = self._load_config(rng)
+        source = choose_source(settings, config.file_discovery, os.environ)
+        if source.ignored_flags:
             log.warning(
-                "flags without effect beside this source of workers: %s", ", ".join(source.idle_flags)
+                "flags without effect with this source of workers: %s", ", ".join(source.ignored_flags)
             )
-        place = self._place()
+        address = self._listen_address()
         self._datastore = Datastore(replace(config.defaults, serving_port_name=settings.serving_port_name))
         policy = Policy(
             objectives=settings.objectives, models=settings.models, passthrough=config.passthrough
@@ -141,7 +143,7 @@ class PickerServer(ResourceOwner):
         self._health_listener = await self._listen("--grpc-health-port", health, processing=False)
         await self._open_discovery(source)
         self._open_scraper(config, rng)
-        self._listener = await self._listen("--grpc-port", place, processing=True)
+        self._listener = await self._listen("--grpc-port", address, processing=True)
         self._stack.callback(self._health.close)
         self._health.set_serving(True)
 
@@ -160,13 +162,13 @@ class PickerServer(ResourceOwner):
         return open_transport(settings.transport, exchange, self._health, budget, self._clock)
 
     async def _dispatch_waiting(self) -> None:
-        """The one timer of admission: its turn comes when something changed, and at the time that it named."""
+        """The one timer of admission: calls `dispatch` after each change and at the time that its last call returned."""
         changed = asyncio.Event()
         self._director.waiting.wake = changed.set
         while True:
             changed.clear()
             due = self._director.dispatch(self._clock())
-            pause = None if due is None else max(due - self._clock(), ADMISSION_PAUSE)
+            pause = None if due is None else max(due - self._clock(), MIN_ADMISSION_PAUSE)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await changed.wait()
@@ -174,10 +176,10 @@ class PickerServer(ResourceOwner):
     async def _expire(self, budget: MemoryBudget) -> None:
         allowed = self._settings.body_timeout
         while True:
-            await asyncio.sleep(min(EXPIRE_EVERY, allowed))
+            await asyncio.sleep(min(EXPIRE_INTERVAL, allowed))
             budget.expire(self._clock() - allowed, allowed)
 
-    def _config(self, rng: random.Random) -> PickerConfig:
+    def _load_config(self, rng: random.Random) -> PickerConfig:
         settings = self._settings
         staleness = settings.metrics_staleness_threshold
         if settings.config_file is not None:
@@ -192,7 +194,7 @@ class PickerServer(ResourceOwner):
             log.warning("%s", warning)
         return config
 
-    def _place(self) -> ListenAddress:
+    def _listen_address(self) -> ListenAddress:
         settings = self._settings
         client_ca = certificate.read_ca(settings.client_ca_file) if settings.client_ca_file else None
         limit = settings.grpc_max_recv_msg_size
@@ -212,13 +214,13 @@ class PickerServer(ResourceOwner):
             return Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC)), check)
         served = Certificate(certificate.read(settings.cert_path), check)
         if settings.enable_cert_reload:
-            self._start(served.follow(settings.cert_path))
+            self._start(served.reload_when_changed(settings.cert_path))
         return served
 
-    async def _listen(self, flag: str, place: ListenAddress, *, processing: bool) -> Listener:
+    async def _listen(self, flag: str, address: ListenAddress, *, processing: bool) -> Listener:
         try:
             return await self._stack.enter_async_context(
-                self._transport.listener(place, processing=processing)
+                self._transport.listener(address, processing=processing)
             )
         except ListenError as error:
             raise ListenError(f"{error} ({flag})") from error
@@ -232,7 +234,7 @@ class PickerServer(ResourceOwner):
         app = status.application(
             self._telemetry.registry, gauges, lambda: status.describe(self._pool(), self._saturation())
         )
-        port = metrics_port.serving(app, settings, self._start)
+        port = metrics_port.serve_metrics(app, settings, self._start)
         self._metrics_address = await self._stack.enter_async_context(port)
 
     async def _open_discovery(self, source: WorkerSource) -> None:
@@ -245,20 +247,20 @@ class PickerServer(ResourceOwner):
         if not members:
             where = source.file.path if source.file is not None else display_url(source.url)
             log.warning(
-                "no worker of %s/%s is ready at %s yet; what is there says: python -m discovery explain %s %s",
+                "no worker of %s/%s is ready at %s yet; to list all candidates: python -m discovery explain %s %s",
                 settings.namespace, settings.component, where, settings.namespace, settings.component,
             )  # fmt: skip
-        await self._caught_up({member.id for member in members})
+        await self._wait_for_metadata({member.id for member in members})
         of = settings.namespace, settings.component
         self._start(MissingWorkers(lambda: found.missing(*of)).run())
         self._start(MissingWorkers(lambda: found.without_document(*of), Consequence.NO_DOCUMENT).run())
 
-    async def _caught_up(self, members: set[str]) -> None:
-        """A picker that says it is ready should not answer 503 because it has not looked yet."""
+    async def _wait_for_metadata(self, members: set[str]) -> None:
+        """Wait for the endpoints of `members`, so that a picker that is ready does not answer 503."""
         changed = asyncio.Event()
         self._datastore.on_change.append(changed.set)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CATCH_UP):
+            async with asyncio.timeout(METADATA_TIMEOUT):
                 while not members <= {endpoint.id for endpoint in self._datastore.endpoints}:
                     await changed.wait()
                     changed.clear()
@@ -270,15 +272,17 @@ class PickerServer(ResourceOwner):
             return
         interval = source.interval or self._settings.refresh_metrics_interval
         if interval is not None and interval < LEAST_INTERVAL:
-            log.warning("metrics are refreshed every %g s: %g s is too often", LEAST_INTERVAL, interval)
+            log.warning(
+                "metrics are scraped every %g s, the least interval, not every %g s", LEAST_INTERVAL, interval
+            )
             interval = LEAST_INTERVAL
         intervals = ScrapeIntervals() if interval is None else ScrapeIntervals.fixed(interval)
         rules = ScrapeSettings(intervals=intervals, engines=config.engines)
         tls = source.tls()
         if tls is not None and tls.verify_mode is ssl.CERT_NONE:  # the Go picker's default
             log.warning(
-                "metrics pages are asked over https and no certificate is verified: whoever answers at a worker's address "
-                "is believed; insecureSkipVerify: false or caCertPath verifies them"
+                "metrics pages are scraped over https without verifying certificates, so any server at a worker's address "
+                "is trusted; set insecureSkipVerify: false or caCertPath to verify them"
             )
         self._start(Scraper(self._datastore, rules, rng, tls=tls).run())
 

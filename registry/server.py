@@ -12,7 +12,7 @@ from discovery.errors import RegistrationError
 from registry.contract import Contract, Header
 from registry.document import DocumentResponse
 from runtime.addresses import authority
-from runtime.serving.pages import Bounds, PageServer
+from runtime.serving.pages import ConnectionLimits, PageServer
 
 MAX_CONNECTIONS = 4096
 """2,048 held GETs (`MAX_HELD`), and as many readers that poll."""
@@ -56,7 +56,7 @@ class ContractServer:
             application(self._contract),
             [_open_socket(host, port)],
             "the metadata's port",
-            Bounds(MAX_CONNECTIONS, IDLE_TIMEOUT, _SHUTDOWN_TIMEOUT),
+            ConnectionLimits(MAX_CONNECTIONS, IDLE_TIMEOUT, _SHUTDOWN_TIMEOUT),
             self._ssl,
         )
         try:

@@ -1,4 +1,4 @@
-"""What every program is made of and what knows nothing of inference.
+"""Building blocks of all programs: command line, configuration, signals, tasks, threads, HTTP/1.1, served pages.
 
-One kept HTTP/1.1 connection, listening sockets with bounds, threads. It imports no package of ours.
+Nothing here knows of inference, and nothing here imports another package of adsum.
 """

@@ -1,4 +1,4 @@
-"""A file that is read again when it changed."""
+"""Caches what was read from a file, and reads it again when the file changes."""
 
 import time
 from collections.abc import Callable
@@ -8,13 +8,13 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-_SETTLED: Final = 2.0
-"""Seconds after which a file's time of change tells two changes apart, on any file system."""
+_SETTLE_SECONDS: Final = 2.0
+"""Seconds. A younger mtime may hide a second change: FAT counts in steps of 2 s. The file is then read each time."""
 
 
 @dataclass(frozen=True, slots=True)
-class _LastRead(Generic[T]):
-    """`signature` None: it may change again unseen."""
+class _CachedRead(Generic[T]):
+    """`signature` None: the file may change without another signature, so this result is not reused."""
 
     signature: tuple[int, ...] | None
     content: T | None
@@ -22,29 +22,29 @@ class _LastRead(Generic[T]):
 
 
 class ChangingFile(Generic[T]):
-    """Calling it gives what `read` makes of the file. The ValueError of a `read` is raised again until the file changes.
+    """Call it for the result of `read`. A ValueError that `read` raised is raised again until the file changes.
 
-    OSError where there is no such file. Blocking; may be called from several threads.
+    Raises OSError if the file cannot be read. Blocking; thread-safe.
     """
 
     def __init__(self, path: Path, read: Callable[[Path], T]) -> None:
         self._path = path
         self._read = read
-        self._last: _LastRead[T] = _LastRead(None, None, None)
+        self._cached: _CachedRead[T] = _CachedRead(None, None, None)
 
     def __call__(self) -> T:
         found = self._path.stat()
         signature = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_dev)
-        last = self._last
-        if last.signature != signature:
-            is_settled = abs(time.time() - found.st_mtime) > _SETTLED
-            last = self._last = self._read_again(signature if is_settled else None)
-        if last.problem is not None:
-            raise ValueError(last.problem)
-        return last.content  # type: ignore[return-value]  # it was read
+        cached = self._cached
+        if cached.signature != signature:
+            is_settled = abs(time.time() - found.st_mtime) > _SETTLE_SECONDS
+            cached = self._cached = self._read_now(signature if is_settled else None)
+        if cached.problem is not None:
+            raise ValueError(cached.problem)
+        return cached.content  # type: ignore[return-value]  # it was read
 
-    def _read_again(self, signature: tuple[int, ...] | None) -> _LastRead[T]:
+    def _read_now(self, signature: tuple[int, ...] | None) -> _CachedRead[T]:
         try:
-            return _LastRead(signature, self._read(self._path), None)
+            return _CachedRead(signature, self._read(self._path), None)
         except ValueError as error:
-            return _LastRead(signature, None, str(error))
+            return _CachedRead(signature, None, str(error))

@@ -1,4 +1,4 @@
-"""Durations as text: Go's syntax, ours, and protobuf's (pure)."""
+"""Parses and writes durations: Go's syntax, adsum's own, and protobuf's JSON form (pure)."""
 
 import re
 from collections.abc import Mapping
@@ -6,8 +6,8 @@ from typing import Final
 
 from runtime.quoting import quoted
 
-_LONGEST: Final = 128
-"""Characters that are looked at."""
+_MAX_LENGTH: Final = 128
+"""Characters. Longer text is rejected without a scan."""
 _GO_UNITS: Final = {
     "ns": 1e-9,
     "us": 1e-6,
@@ -19,8 +19,8 @@ _GO_UNITS: Final = {
     "h": 3600.0,
 }
 _GO_PART: Final = re.compile(r"([0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(ns|us|µs|μs|ms|s|m|h)")
-_GO_MOST: Final = 2**63 / 1e9
-"""Go counts nanoseconds in 64 bits."""
+_MAX_GO_SECONDS: Final = 2**63 / 1e9
+"""Go's time.Duration is an int64 of nanoseconds."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)")
 
@@ -41,7 +41,7 @@ def parse_go_duration(text: str) -> float:
     https://pkg.go.dev/time#ParseDuration, without a sign. Go has no unit for a day.
     """
     seconds = 0.0 if text == "0" else _sum(text, _GO_PART, _GO_UNITS)
-    if seconds is None or seconds > _GO_MOST:
+    if seconds is None or seconds > _MAX_GO_SECONDS:
         raise ValueError(
             f"{quoted(text)} is not a duration; write a number with a unit, as 50ms, 2s or 1m30s"
         )
@@ -49,13 +49,13 @@ def parse_go_duration(text: str) -> float:
 
 
 def write_duration(seconds: float) -> str:
-    """As protobuf's JSON form, which Envoy reads, has it: seconds with at most nine decimals, "0.5s"."""
+    """Protobuf's JSON form, which Envoy reads: seconds with at most nine decimals, "0.5s"."""
     return f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
 
 
 def _sum(text: str, part: re.Pattern[str], units: Mapping[str, float]) -> float | None:
-    """The seconds of all parts together; None where `text` is anything but parts."""
-    if not text or len(text) > _LONGEST:
+    """The sum of all parts in seconds; None if `text` has anything but parts."""
+    if not text or len(text) > _MAX_LENGTH:
         return None
     total, position = 0.0, 0
     while position < len(text):

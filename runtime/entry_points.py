@@ -1,4 +1,4 @@
-"""Plugins of installed packages, found by entry points and loaded when their name is used.
+"""Finds plugins of installed packages by their entry points, and loads one when its name is used.
 
 https://packaging.python.org/en/latest/specifications/entry-points/
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-_LONGEST_CAUSE: Final = 300
+_MAX_CAUSE: Final = 300
 
 
 class PluginError(ValueError):
@@ -30,9 +30,10 @@ class InstalledPlugin:
 
 @dataclass(frozen=True, slots=True)
 class PluginGroup:
-    """One entry point group: `group` as `adsum.sources`, `what` as "URL scheme". `built_in`: names that adsum has itself.
+    """One entry point group. `group`: such as `adsum.sources`; `what`: such as "URL scheme", for errors. `built_in`: names
+    that adsum itself has.
 
-    The installed packages are looked at on the first call, not before: that takes 10 to 200 ms.
+    The installed packages are scanned on the first call, because that takes 10 to 200 ms.
     """
 
     group: str
@@ -40,13 +41,13 @@ class PluginGroup:
     built_in: Collection[str]
 
     def packages(self) -> Mapping[str, str]:
-        """By the name of each plugin, in order: the packages that declare it. PluginError for the name of a built-in."""
-        claims = self._claims()
-        return {name: _joined(claims[name]) for name in sorted(claims)}
+        """The packages that declare each plugin, sorted by name. Raises PluginError for the name of a built-in plugin."""
+        declared_by_name = self._declared_plugins()
+        return {name: _joined(declared_by_name[name]) for name in sorted(declared_by_name)}
 
     def load(self, name: str) -> InstalledPlugin | None:
-        """None where no package declares it; PluginError where two do, or where it cannot be imported."""
-        declared = self._claims().get(name, ())
+        """Import a plugin; None if no package declares it. Raises PluginError if two do, or if the import fails."""
+        declared = self._declared_plugins().get(name, ())
         if not declared:
             return None
         if len(declared) > 1:
@@ -58,72 +59,72 @@ class PluginGroup:
         try:
             value = entry_point.load()
         except (Exception, SystemExit) as error:
-            said = f"cannot be loaded from {entry_point.value}: {in_one_line(error)}"
-            raise self.unusable(name, _package(entry_point), said) from error
+            problem = f"cannot be loaded from {entry_point.value}: {in_one_line(error)}"
+            raise self.unusable(name, _package(entry_point), problem) from error
         return InstalledPlugin(name, _package(entry_point), value)
 
     def open(self, scheme: str, url: str, *, expected: str, members: Sequence[str]) -> Any | None:
-        """What the plugin makes of a URL; None where no package declares that scheme.
+        """What the plugin opens from a URL; None if no package declares the scheme.
 
-        `expected`: the kind of function that it should be, for errors. `members`: what the result must have, none: it is a
-        function itself. ValueError for a URL that the plugin refuses, PluginError for a fault of the plugin.
+        `expected`: the protocol of the plugin, for errors. `members`: the attributes that the result must have; empty: it
+        must be callable. Raises ValueError for a URL that the plugin rejects, PluginError for a fault of the plugin.
         """
         found = self.load(scheme)
         if found is None:
             return None
         if not callable(found.value):
-            said = f"is a {type(found.value).__name__}; expected a function like {expected}"
-            raise self.unusable(scheme, found.package, said)
+            problem = f"is a {type(found.value).__name__}; expected a function like {expected}"
+            raise self.unusable(scheme, found.package, problem)
         try:
             opened = found.value(url)
         except ValueError:
             raise
         except Exception as error:
-            said = f"cannot be opened: {in_one_line(error)}"
-            raise self.unusable(scheme, found.package, said) from error
+            problem = f"cannot be opened: {in_one_line(error)}"
+            raise self.unusable(scheme, found.package, problem) from error
         missing = [member for member in members or ("__call__",) if not hasattr(opened, member)]
         if missing:
-            said = f"opened a {type(opened).__name__} without {', '.join(missing)}; expected what {expected} says"
-            raise self.unusable(scheme, found.package, said)
+            problem = f"opened a {type(opened).__name__} without {', '.join(missing)}; expected what {expected} says"
+            raise self.unusable(scheme, found.package, problem)
         return opened
 
-    def unusable(self, name: str, package: str, said: str) -> PluginError:
-        """`said`: what is wrong with it."""
+    def unusable(self, name: str, package: str, problem: str) -> PluginError:
+        """The error for a plugin that cannot be used; `problem` completes the sentence."""
         return PluginError(
-            f"the {self.what} {name!r} of the installed package {package} {said}; mend, update or uninstall that package"
+            f"the {self.what} {name!r} of the installed package {package} {problem}; mend, update or uninstall that package"
         )
 
-    def _claims(self) -> Mapping[str, tuple["EntryPoint", ...]]:
-        claims = _claims(self.group, tuple(sys.path))
-        for name in sorted(claims.keys() & set(self.built_in)):
+    def _declared_plugins(self) -> Mapping[str, tuple["EntryPoint", ...]]:
+        declared_by_name = _declared_plugins(self.group, tuple(sys.path))
+        for name in sorted(declared_by_name.keys() & set(self.built_in)):
             raise PluginError(
-                f"the installed package {_joined(claims[name])} declares the {self.what} {name!r}, which adsum has itself; "
+                f"the installed package {_joined(declared_by_name[name])} declares the {self.what} {name!r}, which adsum has itself; "
                 f"rename its entry point in the group {self.group}, or uninstall the package"
             )
-        return claims
+        return declared_by_name
 
 
 def in_one_line(error: BaseException, *, kind: bool = True) -> str:
-    """The kind of error and what it says, cut to a length that a log line can hold."""
-    said = " ".join((f"{type(error).__name__}: {error}" if kind else str(error)).split())
-    return said if len(said) <= _LONGEST_CAUSE else f"{said[:_LONGEST_CAUSE]}..."
+    """The error's type and text on one line, cut to a length that fits a log line."""
+    problem = " ".join((f"{type(error).__name__}: {error}" if kind else str(error)).split())
+    return problem if len(problem) <= _MAX_CAUSE else f"{problem[:_MAX_CAUSE]}..."
 
 
 @lru_cache(maxsize=8)
-def _claims(group: str, path: tuple[str, ...]) -> Mapping[str, tuple["EntryPoint", ...]]:
-    """The entry points of a group by name, of what is installed on `path`. A configuration is read again and again."""
-    from importlib.metadata import entry_points  # it takes longer to import than most programs need to start
+def _declared_plugins(group: str, path: tuple[str, ...]) -> Mapping[str, tuple["EntryPoint", ...]]:
+    """The entry points of a group by name, of the packages on `path`. Cached, because configurations are reloaded."""
+    from importlib.metadata import entry_points  # slow to import, and most programs never need it
 
-    claims: dict[str, tuple[EntryPoint, ...]] = {}
+    declared_by_name: dict[str, tuple[EntryPoint, ...]] = {}
     try:
         for found in entry_points(group=group):
-            claims[found.name] = (*claims.get(found.name, ()), found)
+            declared_by_name[found.name] = (*declared_by_name.get(found.name, ()), found)
     except Exception as error:
         raise PluginError(
             f"the entry points of the installed packages cannot be read: {in_one_line(error)}; "
             "python -m pip check says which package is broken"
         ) from error
-    return claims
+    return declared_by_name
 
 
 def _package(entry_point: "EntryPoint") -> str:

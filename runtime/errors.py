@@ -1,5 +1,5 @@
-"""The root of all errors that adsum raises on purpose; each package draws its own tree below it."""
+"""`AdsumError`, the base class of the errors that adsum raises on purpose."""
 
 
 class AdsumError(Exception):
-    """The text is written for people: what was wrong, what was expected, what to do."""
+    """The text is for users: the problem, what was expected, what to do."""

@@ -1,4 +1,4 @@
-"""A histogram in plain numbers, which becomes a metric when somebody reads the page."""
+"""A Prometheus histogram in plain numbers: cheap to observe, rendered only when the metrics page is read."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Histogram:
-    """How many values fell into each bucket, and their sum; `bounds` ascend and are in the unit of the values."""
+    """`bounds`: the buckets' upper bounds, ascending, in the unit of the values. `total`: the sum of all values."""
 
     __slots__ = ("_bounds", "_counts", "total")
 
@@ -17,11 +17,11 @@ class Histogram:
         self.total = 0.0
 
     def observe(self, value: float) -> None:
-        """A bucket holds what is at most its bound."""
+        """Count a value; like Prometheus' `le`, a bucket includes its bound."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self.total += value
 
     def buckets(self) -> list[tuple[str, int]]:
-        """Each `le` and its count, as Prometheus wants it: each bucket counts those below it too."""
+        """Each `le` and its count, cumulative as in Prometheus' text format."""
         names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
         return list(zip(names, accumulate(self._counts), strict=True))

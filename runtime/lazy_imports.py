@@ -1,4 +1,4 @@
-"""A package whose names are imported when somebody asks for them (PEP 562): importing the package itself costs nothing."""
+"""Lets a package import its public names on first access (PEP 562), so that importing the package costs nothing."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -8,26 +8,28 @@ from importlib import import_module
 def lazy_imports(
     package: str, exports: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """The package's `__getattr__` and `__dir__`; `exports`: the names that each module has for it.
+    """The package's `__getattr__` and `__dir__`. `exports`: the public names by the module that defines them.
 
-    Type checkers read the same imports under `if TYPE_CHECKING:`; `__getattr__` belongs into its `else`, or they would
-    take any name for one of the package's. As after those imports, the modules too are there without an import.
+    Assign them in the `else` of `if TYPE_CHECKING:`, which has the same names as imports: a type checker that saw
+    `__getattr__` would accept any name. Submodules of `exports` become attributes too, as after an import.
     """
-    homes = {name: module for module, names in exports.items() for name in names}
-    inside = [module.removeprefix(f"{package}.") for module in exports if module.startswith(f"{package}.")]
-    modules = {path.partition(".")[0] for path in inside}
+    module_of = {name: module for module, names in exports.items() for name in names}
+    own_modules = [
+        module.removeprefix(f"{package}.") for module in exports if module.startswith(f"{package}.")
+    ]
+    submodules = {path.partition(".")[0] for path in own_modules}
 
-    def find(name: str) -> object:
-        if name in homes:
-            value = getattr(import_module(homes[name]), name)
-        elif name in modules:
+    def get_attribute(name: str) -> object:
+        if name in module_of:
+            value = getattr(import_module(module_of[name]), name)
+        elif name in submodules:
             value = import_module(f"{package}.{name}")
         else:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        setattr(sys.modules[package], name, value)  # the next time it is found there
+        setattr(sys.modules[package], name, value)  # later accesses find it without this function
         return value
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
+    def list_names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *module_of})
 
-    return find, names
+    return get_attribute, list_names

@@ -1,17 +1,17 @@
-"""Why something could not be done, in the operating system's words and without its numbers (pure)."""
+"""The operating system's reason for a failure as text, without errno (pure)."""
 
 import os
 import re
 from typing import Final
 
-_NUMBERED: Final = re.compile(r"\[Errno (\d+)\]")
+_ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
 
 
 def os_reason(error: BaseException) -> str:
-    """In words: "Connection refused"; each reason once where several addresses were tried."""
-    under = error.__cause__ or (None if isinstance(error, OSError) else error.__context__)
-    cause = under if isinstance(under, OSError) else error
-    if numbers := _NUMBERED.findall(str(cause)):
+    """Such as "Connection refused". If several addresses were tried, each reason once."""
+    cause_of = error.__cause__ or (None if isinstance(error, OSError) else error.__context__)
+    cause = cause_of if isinstance(cause_of, OSError) else error
+    if numbers := _ERRNO.findall(str(cause)):
         return ", ".join(dict.fromkeys(os.strerror(int(number)) for number in numbers))
     if isinstance(cause, OSError) and cause.strerror:
         return cause.strerror

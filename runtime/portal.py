@@ -1,4 +1,4 @@
-"""One thread with an event loop, for the blocking forms: async code is called from any thread, also from one that
+"""Runs async code for blocking callers in one thread with an event loop; callers may be in any thread, also in one that
 runs a loop of its own.
 """
 
@@ -17,14 +17,15 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class PortalClosedError(RuntimeError):
-    """There is no thread to call: it was closed, or it runs in the process that this one was forked from."""
+    """The portal's thread has ended, or belongs to the process that this one was forked from."""
 
 
 class Portal:
-    """Starts its thread at the first call, ends it at `close` or when the interpreter ends.
+    """Starts its thread at the first call and ends it at `close` or when the interpreter exits.
 
-    `aclose` is awaited in the thread before it ends: where the async object that is called through it closes. `name`
-    is what an error calls that object. A fork after the first call has no thread: what was opened is its parent's.
+    `aclose` closes the async object that is called through the portal; it is awaited in the thread before that ends.
+    `name` names the object in errors. A child that is forked after the first call has no such thread, because fork(2)
+    copies only the calling thread: there, calls raise `PortalClosedError`.
     """
 
     def __init__(self, aclose: Callable[[], Awaitable[None]], name: str) -> None:
@@ -35,34 +36,34 @@ class Portal:
         self._thread: threading.Thread | None = None
         self._process: int | None = None
         self._closed = False
-        self._ended = asyncio.Event()
+        self._stop = asyncio.Event()
 
     @property
     def closed(self) -> bool:
         return self._closed
 
     def call(self, function: Callable[[*Arguments], Awaitable[Result]], *arguments: *Arguments) -> Result:
-        """Run the coroutine function in the thread's loop and wait for its result; Ctrl-C cancels it there.
+        """Run a coroutine function in the thread's loop and wait for its result; Ctrl-C cancels it there.
 
-        Raises `PortalClosedError`.
+        Raises what it raises, else `PortalClosedError`.
         """
         self.check_process()
         with self._lock:
             if self._closed:
-                raise self._is_closed()
-            future = _submit(self._started(), function, *arguments)
+                raise self._closed_error()
+            future = _submit(self._ensure_thread(), function, *arguments)
         try:
             return future.result()
         except CancelledError:
             if self._closed:
-                raise self._is_closed() from None
+                raise self._closed_error() from None
             raise
         except BaseException:
             future.cancel()
             raise
 
     def check_process(self) -> None:
-        """`PortalClosedError` in a process that was forked since the thread started."""
+        """Raises `PortalClosedError` in a process that was forked after the thread started."""
         if self._is_forked():
             raise PortalClosedError(
                 f"this {self._name} was opened before a fork and belongs to process {self._process}: "
@@ -70,7 +71,7 @@ class Portal:
             )
 
     def close(self) -> None:
-        """Close what is called through it, cancel what still runs and end the thread. Idempotent."""
+        """Await `aclose`, cancel the remaining tasks and end the thread. Idempotent; does nothing in a forked child."""
         if self._is_forked():
             return
         with self._lock:
@@ -83,14 +84,14 @@ class Portal:
         try:
             _submit(loop, self._aclose).result()
         finally:
-            loop.call_soon_threadsafe(self._ended.set)
+            loop.call_soon_threadsafe(self._stop.set)
             thread.join()
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def _ensure_thread(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             loop = asyncio.new_event_loop()
             thread = threading.Thread(
-                target=_run, args=(loop, self._ended), name=f"{self._name} portal", daemon=True
+                target=_run, args=(loop, self._stop), name=f"{self._name} portal", daemon=True
             )
             try:
                 thread.start()
@@ -104,7 +105,7 @@ class Portal:
     def _is_forked(self) -> bool:
         return self._process not in (None, os.getpid())
 
-    def _is_closed(self) -> PortalClosedError:
+    def _closed_error(self) -> PortalClosedError:
         return PortalClosedError(f"this {self._name} is closed; open another one")
 
 
@@ -119,9 +120,9 @@ def _submit(
     return asyncio.run_coroutine_threadsafe(run(), loop)
 
 
-def _run(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
+def _run(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     try:
-        loop.run_until_complete(ended.wait())
+        loop.run_until_complete(stop.wait())
         loop.run_until_complete(cancel_and_wait(*asyncio.all_tasks(loop)))
         loop.run_until_complete(loop.shutdown_asyncgens())
     finally:

@@ -1,6 +1,6 @@
-"""Foreign text in an error: quoted, and cut where it is long (pure)."""
+"""Quotes untrusted text for errors and logs (pure)."""
 
 
-def quoted(text: str, longest: int = 40) -> str:
-    """As Python writes it, on one line; no more than `longest` characters of it."""
-    return repr(text if len(text) <= longest else f"{text[:longest]}...")
+def quoted(text: str, max_length: int = 40) -> str:
+    """The text's repr, cut to `max_length` characters: line breaks and control characters cannot forge log lines."""
+    return repr(text if len(text) <= max_length else f"{text[:max_length]}...")

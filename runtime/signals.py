@@ -1,7 +1,7 @@
-"""SIGTERM and SIGINT, the same for all programs: the first asks for a drain, the second ends the process at once.
+"""SIGTERM and SIGINT for all programs: the first signal begins a drain, the second ends the process at once.
 
-A program that drained exits with 0. The second signal has its default action, so that it ends even a process whose loop
-hangs; a shell calls that 143 (SIGTERM) or 130 (SIGINT).
+A program that drained exits with 0. The second signal has its default action, so that it also ends a process whose loop
+hangs; a shell reports 143 (SIGTERM) or 130 (SIGINT).
 """
 
 import asyncio
@@ -20,24 +20,24 @@ from runtime.tasks import first_of
 
 log = logging.getLogger(__name__)
 
-STOP: Final = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 """Kubernetes, systemd and `kill` send SIGTERM, a terminal sends SIGINT (Ctrl-C)."""
-_LOOPS: Final = ("asyncio", "uvloop")
+_LOOP_MODULES: Final = ("asyncio", "uvloop")
 
 Result = TypeVar("Result")
 Signals = AsyncIterator[signal.Signals]
 
 
 def stop_signals() -> AbstractContextManager[Signals]:
-    """SIGTERM and SIGINT as they come while inside; behind it they have their default action again.
+    """Inside the block an iterator of the signals that arrive; after it they have their default action again.
 
-    Enter it before the program says that it is ready: who reads that may send a signal at once.
+    Enter it before the program reports that it is ready: a supervisor may send a signal at once.
     """
-    return anyio.open_signal_receiver(*STOP)
+    return anyio.open_signal_receiver(*STOP_SIGNALS)
 
 
 async def until_signalled(signals: Signals, work: Awaitable[Result]) -> Result | None:
-    """The result of `work` or what it raises; None when a signal comes first, which cancels `work`."""
+    """The result of `work`, or None if a signal arrives first, which cancels `work`. Raises what `work` raises."""
 
     async def signalled() -> None:
         await anext(signals)
@@ -48,21 +48,21 @@ async def until_signalled(signals: Signals, work: Awaitable[Result]) -> Result |
 def cancel_on(*numbers: signal.Signals) -> None:
     """Cancel the running task whenever one of these signals arrives, for as long as its loop runs.
 
-    SIGINT is worth naming: a shell starts what it puts in the background with SIGINT ignored.
+    Name SIGINT too: a shell without job control starts background commands with SIGINT ignored (POSIX, "Asynchronous
+    Lists"), and Python then installs no handler of its own.
     """
     task = asyncio.current_task()
     if task is None:
-        raise RuntimeError("call it in a task: outside there is nothing to cancel")
+        raise RuntimeError("cancel_on must be called in a task: there is nothing to cancel outside")
     for number in numbers:
         task.get_loop().add_signal_handler(number, task.cancel)
 
 
 def on_sigterm(drain: Callable[[], Awaitable[None]]) -> None:
-    """Run `drain` when SIGTERM arrives, then pass the signal on; a second SIGTERM cancels `drain`.
+    """Run `drain` when SIGTERM arrives, then call the previous handler; a second SIGTERM cancels `drain`.
 
-    The handler that was there before may be Python's own (uvicorn), the running loop's (aiohttp), or none: then the
-    program ends by SystemExit out of the loop, so that `async with` blocks are left. RuntimeError outside the main
-    thread.
+    The previous handler may be one of `signal.signal` (uvicorn) or of the running loop (aiohttp). Without one, SystemExit
+    ends the program, so that `async with` blocks are left. RuntimeError outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError(
@@ -70,7 +70,7 @@ def on_sigterm(drain: Callable[[], Awaitable[None]]) -> None:
             "handle.drain(timeout) when the program is told to stop"
         )
     loop = asyncio.get_running_loop()
-    pass_on = _previous(loop)
+    call_previous = _previous(loop)
     draining: list[asyncio.Task[None]] = []
 
     async def run() -> None:
@@ -81,26 +81,26 @@ def on_sigterm(drain: Callable[[], Awaitable[None]]) -> None:
             draining.append(loop.create_task(run(), name="drain on SIGTERM"))
             draining[0].add_done_callback(finished)
         elif not draining[0].cancel():
-            pass_on()
+            call_previous()
 
     def finished(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("draining failed: %s", error)
-        pass_on()
+        call_previous()
 
     loop.add_signal_handler(signal.SIGTERM, received)
 
 
 def on_sigterm_in_thread(drain: Callable[[], None]) -> None:
-    """Without a loop: run `drain` in a thread when SIGTERM arrives, then do what SIGTERM did before.
+    """Without a loop: run `drain` in a thread when SIGTERM arrives, then call the previous handler.
 
-    A second SIGTERM does that at once; so does the first one in a process that was forked since: what is drained is
-    its parent's. ValueError outside the main thread.
+    A second SIGTERM calls it at once. So does the first one in a forked child, because the parent owns what is drained.
+    ValueError outside the main thread.
     """
     previous = signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
     registered = os.getpid()
 
-    def drain_and_pass_on() -> None:
+    def drain_and_call_previous() -> None:
         try:
             drain()
         finally:
@@ -111,7 +111,7 @@ def on_sigterm_in_thread(drain: Callable[[], None]) -> None:
         if os.getpid() != registered:
             os.kill(os.getpid(), signal.SIGTERM)
             return
-        threading.Thread(target=drain_and_pass_on, name="drain on SIGTERM", daemon=True).start()
+        threading.Thread(target=drain_and_call_previous, name="drain on SIGTERM", daemon=True).start()
 
     signal.signal(signal.SIGTERM, received)
 
@@ -123,16 +123,16 @@ def _previous(loop: asyncio.AbstractEventLoop) -> Callable[[], object]:
     previous = signal.getsignal(signal.SIGTERM)
     if previous is signal.SIG_IGN:
         return lambda: None
-    if callable(previous) and str(getattr(previous, "__module__", "")).partition(".")[0] not in _LOOPS:
+    if callable(previous) and str(getattr(previous, "__module__", "")).partition(".")[0] not in _LOOP_MODULES:
         return lambda: previous(signal.SIGTERM, None)
-    return _end
+    return _exit
 
 
 def _loop_handler(loop: asyncio.AbstractEventLoop) -> Any:
-    """What was given to `loop.add_signal_handler` before. asyncio has no public way to ask; uvloop has none at all."""
+    """The handler that `loop.add_signal_handler` installed. asyncio keeps it in a private attribute, uvloop hides it."""
     handlers = getattr(loop, "_signal_handlers", None)
     return handlers.get(signal.SIGTERM) if isinstance(handlers, dict) else None
 
 
-def _end() -> NoReturn:
+def _exit() -> NoReturn:
     raise SystemExit(0)

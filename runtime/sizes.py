@@ -1,4 +1,4 @@
-"""Sizes as text: Kubernetes' quantities, and bytes as people write them (pure)."""
+"""Parses sizes: Kubernetes quantities, and adsum's own numbers of bytes (pure)."""
 
 import re
 from fractions import Fraction
@@ -14,7 +14,7 @@ _QUANTITY_UNITS: Final = {
 _QUANTITY: Final = re.compile(
     r"([0-9]{1,19}(?:\.[0-9]{0,9})?)(?:([kMGTPE]|[KMGTPE]i)|[eE]([0-9]{1,2}))?[Bb]?"
 )
-_MOST: Final = 2**63 - 1
+_MAX_QUANTITY: Final = 2**63 - 1
 _UNITS: Final = {"": 1, "B": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 _SIZE: Final = re.compile(r"([0-9]{1,15}) ?(B|KiB|MiB|GiB|)")
 
@@ -37,7 +37,7 @@ def parse_quantity(text: str) -> int:
     found = _QUANTITY.fullmatch(text.strip())
     if found is not None:
         value = Fraction(found[1]) * _QUANTITY_UNITS.get(found[2], 1) * 10 ** int(found[3] or 0)
-        if value.denominator == 1 and value <= _MOST:
+        if value.denominator == 1 and value <= _MAX_QUANTITY:
             return int(value)
     raise ValueError(
         f"{quoted(text)} is not a size; write a number with or without a unit, as 4194304, 512k or 10Mi"

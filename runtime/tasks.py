@@ -1,6 +1,6 @@
-"""Tasks with an owner: who starts one cancels it in the end, and waits until it is over.
+"""Runs asyncio tasks that have an owner: whoever starts one cancels it in the end and waits until it is done.
 
-A failure that nobody else would read goes to the loop's exception handler, which logs it.
+A failure that no code would read goes to the loop's exception handler, which logs it.
 """
 
 import asyncio
@@ -14,10 +14,9 @@ Result = TypeVar("Result")
 
 
 async def first_of(*awaitables: Awaitable[Result]) -> Result:
-    """The result of the first that is over, or what it raised; the others are cancelled and waited for.
+    """The result of the first that is done, or what it raised; the others are cancelled and awaited.
 
-    Of several that are over at the same time, the first in the order given counts; what another one of them raised is
-    reported.
+    If several are done at the same time, the first argument counts; errors of the others are reported.
     """
     tasks = [asyncio.ensure_future(one) for one in awaitables]
     first = None
@@ -33,10 +32,10 @@ async def first_of(*awaitables: Awaitable[Result]) -> Result:
 
 
 async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel them and wait until all are over, as `until_done` does.
+    """Cancel the tasks and wait until all are done, also if the caller is cancelled meanwhile.
 
-    What one raises while it ends is reported: its owner leaves, and nobody else would hear of it. What a task raised
-    that was over before is for whoever reads its result.
+    Reports what a task raises after its cancellation, because no code reads that result any more. Errors of tasks that
+    were done before are left to their readers.
     """
     running = [task for task in tasks if not task.done()]
     for task in running:
@@ -49,13 +48,13 @@ async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
 
 
 async def until_done(*futures: asyncio.Future[Any]) -> None:
-    """Wait until all are done, whoever cancels the caller meanwhile; its CancelledError is raised after that."""
+    """Wait until all are done, also if the caller is cancelled meanwhile; raises its CancelledError after that."""
     cancelled: asyncio.CancelledError | None = None
-    # without the shield anyio would cancel again at every turn of the loop
+    # a cancelled anyio scope cancels again in every iteration of the loop, unless it is shielded
     with anyio.CancelScope(shield=True):
-        while left := [future for future in futures if not future.done()]:
+        while pending := [future for future in futures if not future.done()]:
             try:
-                await asyncio.wait(left)
+                await asyncio.wait(pending)
             except asyncio.CancelledError as error:
                 cancelled = error
     if cancelled is not None:
@@ -64,7 +63,7 @@ async def until_done(*futures: asyncio.Future[Any]) -> None:
 
 @asynccontextmanager
 async def background(work: Coroutine[Any, Any, object], name: str | None = None) -> AsyncIterator[None]:
-    """Run `work` beside the block, which cancels it in the end; if it fails, that is reported."""
+    """Run `work` concurrently with the block, and cancel it at the end. Reports its failure."""
     tasks = BackgroundTasks()
     tasks.start(work, name)
     try:
@@ -74,7 +73,10 @@ async def background(work: Coroutine[Any, Any, object], name: str | None = None)
 
 
 class BackgroundTasks:
-    """The tasks of one owner, who calls `aclose`. One that is over is forgotten; if it failed, that is reported at once."""
+    """The tasks of one owner, who calls `aclose`. Forgets tasks that are done, and reports failures at once.
+
+    It holds references, because the event loop keeps only weak ones to its tasks (asyncio.create_task).
+    """
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -82,22 +84,22 @@ class BackgroundTasks:
     def start(self, work: Coroutine[Any, Any, object], name: str | None = None) -> None:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._over)
+        task.add_done_callback(self._forget)
 
     async def aclose(self) -> None:
-        """Cancel them and wait until all are over, as `until_done` does. Idempotent."""
+        """Cancel all tasks and wait until they are done, also if the caller is cancelled meanwhile. Idempotent."""
         running = list(self._tasks)
         for task in running:
             task.cancel()
         await until_done(*running)
 
-    def _over(self, task: asyncio.Task[Any]) -> None:
+    def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         _report_failure(task)
 
 
 def _report_failure(future: asyncio.Future[Any]) -> None:
-    """To the loop's exception handler, as asyncio does later: it logs the error, and a test fails by it."""
+    """Call the loop's exception handler, as asyncio does when it collects the task, but at once."""
     if future.cancelled() or (error := future.exception()) is None:
         return
     name = future.get_name() if isinstance(future, asyncio.Task) else "a future"

@@ -1,4 +1,4 @@
-"""Blocking work in threads: a cancelled caller waits for its end, so that what it opened or wrote can be undone."""
+"""Runs blocking work in threads; a cancelled caller waits for its end, so that what it opened or wrote can be undone."""
 
 import asyncio
 import threading
@@ -17,72 +17,71 @@ Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 
 
-def _nothing() -> None: ...
+def _no_op() -> None: ...
 
 
 async def in_thread(
     limiter: anyio.CapacityLimiter,
     function: Callable[[*Arguments], Result],
     *arguments: *Arguments,
-    stop: Callable[[], object] = _nothing,
+    stop: Callable[[], object] = _no_op,
 ) -> Result:
-    """The function's result, from one of anyio's threads; `limiter` bounds how many work at once.
+    """Run the function in one of anyio's threads; `limiter` bounds how many run at once.
 
-    A thread cannot be cancelled: when the caller is, `stop` is called, by which the function may hear of it, and
-    CancelledError is raised once the function has returned. Its result is dropped then. Where no thread can start
-    the caller's own does the work: so a worker can still leave while the interpreter ends, when there are no new
-    threads from Python 3.12 on.
+    A thread cannot be cancelled. When the caller is, `stop` is called to tell the function, and CancelledError is raised
+    once it has returned; its result is dropped. If no thread can start, the function runs in the caller's thread: since
+    Python 3.12 no thread starts during interpreter shutdown, when a worker still has to remove its record.
     """
     work: Future[Result] = Future()
     async with limiter:
         ended = asyncio.wrap_future(work)
-        carrier = asyncio.create_task(_carry(work, partial(function, *arguments)))
-        carrier.add_done_callback(lambda _: work.cancel())  # it never began, if it is not done or being done
+        worker = asyncio.create_task(_run_in_worker_thread(work, partial(function, *arguments)))
+        worker.add_done_callback(lambda _: work.cancel())  # it never began, if it is not done or being done
         try:
             await asyncio.wait([ended])
         except asyncio.CancelledError:
             work.cancel()
             stop()
-            await _ended(ended)
+            await _wait(ended)
             raise
-        if work.cancelled() and not carrier.cancelled():
+        if work.cancelled() and not worker.cancelled():
             return function(*arguments)
         return ended.result()
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """What `start_thread` began: the thread, and what becomes of its function."""
+class StartedThread:
+    """A thread and the future of its function."""
 
     thread: threading.Thread
     work: "Future[None]"
 
 
-def start_thread(function: Callable[[*Arguments], None], *arguments: *Arguments) -> Started:
-    """Run the function in a daemon thread of its own. RuntimeError when the system gives none."""
+def start_thread(function: Callable[[*Arguments], None], *arguments: *Arguments) -> StartedThread:
+    """Run the function in a daemon thread. Raises RuntimeError if no thread can start."""
     work: Future[None] = Future()
     call = partial(function, *arguments)
-    thread = threading.Thread(target=_perform, args=(work, call), name="adsum work", daemon=True)
+    thread = threading.Thread(target=_run, args=(work, call), name="adsum work", daemon=True)
     thread.start()
-    return Started(thread, work)
+    return StartedThread(thread, work)
 
 
-async def outlast(started: Started) -> None:
-    """Wait until the thread is gone, whoever cancels meanwhile; its function's error, if any, is dropped."""
+async def wait_for_exit(started: StartedThread) -> None:
+    """Wait until the thread has exited, also if the caller is cancelled meanwhile. Drops its function's error."""
     try:
-        await _ended(asyncio.wrap_future(started.work))
+        await _wait(asyncio.wrap_future(started.work))
     finally:
-        started.thread.join()  # its function has returned: what is left of it are microseconds
+        started.thread.join()  # its function has returned, so this blocks for microseconds
 
 
-async def _carry(work: "Future[Result]", call: Callable[[], Result]) -> None:
+async def _run_in_worker_thread(work: "Future[Result]", call: Callable[[], Result]) -> None:
     try:
-        await anyio.to_thread.run_sync(_perform, work, call, limiter=anyio.CapacityLimiter(1))
+        await anyio.to_thread.run_sync(_run, work, call, limiter=anyio.CapacityLimiter(1))
     except RuntimeError:  # no thread could start: `work` is as it was
         return
 
 
-def _perform(work: "Future[Result]", call: Callable[[], Result]) -> None:
+def _run(work: "Future[Result]", call: Callable[[], Result]) -> None:
     if not work.set_running_or_notify_cancel():
         return
     try:
@@ -91,8 +90,8 @@ def _perform(work: "Future[Result]", call: Callable[[], Result]) -> None:
         work.set_exception(error)
 
 
-async def _ended(work: "asyncio.Future[Result]") -> None:
-    """Wait, whoever cancels meanwhile; what it raised is dropped."""
+async def _wait(work: "asyncio.Future[Result]") -> None:
+    """Wait until it is done, also if the caller is cancelled meanwhile. Drops its error."""
     try:
         await until_done(work)
     finally:

@@ -14,7 +14,7 @@ from benchmarks.picking.ext_proc_messages import StreamTemplate
 from benchmarks.picking.tally import Tally
 from epp.ext_proc.protocol import EXT_PROC
 from epp.wire.http2 import frames
-from epp.wire.http2.frames import HEAD, HEAD_SIZE, Http2ErrorCode
+from epp.wire.http2.frames import FRAME_HEADER, FRAME_HEADER_SIZE, Http2ErrorCode
 
 _HEADERS: Final = [
     (":method", "POST"),
@@ -106,9 +106,9 @@ class ProcessingClient:
         self._tally.received += len(data)
         data = self._partial + data
         at = 0
-        while len(data) - at >= HEAD_SIZE:
-            high, low, kind, flags, stream_id = HEAD.unpack_from(data, at)
-            start = at + HEAD_SIZE
+        while len(data) - at >= FRAME_HEADER_SIZE:
+            high, low, kind, flags, stream_id = FRAME_HEADER.unpack_from(data, at)
+            start = at + FRAME_HEADER_SIZE
             stop = start + (high << 8 | low)
             if stop > len(data):
                 break

@@ -18,7 +18,7 @@ from typing import Final, Self
 from watchfiles._rust_notify import RustNotify
 
 from discovery.filesystem.record import RECORD_SUFFIX
-from runtime.threads import Started, outlast, start_thread
+from runtime.threads import StartedThread, start_thread, wait_for_exit
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class FileEvents:
         self._rescan_at = 0.0
         self._reliable = False
         self._stop = threading.Event()
-        self._thread: Started | None = None
+        self._thread: StartedThread | None = None
 
     def take_changes(self) -> frozenset[str] | None:
         """The files to read again; None for all: at first, every few seconds, and always without working events."""
@@ -89,7 +89,7 @@ class FileEvents:
     async def __aexit__(self, *_: object) -> None:
         self._stop.set()
         if self._thread is not None:
-            await outlast(self._thread)
+            await wait_for_exit(self._thread)
 
     def _listen(self, notify: RustNotify) -> None:
         try:

@@ -9,7 +9,7 @@ from typing import Final
 from discovery.errors import DiscoveryError
 from discovery.kubernetes.credentials import Cluster, TlsFiles, TokenFileCredentials
 from discovery.kubernetes.timings import Timings
-from runtime.addresses import in_brackets
+from runtime.addresses import url_host
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -48,6 +48,6 @@ def _in_cluster(environ: Mapping[str, str], service_account: Path, timings: Timi
     except OSError:
         namespace = ""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
-    server = f"https://{in_brackets(host)}:{port}"
+    server = f"https://{url_host(host)}:{port}"
     credentials = TokenFileCredentials(token, TlsFiles(str(authority)), timings)
     return Cluster(server, namespace or "default", credentials)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from discovery.errors import DiscoveryError, InputFileError
 from discovery.kubernetes.credentials import Cluster, Identity, RenewedCredentials, TlsFiles
 from discovery.kubernetes.timings import Timings
-from runtime.command_line import how_to_install
+from runtime.command_line import install_hint
 from runtime.config.yaml_problem import yaml_problem
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ async def _load(paths: str, context: str | None, timings: Timings) -> _LoadedCon
         config, configuration = await asyncio.to_thread(_import)
     except ImportError as error:
         raise DiscoveryError(
-            f"a kubeconfig needs kubernetes_asyncio ({error}): {how_to_install('kubernetes')}"
+            f"a kubeconfig needs kubernetes_asyncio ({error}): {install_hint('kubernetes')}"
         ) from error
     try:
         async with asyncio.timeout(timings.credentials_deadline):

@@ -22,7 +22,7 @@ from discovery.metadata.document import (
     verify_identity,
 )
 from discovery.metadata.silence import SilenceTimings, silence_timings
-from runtime.http1 import answer as http_answer
+from runtime.http1.response import HttpResponse
 
 _NO_DOCUMENT_STATUSES: Final = (404, 405, 501)
 _CACHE_SIZE: Final = 4096
@@ -148,9 +148,7 @@ def _conditional_fields(known: MetadataDocument | None) -> dict[str, str]:
     return {} if known is None or known.etag is None else {"If-None-Match": f'"{known.etag}"'}
 
 
-def _read_answer(
-    instance: Instance, known: MetadataDocument | None, answer: http_answer.HttpAnswer
-) -> MetadataAnswer:
+def _read_answer(instance: Instance, known: MetadataDocument | None, answer: HttpResponse) -> MetadataAnswer:
     fields = answer.fields()
     held = "wait" in (fields.get("Preference-Applied") or "").lower()
     if answer.status == 304 and known is not None:

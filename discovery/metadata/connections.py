@@ -16,15 +16,15 @@ from yarl import URL
 
 from discovery.errors import MetadataUnavailableError, WorkerUnreachableError
 from discovery.instance import METADATA_LIMIT, Instance
-from runtime.http1.answer import AnswerCutError, AnswerError, AnswerReader, HttpAnswer
 from runtime.http1.connection import KeptConnection
+from runtime.http1.response import HttpResponse, IncompleteResponseError, ResponseError, ResponseReader
 
 _BUFFER: Final = 64 * 1024
 """Bytes of the receive buffer. All connections share it: the event loop reads one at a time."""
 _IDLE_TIMEOUT: Final = 15.0
 """Seconds after which an idle connection is closed. Longer than any delay between two polls, so that those reuse it."""
 
-_reader: Final = partial(AnswerReader, METADATA_LIMIT)
+_reader: Final = partial(ResponseReader, METADATA_LIMIT)
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +60,7 @@ class WorkerConnections:
         fields: Mapping[str, str],
         timeout: float,
         connected: Callable[[], object] | None = None,
-    ) -> HttpAnswer:
+    ) -> HttpResponse:
         """The answer, whatever its status. `timeout` in seconds; `connected` is called when a new connection is established.
 
         Raises `MetadataUnavailableError` for an answer that is not HTTP, and its subclass `WorkerUnreachableError` for
@@ -73,8 +73,8 @@ class WorkerConnections:
         request = f"GET {path}{worker.head}{more}\r\n".encode()
         try:
             until = asyncio.get_running_loop().time() + timeout
-            return await worker.connection.ask(request, _reader, until, connected)
-        except (OSError, AnswerError, UnicodeError) as error:
+            return await worker.connection.send(request, _reader, until, connected)
+        except (OSError, ResponseError, UnicodeError) as error:
             raise _failure(instance, error, timeout, connected=worker.connection.connected) from error
         finally:
             self._release(instance.authority, worker)
@@ -85,7 +85,7 @@ class WorkerConnections:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         for worker in (*self._idle.values(), *self._busy):
-            worker.connection.end()
+            worker.connection.close()
         self._idle.clear()
         await asyncio.sleep(0)  # an aborted transport closes its socket in the next iteration of the loop
 
@@ -110,7 +110,7 @@ class WorkerConnections:
             return
         # a held GET and a fetch may overlap; one idle connection is enough for the next of either
         if self._closed or authority in self._idle:
-            worker.connection.end()
+            worker.connection.close()
             return
         loop = asyncio.get_running_loop()
         worker.idle_since = loop.time()
@@ -126,7 +126,7 @@ class WorkerConnections:
             if loop.time() - worker.idle_since >= _IDLE_TIMEOUT
         ]
         for authority in old:
-            self._idle.pop(authority).connection.end()
+            self._idle.pop(authority).connection.close()
         self._idle_timer = loop.call_later(_IDLE_TIMEOUT, self._close_idle) if self._idle else None
 
 
@@ -159,7 +159,7 @@ def _failure(
             return WorkerUnreachableError(*where, reason, connected=connected, silent=True)
         case OSError():
             return WorkerUnreachableError(*where, connection_problem(error), connected=connected)
-        case AnswerCutError():
+        case IncompleteResponseError():
             return WorkerUnreachableError(*where, str(error), connected=True)
         case UnicodeError():
             return MetadataUnavailableError(*where, f"its address is not a valid host: {error}")

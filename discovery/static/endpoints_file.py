@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from discovery.instance import check_instance_id
 from runtime.addresses import authority, check_host, is_ip, split_authority
 from runtime.changing_file import ChangingFile
-from runtime.command_line import how_to_install
-from runtime.config.sections import in_words
+from runtime.command_line import install_hint
+from runtime.config.sections import describe_fault
 from runtime.config.yaml_problem import yaml_problem
 
 FILE_LIMIT: Final = 1024 * 1024
@@ -108,7 +108,7 @@ def read_endpoints_file(path: Path) -> list[FixedEndpoint]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
-        raise ValueError(f"{path}: {where}: {in_words(first)}") from error
+        raise ValueError(f"{path}: {where}: {describe_fault(first)}") from error
     try:
         names = _instance_names(listed.endpoints)
     except ValueError as error:
@@ -177,7 +177,7 @@ def _decode(raw: bytes, path: Path) -> Any:
         return yaml.load(raw, Loader=loader)  # noqa: S506  # both are safe loaders
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"{path}: reading YAML needs PyYAML: {how_to_install('epp')}; or use a .json file"
+            f"{path}: reading YAML needs PyYAML: {install_hint('epp')}; or use a .json file"
         ) from error
     except Exception as error:
         raise ValueError(f"{path} is neither YAML nor JSON: {yaml_problem(error)}") from error

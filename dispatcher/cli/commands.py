@@ -11,7 +11,7 @@ from dispatcher.broker.queue import Queue, State
 from dispatcher.cli.flags import InspectFlags
 from dispatcher.cli.queue_locator import open_queue
 from dispatcher.web.request_view import render_request
-from runtime.command_line import FAILED, complain
+from runtime.command_line import FAILED, print_error
 
 
 async def status(flags: InspectFlags) -> int:
@@ -51,7 +51,7 @@ def _exit_code_of(ids: Sequence[str], queue: Queue) -> int:
     """1 with an error on stderr if a request is unknown, else 0."""
     if not ids:
         return 0
-    return complain(
+    return print_error(
         f"the queue {queue.name!r} does not know {', '.join(map(repr, ids))}; expected the id of a request that was "
         "submitted to it (of a batch: NAME:custom_id) and whose result is kept; `status` without an id counts what is there",
         FAILED,

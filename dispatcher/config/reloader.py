@@ -30,7 +30,7 @@ def load(path: Path) -> Config:
     except UnicodeDecodeError as error:
         raise ConfigError("", f"{path} cannot be read: it is not UTF-8; {_EXPECTED}") from error
     except ConfigError as error:
-        raise error.of_file(path) from error
+        raise error.in_file(path) from error
 
 
 class Reconfigurable(Protocol):

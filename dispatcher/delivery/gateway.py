@@ -17,14 +17,14 @@ from yarl import URL
 
 from dispatcher.delivery.backoff import parse_retry_after
 from dispatcher.delivery.timeouts import CoarseTimeouts
-from runtime.http1.answer import (
-    AnswerCutError,
-    AnswerError,
-    AnswerReader,
-    AnswerTooLargeError,
-    HttpAnswer,
-)
 from runtime.http1.pool import ConnectionPool, NotConnectedError
+from runtime.http1.response import (
+    HttpResponse,
+    IncompleteResponseError,
+    ResponseError,
+    ResponseReader,
+    ResponseTooLargeError,
+)
 from runtime.os_reason import os_reason
 
 DROPPED_REASON_HEADER = "x-llm-d-request-dropped-reason"
@@ -70,7 +70,7 @@ class Gateway:
         self._max_answer = max_answer
         self._now = now
         self._timeouts = CoarseTimeouts()
-        self._read = partial(AnswerReader, max_answer, chunks=MAX_CHUNKS, encoded=True, strict=True)
+        self._read = partial(ResponseReader, max_answer, chunks=MAX_CHUNKS, encoded=True, strict=True)
 
     async def __aenter__(self) -> Self:
         tls = (self._tls or _system_tls()) if self._origin.scheme == "https" else None
@@ -93,14 +93,14 @@ class Gateway:
         """
         try:
             with self._timeouts.timeout(timeout):
-                answer = await self._pool.ask(self._head(path, headers, body), body, self._read)
+                answer = await self._pool.send(self._head(path, headers, body), body, self._read)
         except NotConnectedError as error:
             return NoAnswer(
                 f"no connection: {os_reason(error)}" if error.__cause__ else str(error), reached=False
             )
-        except AnswerTooLargeError:
+        except ResponseTooLargeError:
             return NoAnswer(f"the answer is larger than {self._max_answer} bytes", final=True)
-        except (OSError, AnswerError) as error:
+        except (OSError, ResponseError) as error:
             if isinstance(error, TimeoutError) and not error.errno:
                 return NoAnswer(f"no answer within {timeout:.3g} s")
             return NoAnswer(_reason(error))
@@ -114,7 +114,7 @@ class Gateway:
             f"POST {self._prefix}{path} HTTP/1.1\r\nHost: {host}\r\n{given}Content-Length: {len(body)}\r\n"
         ).encode()
 
-    def _to_answer(self, answer: HttpAnswer) -> GatewayAnswer:
+    def _to_answer(self, answer: HttpResponse) -> GatewayAnswer:
         fields = answer.fields()
         retry_after = fields.get("retry-after")
         wait = None if retry_after is None else parse_retry_after(retry_after, self._now())
@@ -129,13 +129,13 @@ def _system_tls() -> ssl.SSLContext:
     return context
 
 
-def _reason(error: OSError | AnswerError) -> str:
+def _reason(error: OSError | ResponseError) -> str:
     match error:
-        case AnswerCutError(begun=True):
+        case IncompleteResponseError(has_begun=True):
             return "the connection ended before the answer did"
-        case AnswerCutError():
+        case IncompleteResponseError():
             return "the connection ended"
-        case AnswerError():
+        case ResponseError():
             return f"the answer cannot be read: {error}"
     return f"the connection ended: {os_reason(error)}"
 

@@ -1,4 +1,4 @@
-"""What an operator says: the configuration file and the flags, checked, and the plugins built from them.
+"""Reads and checks the configuration file and the flags, and builds the plugins that they name.
 
 Every error names its place in the file. Nothing here opens a socket.
 """

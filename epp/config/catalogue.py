@@ -1,4 +1,4 @@
-"""The plugin types that an EndpointPickerConfig can name, and what each becomes."""
+"""The built-in plugin types: the roles, parameters and builder of each name in an EndpointPickerConfig."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -47,7 +47,7 @@ from epp.scheduling.scorers.load_scorers import (
 
 
 class Role(Enum):
-    """What a plugin can be referred to as."""
+    """What a reference in the file may use a plugin for."""
 
     FILTER = "filter"
     SCORER = "scorer"
@@ -64,7 +64,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PluginType:
-    """One type: its roles, its parameters, and what is built of them; `scraped`: it reads what workers publish."""
+    """`build` returns the plugin, from its parameters. `scraped`: a scorer that reads the workers' metrics."""
 
     roles: frozenset[Role]
     parameters: type[Section]
@@ -91,7 +91,7 @@ def _handler(build: Callable[[], object]) -> PluginType:
 
 
 def _structural(role: Role, parameters: type[Section] = NoParameters) -> PluginType:
-    """A part that is always there, or whose parameters are all there is to it."""
+    """A type without code of its own: only its parameters are read."""
     return PluginType(frozenset({role}), parameters, lambda given, rng: given)
 
 
@@ -115,7 +115,7 @@ def _prefix_producer(given: PrefixProducerParameters, rng: random.Random) -> Pre
     block_tokens = max(given.block_size_tokens, MIN_BLOCK_TOKENS)
     tokens = (
         given.lru_capacity_per_server * given.block_size_tokens
-    )  # it counts the worker's blocks, not ours
+    )  # the parameter counts the worker's blocks, not ours
     return PrefixCacheProducer(
         block_tokens=block_tokens,
         max_tokens=given.max_prefix_tokens_to_match,
@@ -138,7 +138,7 @@ PLUGINS: Final[Mapping[str, PluginType]] = {
         scraped=False,
     ),
     "in-flight-scorer": _scorer(lambda given: InFlightScorer(given.requests), InFlightParameters),
-    "prefix-cache-scorer": PluginType(  # built where its producer is known: epp.config.picker_config
+    "prefix-cache-scorer": PluginType(  # built where its producer is known: epp.config.scheduler
         frozenset({Role.SCORER}), PrefixScorerParameters, lambda given, rng: given
     ),
     "decode-filter": _filter(lambda given: RoleFilter(DECODE_ROLES, unlabelled=True)),

@@ -1,4 +1,4 @@
-"""How an installed package declares a plugin type of the picker; packages import it from `epp.extension`."""
+"""What an installed package declares to add a plugin type; packages import it from `epp.extension`."""
 
 import random
 from collections.abc import Callable
@@ -16,15 +16,16 @@ BuiltPlugin: TypeAlias = Filter | Scorer | Picker | ProfileHandler | DataProduce
 
 
 class PluginContext(Protocol):
-    """What a plugin may ask for while it is built."""
+    """What a plugin can use while it is built."""
 
     @property
     def rng(self) -> random.Random:
-        """Where plugins take seeds from."""
+        """The source of seeds."""
 
     def producer(self, name: str, expected: type[P]) -> P:
-        """The data producer of that name, which then prepares every request; one that the file does not list stands for
-        its type. Raises ValueError where there is none, or it is not an `expected`.
+        """The data producer of that name, which then prepares every request. If the file lists none, the name is a type.
+
+        Raises ValueError if there is none, or if it is not an `expected`.
         """
 
 
@@ -32,10 +33,10 @@ class PluginContext(Protocol):
 class PluginDeclaration:
     """One plugin type.
 
-    `build` is called once for each plugin of the file, with its parameters and a PluginContext; a ValueError is shown as
-    a mistake in the parameters. `parameters`: a Section, whose fields are camelCase in the file; those of a picker
-    derive from PickerParameters. `reads_metrics`: a scorer reads what is scraped from the workers, so endpoints whose
-    numbers are stale come last.
+    `build` is called once for each plugin of the file, with its parameters and a PluginContext; a ValueError is reported
+    as an error in the parameters. `parameters`: a Section, whose fields are camelCase in the file; a picker's derive
+    from PickerParameters. `reads_metrics`: a scorer reads the workers' metrics, so endpoints with stale numbers are
+    ranked last.
     """
 
     role: Role

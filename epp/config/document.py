@@ -1,4 +1,4 @@
-"""The sections of an `EndpointPickerConfig` as they stand in the file, with the strictness of the Go picker."""
+"""The schema of an `EndpointPickerConfig`: its sections, as strict as the Go picker (unknown fields are errors)."""
 
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -13,19 +13,19 @@ from runtime.durations import parse_go_duration
 from runtime.sizes import parse_quantity
 
 Duration = Annotated[float, parsed_by(parse_go_duration)]
-"""A duration as Go writes it ("200ms"); in seconds."""
+"""A duration in Go's syntax ("200ms"), in seconds."""
 Quantity = Annotated[int, parsed_by(parse_quantity), Field(ge=0)]
-"""A number as Kubernetes writes it ("1Gi", 5000)."""
+"""A Kubernetes quantity ("1Gi", 5000)."""
 
 
 class Section(ConfigSection):
-    """Part of an EndpointPickerConfig: camelCase names."""
+    """A part of an EndpointPickerConfig; its fields are camelCase in the file."""
 
     model_config = ConfigDict(alias_generator=to_camel)
 
 
 class PluginSpec(Section):
-    """`name` is the type's where it is absent."""
+    """`name`: empty means the type's name."""
 
     type: str = Field(min_length=1)
     name: str = ""
@@ -33,13 +33,13 @@ class PluginSpec(Section):
 
 
 class Ref(Section):
-    """A plugin by its name."""
+    """A reference to a plugin by its name."""
 
     plugin_ref: str = Field(min_length=1)
 
 
 class ProfilePlugin(Ref):
-    """A plugin of a profile; the weight is for scorers."""
+    """A plugin of a profile; only scorers have a weight."""
 
     weight: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
 
@@ -50,13 +50,13 @@ class ProfileSpec(Section):
 
 
 class SourceSpec(Ref):
-    """A data source and who reads it."""
+    """A data source and its extractors."""
 
     extractors: list[Ref] = Field(default_factory=list)
 
 
 class DataLayer(Section):
-    """Where numbers and endpoints come from."""
+    """The sources of metrics and of endpoints."""
 
     inject_defaults: bool = True
     sources: list[SourceSpec] = Field(default_factory=list)
@@ -67,14 +67,10 @@ class DataLayer(Section):
 
 
 class DetectorRef(Section):
-    """The saturation detector; the default one where it is absent."""
-
     plugin_ref: str = "utilization-detector"
 
 
 class PriorityBand(Section):
-    """Limits of one priority."""
-
     priority: int = 0
     max_bytes: Quantity | None = None
     max_requests: Quantity | None = None
@@ -83,7 +79,7 @@ class PriorityBand(Section):
 
 
 class FlowControl(Section):
-    """Read for its saturation detector; the rest needs the gate flowControl."""
+    """Only `saturation_detector` has an effect; the rest needs the feature gate flowControl."""
 
     max_bytes: Quantity | None = None
     max_requests: Quantity | None = None
@@ -98,13 +94,13 @@ class FlowControl(Section):
 
 
 class RequestHandler(Section):
-    """How bodies are read."""
+    """The parsers of request bodies."""
 
     parsers: list[Ref] = Field(default_factory=list)
 
 
 class ConfigDocument(Section):
-    """The file as it stands."""
+    """The whole file, before plugins are built."""
 
     api_version: Literal["llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1"]
     kind: Literal["EndpointPickerConfig"]
@@ -122,13 +118,16 @@ S = TypeVar("S", bound=Section)
 
 
 def read_document(given: dict[str, Any], problems: Problems) -> ConfigDocument:
-    """The file as far as it can be read; what cannot is told, and stands there as nothing that can be used."""
+    """Read the file as far as possible. Problems are added, and invalid parts replaced by placeholders.
+
+    So later checks still run, and one run reports all problems.
+    """
     document = problems.of(lambda: read_section(ConfigDocument, given, ""))
     return document or ConfigDocument.model_validate(_usable(given))
 
 
 def _usable(given: dict[str, Any]) -> dict[str, Any]:
-    """The sections that can be read. Of lists each element counts by itself: one that is broken keeps its place."""
+    """The valid sections. Elements of lists are checked one by one; a placeholder keeps the index of an invalid one."""
     fields = {field.alias or name: field for name, field in ConfigDocument.model_fields.items()}
     usable: dict[str, Any] = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}
     for name in given.keys() & fields.keys() - usable.keys():
@@ -148,24 +147,24 @@ def _is_section(section: type[S], given: Any) -> S | None:
 
 
 def _broken_plugin(given: Any) -> PluginSpec:
-    """One without a type; its name is known, so that who refers to it is not told that there is none."""
-    told = given if isinstance(given, dict) else {}
-    names = (told.get("name"), told.get("type"))
+    """A placeholder with the name but no type, so that references to it are no further errors."""
+    fields = given if isinstance(given, dict) else {}
+    names = (fields.get("name"), fields.get("type"))
     name = next((one for one in names if isinstance(one, str) and one), "")
     return PluginSpec.model_construct(type="", name=name, parameters={})
 
 
 def _broken_profile(given: Any) -> ProfileSpec:
-    """One whose plugins can be looked at as far as they can be read; those that cannot have no name."""
-    told = given if isinstance(given, dict) else {}
-    plugins = told.get("plugins")
+    """A placeholder with the valid plugin references; the others have no name."""
+    fields = given if isinstance(given, dict) else {}
+    plugins = fields.get("plugins")
     broken = ProfilePlugin.model_construct(plugin_ref="", weight=None)
     used = [
         _is_section(ProfilePlugin, one) or broken for one in (plugins if isinstance(plugins, list) else ())
     ]
-    return ProfileSpec.model_construct(name=str(told.get("name", "")), plugins=used)
+    return ProfileSpec.model_construct(name=str(fields.get("name", "")), plugins=used)
 
 
 def read_section(section: type[S], given: Any, place: str) -> S:
-    """`given` as that section; raises ConfigError with all that is wrong with it."""
+    """Validate `given`; raises ConfigError with all its problems."""
     return sections.read_section(section, without_nulls(given), place)

@@ -1,4 +1,4 @@
-"""What the picker's flags take: the text of each kind of value, read strictly."""
+"""Parses the values of flags, strictly: ports, sizes, booleans, objectives."""
 
 import argparse
 import re
@@ -33,19 +33,19 @@ def size(text: str, most: int = 2**63 - 1) -> int:
 
 
 def int32(text: str) -> int:
-    """A size that gRPC takes as an option."""
+    """A size in bytes that fits a gRPC channel option."""
     return size(text, 2**31 - 1)
 
 
 def _number(text: str, most: int) -> int | None:
-    """None for what is no whole number from 0 to `most`."""
+    """None if `text` is not a whole number from 0 to `most`."""
     if not re.fullmatch("[0-9]{1,19}", text) or int(text) > most:
         return None
     return int(text)
 
 
 def boolean(text: str) -> bool:
-    """As Go's strconv.ParseBool reads it."""
+    """The texts of Go's strconv.ParseBool."""
     if text in ("1", "t", "T", "true", "TRUE", "True"):
         return True
     if text in ("0", "f", "F", "false", "FALSE", "False"):
@@ -54,7 +54,7 @@ def boolean(text: str) -> bool:
 
 
 def objective(text: str) -> tuple[str, int]:
-    """A name and its priority."""
+    """`NAME=PRIORITY`."""
     name, equals, priority = text.partition("=")
     try:
         number = int(priority)
@@ -68,11 +68,10 @@ def objective(text: str) -> tuple[str, int]:
 
 
 def metrics_auth(text: str) -> bool:
-    """Whether who reads the metrics page is asked for a token, which is not built."""
+    """Accepts only false: the metrics page cannot authenticate by token."""
     if boolean(text):
         raise argparse.ArgumentTypeError(
-            "the metrics page asks nobody for a token; keep others away with --metrics-client-ca-file and "
-            "--metrics-cert-dir, with --metrics-address 127.0.0.1 or a NetworkPolicy, and write "
-            "--metrics-endpoint-auth=false"
+            "the metrics page cannot check tokens; restrict it with --metrics-client-ca-file and --metrics-cert-dir, "
+            "with --metrics-address 127.0.0.1 or a NetworkPolicy, and set --metrics-endpoint-auth=false"
         )
     return False

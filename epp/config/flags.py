@@ -1,4 +1,4 @@
-"""The command line: flags under the Go picker's names, and a few of our own."""
+"""The picker's command line: the Go picker's flags, and a few of our own."""
 
 import argparse
 import difflib
@@ -27,12 +27,12 @@ from runtime.command_line import Parser, ShowVersion, program
 
 
 def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
-    """Settings, verbosity, and the names of flags that were given but change nothing. Exits with 2 on bad input."""
+    """Settings, verbosity, and the names of given flags that have no effect. Exits with 2 on bad input."""
     parser = build_parser()
     given, unknown = parser.parse_known_args(arguments)
     if unknown:
-        parser.error(_unknown(parser, unknown[0]))
-    if fault := _exclusion(given):
+        parser.error(_unknown_flag(parser, unknown[0]))
+    if fault := _exclusive_flags(given):
         parser.error(fault)
     values = {name: value for name, value in vars(given).items() if name in _FIELDS and value is not None}
     values["models"] = frozenset(given.model)
@@ -49,17 +49,17 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
             parser.error(f"--endpoint: {error}")
         values["discovery"] = "static://" + ",".join(given.endpoint)
     try:
-        values["tls"] = TlsRules.of(given.tls_min_version, given.tls_cipher_suites)
+        values["tls"] = TlsRules.from_flags(given.tls_min_version, given.tls_cipher_suites)
     except ValueError as error:
         parser.error(f"--tls-min-version, --tls-cipher-suites: {error}")
     settings = Settings(**values)
-    if fault := _misfit(settings):
+    if fault := _inconsistent_flags(settings):
         parser.error(fault)
-    return settings, given.v, _ignored(given)
+    return settings, given.v, _flags_without_effect(given)
 
 
 def parse_validate(arguments: Sequence[str]) -> Path:
-    """The file that is to be checked. Exits with 2 on bad input."""
+    """The file to check. Exits with 2 on bad input."""
     path: Path = validate_parser().parse_args(arguments).file
     return path
 
@@ -67,7 +67,7 @@ def parse_validate(arguments: Sequence[str]) -> Path:
 def validate_parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog=f"{program('epp')} validate",
-        description="Says all that is wrong with an EndpointPickerConfig, or what a picker would do with it.",
+        description="Reports all problems of an EndpointPickerConfig, or what a picker would do with it.",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -77,54 +77,58 @@ def validate_parser() -> argparse.ArgumentParser:
 
 def _check_hosts(endpoints: Sequence[str]) -> None:
     """Raises ValueError."""
-    from discovery.static.endpoints_file import parse_host  # reads files too, with pydantic
+    from discovery.static.endpoints_file import parse_host  # imports pydantic, which --help need not wait for
 
     for endpoint in endpoints:
         parse_host(endpoint)
 
 
-def _exclusion(given: argparse.Namespace) -> str | None:
-    """Flags that say the same thing twice."""
+def _exclusive_flags(given: argparse.Namespace) -> str | None:
+    """The problem of two flags that exclude each other; None if there is none."""
     if given.discovery is not None and given.endpoint:
-        return "--discovery and --endpoint exclude each other: both say where the workers are"
+        return "--discovery and --endpoint exclude each other: both name the source of workers"
     if given.config_file is not None and given.config_text is not None:
         return "--config-file and --config-text exclude each other"
     return None
 
 
-def _misfit(settings: Settings) -> str | None:
-    """Flags that do not go together."""
+def _inconsistent_flags(settings: Settings) -> str | None:
+    """The problem of flags that need or contradict each other; None if there is none."""
     if not settings.secure_serving:
         if settings.client_ca_file is not None:
-            return "--client-ca-file needs --secure-serving: without TLS clients show no certificates"
+            return "--client-ca-file needs --secure-serving: without TLS there are no client certificates"
         if settings.tls != TlsRules():
             return (
                 "--tls-min-version and --tls-cipher-suites need --secure-serving: without it there is no TLS"
             )
     if settings.transport is TransportKind.GRPC and settings.tls != TlsRules():
-        return "--tls-min-version and --tls-cipher-suites need --transport http2: grpc.aio cannot be told"
+        return (
+            "--tls-min-version and --tls-cipher-suites need --transport http2: grpc.aio has no such options"
+        )
     if settings.metrics_client_ca_file is not None and settings.metrics_cert_dir is None:
-        return "--metrics-client-ca-file needs --metrics-cert-dir: without TLS clients show no certificates"
+        return (
+            "--metrics-client-ca-file needs --metrics-cert-dir: without TLS there are no client certificates"
+        )
     if settings.max_body_bytes > settings.max_buffered_bytes:
-        return "--max-buffered-bytes, of all bodies together, is less than --max-body-bytes, of one"
+        return "--max-buffered-bytes, the limit of all bodies together, is less than --max-body-bytes, the limit of one"
     return None
 
 
-def _ignored(given: argparse.Namespace) -> list[str]:
-    """Of the flags without effect those that ask for something; a switch that is off asks for nothing."""
+def _flags_without_effect(given: argparse.Namespace) -> list[str]:
+    """The given flags that have no effect here, without switches that are off."""
     names = (*go_flags.SWITCHES, *go_flags.VALUES)
     values = {name: getattr(given, name.replace("-", "_")) for name in names}
     return sorted(name for name, value in values.items() if value not in (None, False))
 
 
-_NEAR: Final = 0.8
-"""How alike a name must be to be suggested: --kubeconfig is not --config-text."""
+_SIMILARITY: Final = 0.8
+"""The least similarity of a suggested flag, 0 to 1 (difflib): --config-text is no suggestion for --kubeconfig."""
 
 
-def _unknown(parser: argparse.ArgumentParser, argument: str) -> str:
+def _unknown_flag(parser: argparse.ArgumentParser, argument: str) -> str:
     name = argument.partition("=")[0][:60]
     known = [option for action in parser._actions for option in action.option_strings]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=_SIMILARITY)
     return f"unknown argument {name}" + (f", did you mean {near[0]}?" if near else "")
 
 
@@ -154,9 +158,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _workers(group: Any) -> None:
-    group.add_argument(
-        "--discovery", metavar="URL", help="where workers announce themselves ($ADSUM_DISCOVERY)"
-    )
+    group.add_argument("--discovery", metavar="URL", help="the source of workers, a URL ($ADSUM_DISCOVERY)")
     group.add_argument(
         "--endpoint", metavar="HOST:PORT", action="append", default=[], help="a fixed worker; repeatable"
     )
@@ -165,23 +167,25 @@ def _workers(group: Any) -> None:
     group.add_argument(
         "--serving-port-name",
         metavar="NAME",
-        help="the Service's port that serves, where the metadata do not say (default: the one of the metadata)",
+        help="the Service's port of requests, if the metadata do not name one (default: the one of the metadata)",
     )
     _pool(group)
     group.add_argument(
         "--refresh-metrics-interval",
         type=duration,
         metavar="DURATION",
-        help="the same for all endpoints, at least 50ms (default: 50ms where requests are, seldom elsewhere)",
+        help="the same for all endpoints, at least 50ms (default: 50ms for endpoints with requests, longer for others)",
     )
     group.add_argument("--metrics-staleness-threshold", type=duration, metavar="DURATION", help="default: 2s")
 
 
 def _pool(group: Any) -> None:
-    """Of the Go picker, whose workers are Pods of a pool; see `worker_source.py`."""
+    """The Go picker's flags that name a pool; `worker_source.py` decides which are accepted."""
     group.add_argument("--pool-name", help="the pool's name on the metrics page (default: --component)")
     group.add_argument(
-        "--pool-namespace", metavar="NAME", help="the namespace of --discovery kubernetes:// that names none"
+        "--pool-namespace",
+        metavar="NAME",
+        help="the namespace of --discovery kubernetes:// if its URL has none",
     )
     for name in ("pool-group", "endpoint-selector", "endpoint-target-ports"):
         group.add_argument(f"--{name}", help=argparse.SUPPRESS)
@@ -190,7 +194,10 @@ def _pool(group: Any) -> None:
 def _metrics(group: Any) -> None:
     for name in METRIC_FLAGS:
         group.add_argument(
-            f"--{name}", type=metric, metavar="SERIES", help="its name on a worker's page (default: vLLM's)"
+            f"--{name}",
+            type=metric,
+            metavar="SERIES",
+            help="its name on the workers' metrics pages (default: vLLM's)",
         )
 
 
@@ -207,13 +214,13 @@ def _security(group: Any) -> None:
         "--metrics-cert-dir",
         type=Path,
         metavar="FOLDER",
-        help="tls.crt and tls.key: the metrics page has TLS",
+        help="tls.crt and tls.key: serve the metrics page with TLS",
     )
     group.add_argument(
         "--metrics-client-ca-file",
         type=Path,
         metavar="FILE",
-        help="show the metrics page only to clients with a certificate of these",
+        help="serve the metrics page only to clients with a certificate signed by one of these",
     )
     group.add_argument(
         "--metrics-endpoint-auth", nargs="?", const="true", type=metrics_auth, help=argparse.SUPPRESS
@@ -236,15 +243,18 @@ def _serving(group: Any) -> None:
     group.add_argument(
         "--cert-path", type=Path, metavar="FOLDER", help="tls.crt and tls.key (default: self-signed)"
     )
-    _switch(group, "enable-cert-reload", "read them again when they change (default: false)")
+    _switch(group, "enable-cert-reload", "reload them when they change (default: false)")
     group.add_argument(
-        "--client-ca-file", type=Path, metavar="FILE", help="serve only clients with a certificate of these"
+        "--client-ca-file",
+        type=Path,
+        metavar="FILE",
+        help="serve only clients with a certificate signed by one of these",
     )
     group.add_argument(
         "--transport",
         type=TransportKind,
         choices=list(TransportKind),
-        help="what serves gRPC: our own server, or grpc.aio (default: http2)",
+        help="the gRPC server: our own or grpc.aio (default: http2)",
     )
     group.add_argument(
         "-v",
@@ -272,14 +282,14 @@ def _limits(group: Any) -> None:
         "--body-timeout",
         type=duration,
         metavar="DURATION",
-        help="of one request's body, as it comes; 0s is none (default: 60s)",
+        help="to receive the body of one request; 0s is none (default: 60s)",
     )
 
 
 def _picking(group: Any) -> None:
     for name, effect in (
-        ("disable-endpoint-subset-filter", "pick among all endpoints, whatever the data plane's hint says"),
-        ("emit-endpoint-scores", "tell the data plane how each candidate was scored"),
+        ("disable-endpoint-subset-filter", "ignore the data plane's subset hint"),
+        ("emit-endpoint-scores", "send the scores of all candidates to the data plane"),
     ):
         _switch(group, name, f"{effect} (default: false)")
     group.add_argument("--config-file", type=Path, metavar="FILE", help="EndpointPickerConfig YAML")
@@ -291,7 +301,11 @@ def _picking(group: Any) -> None:
         help="of the endpoint picker protocol (default: 1.0.0)",
     )
     group.add_argument(
-        "--model", metavar="NAME", action="append", default=[], help="others are answered 404; repeatable"
+        "--model",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="a served model; others are answered 404; repeatable",
     )
     group.add_argument(
         "--objective",

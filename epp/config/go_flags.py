@@ -1,17 +1,17 @@
-"""The Go picker's flags that are taken and change nothing here, with the reason; all of them harmless.
+"""The Go picker's flags that are accepted without effect, with the reason.
 
-A flag that chooses workers, what is read of them, or who may connect is never here: it has its effect, or stops the
-start (`worker_source.py`, `metric_flags.py`, `tls_rules.py`).
+A flag that selects workers, metrics or clients is never here: it has its effect, or the picker does not start
+(`worker_source.py`, `metric_flags.py`, `tls_rules.py`).
 """
 
 from collections.abc import Mapping
 from typing import Final
 
 SWITCHES: Final[Mapping[str, str]] = {
-    "allow-experimental-plugins": "every plugin that is built may be used",
+    "allow-experimental-plugins": "every built-in plugin may be used",
     "enable-grpc-stream-metrics": "gRPC streams are not counted by themselves",
     "enable-pprof": "Python has no pprof pages",
-    "ha-enable-leader-election": "every replica serves, none waits for another to go",
+    "ha-enable-leader-election": "every replica serves: there is no leader",
     "health-checking": "health is always served",
     "tracing": "no traces are written",
     "zap-devel": "the log has one form",
@@ -19,16 +19,16 @@ SWITCHES: Final[Mapping[str, str]] = {
 """Boolean flags."""
 
 VALUES: Final[Mapping[str, str]] = {
-    "grpc-max-send-msg-size": "no message that is sent is large",
+    "grpc-max-send-msg-size": "no large messages are sent",
     "refresh-prometheus-metrics-interval": "gauges are computed when /metrics is read",
     "zap-encoder": "the log has one form",
-    "zap-log-level": "-v says how much is logged",
+    "zap-log-level": "-v sets the log level",
     "zap-stacktrace-level": "the log has one form",
     "zap-time-encoding": "the log has one form",
 }
 """Flags with any other value."""
 
 
-def said(name: str) -> str:
-    """For the log: the flag and why it does nothing."""
+def explain(name: str) -> str:
+    """The flag and why it has no effect, for the log."""
     return f"--{name} ({SWITCHES.get(name) or VALUES[name]})"

@@ -1,4 +1,4 @@
-"""Plugin types that the Go picker registers and we do not build, and what a file can say instead (pure).
+"""The Go picker's plugin types that are not supported, and what a file can use instead (pure).
 
 Names: llm-d-router, cmd/epp/runner/runner.go, August 2026.
 """
@@ -6,15 +6,15 @@ Names: llm-d-router, cmd/epp/runner/runner.go, August 2026.
 from collections.abc import Mapping
 from typing import Final
 
-_PREFIX: Final = "use prefix-cache-scorer, which believes what it sent where"
+_PREFIX: Final = "use prefix-cache-scorer, which estimates caches from what it routed"
 _LATENCY: Final = "use queue-scorer and active-request-scorer: no latency is predicted"
 _ONE_PROFILE: Final = "use single-profile-handler: one profile picks one worker for each request"
 _DISAGGREGATED: Final = f"{_ONE_PROFILE}, with decode-filter where workers have roles"
 _SESSION: Final = "use prefix-cache-scorer: requests of one session begin alike"
 _LABELS: Final = "use label-selector-filter"
-_FLOW: Final = "leave it out: flow control is not built, requests of negative priority are refused while the pool is full"
+_FLOW: Final = "leave it out: flow control is not supported; requests of negative priority are rejected while the pool is full"
 _DETECTOR: Final = "use utilization-detector"
-_PARSER: Final = "use openai-parser, or passthrough-parser for bodies that are not to be read"
+_PARSER: Final = "use openai-parser, or passthrough-parser for bodies that must not be parsed"
 _CLUSTERS: Final = "use {}: there is one cluster"
 
 _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -77,9 +77,9 @@ _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "k8s-notification-source",
         "topology-extractor",
     ),
-    "leave it out: the header x-llm-d-inference-fairness-id says whose request it is": ("agent-identity",),
-    "leave it out: answers are not looked into": ("request-attribute-reporter",),
-    "leave it out: images are not looked into": (
+    "leave it out: the header x-llm-d-inference-fairness-id names the tenant": ("agent-identity",),
+    "leave it out: answers are not parsed": ("request-attribute-reporter",),
+    "leave it out: images are not parsed": (
         "mm-embeddings-cache-producer",
         "mm-embeddings-cache-scorer",
     ),
@@ -103,4 +103,4 @@ _MULTICLUSTER: Final[Mapping[str, str]] = {
 GO_ONLY: Final[Mapping[str, str]] = {
     name: advice for advice, names in _BY_ADVICE.items() for name in names
 } | {name: _CLUSTERS.format(one) for name, one in _MULTICLUSTER.items()}
-"""What to do in place of each: naming one is an error that says so."""
+"""The remedy for each type, for the error when a file names one."""

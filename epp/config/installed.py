@@ -1,4 +1,4 @@
-"""Plugin types that installed packages declare: found when a configuration names one that is not built in."""
+"""Finds the plugin types of installed packages, when a configuration names one that is not built in."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -23,12 +23,12 @@ _MEMBERS: Final[Mapping[Role, tuple[str, ...]]] = {
     Role.HANDLER: ("check", "pick", "result"),
     Role.PRODUCER: ("prepare", "picked", "served", "failed", "sized", "forget", "retain"),
 }
-"""The roles that a package can add to, and what their Protocols in epp/scheduling/plugin.py ask for."""
+"""The roles that a package can add plugins for, and the members of their Protocols in epp/scheduling/plugin.py."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """A PluginContext. `find`: the producer of that name, built; raises ConfigError."""
+    """A PluginContext. `find` builds the producer of a name; raises ConfigError."""
 
     rng: random.Random
     find: Callable[[str], Any]
@@ -36,21 +36,21 @@ class BuildContext:
     def producer(self, name: str, expected: type[P]) -> P:
         found = self.find(name)
         if not isinstance(found, expected):
-            said = f"{name!r} is a {type(found).__name__}, expected a {expected.__name__}"
-            raise ValueError(said)  # noqa: TRY004  # a mistake in the file, not in the plugin
+            problem = f"{name!r} is a {type(found).__name__}, expected a {expected.__name__}"
+            raise ValueError(problem)  # noqa: TRY004  # a mistake in the file, not in the plugin
         return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledPluginType(PluginType):
-    """A type that `package` declares, as `acme 1.0`."""
+    """A type that an installed package declares; `package`: its name and version, `acme 1.0`."""
 
     name: str
     package: str
     declaration: PluginDeclaration
 
-    def built(self, parameters: Section, context: BuildContext, place: str) -> Any:
-        """The plugin; ConfigError where its package cannot make one."""
+    def build_plugin(self, parameters: Section, context: BuildContext, place: str) -> Any:
+        """Build the plugin and check its members; raises ConfigError. Code of others may raise anything, so all is caught."""
         try:
             plugin = self.declaration.build(parameters, context)
         except ConfigError:
@@ -61,8 +61,8 @@ class InstalledPluginType(PluginType):
             raise self._unusable(place, f"cannot be built: {in_one_line(error)}") from error
         role = self.declaration.role
         if missing := [member for member in _MEMBERS[role] if not hasattr(plugin, member)]:
-            said = f"built a {type(plugin).__name__} without {', '.join(missing)}; expected a {role.value}"
-            raise self._unusable(place, said)
+            problem = f"built a {type(plugin).__name__} without {', '.join(missing)}; expected a {role.value}"
+            raise self._unusable(place, problem)
         if role is Role.SCORER:
             try:
                 is_published_only(plugin)
@@ -70,12 +70,12 @@ class InstalledPluginType(PluginType):
                 raise self._unusable(place, f"cannot be used: {error}") from error
         return plugin
 
-    def _unusable(self, place: str, said: str) -> ConfigError:
-        return ConfigError(f"{place}.type", str(GROUP.unusable(self.name, self.package, said)))
+    def _unusable(self, place: str, problem: str) -> ConfigError:
+        return ConfigError(f"{place}.type", str(GROUP.unusable(self.name, self.package, problem)))
 
 
 def plugin_type(name: str) -> PluginType | None:
-    """The built-in type, else that of an installed package; PluginError where it cannot be used."""
+    """The type of that name, built-in ones first; None if there is none. Raises PluginError if it cannot be used."""
     if (built_in := PLUGINS.get(name)) is not None:
         return built_in
     found = GROUP.load(name)
@@ -84,15 +84,15 @@ def plugin_type(name: str) -> PluginType | None:
 
 def _declared(name: str, package: str, declared: object) -> InstalledPluginType:
     if not isinstance(declared, PluginDeclaration):
-        said = f"is a {type(declared).__name__}; expected an epp.extension.PluginDeclaration"
-        raise GROUP.unusable(name, package, said)
+        problem = f"is a {type(declared).__name__}; expected an epp.extension.PluginDeclaration"
+        raise GROUP.unusable(name, package, problem)
     if declared.role not in _MEMBERS:
         roles = ", ".join(f"Role.{role.name}" for role in _MEMBERS)
         raise GROUP.unusable(name, package, f"has the role {declared.role!r:.60}; expected one of {roles}")
     parameters: object = declared.parameters
     if not (isinstance(parameters, type) and issubclass(parameters, Section)):
-        said = f"has the parameters {parameters!r:.60}; expected a subclass of epp.extension.Section"
-        raise GROUP.unusable(name, package, said)
+        problem = f"has the parameters {parameters!r:.60}; expected a subclass of epp.extension.Section"
+        raise GROUP.unusable(name, package, problem)
     return InstalledPluginType(
         frozenset({declared.role}),
         parameters,

@@ -1,4 +1,4 @@
-"""The flags that say what a number is called on the workers' pages: the series of vLLM under other names (pure)."""
+"""The flags that rename the series that are read from the workers' metrics pages (pure)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,26 +15,26 @@ METRIC_FLAGS: Final[Mapping[str, str]] = {
     "lora-info-metric": "lora",
     "cache-info-metric": "cache_info",
 }
-"""Which of an `Engine`'s numbers each is about."""
+"""The field of `Engine` that each flag sets."""
 
 
 def parse_metric(text: str) -> tuple[Series, ...]:
-    """`name` or `name{label=value}`; nothing, where the page has no such number. Raises ValueError."""
+    """Parse `name` or `name{label=value}`; an empty text means that the pages have no such series. Raises ValueError."""
     return (Series.parse(text),) if text else ()
 
 
 def with_metrics(config: "PickerConfig", given: Mapping[str, Sequence[Series]]) -> "PickerConfig":
-    """The configuration with the numbers of `given`, by flag; raises ValueError where it names metrics itself.
+    """Apply `given`, series by flag, to the default engine; raises ValueError if the configuration names metrics itself.
 
-    A worker that says which model server it runs, by its label or its metadata, is read by that one's names.
+    A worker that names its model server by a label or in its metadata is still read by that engine's names.
     """
     if not given:
         return config
     if config.engines != ENGINES or config.defaults.engine is not None:
         flags = " and ".join(f"--{name}" for name in given)
         raise ValueError(
-            f"{flags} and the configuration's core-metrics-extractor both say what metrics are called; write them all "
-            "as engineConfigs there"
+            f"{flags} and the configuration's core-metrics-extractor both name metrics; move the flags' names "
+            "to engineConfigs there"
         )
     numbers: dict[str, Any] = {METRIC_FLAGS[name]: tuple(series) for name, series in given.items()}
     others = {**ENGINES[0].others}

@@ -1,4 +1,4 @@
-"""What each plugin type of an EndpointPickerConfig can be told: its parameters."""
+"""The parameters of each built-in plugin type, under the Go picker's names."""
 
 import ssl
 from typing import Literal
@@ -11,23 +11,23 @@ from epp.scraping.engines import Engine
 
 
 class NoParameters(Section):
-    """A plugin that has nothing to set."""
+    """The type has no parameters."""
 
 
 class PickerParameters(Section):
-    """`max_num_of_endpoints` is the choice and its fallbacks together."""
+    """`max_num_of_endpoints` counts the choice and its fallbacks."""
 
     max_num_of_endpoints: int = Field(default=1, ge=1)
 
 
 class LoadAwareParameters(Section):
-    """The queue that counts as full."""
+    """`threshold`: the queue length that counts as full."""
 
     threshold: int = Field(default=128, ge=1)
 
 
 class ActiveRequestParameters(Section):
-    """`request_timeout` and `in_flight_load_producer_name` have no effect: what is in flight is always counted."""
+    """`request_timeout` and `in_flight_load_producer_name` have no effect: requests in flight are always counted."""
 
     idle_threshold: int = Field(default=0, ge=0)
     max_busy_score: float = Field(default=1.0, ge=0.0, le=1.0)
@@ -36,7 +36,7 @@ class ActiveRequestParameters(Section):
 
 
 class InFlightParameters(Section):
-    """At how many requests a score is a half."""
+    """`requests`: the number of requests that scores 0.5."""
 
     requests: int = Field(default=DEFAULT_REQUESTS, ge=1)
 
@@ -49,7 +49,7 @@ class SelectorRequirement(Section):
     values: list[str] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _values_fit(self) -> "SelectorRequirement":
+    def _check_values(self) -> "SelectorRequirement":
         if self.operator in ("In", "NotIn") and not self.values:
             raise ValueError(f"{self.operator} needs values")
         if self.operator in ("Exists", "DoesNotExist") and self.values:
@@ -63,7 +63,7 @@ class SelectorParameters(Section):
 
 
 class DetectorParameters(Section):
-    """Thresholds at which an endpoint is full; staleness in seconds."""
+    """An endpoint counts as full at these thresholds; staleness in seconds."""
 
     queue_depth_threshold: int = Field(default=5, ge=1)
     kv_cache_util_threshold: float = Field(default=0.8, gt=0.0, le=1.0)
@@ -72,7 +72,7 @@ class DetectorParameters(Section):
 
 
 class MetricsSourceParameters(Section):
-    """Where a worker's metrics page is, unless its metadata say otherwise. `interval` None: the flag's."""
+    """The URL of the metrics pages, unless a worker's metadata name another. `interval` None: the flag's."""
 
     scheme: Literal["http", "https"] = "http"
     path: str = Field(default="/metrics", pattern=r"^/[!-~]*$")
@@ -84,7 +84,7 @@ class MetricsSourceParameters(Section):
     client_key_path: str = ""
 
     def tls(self) -> ssl.SSLContext | None:
-        """For scraping https, None for http; OSError when a file cannot be read or is no certificate."""
+        """The context for https, None for http; raises OSError for a file that cannot be read or is not a certificate."""
         if self.scheme == "http":
             return None
         context = ssl.create_default_context(cafile=self.ca_cert_path or None)
@@ -106,12 +106,12 @@ class InflightParameters(Section):
 
 
 class PrefixProducerParameters(Section):
-    """How prompts are cut into blocks and how many of them are remembered.
+    """The size of a prompt's blocks, and how many blocks are matched and remembered.
 
-    A cap of 0 is none; that in tokens wins over that in blocks. `auto_tune`: a worker whose metrics page says how large its
-    KV cache is holds as much as that, in place of `lru_capacity_per_server`. `block_size`, in characters, is older and has
-    no effect.
-    The cap's default is a quarter of the Go picker's: what is beyond tells few prompts apart, and costs as much again.
+    A `max_prefix_...` of 0 is no limit; the one in tokens overrides the one in blocks. Its default is a quarter of the Go
+    picker's: longer prefixes distinguish few prompts and cost as much again. `auto_tune`: use the size of the KV cache
+    from a worker's metrics page instead of `lru_capacity_per_server`. `block_size`, in characters, is obsolete and has no
+    effect.
     """
 
     auto_tune: bool = True
@@ -122,17 +122,17 @@ class PrefixProducerParameters(Section):
     lru_capacity_per_server: int = Field(default=31_250, ge=0)
 
 
-_MOVED = {
+_RENAMED = {
     "hashBlockSize": "blockSizeTokens, in tokens",
     "blockSize": "blockSizeTokens, in tokens",
     "maxPrefixBlocksToMatch": "maxPrefixBlocksToMatch",
     "lruCapacityPerServer": "lruCapacityPerServer",
 }
-"""What the prefix plugin of the Gateway API Inference Extension was told, and what its producer calls it here."""
+"""Parameters of the prefix plugin of the Gateway API Inference Extension, and the producer's names for them."""
 
 
 class PrefixScorerParameters(Section):
-    """`prefix_match_info_producer_name` None: the producer that is there, or the default one."""
+    """`prefix_match_info_producer_name` None: the file's producer, else the default one."""
 
     prefix_match_info_producer_name: str | None = None
     match_length_weight: float = Field(default=0.0, ge=0.0, le=1.0)
@@ -140,15 +140,17 @@ class PrefixScorerParameters(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _not_the_producer_s(cls, given: object) -> object:
+    def _reject_producer_parameters(cls, given: object) -> object:
         for name in given if isinstance(given, dict) else ():
-            if newer := _MOVED.get(name):
-                raise ValueError(f"{name!r} is set at the plugin approx-prefix-cache-producer, as {newer}")
+            if newer := _RENAMED.get(name):
+                raise ValueError(
+                    f"{name!r} is a parameter of the plugin approx-prefix-cache-producer, as {newer}"
+                )
         return given
 
 
 class EngineParameters(Section):
-    """Where one kind of model server keeps its numbers: `name{label=value}` each."""
+    """The metric names of one model server, each as `name{label=value}`."""
 
     name: str = Field(min_length=1)
     queued_requests_spec: str = ""
@@ -162,12 +164,12 @@ class EngineParameters(Section):
     cache_num_blocks_spec: str = ""
 
     @model_validator(mode="after")
-    def _specs_are_sound(self) -> "EngineParameters":
+    def _check_specs(self) -> "EngineParameters":
         self.engine()
         return self
 
     def engine(self) -> Engine:
-        """The engine that this describes; ValueError for what is not a metric."""
+        """Raises ValueError for a text that is not a metric."""
         return Engine.of(
             self.name,
             waiting=self.queued_requests_spec,
@@ -181,13 +183,13 @@ class EngineParameters(Section):
         )
 
     def _cache_labels(self) -> tuple[str, str]:
-        """Those of vLLM, where they have no name."""
+        """The labels of the block size and of the number of blocks; vLLM's by default."""
         size, number = Engine(name="").cache_labels
         return self.cache_block_size_label_name or size, self.cache_num_blocks_label_name or number
 
 
 class ExtractorParameters(Section):
-    """`default_engine` None: found out from the page."""
+    """`default_engine` None: detected from the page."""
 
     engine_label_key: str | None = None
     default_engine: str | None = None
@@ -203,7 +205,5 @@ class ModelsSourceParameters(Section):
 
 
 class FileDiscoveryParameters(Section):
-    """The file that lists the endpoints."""
-
     path: str = Field(min_length=1)
     watch_file: bool = False

@@ -1,4 +1,4 @@
-"""The Go picker's own configuration file, `EndpointPickerConfig`, read strictly and turned into the parts of a picker.
+"""Reads the Go picker's configuration file, `EndpointPickerConfig`, and builds the parts of a picker from it.
 
 Versions llm-d.ai/v1 and v1alpha1, and the older inference.networking.x-k8s.io/v1alpha1. There is no other format.
 """
@@ -53,15 +53,15 @@ schedulingProfiles:
   - {pluginRef: in-flight-scorer, weight: 2}
   - {pluginRef: max-score-picker}
 """
-"""What holds when no configuration is given: the Go picker's default profile, and what was sent since the pages were read."""
+"""The default: the Go picker's default profile, and in-flight-scorer, which counts requests sent since the last scrape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickerConfig:
-    """What a configuration file says, checked and built.
+    """The parts of a picker that a configuration file describes.
 
-    `metrics` None: nothing is scraped. `file_discovery`: the endpoints come from that file. `passthrough`: bodies are
-    not looked into. `steps`: what happens to a request, in words. `warnings`: what the file says that has no effect.
+    `metrics` None: nothing is scraped. `file_discovery`: the file that lists the endpoints. `passthrough`: bodies are not
+    parsed. `steps`: what happens to a request, for people. `warnings`: fields of the file without effect.
     """
 
     scheduler: Scheduler
@@ -76,7 +76,7 @@ class PickerConfig:
 
 
 def load_config(text: str | None, *, rng: random.Random, staleness: float = 2.0) -> PickerConfig:
-    """The parts that `text` describes, the default ones for None or an empty text; raises ConfigError.
+    """Build the parts that `text` describes, DEFAULT_CONFIG if it is None or empty; raises ConfigError with all problems.
 
     `staleness`: seconds after which an endpoint's numbers are no longer compared with others'.
     """
@@ -112,15 +112,15 @@ def load_config(text: str | None, *, rng: random.Random, staleness: float = 2.0)
 def _check_gate(gate: str, place: str) -> None:
     name, _, value = (part.strip() for part in gate.partition("="))
     if name not in _GATES:
-        raise ConfigError(place, f"{name[:60]!r} is no feature gate; {did_you_mean(name, _GATES)}")
+        raise ConfigError(place, f"{name[:60]!r} is not a feature gate; {did_you_mean(name, _GATES)}")
     if value.lower() not in ("", "true", "false"):
         raise ConfigError(place, f"{value[:60]!r} is not true or false")
     if name == "flowControl" and value.lower() != "false":
-        raise ConfigError(place, "flow control is not built here yet; remove it or write flowControl=false")
+        raise ConfigError(place, "flow control is not supported; remove it or write flowControl=false")
 
 
 def _check_policies(flow: FlowControl, plugins: Plugins, problems: Problems) -> None:
-    """Without the gate they have no effect, but a name that nothing has is a mistake all the same."""
+    """Add a problem for each policy that does not exist, although policies have no effect without the gate."""
     bands: list[tuple[str, PriorityBand | None]] = [
         ("defaultPriorityBand", flow.default_priority_band),
         ("defaultNegativePriorityBand", flow.default_negative_priority_band),
@@ -187,7 +187,7 @@ def _engines(extractor: ExtractorParameters) -> tuple[Engine, ...]:
     names = [engine.name for engine in engines]
     if extractor.default_engine is not None and extractor.default_engine not in names:
         problem = (
-            f"{extractor.default_engine!r} is no engine; {did_you_mean(extractor.default_engine, names)}"
+            f"{extractor.default_engine!r} is not an engine; {did_you_mean(extractor.default_engine, names)}"
         )
         raise ConfigError("plugins: core-metrics-extractor: parameters.defaultEngine", problem)
     return engines
@@ -213,15 +213,15 @@ def _is_passthrough(document: ConfigDocument, plugins: Plugins, problems: Proble
 
 def _warnings(document: ConfigDocument) -> Iterator[str]:
     if not document.api_version.startswith("llm-d.ai/"):
-        yield f"apiVersion {document.api_version} is the older name of llm-d.ai/v1alpha1"
+        yield f"apiVersion {document.api_version} is an older name; use llm-d.ai/v1alpha1"
     if document.flow_control.model_fields_set - {"saturation_detector"}:
         yield "flowControl has no effect without the feature gate, except for its saturationDetector"
     for name in ("peer_discovery", "cross_replica_syncer_plugin_ref", "cross_replica_sync_interval"):
         if getattr(document.data_layer, name) is not None:
-            yield f"dataLayer.{to_camel(name)} has no effect: a picker keeps nothing that others would need"
+            yield f"dataLayer.{to_camel(name)} has no effect: pickers share no state"
     for name, newer in (
         ("saturation_detector", "flowControl.saturationDetector"),
         ("parser", "requestHandler.parsers"),
     ):
         if getattr(document, name) is not None:
-            yield f"the top-level {to_camel(name)} is the older place of {newer}"
+            yield f"the top-level {to_camel(name)} is an older field; use {newer}"

@@ -1,4 +1,4 @@
-"""The plugins of one configuration by name: each is built once, and a reference is checked against what it is for."""
+"""The plugins of one configuration by name: builds each once and checks that references fit their roles."""
 
 import difflib
 import random
@@ -20,7 +20,7 @@ P = TypeVar("P", bound=Section)
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """One plugin of the file; `built` is a filter, a scorer, ..., or the parameters of a structural one."""
+    """One plugin of the file; `built`: a filter, a scorer, ..., or the parameters if its type has no code."""
 
     type: str
     kind: PluginType
@@ -32,7 +32,7 @@ class Plugin:
 
 
 class Plugins:
-    """The plugins of a file by name; what is wrong with one of them is told, a reference that leads nowhere raises ConfigError."""
+    """The plugins of a file by name; adds the problems of each to `problems`."""
 
     def __init__(self, specs: list[PluginSpec], rng: random.Random, problems: Problems) -> None:
         self._rng = rng
@@ -52,37 +52,40 @@ class Plugins:
             problems.add("plugins", f"only one profile handler is possible, found {', '.join(handlers)}")
 
     def resolve(self, name: str, place: str, *roles: Role, default: bool = False) -> Plugin:
-        """The plugin that a reference names; with `default`, one that is not listed stands for its type."""
+        """The plugin that a reference names; raises ConfigError if there is none or it has none of `roles`.
+
+        With `default`, the name of a built-in type that the file does not list is a plugin of that type.
+        """
         if not name or name in self._broken:
-            raise config_error(())  # told where it stands
+            raise config_error(())  # its own problem is reported already
         plugin = self._named.get(name)
         if plugin is None and default and name in PLUGINS:
             plugin = self._build(PluginSpec(type=name), place)
         if plugin is None:
             types = [type_ for type_, kind in PLUGINS.items() if default and kind.roles.intersection(roles)]
-            said = did_you_mean(name, (*self._named, *types))
-            raise ConfigError(place, f"no plugin is named {name[:60]!r}; {said}")
+            suggestion = did_you_mean(name, (*self._named, *types))
+            raise ConfigError(place, f"no plugin is named {name[:60]!r}; {suggestion}")
         if not any(plugin.has(role) for role in roles):
             wanted = " or ".join(role.value for role in roles)
             raise ConfigError(place, f"{name!r} cannot be used here, expected a {wanted}")
         return plugin
 
     def first(self, parameters: type[P]) -> P | None:
-        """The parameters of the first plugin that has such ones."""
+        """The parameters of the first plugin whose parameters are of that class."""
         found = (plugin.parameters for plugin in self._named.values())
         return next((one for one in found if isinstance(one, parameters)), None)
 
     def first_name(self, parameters: type[Section]) -> str | None:
-        """The name of the first plugin that has such parameters."""
+        """The name of the first plugin whose parameters are of that class."""
         named = self._named.items()
         return next((name for name, plugin in named if isinstance(plugin.parameters, parameters)), None)
 
     def names(self, *roles: Role) -> Iterator[str]:
-        """The names of all plugins that have one of those roles."""
+        """The names of all plugins with one of `roles`."""
         return (name for name, plugin in self._named.items() if any(plugin.has(role) for role in roles))
 
     def installed_producers(self) -> list[DataProducer]:
-        """Those of installed packages that the file lists, or that one of its plugins asked for."""
+        """The producers of installed packages that the file lists or that its plugins asked for."""
         named = self._named.values()
         return [
             one.built for one in named if one.has(Role.PRODUCER) and isinstance(one.kind, InstalledPluginType)
@@ -90,10 +93,10 @@ class Plugins:
 
     def _build(self, spec: PluginSpec, place: str) -> Plugin:
         if not spec.type:
-            raise config_error(())  # told when it was read
+            raise config_error(())  # reported when the file was read
         try:
             kind = plugin_type(spec.type)
-            unknown = _unknown(spec.type) if kind is None else ""
+            unknown = _unknown_type(spec.type) if kind is None else ""
         except PluginError as error:
             raise ConfigError(f"{place}.type", str(error)) from error
         if kind is None:
@@ -101,11 +104,11 @@ class Plugins:
         parameters = read_section(kind.parameters, spec.parameters, f"{place}.parameters")
         if isinstance(kind, InstalledPluginType):
             context = BuildContext(self._rng, partial(self._producer, f"{place}.parameters"))
-            return Plugin(spec.type, kind, parameters, kind.built(parameters, context, place))
+            return Plugin(spec.type, kind, parameters, kind.build_plugin(parameters, context, place))
         return Plugin(spec.type, kind, parameters, kind.build(parameters, self._rng))
 
     def _producer(self, place: str, name: str) -> Any:
-        """For plugins of installed packages. One that the file does not list is made once."""
+        """The producer that a plugin of an installed package asks for; one that the file does not list is built once."""
         if name in self._broken:
             raise config_error(())
         if name not in self._named:
@@ -114,23 +117,23 @@ class Plugins:
 
     def _unlisted_producer(self, name: str, place: str) -> Plugin:
         if plugin_type(name) is None:
-            there = (*self.names(Role.PRODUCER), *GROUP.packages())
-            raise ConfigError(place, f"no data producer is named {name[:60]!r}; {did_you_mean(name, there)}")
+            known = (*self.names(Role.PRODUCER), *GROUP.packages())
+            raise ConfigError(place, f"no data producer is named {name[:60]!r}; {did_you_mean(name, known)}")
         return self._build(PluginSpec(type=name), place)
 
 
 def _is_installed_producer(spec: PluginSpec) -> bool:
-    """Other plugins of the same packages ask for it while they are built, wherever they stand in the file."""
+    """Whether to build it first: other plugins of its package ask for it while they are built, in any order of the file."""
     try:
         kind = plugin_type(spec.type) if spec.type else None
     except PluginError:
-        return False  # told where it is built
+        return False  # reported when it is built
     return isinstance(kind, InstalledPluginType) and Role.PRODUCER in kind.roles
 
 
-def _unknown(name: str) -> str:
+def _unknown_type(name: str) -> str:
     if (instead := GO_ONLY.get(name)) is not None:
         return f"{name!r} is a plugin of the Go picker that adsum does not have; {instead}"
-    there = (*PLUGINS, *GROUP.packages())
-    near = difflib.get_close_matches(name[:100], (*there, *GO_ONLY), n=1)
-    return f"{name[:60]!r} is no known plugin type; {did_you_mean(name, near or there)}"
+    known = (*PLUGINS, *GROUP.packages())
+    near = difflib.get_close_matches(name[:100], (*known, *GO_ONLY), n=1)
+    return f"{name[:60]!r} is not a plugin type; {did_you_mean(name, near or known)}"

@@ -1,4 +1,4 @@
-"""The profiles of a configuration and their handler: which plugins a request passes, and the data producers that they need."""
+"""Builds the scheduler of a configuration: its profiles, their handler, and the data producers that scorers need."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _DEFAULT_HANDLER: Final = "single-profile-handler"
 
 @dataclass(frozen=True, slots=True)
 class BuiltScheduler:
-    """`steps`: what happens to a request, in words."""
+    """`steps`: what happens to a request, for people."""
 
     scheduler: Scheduler
     steps: tuple[str, ...]
@@ -39,7 +39,7 @@ class _BuiltProfile:
 def read_scheduler(
     document: ConfigDocument, plugins: Plugins, staleness: float, problems: Problems
 ) -> BuiltScheduler | None:
-    """All profiles of the file, or all of its plugins in one; None where a problem was told."""
+    """The scheduler with the file's profiles, or one of all its plugins if it has none; None after a problem was added."""
     producers = _Producers(plugins)
     built: dict[str, _BuiltProfile] = {}
     specs = _profile_specs(document, plugins)
@@ -47,12 +47,16 @@ def read_scheduler(
         place = f"schedulingProfiles[{index}]"
         if spec.name in built:
             problems.add(f"{place}.name", f"{spec.name!r} is already the name of another profile")
-        used = _used(spec, plugins, place, problems)
+        used = _resolve_plugins(spec, plugins, place, problems)
         profile = problems.of(partial(_build_profile, used, plugins, producers, place, staleness))
         if profile is not None:
             built[spec.name] = profile
     handler = problems.of(partial(_handler, plugins))
-    if handler is not None and problems.of(partial(_check, handler, [spec.name for spec in specs])) and built:
+    if (
+        handler is not None
+        and problems.of(partial(_check_profiles, handler, [spec.name for spec in specs]))
+        and built
+    ):
         return _build_scheduler(handler, built, producers, plugins)
     return None
 
@@ -60,8 +64,8 @@ def read_scheduler(
 def _profile_specs(document: ConfigDocument, plugins: Plugins) -> Sequence[ProfileSpec]:
     if document.scheduling_profiles:
         return document.scheduling_profiles
-    all_of_them = [ProfilePlugin.model_validate({"pluginRef": name}) for name in plugins.names(*_SCHEDULING)]
-    return [ProfileSpec(name="default", plugins=all_of_them)]
+    every_plugin = [ProfilePlugin.model_validate({"pluginRef": name}) for name in plugins.names(*_SCHEDULING)]
+    return [ProfileSpec(name="default", plugins=every_plugin)]
 
 
 def _handler(plugins: Plugins) -> Plugin:
@@ -69,7 +73,7 @@ def _handler(plugins: Plugins) -> Plugin:
     return plugins.resolve(name, "plugins", Role.HANDLER, default=True)
 
 
-def _check(handler: Plugin, profiles: Sequence[str]) -> bool:
+def _check_profiles(handler: Plugin, profiles: Sequence[str]) -> bool:
     try:
         handler.built.check(profiles)
     except ValueError as error:
@@ -85,7 +89,7 @@ def _build_scheduler(
         [only] = built.values()
         return BuiltScheduler(Scheduler(profiles, handler.built, plugins.installed_producers()), only.steps)
     asked: ProfileHandler = handler.built
-    steps = [f"profile handler {handler.type}{_whose(handler)}"]
+    steps = [f"profile handler {handler.type}{_package_suffix(handler)}"]
     for name, one in built.items():
         steps += [f"profile {name}: {step}" for step in one.steps]
     more = (*producers.listed(), *plugins.installed_producers())
@@ -93,27 +97,27 @@ def _build_scheduler(
 
 
 @dataclass(frozen=True, slots=True)
-class _Used:
-    """A plugin of the profile."""
-
+class _UsedPlugin:
     name: str
     plugin: Plugin
     weight: float | None
 
 
-def _used(spec: ProfileSpec, plugins: Plugins, place: str, problems: Problems) -> list[_Used]:
-    """Those of a profile that can be found."""
+def _resolve_plugins(
+    spec: ProfileSpec, plugins: Plugins, place: str, problems: Problems
+) -> list[_UsedPlugin]:
+    """The plugins of a profile; adds a problem for each reference that fails."""
     found = []
     for index, one in enumerate(spec.plugins):
         where = f"{place}.plugins[{index}].pluginRef"
         plugin = problems.of(partial(plugins.resolve, one.plugin_ref, where, *_SCHEDULING))
         if plugin is not None:
-            found.append(_Used(one.plugin_ref, plugin, one.weight))
+            found.append(_UsedPlugin(one.plugin_ref, plugin, one.weight))
     return found
 
 
 def _build_profile(
-    used: list[_Used], plugins: Plugins, producers: "_Producers", place: str, staleness: float
+    used: list[_UsedPlugin], plugins: Plugins, producers: "_Producers", place: str, staleness: float
 ) -> _BuiltProfile:
     scorers = [(one.plugin, one.weight) for one in used if one.plugin.has(Role.SCORER)]
     picker = _picker([one.plugin for one in used if one.plugin.has(Role.PICKER)], plugins, place)
@@ -125,7 +129,7 @@ def _build_profile(
     profile = SchedulerProfile(
         filters=tuple(one.plugin.built for one in used if one.plugin.has(Role.FILTER)),
         scorers=tuple(weighted),
-        producers=_needed(weighted),
+        producers=_prefix_producers(weighted),
         picker=picker.built,
         max_endpoints=parameters.max_num_of_endpoints if isinstance(parameters, PickerParameters) else 1,
         staleness=staleness if any(plugin.kind.scraped for plugin, _ in scorers) else None,
@@ -135,12 +139,12 @@ def _build_profile(
     return _BuiltProfile(profile, (*_steps(used), choice))
 
 
-def _needed(scorers: Sequence[WeightedScorer]) -> tuple[DataProducer, ...]:
+def _prefix_producers(scorers: Sequence[WeightedScorer]) -> tuple[DataProducer, ...]:
     found = [one.scorer.producer for one in scorers if isinstance(one.scorer, PrefixCacheScorer)]
     return tuple(dict.fromkeys(found))
 
 
-def _steps(used: list[_Used]) -> Iterator[str]:
+def _steps(used: list[_UsedPlugin]) -> Iterator[str]:
     for role in (Role.FILTER, Role.SCORER):
         for one in used:
             if one.plugin.has(role):
@@ -148,23 +152,23 @@ def _steps(used: list[_Used]) -> Iterator[str]:
                 weight = (
                     f", weight {1 if one.weight is None else one.weight:g}" if role is Role.SCORER else ""
                 )
-                yield f"{role.value} {one.name}{kind}{_whose(one.plugin)}{weight}"
+                yield f"{role.value} {one.name}{kind}{_package_suffix(one.plugin)}{weight}"
 
 
-def _whose(plugin: Plugin) -> str:
-    """The package that adds it, for people."""
+def _package_suffix(plugin: Plugin) -> str:
+    """The package of an installed plugin, for people."""
     return f" of {plugin.kind.package}" if isinstance(plugin.kind, InstalledPluginType) else ""
 
 
 class _Producers:
-    """The data producers that scorers need: those that are named or there, else the default one. Profiles share them."""
+    """The producers that scorers need, shared by profiles: the named, else the file's first, else the default one."""
 
     def __init__(self, plugins: Plugins) -> None:
         self._plugins = plugins
         self._built: dict[str, PrefixCacheProducer] = {}
 
     def scorer(self, plugin: Plugin) -> Scorer:
-        """The scorer of that plugin, beside its producer if it needs one."""
+        """The scorer of a plugin, connected with its producer if it needs one."""
         given = plugin.parameters
         if not isinstance(given, PrefixScorerParameters):
             scorer: Scorer = plugin.built
@@ -192,9 +196,9 @@ class _Producers:
 
 
 def _picker(pickers: list[Plugin], plugins: Plugins, place: str) -> Plugin:
-    """The picker of the profile, else any that the file has, else the default one: as in the Go picker."""
+    """The profile's picker, else the first of the file, else max-score-picker, as in the Go picker."""
     if len(pickers) > 1:
-        raise ConfigError(f"{place}.plugins", "there is more than one picker; name one of them")
+        raise ConfigError(f"{place}.plugins", "a profile has one picker, found more; remove all but one")
     if pickers:
         return pickers[0]
     name = next(plugins.names(Role.PICKER), "max-score-picker")

@@ -1,4 +1,4 @@
-"""What one picker process is told, checked before anything is opened."""
+"""The settings of a picker process, one field per flag; checked before anything is opened."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,16 +14,16 @@ ALL_INTERFACES = "::"
 HEALTH_INTERVAL = 1.0
 """Seconds between a data plane's health checks of a picker."""
 HEALTH_FAILURES = 2
-"""Checks in a row that say NOT_SERVING before no new stream comes."""
+"""Failed checks in a row after which a data plane sends no new streams."""
 LAME_DUCK = HEALTH_INTERVAL * (HEALTH_FAILURES + 1)
-"""Seconds that a picker serves on after it said that it leaves: longer than anybody needs to hear it."""
+"""Seconds that a picker still serves after it became NOT_SERVING: longer than a data plane takes to notice."""
 
 LEAST_INTERVAL = 0.05
-"""Seconds between two looks at a metrics page, at least, as in the Go picker."""
+"""The least seconds between two scrapes of a metrics page, as in the Go picker."""
 
 
 class TransportKind(StrEnum):
-    """`http2`: our own server. `grpc`: grpc.aio, which costs many times the processor time."""
+    """`http2`: our own server. `grpc`: grpc.aio, which takes many times the processor time (benchmarks/README.md)."""
 
     HTTP2 = "http2"
     GRPC = "grpc"
@@ -31,9 +31,9 @@ class TransportKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Times in seconds, sizes in bytes; port 0 means any free one. Field names follow the flags.
+    """Times in seconds, sizes in bytes; port 0 is any free port. Field names follow the flags.
 
-    `refresh_metrics_interval` None: often where requests are, seldom where none are.
+    `refresh_metrics_interval` None: short for endpoints with requests, longer for others.
     """
 
     discovery: str | None = None

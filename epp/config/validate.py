@@ -1,4 +1,4 @@
-"""The configuration as a file: read, refused with all that is wrong, or told in words: `python -m epp validate FILE`."""
+"""`python -m epp validate FILE`: reports all problems of a configuration file, or describes the picker that it configures."""
 
 import random
 import sys
@@ -8,67 +8,67 @@ from typing import Final
 
 from epp.config.installed import GROUP
 from epp.config.picker_config import PickerConfig, load_config
-from runtime.command_line import FAILED, WRONG_INPUT, complain
+from runtime.command_line import FAILED, WRONG_INPUT, print_error
 from runtime.config.problems import ConfigError
 from runtime.entry_points import PluginError
 
-_LONGEST: Final = 1024 * 1024
-"""Bytes: more than a ConfigMap holds."""
+_MAX_SIZE: Final = 1024 * 1024
+"""Bytes; a ConfigMap holds at most 1 MiB."""
 
 
 def read_config(path: Path, *, rng: random.Random, staleness: float = 2.0) -> PickerConfig:
-    """Raises ConfigError, whose text names the file."""
+    """Load a configuration file; raises ConfigError, whose text names the file."""
     try:
         with path.open("rb") as file:
-            content = file.read(_LONGEST + 1)
+            content = file.read(_MAX_SIZE + 1)
         text = content.decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), _why(error)) from error
-    if len(content) > _LONGEST:
-        raise ConfigError(str(path), f"is larger than {_LONGEST} bytes, which no ConfigMap is")
+        raise ConfigError(str(path), _read_failure(error)) from error
+    if len(content) > _MAX_SIZE:
+        raise ConfigError(str(path), f"is larger than {_MAX_SIZE} bytes, the limit of a ConfigMap")
     try:
         return load_config(text, rng=rng, staleness=staleness)
     except ConfigError as error:
-        raise error.of_file(path) from error
+        raise error.in_file(path) from error
 
 
-def _why(error: OSError | UnicodeDecodeError) -> str:
-    said = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
-    return f"cannot be read: {said}; expected an EndpointPickerConfig in YAML"
+def _read_failure(error: OSError | UnicodeDecodeError) -> str:
+    problem = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror
+    return f"cannot be read: {problem}; expected an EndpointPickerConfig in YAML"
 
 
 def validate(path: Path) -> int:
-    """The exit code: 0 the file is sound, 1 it is not, 2 there is none."""
+    """The exit code: 0 for a valid file, 1 for an invalid one, 2 if it cannot be read."""
     try:
         config = read_config(path, rng=random.Random())
         installed = GROUP.packages()
     except PluginError as error:
-        return complain(error, FAILED)
+        return print_error(error, FAILED)
     except ConfigError as error:
-        return complain(error, WRONG_INPUT if isinstance(error.__cause__, OSError) else FAILED)
+        return print_error(error, WRONG_INPUT if isinstance(error.__cause__, OSError) else FAILED)
     sys.stdout.writelines(
-        f"{line}\n" for line in (f"{path} is sound", *_in_words(config), *_offered(installed))
+        f"{line}\n" for line in (f"{path} is valid", *_describe(config), *_installed_types(installed))
     )
     return 0
 
 
-def _offered(installed: Mapping[str, str]) -> Iterator[str]:
-    """What a file could name besides what is built in."""
+def _installed_types(installed: Mapping[str, str]) -> Iterator[str]:
+    """The plugin types of installed packages, which a file may name too."""
     if installed:
         types = ", ".join(f"{name} ({package})" for name, package in installed.items())
         yield f"  plugin types of installed packages: {types}"
 
 
-def _in_words(config: PickerConfig) -> Iterator[str]:
+def _describe(config: PickerConfig) -> Iterator[str]:
     yield from (f"  {step}" for step in config.steps)
     source = config.metrics
     if source is None:
         yield "  metrics are not read"
     else:
-        port = "the port that serves" if source.port is None else f"port {source.port}"
-        yield f"  metrics from {source.scheme}, {port}, {source.path}, unless a worker says otherwise"
+        port = "the port of requests" if source.port is None else f"port {source.port}"
+        yield f"  metrics from {source.scheme}, {port}, {source.path}, unless a worker's metadata name another page"
     file = config.file_discovery
-    yield "  workers as the flags say" if file is None else f"  workers from {file.path}"
+    yield "  workers from the source that the flags name" if file is None else f"  workers from {file.path}"
     if config.passthrough:
-        yield "  bodies are not looked into"
+        yield "  bodies are not parsed"
     yield from (f"  warning: {warning}" for warning in config.warnings)

@@ -3,7 +3,6 @@
 import logging
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +22,7 @@ from epp.endpoints.endpoint import (
     unknown_numbers,
 )
 from epp.endpoints.endpoint_document import EndpointDefaults, read_endpoint
+from epp.endpoints.endpoint_index import EndpointIndex
 from epp.endpoints.load import Load
 from epp.endpoints.worker_metrics import WORKER_METRICS, WorkerMetric
 
@@ -47,7 +47,7 @@ class Datastore:
         self, defaults: EndpointDefaults | None = None, metrics: Sequence[WorkerMetric] = WORKER_METRICS
     ) -> None:
         self.on_change: list[Callable[[], None]] = []
-        """Called after endpoints came, went or changed."""
+        """Called after endpoints were added, removed or changed."""
         self.on_reset: list[Callable[[Endpoint], None]] = []
         """Called with an endpoint whose process ended or was replaced: its cache is lost."""
         self.on_cache_size: list[Callable[[Endpoint, int], None]] = []
@@ -70,7 +70,7 @@ class Datastore:
         self._unknown = unknown_numbers(self._metric_rows)
         self._numbers: Floats = self._unknown[:, :0].copy()
         self._adapters: list[Adapters] = []
-        self._index: _EndpointIndex | None = None
+        self._index: EndpointIndex | None = None
         self._state: object = object()
         self._adapters_snapshot: tuple[Adapters, ...] | None = None
 
@@ -81,6 +81,7 @@ class Datastore:
 
     def pool(self, now: float) -> EndpointPool:
         """All endpoints with their numbers; the age of the numbers is measured at `now`."""
+        # a tuple, made only when adapters changed: a pool is made for every pick
         if self._adapters_snapshot is None:
             self._adapters_snapshot = tuple(self._adapters)
         return EndpointPool(
@@ -247,6 +248,7 @@ class Datastore:
         return endpoint
 
     def _update_epoch(self, endpoint: Endpoint, revision: str | None) -> None:
+        # a revision is incarnation, epoch, count: another epoch is a new process in the same Pod
         parts = (revision or "").rsplit(".", 2)
         epoch = parts[1] if len(parts) == 3 else None
         before = self._epochs.get(endpoint.key)
@@ -274,6 +276,7 @@ class Datastore:
         self._documents.pop(key, None)
         self._epochs.pop(key, None)
         self._cache_tokens.pop(key, None)
+        # an endpoint that is only not ready may come back with its cache
         if event.reason in ("deleted", "replaced"):
             self._reset(endpoint)
         return endpoint
@@ -282,33 +285,10 @@ class Datastore:
         for hook in self.on_reset:
             hook(endpoint)
 
-    def _current_index(self) -> "_EndpointIndex":
+    def _current_index(self) -> EndpointIndex:
         if self._index is None:
-            self._index = _EndpointIndex.of(tuple(self._endpoints.values()))
+            self._index = EndpointIndex.of(tuple(self._endpoints.values()))
         return self._index
-
-
-@dataclass(frozen=True, slots=True)
-class _EndpointIndex:
-    """Lookups that depend on the endpoints alone: the endpoints that serve a model.
-
-    `undeclared`: the endpoints that declare no model. `serving`: by model; None: all endpoints.
-    """
-
-    endpoints: tuple[Endpoint, ...]
-    undeclared: Mask
-    serving: Mapping[str, Mask | None]
-    all_reachable: bool
-
-    @classmethod
-    def of(cls, endpoints: tuple[Endpoint, ...]) -> "_EndpointIndex":
-        undeclared = np.array([not endpoint.models for endpoint in endpoints], dtype=np.bool_)
-        serving: dict[str, Mask] = {}
-        for row, endpoint in enumerate(endpoints):
-            for model in endpoint.models:
-                serving.setdefault(model, undeclared.copy())[row] = True
-        narrowed = {model: None if mask.all() else mask for model, mask in serving.items()}
-        return cls(endpoints, undeclared, narrowed, all(endpoint.reachable for endpoint in endpoints))
 
 
 def _was_stale(before: float, expected: float, now: float, period: float) -> bool:

@@ -1,1 +1,1 @@
-"""What we tell Envoy: the only place where its configuration is written."""
+"""Writes Envoy's configuration for `python -m epp envoy-config`; no other package does."""

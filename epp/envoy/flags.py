@@ -13,7 +13,7 @@ BODY_MODES = ("FULL_DUPLEX_STREAMED", "BUFFERED", "BUFFERED_PARTIAL", "STREAMED"
 
 
 def parse(arguments: Sequence[str]) -> EnvoySettings:
-    """Exits with 2 and one line on bad input."""
+    """Parse the arguments; bad input is one line on stderr and exit code 2."""
     parser = build_parser()
     given = parser.parse_args(arguments)
     subset = None if given.subset is None else [item for item in given.subset.split(",") if item]
@@ -44,7 +44,7 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
 
 
 class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
-    """Tells a default where there is one."""
+    """Shows a default only if there is one."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         return super()._get_help_string(action) if action.default not in (None, []) else action.help
@@ -57,28 +57,27 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         formatter_class=_Defaults,
     )
-    _places(parser)
-    _routing(parser)
-    _processing(parser)
+    _address_flags(parser)
+    _routing_flags(parser)
+    _processing_flags(parser)
     return parser
 
 
-def _places(parser: argparse.ArgumentParser) -> None:
+def _address_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--listen-address", default="127.0.0.1", help="where clients connect")
+    add("--listen-address", default="127.0.0.1", help="address that clients connect to")
     add("--listen-port", type=port, default=8080, help="0 is any free port")
-    add("--admin-address", default="127.0.0.1", help="of Envoy's admin interface")
+    add("--admin-address", default="127.0.0.1", help="address of Envoy's admin interface")
     add("--admin-port", type=port, default=9901, help="0 is any free port")
     pickers = "a picker; repeatable (127.0.0.1:9002)"
     add("--epp", type=argument(Address.parse), action="append", metavar="HOST:PORT", help=pickers)
     _boolean(parser, "--secure", "--secure-serving", default=True, effect="TLS to the picker")
-    shown = "PEM, on Envoy's machine: its certificate for a picker with --client-ca-file"
-    add("--client-cert", metavar="FILE", help=shown)
+    certificate = "PEM, on Envoy's machine: its certificate for a picker with --client-ca-file"
+    add("--client-cert", metavar="FILE", help=certificate)
     add("--client-key", metavar="FILE", help="PEM, the key of --client-cert")
 
 
-def _routing(parser: argparse.ArgumentParser) -> None:
-    """How a pick is followed, and which picks are possible."""
+def _routing_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     modes = ("original-dst", "override-host")
     add(
@@ -87,7 +86,7 @@ def _routing(parser: argparse.ArgumentParser) -> None:
         default=modes[0],
         help="how Envoy follows a pick; fallbacks need override-host",
     )
-    second = "original-dst: the picker's second choice where the first cannot be reached"
+    second = "original-dst: try the picker's second choice if the first cannot be reached"
     _boolean(parser, "--fallback", default=False, effect=second)
     worker = "override-host: a worker"
     add(
@@ -99,20 +98,19 @@ def _routing(parser: argparse.ArgumentParser) -> None:
         help=worker,
     )
     add("--subset", metavar="HOST:PORT,...", help="only these may be picked; an empty one allows none")
-    whole = "of a whole answer; 0s is none"
-    add("--route-timeout", type=_duration, default="0s", metavar="DURATION", help=whole)
+    answer = "of a whole answer; 0s is none"
+    add("--route-timeout", type=_duration, default="0s", metavar="DURATION", help=answer)
     sent = "of a whole request as its client sends it; 0s is none"
     add("--request-timeout", type=_duration, default="60s", metavar="DURATION", help=sent)
 
 
-def _processing(parser: argparse.ArgumentParser) -> None:
-    """What the picker is shown of a request and its answer, and what happens without it."""
+def _processing_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--request-body", choices=BODY_MODES, default="FULL_DUPLEX_STREAMED", help="request_body_mode")
     add("--response-body", choices=BODY_MODES, default="NONE", help="response_body_mode")
-    exact = "SEND: exact in-flight, at a price"
+    exact = "SEND: counts requests in flight until their last byte, at some cost"
     add("--response-trailer", choices=("SKIP", "SEND"), default="SKIP", help=exact)
-    _boolean(parser, "--failure-mode-allow", default=False, effect="go on without a picker")
+    _boolean(parser, "--failure-mode-allow", default=False, effect="continue without a picker")
     one = "how long one answer of the picker may take"
     _boolean(parser, "--served-header", default=True, effect="a response header names the worker")
     add("--access-log", default="/dev/stdout", metavar="FILE", help="on Envoy's machine; '' is none")
@@ -124,16 +122,16 @@ def _boolean(parser: argparse.ArgumentParser, *names: str, default: bool, effect
 
 
 def _duration(text: str) -> str:
-    """A duration as Go writes it, as Envoy writes it."""
+    """Convert a duration from Go's syntax to Envoy's."""
     return write_duration(duration(text))
 
 
 def _message_timeout(text: str) -> str:
     written = _duration(text)
     if parse_go_duration(written) > _LONGEST_MESSAGE_TIMEOUT:
-        raise argparse.ArgumentTypeError(f"{text!r} is longer than an hour, the most that Envoy takes")
+        raise argparse.ArgumentTypeError(f"{text!r} is longer than an hour, Envoy's limit")
     return written
 
 
 _LONGEST_MESSAGE_TIMEOUT = 3600.0
-"""envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor"""
+"""https://www.envoyproxy.io/docs/envoy/latest/api-v3/extensions/filters/http/ext_proc/v3/ext_proc.proto"""

@@ -1,28 +1,31 @@
-"""What Envoy answers by itself, in the form of the OpenAI API: Envoy's own words are plain text, or nothing at all."""
+"""Envoy's own error answers in the form of the OpenAI API. By default they are plain text or empty.
+
+https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_conn_man/local_reply
+"""
 
 import json
 from collections.abc import Sequence
 
 from epp.envoy.json_values import Json
 
-_SOON = "1"
-"""Seconds until another attempt may do."""
+_RETRY_AFTER = "1"
+"""Seconds, for the header `retry-after`."""
 
 
 def local_replies() -> Json:
-    """`local_reply_config`: the first mapper that matches writes the reply.
+    """The field `local_reply_config`; the first mapper that matches rewrites the answer.
 
-    What the picker refuses passes here too and keeps its body: it has none of these flags, and no status 500 or 504.
-    A failed ext_proc stream is 500 with an empty body, one that is too slow 504; neither is the client's nor a worker's
-    doing.
+    The picker's rejections are local replies too. They keep their body: they have none of these flags, and never status
+    500 or 504. Envoy answers 500 if the ext_proc stream fails and 504 if it is too slow; we answer 503, since neither
+    the client nor a worker is at fault.
     """
     return {
         "mappers": [
             _reply(_flags("UT"), 504, "worker_timeout", "the worker did not answer in time"),
-            _reply(_flags("UF", "UH"), 503, "worker_unreachable", "no worker could be reached", _SOON),
+            _reply(_flags("UF", "UH"), 503, "worker_unreachable", "no worker could be reached", _RETRY_AFTER),
             _reply(_flags("UC", "UR"), 502, "worker_failed", "the worker ended the connection before it answered"),
-            _reply(_status(500), 503, "picker_unavailable", "the endpoint picker failed or cannot be reached", _SOON),
-            _reply(_status(504), 503, "picker_timeout", "the endpoint picker did not answer in time", _SOON),
+            _reply(_status(500), 503, "picker_unavailable", "the endpoint picker failed or cannot be reached", _RETRY_AFTER),
+            _reply(_status(504), 503, "picker_timeout", "the endpoint picker did not answer in time", _RETRY_AFTER),
             _reply(_status(408), 408, "request_timeout", "the request was not complete in time"),
         ]
     }  # fmt: skip
@@ -46,7 +49,10 @@ def _reply(when: Json, status: int, code: str, message: str, retry_after: str | 
 
 
 def _flags(*flags: str) -> Json:
-    """https://www.envoyproxy.io/docs/envoy/latest/configuration/observability/access_log/usage, RESPONSE_FLAGS"""
+    """Match any of these RESPONSE_FLAGS.
+
+    https://www.envoyproxy.io/docs/envoy/latest/configuration/advanced/substitution_formatter
+    """
     named: Sequence[str] = flags
     return {"response_flag_filter": {"flags": list(named)}}
 

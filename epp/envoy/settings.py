@@ -1,4 +1,4 @@
-"""What the Envoy configuration is told, one field for each flag of `python -m epp envoy-config`."""
+"""The settings of Envoy's configuration: one field for each flag of `python -m epp envoy-config`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ _PICKER = Address("127.0.0.1", 9002)
 
 @dataclass(frozen=True, slots=True)
 class EnvoySettings:
-    """`endpoints` are the hosts that override-host may use; `subset` puts the subset hint on every request.
+    """`endpoints`: the hosts that override-host may use. `subset`: a subset hint for every request.
 
-    `fallback`: original-dst goes to the picker's second choice where the first cannot be reached. `request_timeout` is
-    what a client has for its whole request, the body included. `access_log` is a file on Envoy's machine, "" is none.
-    `client_cert`, `client_key`: PEM files on Envoy's machine, what it shows to a picker that asks for a certificate.
+    `fallback`: original-dst tries the picker's second choice if the first cannot be reached. `request_timeout`: for a
+    client to send its whole request, body included. `access_log`: a file on Envoy's machine, "" for none.
+    `client_cert`, `client_key`: PEM files on Envoy's machine, for a picker that asks for a client certificate.
     """
 
     mode: str = "original-dst"
@@ -43,13 +43,15 @@ class EnvoySettings:
         if self.mode == "override-host" and not self.endpoints:
             raise ValueError("override-host needs the workers' addresses: give --endpoint HOST:PORT for each")
         if self.mode == "original-dst" and self.endpoints:
-            raise ValueError("original-dst takes no --endpoint: Envoy goes wherever the picker says")
+            raise ValueError(
+                "original-dst takes no --endpoint: Envoy connects to any address that the picker names"
+            )
         if self.mode == "override-host" and self.fallback:
-            raise ValueError("override-host takes no --fallback: it follows the picker's list as it is")
+            raise ValueError("override-host takes no --fallback: it always tries the picker's whole list")
         if (self.client_cert is None) != (self.client_key is None):
-            raise ValueError("a client certificate is two files: give --client-cert and --client-key")
+            raise ValueError("a client certificate is two files; give --client-cert and --client-key")
         if self.client_cert is not None and not self.secure:
-            raise ValueError("--client-cert needs --secure: without TLS no certificates are shown")
+            raise ValueError("--client-cert needs --secure: without TLS there are no certificates")
         if self.response_body == "FULL_DUPLEX_STREAMED" and self.response_trailer != "SEND":
             raise ValueError(
                 "Envoy allows FULL_DUPLEX_STREAMED response bodies only with --response-trailer SEND"

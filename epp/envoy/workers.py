@@ -1,8 +1,8 @@
-"""The workers in Envoy's configuration: how a pick is followed, and when a request is sent a second time."""
+"""The clusters of the workers: how Envoy follows a pick, and when it sends a request a second time."""
 
 from collections.abc import Sequence
 
-from epp.envoy.json_values import Address, Json, hosts, no_breakers, typed
+from epp.envoy.json_values import Address, Json, static_hosts, typed_config, unlimited_circuit_breakers
 from epp.ext_proc.protocol import METADATA_NAMESPACE
 from epp.request.control_headers import DESTINATION, FALLBACK, SERVED
 
@@ -11,31 +11,47 @@ WORKERS = "workers"
 _PICKED, _FALLBACK = "picked", "fallback"
 
 _RETRY_ON = "connect-failure,refused-stream,reset-before-request"
-"""Only where the worker has not begun: an inference request that is sent twice is paid twice, so never on a 5xx.
+"""Only if the worker has not started on the request: one that runs twice costs twice. So never on a 5xx.
 
 https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/router_filter#x-envoy-retry-on
 """
 
 
 def override_host(endpoints: Sequence[Address]) -> list[Json]:
-    """One cluster of listed hosts, in which an ordered list of picks is walked."""
-    fallback = _policy("round_robin", "round_robin.v3.RoundRobin")
-    override = _policy(
+    """A cluster of listed hosts; Envoy tries the picks in order, then the fallback policy.
+
+    https://www.envoyproxy.io/docs/envoy/latest/api-v3/extensions/load_balancing_policies/override_host/v3/override_host.proto
+    """
+    fallback = _load_balancing_policy("round_robin", "round_robin.v3.RoundRobin")
+    override = _load_balancing_policy(
         "override_host",
         "override_host.v3.OverrideHost",
         selected_host_key={"key": METADATA_NAMESPACE, "path": [{"key": SERVED}]},
-        override_host_sources=[{"metadata": _metadata(DESTINATION)}],
+        override_host_sources=[{"metadata": _metadata_key(DESTINATION)}],
         fallback_policy=fallback,
     )
-    return [{"name": WORKERS, **hosts(WORKERS, endpoints), **_reached(), "load_balancing_policy": override}]
+    return [
+        {
+            "name": WORKERS,
+            **static_hosts(WORKERS, endpoints),
+            **_connection_settings(),
+            "load_balancing_policy": override,
+        }
+    ]
 
 
 def original_dst(*, with_fallback: bool) -> list[Json]:
-    """A cluster that goes wherever the picker says; `with_fallback`: the second attempt goes to its second choice."""
+    """A cluster that connects to the address that the picker names. `with_fallback`: a retry goes to its second choice.
+
+    A composite cluster sends the first attempt to its first cluster and the retry to its second one
+    (https://www.envoyproxy.io/docs/envoy/latest/api-v3/extensions/clusters/composite/v3/cluster.proto).
+    """
     header = {"use_http_header": True, "http_header_name": DESTINATION}
     if not with_fallback:
-        return [_anywhere(WORKERS, header)]
-    attempts = typed("clusters.composite.v3.ClusterConfig", clusters=[{"name": _PICKED}, {"name": _FALLBACK}])
+        return [_original_dst_cluster(WORKERS, header)]
+    attempts = typed_config(
+        "clusters.composite.v3.ClusterConfig", clusters=[{"name": _PICKED}, {"name": _FALLBACK}]
+    )
     in_turn = {
         "name": WORKERS,
         "connect_timeout": "1s",
@@ -44,13 +60,13 @@ def original_dst(*, with_fallback: bool) -> list[Json]:
     }
     return [
         in_turn,
-        _anywhere(_PICKED, header),
-        _anywhere(_FALLBACK, {"metadata_key": _metadata(FALLBACK)}),
+        _original_dst_cluster(_PICKED, header),
+        _original_dst_cluster(_FALLBACK, {"metadata_key": _metadata_key(FALLBACK)}),
     ]
 
 
 def retry_policy(attempts: int) -> Json:
-    """Up to that many attempts in all, each at another worker."""
+    """`attempts`: in all, the first one included; each goes to another worker."""
     return {
         "retry_on": _RETRY_ON,
         "num_retries": attempts - 1,
@@ -58,34 +74,34 @@ def retry_policy(attempts: int) -> Json:
     }
 
 
-def _anywhere(name: str, destination: Json) -> Json:
+def _original_dst_cluster(name: str, destination: Json) -> Json:
     return {
         "name": name,
         "type": "ORIGINAL_DST",
         "lb_policy": "CLUSTER_PROVIDED",
-        **_reached(),
+        **_connection_settings(),
         "original_dst_lb_config": destination,
     }
 
 
-def _reached() -> Json:
-    """A worker whose machine is gone says nothing: without probes its answer would be waited for until the route's
-    timeout, and there is none."""
+def _connection_settings() -> Json:
+    """A worker whose machine is gone sends nothing, and the route has no timeout by default: only keep-alive probes end the
+    wait, 60 s after the last byte."""
     probes = {"keepalive_time": 30, "keepalive_interval": 10, "keepalive_probes": 3}
     return {
         "connect_timeout": "1s",
-        "circuit_breakers": no_breakers(),
+        "circuit_breakers": unlimited_circuit_breakers(),
         "upstream_connection_options": {"tcp_keepalive": probes},
     }
 
 
-def _metadata(name: str) -> Json:
+def _metadata_key(name: str) -> Json:
     return {"key": METADATA_NAMESPACE, "path": [{"key": name}]}
 
 
-def _policy(name: str, kind: str, **fields: object) -> Json:
+def _load_balancing_policy(name: str, kind: str, **fields: object) -> Json:
     config = {
         "name": f"envoy.load_balancing_policies.{name}",
-        "typed_config": typed(f"load_balancing_policies.{kind}", **fields),
+        "typed_config": typed_config(f"load_balancing_policies.{kind}", **fields),
     }
     return {"policies": [{"typed_extension_config": config}]}

@@ -1,4 +1,4 @@
-"""One ext_proc stream: Envoy's messages in, the picker's answers out.
+"""The endpoint picker protocol over Envoy's ext_proc: messages of one stream in, answers out.
 
-The endpoint picker protocol lives here. How messages travel belongs to `epp.wire`. Pure: time is passed in.
+How messages travel is in `epp.wire`. Pure: time is passed in.
 """

@@ -1,6 +1,7 @@
-"""The picker's answers as bytes on the wire: what is always the same is serialised once.
+"""Serialises the picker's answers; answers that repeat are serialised once.
 
-A streamed body is put into its messages by hand, so that its bytes need not be copied; the rest is left to protobuf.
+Messages of a streamed body are encoded by hand around the pieces that came, since protobuf would copy each body once more.
+Protobuf encodes everything else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,16 +18,19 @@ from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 
 CHUNK: Final = 62_000
-"""Bytes in one streamed body answer, as the Go picker sends them."""
+"""Bytes of a body in one answer, as in the Go picker; Envoy recommends at most 64 KB (processing_mode.proto)."""
 
 Answer: TypeAlias = bytes | list[Buffer]
-"""One message, whole or in pieces."""
+"""One serialised message, in one piece or in several."""
 RoutedKind: TypeAlias = Literal["request_headers", "request_body"]
 BodyKind: TypeAlias = Literal["request_body", "response_body"]
 
 
 def picked(pick: Pick, version: ProtocolVersion, controls: tuple[str, ...], kind: RoutedKind) -> bytes:
-    """Where a pick sends a request that came with these control headers, and how the candidates were scored where it tells that."""
+    """The answer that routes a request by its pick, with the candidates' scores if the pick has them.
+
+    `controls`: the control headers that came with the request, which are removed.
+    """
     destinations = tuple([endpoint.destination for endpoint in pick.endpoints])
     if pick.headers:
         answer = route(destinations, version, controls, kind, pick.headers)
@@ -44,7 +48,7 @@ def route(
     kind: RoutedKind,
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
-    """Where the request goes: `protocol.routing`, as the answer to the headers or to a buffered body."""
+    """`protocol.routing` as the answer to the request headers or to a buffered body."""
     common, metadata = protocol.routing(destinations, version, controls, headers or {})
     answer = ProcessingResponse(dynamic_metadata=metadata)
     getattr(answer, kind).response.CopyFrom(common)
@@ -52,11 +56,11 @@ def route(
 
 
 cached_route: Final = lru_cache(maxsize=8192)(route)
-"""The same, remembered: for names that no client can invent."""
+"""The same, cached: only for headers whose names clients cannot invent, or they would fill the cache."""
 
 
 def with_scores(routed: bytes, scores: Mapping[str, float]) -> bytes:
-    """The answer of `cached_route` that also says how each candidate was scored."""
+    """The answer of `route` with the score of each candidate in its dynamic metadata."""
     answer = ProcessingResponse.FromString(routed)
     protocol.add_scores(answer.dynamic_metadata, scores)
     return answer.SerializeToString()
@@ -64,21 +68,22 @@ def with_scores(routed: bytes, scores: Mapping[str, float]) -> bytes:
 
 @lru_cache
 def unchanged(kind: str) -> bytes:
-    """The empty answer, "go on as it is", to a message of that kind."""
+    """The empty answer to a message of that kind: continue without a change."""
     answer = ProcessingResponse()
     getattr(answer, kind).SetInParent()
     return answer.SerializeToString()
 
 
 def immediate(rejection: Rejection) -> bytes:
-    """The ImmediateResponse for a rejection."""
+    """The serialised ImmediateResponse of a rejection."""
     return protocol.immediate(rejection).SerializeToString()
 
 
 def streamed(kind: BodyKind, pieces: Sequence[Buffer], *, end_of_stream: bool) -> list[Answer]:
-    """FULL_DUPLEX_STREAMED: a body byte for byte, at most CHUNK bytes an answer; an empty one is one empty answer.
+    """Send a body back unchanged (FULL_DUPLEX_STREAMED), in answers of at most CHUNK bytes; an empty body is one answer.
 
-    Only pieces that are small, or larger than LARGEST, are copied.
+    In this mode Envoy forwards the body that it gets back. Only pieces that are small, or larger than LARGE_PIECE, are
+    copied.
     """
     size = sum(map(len, pieces))
     if size < SMALL_PIECE:
@@ -97,7 +102,7 @@ def to_bytes(answer: Answer) -> bytes:
 
 
 def _split(pieces: Sequence[Buffer]) -> list[list[Buffer]]:
-    """Pieces of a body as they go into one answer after the other."""
+    """Distribute the pieces of a body over answers."""
     chunk: list[Buffer] = []
     chunks, room = [chunk], CHUNK
     for piece in pieces:
@@ -123,16 +128,16 @@ def _answer(kind: BodyKind, chunk: list[Buffer], ends: bool) -> Answer:
 
 
 _END_OF_STREAM: Final = b"\x10\x01"
-"""StreamedBodyResponse.end_of_stream = true, which follows the body."""
+"""`StreamedBodyResponse.end_of_stream = true`, encoded; follows the body."""
 _FIELDS: Final = {"request_body": 3, "response_body": 4}
 
 
 @lru_cache(maxsize=4096)
 def _message_head(kind: BodyKind, size: int, end_of_stream: bool) -> bytes:
-    """What stands before `size` bytes of a body in their message: for each level its field and its length."""
+    """The bytes before `size` bytes of a body in their message: the field and the length of each level."""
     start = (
         delimited.field_head(1, size) if size else b""
-    )  # StreamedBodyResponse.body; an empty one is left out
+    )  # StreamedBodyResponse.body; proto3 leaves out an empty one
     end = len(_END_OF_STREAM) if end_of_stream else 0
     for field in (3, 3, 1, _FIELDS[kind]):  # streamed_response, body_mutation, response, the kind itself
         start = delimited.field_head(field, len(start) + size + end) + start

@@ -1,9 +1,9 @@
-"""One HTTP request's ext_proc conversation, as a state machine: messages in, messages out, time passed in.
+"""The ext_proc conversation about one HTTP request, as a state machine without I/O: messages in, answers out.
 
-How the body comes is Envoy's `request_body_mode`, stated in the first message; a data plane that states nothing is
-taken to do what the protocol demands, FULL_DUPLEX_STREAMED. There and in BUFFERED the pick sees the body. In STREAMED
-and NONE the request headers must be answered before any body comes, so the pick sees the headers only; so it does for
-CONNECT and upgrades, whose body has no end, and where BUFFERED_PARTIAL shows a part of the body only.
+Envoy states its `request_body_mode` in the first message. A data plane that states none is assumed to use
+FULL_DUPLEX_STREAMED, which the endpoint picker protocol demands. In that mode and in BUFFERED the pick sees the body. In
+STREAMED and NONE Envoy waits for the answer to the request headers first, so the pick sees only these. The same holds for
+CONNECT and upgrades, whose body has no end, and for BUFFERED_PARTIAL, which may send a part of the body only.
 """
 
 from collections.abc import Callable
@@ -26,9 +26,9 @@ _BUFFERED_PARTIAL: Final[int] = ProcessingMode.BUFFERED_PARTIAL
 _REQUEST: Final = frozenset({"request_headers", "request_body", "request_trailers"})
 _DUPLEX: Final = (ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.GRPC)
 _UNSTATED: Final[int] = -1
-"""A response mode nobody stated: no body is expected, and one that comes goes back piece by piece as in FULL_DUPLEX_STREAMED."""
+"""No response mode was stated: no body is expected; if one comes, it is sent back as in FULL_DUPLEX_STREAMED."""
 
-# What every request passes is named once: to name a member of an enumeration is slow in Python 3.11.
+# Bound once: access to a member of an enumeration is slow in Python 3.11, and every request passes these.
 _COLLECTING: Final = ExchangeState.COLLECTING
 _WAITING_BODY: Final = ExchangeState.WAITING_BODY
 _PASSING: Final = ExchangeState.PASSING
@@ -37,13 +37,13 @@ _OVER: Final = ExchangeState.OVER
 
 
 class ExchangeError(Exception):
-    """The conversation cannot go on: a fault of the picker or messages out of order; gRPC status 13 (INTERNAL)."""
+    """Ends the stream with gRPC status 13 (INTERNAL): a fault of the picker, or messages out of order."""
 
 
 class Exchange:
-    """Feed it the messages of one stream, send what it answers, close it when the stream ends for any reason.
+    """One exchange: `feed` it each message of the stream, send the answers, `close` it when the stream ends for any reason.
 
-    `budget`: what all exchanges together may hold of bodies; without one, as if this were the only exchange.
+    `budget`: the bytes that the bodies of all exchanges may hold together; None: as if this were the only exchange.
     """
 
     __slots__ = (
@@ -92,12 +92,13 @@ class Exchange:
     def on_answer(
         self, callback: Callable[[list[Answer]], None], failure: Callable[[ExchangeError], None]
     ) -> None:
-        """Where answers, or a fault, go that `feed` could not give because the pick was deferred."""
+        """Set the receivers of answers that come outside `feed`, because the pick was deferred, and of a failure of them."""
         self._answer = callback
         self._fail = failure
 
     def feed(self, message: ProcessingRequest, now: float) -> list[Answer]:
-        """The answers to one message, serialised, in the order they must be sent; raises ExchangeError, UnreadableError."""
+        """The serialised answers to one message, in the order in which to send them; raises ExchangeError, UnreadableError."""
+        # in observability mode Envoy wants no answer (external_processor.proto: observability_mode)
         if self.state is _OVER or message.observability_mode:
             return []
         kind = message.WhichOneof("request")
@@ -112,10 +113,10 @@ class Exchange:
                 self.state = self.state.after_response_piece(last=True)
                 return [answers.unchanged("response_trailers")]
             case _:
-                raise ExchangeError("a message of no known kind: the data plane speaks another ext_proc")
+                raise ExchangeError("a message of an unknown kind; expected Envoy's ext_proc v3")
 
     def feed_body(self, body: Buffer, end_of_stream: bool, now: float) -> list[Answer]:
-        """As `feed` answers a message that is a piece of the request body and nothing else."""
+        """`feed` for a message that has a piece of the request body and nothing else."""
         try:
             return [] if self.state is _OVER else self._request_body(body, end_of_stream, now)
         except Rejection as rejection:
@@ -123,23 +124,23 @@ class Exchange:
 
     @property
     def responded(self) -> bool:
-        """The response headers are answered: from then on Envoy takes it well when the stream ends OK."""
+        """The response headers are answered: from then on Envoy accepts that the stream ends with OK."""
         return self.state.responded
 
     @property
     def may_end(self) -> bool:
-        """Whether the stream may end OK and nothing be lost: Envoy has no second copy of what it sent to be sent back."""
+        """Whether the stream may end with OK without losing data: Envoy keeps no copy of a body that it expects back."""
         if self.state is ExchangeState.REQUEST_PASSES:
             return self._mode not in _DUPLEX
         return self.state is ExchangeState.ANSWERED
 
     def sent(self) -> None:
-        """Everything that was answered is written: a body that went back to the data plane is held no more."""
+        """All answers are written: release a body that went back to the data plane."""
         if self.state >= _PASSING:
             self._body.discard()
 
     def close(self, cause: str, now: float) -> None:
-        """The stream is over, `cause` says why: gives the reservation back; does nothing the second time."""
+        """The stream is over because of `cause`: release the reservation and the body. May be called twice."""
         if self.closed_by is not None:
             return
         self.closed_by = cause
@@ -180,7 +181,7 @@ class Exchange:
         if self._mode in _HEADERS_ONLY or protocol.is_upgrade(self._headers):
             return self._direct(None, ExchangeState.WAITING_OPEN, now)
         self.state = _COLLECTING
-        self._body.check_length(self._headers.get("content-length"))
+        self._body.check_length(self._headers.get("content-length"))  # refuse before the bytes come
         self._body.begin(now, self._refuse_body)
         return [] if self._mode in _DUPLEX else [answers.unchanged("request_headers")]
 
@@ -189,23 +190,25 @@ class Exchange:
             return self._passing_body(body, end_of_stream)
         self._body.add(body)
         if self._mode == _BUFFERED_PARTIAL and not end_of_stream:
-            # most likely a part of the body: it means nothing
+            # most likely only a part of the body, which cannot be parsed
             return self._direct(None, _WAITING_BODY, now)
         if end_of_stream or self._mode not in _DUPLEX:
-            # a buffered body comes whole: its one message says end_of_stream = false when trailers follow
+            # a buffered body is one message, with end_of_stream = false if trailers follow
             return self._direct(self._body.joined(), _WAITING_BODY, now)
         return []
 
     def _passing_body(self, body: Buffer, end_of_stream: bool) -> list[Answer]:
-        """A piece that the pick does not see."""
+        """Answer a piece that the pick does not see."""
         state = self.state
         if not state.takes_pieces:
             if state.responded and self._pick is None:
                 return [] if self._mode in _DUPLEX else [answers.unchanged("request_body")]
-            raise ExchangeError("a body before its headers or after its end; set request_header_mode: SEND")
+            raise ExchangeError(
+                "a body came before its headers or after its end; expected request_header_mode: SEND"
+            )
         if self._mode not in _DUPLEX:
             return [answers.unchanged("request_body")]
-        if state.waits:  # what follows the headers must not be answered before them
+        if state.waits:  # answers keep the order of messages, and the headers wait for the pick
             self._body.add(body)
             self.state = _WAITING_BODY if end_of_stream else ExchangeState.WAITING_PIECES
             return []
@@ -258,7 +261,7 @@ class Exchange:
                 self._answer([self._reject(outcome, now)])
             else:
                 self._fail(_failed(outcome))
-        except Exception as error:  # noqa: BLE001  # nobody calls who could be told: it ends this stream, as in feed
+        except Exception as error:  # noqa: BLE001  # no caller to raise to: it ends this stream, as in feed
             self._fail(_failed(error))
 
     def _picked(self, pick: Pick, now: float) -> list[Answer]:
@@ -281,7 +284,7 @@ class Exchange:
         return [answer, *body, answers.unchanged("request_trailers")]
 
     def _refuse_body(self, rejection: Rejection) -> None:
-        """The body is refused while nothing of it comes."""
+        """The budget refuses the body, between two messages."""
         answer = self._reject(rejection, self._started)
         if self._answer is not None:
             self._answer([answer])
@@ -330,7 +333,7 @@ class Exchange:
 
 
 def _failed(cause: Exception) -> ExchangeError:
-    """What is told to the log is the cause; mypyc compiles `raise ... from` without it."""
+    """An ExchangeError with its cause, which the log shows; mypyc drops the cause of `raise ... from`."""
     fault = ExchangeError(f"the director failed: {type(cause).__name__}")
     fault.__cause__ = cause
     return fault

@@ -1,4 +1,4 @@
-"""What an operator says about all exchanges of a picker."""
+"""The operator's settings for all exchanges of a picker. Pure."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,9 +14,9 @@ class ProtocolVersion(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ExchangeSettings:
-    """What all exchanges of a picker have in common; `max_body_bytes` is what one request may make it hold.
+    """Settings of all exchanges. `max_body_bytes`: the largest request body.
 
-    `use_subset_hint` False: the data plane's hint which endpoints may be picked is not looked at.
+    `use_subset_hint` False: the data plane's hint about which endpoints may be picked is ignored.
     """
 
     version: ProtocolVersion = ProtocolVersion.V1_0
@@ -25,5 +25,5 @@ class ExchangeSettings:
 
     @property
     def reads_subset_hint(self) -> bool:
-        """Whether a subset hint counts; in 2025-02 there was none."""
+        """Whether a subset hint counts; protocol 2025-02 has none."""
         return self.use_subset_hint and self.version is not ProtocolVersion.FEBRUARY_2025

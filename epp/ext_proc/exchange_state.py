@@ -1,4 +1,4 @@
-"""Where one exchange is, and what leads from one state to the next. Pure."""
+"""The states of an exchange and the transitions between them. Pure."""
 
 from collections.abc import Mapping
 from enum import IntEnum, auto
@@ -6,10 +6,10 @@ from typing import Final
 
 
 class ExchangeState(IntEnum):
-    """Where one exchange is, in the order of a conversation.
+    """The states of an exchange, in the order of a conversation.
 
-    A body passes where its pieces go on as they come. In the WAITING states the pick is asked for; their names say what
-    is answered together with it::
+    PASSING: pieces of a body are answered as they come. WAITING: the pick was requested; the rest of the name is what is
+    answered together with it::
 
         HEADERS ─┬─ the pick sees the body ─► COLLECTING ─┬─ last piece ─► WAITING_BODY ─────┐
                  │                                        └─ trailers ───► WAITING_TRAILERS ─┤
@@ -18,16 +18,16 @@ class ExchangeState(IntEnum):
                  └─ the pick does not see it ─► WAITING_OPEN ── piece ──► WAITING_PIECES                  │
                                                      └───────── pick ───────────┴──► PASSING ─ last piece ┘
 
-    WAITING_OPEN and WAITING_PIECES wait on as WAITING_HEADERS, WAITING_BODY or WAITING_TRAILERS when the request ends.
-    The response headers lead from PASSING to BOTH_PASS or REQUEST_PASSES, from every other state to RESPONSE_PASSES or
-    ANSWERED. Without a pick the data plane answered by itself, and the rest of the request is of no interest::
+    WAITING_OPEN and WAITING_PIECES become WAITING_HEADERS, WAITING_BODY or WAITING_TRAILERS when the request ends. The
+    response headers lead from PASSING to BOTH_PASS or REQUEST_PASSES, from every other state to RESPONSE_PASSES or
+    ANSWERED. If they come before a pick, the data plane answered by itself, and the rest of the request is ignored::
 
         BOTH_PASS ───── request ends ──► RESPONSE_PASSES
             │ response ends                    │ response ends
             ▼                                  ▼
         REQUEST_PASSES ─ request ends ────► ANSWERED
 
-    A rejection, and the end of the stream, lead to OVER from everywhere.
+    A rejection and the end of the stream lead to OVER from every state.
     """
 
     HEADERS = auto()
@@ -47,12 +47,12 @@ class ExchangeState(IntEnum):
 
     @property
     def waits(self) -> bool:
-        """The pick is asked for and has not come."""
+        """The pick was requested and has not come."""
         return ExchangeState.WAITING_OPEN <= self <= ExchangeState.WAITING_TRAILERS
 
     @property
     def takes_pieces(self) -> bool:
-        """Pieces of the request's body come that the pick does not see."""
+        """Pieces of the request body may come that the pick does not see."""
         return self in _AFTER_REQUEST
 
     @property
@@ -71,14 +71,14 @@ class ExchangeState(IntEnum):
         return (_RESPONSE_PASSES if body_passes else _RESPONSE_ENDED)[self]
 
     def after_response_piece(self, *, last: bool) -> "ExchangeState":
-        """Before the response headers it means nothing."""
+        """A piece before the response headers changes nothing."""
         return self.after_response_headers(body_passes=not last) if self.responded else self
 
 
 _PASSING: Final = (ExchangeState.PASSING, ExchangeState.BOTH_PASS, ExchangeState.REQUEST_PASSES)
 _OPEN: Final = (ExchangeState.WAITING_OPEN, ExchangeState.WAITING_PIECES)
 
-# Tables, since a member of an enumeration is slow to name in Python 3.11, and each request passes here.
+# Tables, since access to a member of an enumeration is slow in Python 3.11 and every request passes here.
 _AFTER_PICK: Final[Mapping[ExchangeState, ExchangeState]] = {
     state: ExchangeState.PASSING if state in _OPEN else ExchangeState.PICKED for state in ExchangeState
 }

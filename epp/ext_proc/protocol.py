@@ -1,4 +1,4 @@
-"""Names and rules of the endpoint picker protocol of the Gateway API Inference Extension: 1.0.0, 0.3.0, 2025-02."""
+"""Reads and writes the messages of the Gateway API Inference Extension's endpoint picker protocol: 1.0.0, 0.3.0, 2025-02."""
 
 import json
 import math
@@ -35,14 +35,14 @@ from epp.wire.messages.ext_proc_pb2 import (
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 EXT_PROC: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
-"""The gRPC service that Envoy calls and asks the health of."""
+"""The gRPC service that Envoy calls, and whose health it checks."""
 
 METADATA_NAMESPACE: Final = "envoy.lb"
 SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
 
 
 def parse_subset(metadata: Metadata) -> Subset | None:
-    """Read the subset hint: a list or a comma string. None when the key is absent: the whole pool. Raises UnreadableError."""
+    """The subset hint: a list, or a string with commas. None if the key is absent: the whole pool. Raises UnreadableError."""
     value = _field(metadata, SUBSET_NAMESPACE, SUBSET)
     if value is None:
         return None
@@ -55,7 +55,7 @@ def parse_subset(metadata: Metadata) -> Subset | None:
 
 
 def parse_served(metadata: Metadata) -> str | None:
-    """The destination that the data plane says has served the request, as it wrote it."""
+    """The destination that served the request, as the data plane wrote it."""
     value = _field(metadata, METADATA_NAMESPACE, SERVED)
     return value.string_value or None if value is not None else None
 
@@ -72,8 +72,9 @@ def _strings(values: Iterable[Value]) -> Iterator[str]:
 
 
 def read_headers(headers: HeaderMap) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Lower-cased names, of repeated names the first; beside them which are control headers. Raises UnreadableError,
-    or `Rejection` where there are too many.
+    """The headers by lower-case name, the first of repeated ones; and the names of control headers among them.
+
+    Raises UnreadableError, or `Rejection` 431 if there are too many.
     """
     if len(headers.headers) > _MAX_FIELDS:
         code, message = (
@@ -93,17 +94,15 @@ def read_headers(headers: HeaderMap) -> tuple[dict[str, str], tuple[str, ...]]:
 
 
 _MAX_FIELDS: Final = 10_000
-"""Header fields of a request. Envoy takes 100 unless it is told otherwise."""
+"""Header fields of a request. Envoy accepts 100 by default."""
 
 
 def _parse_header(header: bytes) -> tuple[str, str, bool]:
-    """Its name in lower case; `raw_value` if there is one, else `value`; whether it is a control header."""
+    """The name in lower case, the value (`raw_value` if set, else `value`), and whether it is a control header."""
     try:
         read = HeaderValue.FromString(header)
     except DecodeError:
-        raise UnreadableError(
-            "a header that cannot be read: the data plane speaks another ext_proc"
-        ) from None
+        raise UnreadableError("a header that cannot be read; expected Envoy's ext_proc v3") from None
     raw = read.raw_value
     name = read.key.lower()
     parsed = name, raw.decode(errors="replace") if raw else read.value, is_control_header(name)
@@ -116,17 +115,17 @@ def _parse_header(header: bytes) -> tuple[str, str, bool]:
 
 _MAX_CACHED: Final = 1024
 _MAX_CACHED_BYTES: Final = 256
-"""Bytes up to which a header is remembered."""
+"""Bytes of a header that is cached."""
 _header_cache: Final[dict[bytes, tuple[str, str, bool]]] = {}
-"""Headers that were read: most are the same in request after request."""
+"""Parsed headers by their bytes: most headers are the same in every request."""
 
 
 def read_status(headers: HeaderMap) -> int | None:
-    """The status of a response; None where there is none, or one that is no status. Raises UnreadableError."""
+    """The status of a response; None if it is absent or malformed. Raises UnreadableError."""
     for header in islice(headers.headers, _MAX_FIELDS):
         name, text, _ = _header_cache.get(header) or _parse_header(
             header
-        )  # the first one, as all that begin with a colon
+        )  # pseudo-headers come first (RFC 9113 section 8.3)
         if name == ":status":
             return int(text) if _STATUS.fullmatch(text) else None
     return None
@@ -136,7 +135,7 @@ _STATUS: Final = re.compile("[0-9]{3}")
 
 
 def is_upgrade(headers: Mapping[str, str]) -> bool:
-    """Whether what follows the headers is no body but a tunnel; Envoy never says that it ends (RFC 9110 7.8, 9.3.6)."""
+    """Whether a tunnel follows the headers instead of a body (RFC 9110 sections 7.8, 9.3.6); Envoy never sends its end."""
     return headers.get(":method") == "CONNECT" or "upgrade" in headers
 
 
@@ -146,11 +145,11 @@ def routing(
     controls: Sequence[str],
     headers: Mapping[str, str] = _NO_HEADERS,
 ) -> tuple[CommonResponse, Struct]:
-    """The header mutation and the dynamic metadata that say where a request goes.
+    """The header mutation and the dynamic metadata that route a request.
 
-    `destinations` is the choice and its ordered fallbacks, `controls` the client's headers that must reach no worker. Only the
-    destination header and `headers` are set, so that every other one reaches it as it came; the destination's header and
-    metadata are always equal (protocol 1.0.0).
+    `destinations`: the choice and its fallbacks in order; `controls`: the client's control headers, which are removed. Only
+    the destination header and `headers` are set; all other headers reach the worker unchanged. The destination is the same
+    in the header and the metadata, as protocol 1.0.0 demands.
     """
     value = ",".join(destinations) if version is ProtocolVersion.V1_0 else destinations[0]
     common = CommonResponse(clear_route_cache=True)
@@ -160,7 +159,7 @@ def routing(
         )
         option.header.key = name
         option.header.raw_value = text.encode()
-    # what is set replaces the client's: no data plane has to agree with us on which comes first
+    # a header is either set or removed, so the order in which the data plane applies both does not matter
     common.header_mutation.remove_headers.extend([name for name in controls if name not in headers])
     metadata = Struct()
     fields = metadata.fields[METADATA_NAMESPACE].struct_value.fields
@@ -171,14 +170,14 @@ def routing(
 
 
 def add_scores(metadata: Struct, scores: Mapping[str, float]) -> None:
-    """Say in the dynamic metadata how each candidate was scored, beside where the request goes (the Go picker's way)."""
+    """Add the score of each candidate to the dynamic metadata, in the format of the Go picker."""
     fields = metadata.fields[METADATA_NAMESPACE].struct_value.fields[SCORES].struct_value.fields
     for destination, score in scores.items():
         fields[destination].number_value = score
 
 
 def immediate(rejection: Rejection) -> ProcessingResponse:
-    """The ImmediateResponse for a rejection: OpenAI-style JSON, `Retry-After` in whole seconds (RFC 9110 10.2.3)."""
+    """The ImmediateResponse of a rejection: OpenAI-style JSON, `Retry-After` in whole seconds (RFC 9110 section 10.2.3)."""
     answer = ProcessingResponse()
     response = answer.immediate_response
     response.status.code = rejection.status

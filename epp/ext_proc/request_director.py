@@ -1,4 +1,4 @@
-"""What an exchange asks of others: a director that picks, an observer that counts."""
+"""The Protocols that an exchange depends on: a director that picks, an observer that counts. Pure."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -9,17 +9,17 @@ from epp.scheduling.pick import Pick
 
 
 class Deferral(Protocol):
-    """A pick that comes later, from an admission queue."""
+    """A pick that comes later, because the request waits for admission."""
 
     def subscribe(self, settle: Callable[[Pick | Exception, float], None]) -> None:
-        """Call `settle` once, with the pick or with why there is none, and the time."""
+        """Call `settle` once, with the pick or the reason why there is none, and the time."""
 
     def abandon(self, now: float) -> None:
-        """Nobody waits any more; `settle` is not called after this."""
+        """The client is gone; `settle` is not called after this."""
 
 
 class RequestDirector(Protocol):
-    """What an exchange asks of a director (`epp.scheduling.director.Director`)."""
+    """The part of `epp.scheduling.director.Director` that an exchange needs."""
 
     def direct(
         self,
@@ -28,10 +28,10 @@ class RequestDirector(Protocol):
         subset: Subset | None,
         now: float,
     ) -> Pick | Deferral:
-        """Pick and reserve; `body` None: there may be one, but it is not shown. Raises `Rejection`."""
+        """Pick and reserve; `body` None: there may be one, but the pick does not see it. Raises `Rejection`."""
 
     def served(self, pick: Pick, destination: str, now: float) -> None:
-        """The data plane reports who served the request."""
+        """The data plane reports which destination served the request."""
 
     def responded(self, pick: Pick, status: int, now: float) -> None:
         """The response headers came."""
@@ -41,10 +41,10 @@ class RequestDirector(Protocol):
 
 
 class Observer(Protocol):
-    """Told what becomes of each request, for metrics."""
+    """Notified of the steps of each request, for metrics."""
 
     def picked(self, pick: Pick, now: float) -> None:
-        """A request was given its endpoints."""
+        """A request got its pick."""
 
     def rejected(self, rejection: Rejection, now: float) -> None:
         """A request was answered by the picker itself."""

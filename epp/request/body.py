@@ -57,7 +57,7 @@ class MemoryBudget:
         for body in list(self._unfinished):
             if self.held + size <= self._limit:
                 return
-            if body is not keep and body.size:
+            if body is not keep and body.size:  # the first one has been silent for longest
                 body.refuse(_too_many_bytes())
 
     def release(self, size: int) -> None:
@@ -102,7 +102,7 @@ class Body:
         """Raise `Rejection` 413 at once if the Content-Length is too large; one that is not a number is ignored."""
         if content_length is None or not (content_length.isascii() and content_length.isdecimal()):
             return
-        digits = content_length.lstrip("0")
+        digits = content_length.lstrip("0")  # leading zeros are legal (RFC 9110 section 8.6)
         if len(digits) > _MAX_DIGITS or int(digits or "0") > self._limit:
             raise self._too_large()
 

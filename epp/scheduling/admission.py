@@ -1,4 +1,4 @@
-"""Whether a request goes to an endpoint now, later, or not at all. Pure."""
+"""Decides whether a request goes to an endpoint now, waits, or is refused. Pure."""
 
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -13,7 +13,7 @@ SATURATED: Final = "rejected-saturated"
 
 
 class AdmissionController(Protocol):
-    """Decides when a request goes, and keeps the order of those that wait. It owns no timer and knows no clock.
+    """Decides when a request is scheduled, and keeps the order of those that wait. It has no timer and no clock.
 
     All calls come from one event loop, one after the other. A request that `admit` lets wait is given to `enqueue` at
     once, and is out of the queue when the admission dispatches, refuses or expires it (see `WaitingRequest`) or when
@@ -22,16 +22,16 @@ class AdmissionController(Protocol):
     """
 
     def admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
-        """True: it goes now, to one of the candidates. False: it waits. Raises `Rejection`: it is refused."""
+        """True: schedule the request now among the candidates. False: it waits. Raises `Rejection`: it is refused."""
 
     def enqueue(self, waiting: WaitingRequest, now: float) -> None:
-        """It waits from now on. Others may be refused to make room for it; none is dispatched here."""
+        """Queue a request. May refuse others to make room for it, but dispatches none."""
 
     def withdraw(self, waiting: WaitingRequest, now: float) -> None:
-        """It waits no more: its client left, or the picker drains and has answered it."""
+        """Remove a request: its client left, or the picker drains and has answered it."""
 
     def dispatch(self, now: float) -> float | None:
-        """Dispatch whatever may go now, refuse or expire what must not wait on.
+        """Dispatch the requests that may go now; refuse or expire those that must not wait longer.
 
         Called soon after a request came to wait, after a request was released or a load changed while one waits, and at
         the time that was returned last: when it is to be called at the latest, in seconds of `now`; None: no need.
@@ -40,8 +40,9 @@ class AdmissionController(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ShedWhenSaturated:
-    """Nothing waits: at saturation, requests of a priority below 0 are refused with 429 (the Go picker's admission
-    without flow control). `retry_after`: seconds.
+    """Lets nothing wait: at saturation, requests of a priority below 0 are refused with 429.
+
+    This is the Go picker's admission without flow control. `retry_after`: seconds.
     """
 
     detector: SaturationDetector
@@ -54,10 +55,10 @@ class ShedWhenSaturated:
         raise Rejection(429, "saturated", message, reason=SATURATED, retry_after=self.retry_after)
 
     def enqueue(self, waiting: WaitingRequest, now: float) -> None:
-        """Never called: `admit` lets nothing wait."""
+        """Not called, since `admit` lets nothing wait."""
 
     def withdraw(self, waiting: WaitingRequest, now: float) -> None:
-        """Never called."""
+        """Not called."""
 
     def dispatch(self, now: float) -> float | None:
         return None

@@ -96,7 +96,7 @@ class ScoreCache:
     def get(self, request: InferenceRequest, pool: EndpointPool) -> CachedScores:
         """The scores at `pool.now`. Scorers get the request only because their signature has it: they must not read it."""
         state = pool.state
-        if state is None:
+        if state is None:  # a subset of the pool: candidates of this request only
             return self._compute(request, pool)
         cached = self._cached.get(state)
         if cached is None or not cached.valid_from <= pool.now < cached.valid_until:

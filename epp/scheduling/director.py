@@ -1,4 +1,4 @@
-"""From one request to its endpoints: parse, find who may serve it, admit, schedule, reserve."""
+"""Turns a request into a pick: parse, find the endpoints that may serve it, admit, schedule, reserve."""
 
 import functools
 import random
@@ -26,11 +26,11 @@ NO_ENDPOINTS: Final = "rejected-no-endpoints"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What an operator decides about requests.
+    """The operator's rules for requests.
 
-    `objectives`: priority by the name that the objective header gives, 0 for others; below 0 is shed at saturation.
-    `models`: the only ones there are (endpoint picker protocol 0.3.0), empty: no such rule. `retry_after`: seconds, for what is shed.
-    `passthrough`: no body is looked into, all requests are routed by load.
+    `objectives`: the priority of each objective, 0 for others; requests below 0 are shed at saturation. `models`: the only
+    models that exist (endpoint picker protocol 0.3.0), empty: no such rule. `retry_after`: seconds, for requests that are
+    shed. `passthrough`: bodies are not read, all requests are routed by load.
     """
 
     objectives: Mapping[str, int] = field(default_factory=dict)
@@ -40,10 +40,10 @@ class Policy:
 
 
 class Director:
-    """Decides where requests go, and counts those that are on their way.
+    """Decides where requests go, and counts those in flight.
 
-    Pure but for the datastore: the same requests at the same times with the same `rng` go to the same endpoints. `admission`
-    says when a request goes; without one, at once or never. `waiting`: those that it holds.
+    Deterministic: the same requests at the same times with the same `rng` and datastore go to the same endpoints.
+    `admission`: decides when; None: at once, or refused at saturation. `waiting`: the requests that it holds.
     """
 
     def __init__(
@@ -77,9 +77,10 @@ class Director:
         subset: Subset | None,
         now: float,
     ) -> Pick | WaitingRequest:
-        """Pick endpoints and count the request as in flight at the choice and its helpers, or let it wait; `headers` with lower-case names.
+        """Pick endpoints and reserve them, or let the request wait; `headers` with lower-case names.
 
-        `body` None: there may be one, but it is not shown. Raises `Rejection`; anything else that is raised is a fault of a plugin, and nothing is reserved then.
+        `body` None: there may be one, but the pick does not see it. Raises `Rejection`; any other exception is a fault of a
+        plugin. If it raises, nothing is reserved.
         """
         request = self._prepare(headers, body)
         candidates = self.candidates(request, subset, now)
@@ -91,18 +92,18 @@ class Director:
         return waiting
 
     def dispatch(self, now: float) -> float | None:
-        """Give the admission its turn, and say when the next one is due at the latest; None: when `waiting.wake` is called.
+        """Let the admission dispatch. Returns the time of the next call at the latest; None: not before `waiting.wake`.
 
-        Where the admission fails, all that wait are told so, as if it had failed for each of them: else they would hang.
+        If the admission raises, all requests that wait fail with its error: otherwise they would wait for ever.
         """
         try:
             return self._admission.dispatch(now)
-        except Exception as error:  # noqa: BLE001  # a fault of a plugin, told to those whom it concerns
+        except Exception as error:  # noqa: BLE001  # a fault of a plugin, raised to the waiting requests
             self.waiting.refuse_all(error, now)
             return None
 
     def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
-        """Pick for a request that waited, among those who may serve it now."""
+        """Pick for a request that waited, among the endpoints that may serve it now."""
         return self._pick(request, self.candidates(request, subset, now))
 
     def _prepare(
@@ -115,7 +116,7 @@ class Director:
 
     def _pick(self, request: InferenceRequest, candidates: EndpointPool) -> Pick:
         pick = self._schedule(request, candidates)
-        request.prompt = None
+        request.prompt = None  # it refers to the whole body, which would stay in memory until the answer ends
         for producer in self._producers:
             producer.picked(request, pick.in_flight_at)
         reservations.reserve(pick, self._datastore)
@@ -125,9 +126,9 @@ class Director:
         producer.retain(self._datastore.endpoints)
 
     def served(self, pick: Pick, destination: str, now: float) -> None:
-        """The data plane says who served: the request counts as in flight there, if that is an endpoint of ours.
+        """The data plane reports which destination served: the request counts as in flight there instead.
 
-        If it is none, no endpoint of ours has the prompt in its cache.
+        Envoy may have retried on a fallback. If the destination is no endpoint of this pool, no prefix cache has the prompt.
         """
         if not pick.in_flight_at:
             return
@@ -142,17 +143,17 @@ class Director:
             reservations.move(pick, server, self._datastore)
 
     def responded(self, pick: Pick, status: int, now: float) -> None:
-        """The worker answered: whether with success, the data producers learn."""
+        """The response headers came: tell the data producers whether the request succeeded."""
         if pick.in_flight_at:
             self._settle(pick, served=200 <= status < 300)
 
     def release(self, pick: Pick, now: float) -> None:
-        """The request is over, for whatever reason; does nothing the second time."""
+        """The request is over, for any reason. May be called twice."""
         reservations.release(pick, self._datastore)
         self._settle(pick, served=False)
 
     def _settle(self, pick: Pick, *, served: bool) -> None:
-        """Tell the data producers once, whether those at work served the request."""
+        """Tell the data producers once whether the endpoints served the request."""
         if pick.settled:
             return
         pick.settled = True
@@ -168,7 +169,10 @@ class Director:
         return self._detector.saturation(self._datastore.pool(now))
 
     def candidates(self, request: InferenceRequest, subset: Subset | None, now: float) -> EndpointPool:
-        """Who serves the model, among them those of the subset, among them the reachable ones if there are any."""
+        """The endpoints that serve the model, are in the subset, and are reachable; if none is reachable, all of them.
+
+        Unreachable is only a hint: a pick among unreachable endpoints may succeed, no pick cannot.
+        """
         pool = self._datastore.pool(now)
         model = request.model
         if model and self._policy.models and model not in self._policy.models:
@@ -180,7 +184,7 @@ class Director:
             raise _model_not_found(model)
         if serving is not None or subset is not None:
             pool = _narrow(pool, serving, subset)
-        if self._datastore.all_reachable:
+        if self._datastore.all_reachable:  # the common case, without a mask
             return pool
         reachable = pool.reachable
         return pool.select(reachable) if reachable.any() else pool

@@ -1,4 +1,4 @@
-"""What became of one request: where it goes, and who helps. Pure."""
+"""`Pick`: the endpoints that were chosen for a request, its helpers and further headers. Pure."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -16,12 +16,12 @@ _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 class Pick:
     """`endpoints[0]` is the choice, the rest are its fallbacks in order; `primary` names the profile that chose them.
 
-    `helpers`: by role, the endpoints that do a part of the work, as a prefill worker does; the request counts as in flight
-    at each of them. `headers`: what the choice is told besides, under names in lower case that no client can set: any
-    other name is a ValueError.
+    `helpers`: by role, endpoints that do a part of the work, such as a prefill worker; the request counts as in flight at
+    each. `headers`: further request headers for the choice, in lower case. Only control headers, which clients cannot set,
+    are allowed: a worker that trusts any other name could be misled by a client. ValueError otherwise.
 
     `in_flight_at`: the endpoint that answers, as far as is known, and all helpers; empty once the request is over.
-    `observer_state`: what who observes it keeps with it. `settled`: the data producers know how it ended.
+    `observer_state`: for the use of the `Observer`. `settled`: the data producers were told how the request ended.
     """
 
     __slots__ = (
@@ -62,6 +62,6 @@ def _check(headers: Mapping[str, str]) -> None:
     for name in headers:
         if not is_control_header(name):
             raise ValueError(
-                f"a pick sets the header {name[:100]!r}, which clients may set too; expected a name in lower case that "
+                f"a pick sets the header {name[:100]!r}, which clients can set too; expected a name in lower case that "
                 "begins with x-llm-d- or x-gateway-, or one of epp/request/control_headers.py"
             )

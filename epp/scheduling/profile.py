@@ -59,7 +59,7 @@ class SchedulerProfile:
                 message = "the filters of the scheduling profile leave no endpoint for this request"
                 raise Rejection(503, "no_endpoints", message, reason="rejected-no-endpoints")
         cached = self._score_cache.get(request, pool)
-        if cached.rows is not None:
+        if cached.rows is not None:  # some numbers are stale: rank those endpoints last
             return self._pick(request, pool, self._rank_with_stale(request, pool, cached))
         weighted_scores = run_scorers(self._request_scorers, request, pool)
         if (
@@ -97,5 +97,6 @@ class SchedulerProfile:
         if self.reports_scores:
             names = [endpoint.destination for endpoint in pool.endpoints]
             request.scores = dict(zip(names, scores.tolist(), strict=True))
+        # between equal scores the endpoint with fewer requests in flight wins
         scores -= pool.inflight * TIE_BREAK
         return tuple([pool.endpoints[i] for i in self.picker.pick(scores, self.max_endpoints)])

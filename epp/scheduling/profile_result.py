@@ -1,4 +1,4 @@
-"""What one profile chose for a request. Pure."""
+"""The result of one profile for a request. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from epp.request.rejection import Rejection
 
 @dataclass(frozen=True, slots=True)
 class ProfileResult:
-    """`endpoints[0]` is the choice, the rest are its fallbacks; there is always one.
+    """`endpoints[0]` is the choice, the rest are its fallbacks; never empty.
 
-    `scores`: of all candidates by destination, where they are asked for (`SchedulerProfile.reports_scores`).
+    `scores`: of all candidates by destination, with `SchedulerProfile.reports_scores`.
     """
 
     endpoints: tuple[Endpoint, ...]
@@ -20,4 +20,4 @@ class ProfileResult:
 
 
 Results: TypeAlias = Mapping[str, ProfileResult | Rejection]
-"""By profile, for those that have run; a rejection where one found no endpoint that is fit."""
+"""By profile that has run; a `Rejection` if it found no endpoint."""

@@ -1,6 +1,7 @@
-"""What a scorer says it reads, and a test of it for scorers that say they read only what workers publish. Pure.
+"""Checks that a scorer which declares `published_only` reads only what workers publish. Pure.
 
-Whoever writes such a scorer calls `check_published_only` in a test of its own.
+A scorer that declares it wrongly gives the scores of one request to another. Authors of scorers call
+`check_published_only` in a test.
 """
 
 from typing import Any, Final
@@ -13,24 +14,24 @@ from epp.scheduling.plugin import Scorer
 
 
 class UnpublishedReadError(AssertionError):
-    """A scorer that says `published_only` has read what changes without a new state of the pool."""
+    """A scorer that declares `published_only` has read something that changes without a new state of the pool."""
 
 
 def is_published_only(scorer: object) -> bool:
-    """What the scorer says of itself; raises ValueError where it says nothing."""
+    """The scorer's declaration; raises ValueError if it has none."""
     declared: object = getattr(scorer, "published_only", None)
     if not isinstance(declared, bool):
         raise ValueError(  # noqa: TRY004  # the type of an attribute: the configuration reports it
-            f"the scorer {type(scorer).__name__} has no published_only; expected True where it reads only what workers "
+            f"the scorer {type(scorer).__name__} has no published_only; expected True if it reads only what workers "
             "publish, else False"
         )
     return declared
 
 
 def check_published_only(scorer: Scorer) -> None:
-    """Ask the scorer about a pool that shows only what workers publish; raises UnpublishedReadError where it reads more.
+    """Run the scorer on a pool that has only what workers publish; raises UnpublishedReadError if it reads more.
 
-    Its own memory and clocks cannot be watched: a scorer that has any must not say `published_only`.
+    Its own memory and clocks cannot be observed: a scorer with any must not declare `published_only`.
     """
     if is_published_only(scorer):
         request: Any = _NoRequest()
@@ -44,7 +45,7 @@ class _NoRequest:
 
 
 class _PublishedPool:
-    """The columns of a pool that stay the same as long as its state does."""
+    """The columns of a pool that change only with its state."""
 
     def __init__(self, pool: EndpointPool) -> None:
         self._pool = pool
@@ -77,7 +78,7 @@ def _unpublished_read(of: str, name: str) -> UnpublishedReadError:
 
 
 def _sample_pool() -> EndpointPool:
-    """Endpoints that differ in all that is published."""
+    """A pool of endpoints that differ in everything that workers publish."""
     endpoints = [
         Endpoint(id=f"w{row}", incarnation="a", address=f"10.0.0.{row + 1}", port=8000, metrics_port=8000)
         for row in range(4)

@@ -1,4 +1,4 @@
-"""Where a request that was picked counts as in flight: at all that are at work on it. Pure but for the datastore."""
+"""Counts a picked request as in flight at the endpoint that answers and at its helpers."""
 
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
@@ -6,22 +6,23 @@ from epp.scheduling.pick import Pick
 
 
 def reserve(pick: Pick, datastore: Datastore) -> None:
-    """One more request in flight at each of them."""
     for endpoint in pick.in_flight_at:
         datastore.reserve(endpoint)
 
 
 def move(pick: Pick, server: Endpoint, datastore: Datastore) -> None:
-    """Another endpoint answers; the helpers stay."""
+    """Another endpoint answers than was picked; the helpers stay."""
     before, *helpers = pick.in_flight_at
     if server.key != before.key:
-        datastore.reserve(server)  # first: who hears of the release must see no room that is not there
+        datastore.reserve(
+            server
+        )  # before the release, whose hooks must not see a slot that is taken again at once
         pick.in_flight_at = (server, *helpers)
         datastore.release(before)
 
 
 def release(pick: Pick, datastore: Datastore) -> None:
-    """It is over at all of them; does nothing the second time."""
+    """The request is over at all of them. May be called twice."""
     in_flight_at, pick.in_flight_at = pick.in_flight_at, ()
     for endpoint in in_flight_at:
         datastore.release(endpoint)

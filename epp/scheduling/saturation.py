@@ -1,4 +1,4 @@
-"""How full the pool is: 1.0 is full."""
+"""Measures the load of a pool; 1.0 is full."""
 
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -10,24 +10,24 @@ from epp.request.inference_request import InferenceRequest
 
 
 class SaturationDetector(Protocol):
-    """Whoever can say how full a pool is."""
+    """Measures the load of a pool."""
 
     def saturation(self, pool: EndpointPool) -> float:
-        """0 is idle, 1 and more is full; a pool without endpoints is full."""
+        """0 is idle, 1 or more is full; a pool without endpoints is full."""
 
 
 _MAX_LOAD: Final = 3.0
-"""What one endpoint can weigh in the mean: the page of one must not make a pool of a hundred idle ones full."""
+"""The most that one endpoint counts in the mean: one wrong page must not make a pool of idle endpoints full."""
 
 
 @dataclass(frozen=True, slots=True)
 class UtilizationDetector:
     """The mean over the endpoints of the larger of queue and KV cache use, each as a share of its threshold.
 
-    An endpoint whose numbers are older than `staleness` seconds (`EndpointPool.fresh`) counts as full, one that has no
-    metrics page as its requests in flight, as if they were its queue, and none as more than three full ones. Values
-    as in the Go picker's utilization-detector otherwise. Also a Filter: `headroom` is the share above the thresholds up
-    to which an endpoint stays.
+    An endpoint with numbers older than `staleness` seconds (`EndpointPool.fresh`) counts as full. For an endpoint without a
+    metrics page its requests in flight count as its queue. None counts as more than three full ones. Otherwise the
+    values are those of the Go picker's utilization-detector. Also a Filter: an endpoint stays while it is at most the
+    share `headroom` above the thresholds.
     """
 
     queue_depth: float = 5.0
@@ -36,7 +36,6 @@ class UtilizationDetector:
     headroom: float = 0.0
 
     def saturation(self, pool: EndpointPool) -> float:
-        """The pool's load; 1.0 when there is no endpoint."""
         if not len(pool):
             return 1.0
         loads = np.maximum(pool.waiting / self.queue_depth, pool.kv_usage / self.kv_cache_utilization)
@@ -45,7 +44,7 @@ class UtilizationDetector:
         return float(np.minimum(loads, _MAX_LOAD).mean())
 
     def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
-        """Endpoints below the limits whose numbers are fresh; all of them when there is none such."""
+        """The endpoints with fresh numbers below the limits; all endpoints if there is none."""
         room = 1.0 + self.headroom
         known = (pool.waiting < self.queue_depth * room) & (pool.kv_usage < self.kv_cache_utilization * room)
         known &= pool.fresh(self.staleness)

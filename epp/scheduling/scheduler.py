@@ -1,4 +1,4 @@
-"""From a request and the endpoints that may serve it to a pick: data producers, then profiles, as their handler says."""
+"""Makes a pick: runs the data producers, then the profiles that the profile handler names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,10 +14,10 @@ from epp.scheduling.profile_result import ProfileResult
 
 
 class Scheduler:
-    """The profiles by name and the handler that says which of them a request passes; without one, the only profile.
+    """The profiles by name, and the handler that decides which of them run; None: the only profile.
 
-    `producers`: those that the profiles need, and `handler_producers`, which only the handler reads. Raises ValueError where the handler
-    cannot work with these profiles.
+    `producers`: those that the profiles need, and `handler_producers`, which only the handler reads. Raises ValueError if
+    the handler cannot work with these profiles.
     """
 
     __slots__ = ("_handler_producers", "_single_profile", "handler", "producers", "profiles")
@@ -41,10 +41,10 @@ class Scheduler:
         self._single_profile = next(iter(self.profiles.values())) if single else None
 
     def schedule(self, request: InferenceRequest, pool: EndpointPool) -> Pick:
-        """The pick among these candidates; raises `Rejection`, anything else is a fault of a plugin."""
+        """Pick among these candidates; raises `Rejection`, any other exception is a fault of a plugin."""
         for producer in self.producers:
             producer.prepare(request, pool)
-        if self._single_profile is not None:  # as the handler would, without its questions
+        if self._single_profile is not None:  # the common case: the same result without asking the handler
             return Pick(request, self._single_profile.run(request, pool))
         results: dict[str, ProfileResult | Rejection] = {}
         while names := self._next_profiles(request, results):
@@ -52,26 +52,28 @@ class Scheduler:
                 results[name] = self._run_profile(name, request, pool)
         pick = self.handler.result(request, results)
         if not pick.endpoints:
-            raise ValueError("the profile handler gave a pick without an endpoint; raise a Rejection instead")
+            raise ValueError(
+                "the profile handler returned a pick without an endpoint; expected at least one, or a Rejection raised"
+            )
         primary = results.get(pick.primary)
         request.scores = primary.scores if isinstance(primary, ProfileResult) else None
         return pick
 
     def with_reported_scores(self) -> "Scheduler":
-        """The same, with profiles that tell how each candidate was scored."""
+        """The same scheduler, whose requests carry the scores of their candidates."""
         reporting = {name: replace(profile, reports_scores=True) for name, profile in self.profiles.items()}
         return Scheduler(reporting, self.handler, self._handler_producers)
 
     def _next_profiles(
         self, request: InferenceRequest, results: Mapping[str, ProfileResult | Rejection]
     ) -> list[str]:
-        """The profiles that the handler asks for and that have not run."""
+        """The profiles that the handler names and that have not run."""
         asked = dict.fromkeys(self.handler.pick(request, self.profiles, results))
         names = [name for name in asked if name not in results]
         for name in names:
             if name not in self.profiles:
                 known = ", ".join(self.profiles)
-                raise ValueError(f"the profile handler asks for the profile {name!r}; there are: {known}")
+                raise ValueError(f"the profile handler names the profile {name!r}; expected one of: {known}")
         return names
 
     def _run_profile(

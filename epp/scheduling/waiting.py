@@ -1,4 +1,4 @@
-"""Requests that wait for admission: who they are, and how each of them ends. Pure."""
+"""Holds the requests that wait for admission, and ends each of them once. Pure."""
 
 import logging
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _RETRY_AFTER: Final = 1.0
 
 
 class Dequeued(StrEnum):
-    """How a request ceased to wait: sent on, its client gone, refused, or refused because its time was up."""
+    """How a request left the queue: dispatched, its client gone, refused, or refused because its time was up."""
 
     DISPATCHED = "dispatched"
     ABANDONED = "abandoned"
@@ -28,7 +28,7 @@ class Dequeued(StrEnum):
 
 
 class QueueObserver(Protocol):
-    """Told of requests that wait, for metrics; `waited` in seconds."""
+    """Notified of requests that wait, for metrics; `waited`: seconds."""
 
     def queued(self, request: InferenceRequest, now: float) -> None: ...
 
@@ -36,19 +36,19 @@ class QueueObserver(Protocol):
 
 
 class RequestScheduler(Protocol):
-    """What a waiting request asks of the director."""
+    """The part of the director that a waiting request needs."""
 
     def candidates(self, request: InferenceRequest, subset: Subset | None, now: float) -> EndpointPool:
-        """Who may serve it now; raises `Rejection`."""
+        """The endpoints that may serve it now; raises `Rejection`."""
 
     def schedule(self, request: InferenceRequest, subset: Subset | None, now: float) -> Pick:
-        """Pick among them and reserve; raises `Rejection`, anything else is a fault of a plugin."""
+        """Pick among them and reserve; raises `Rejection`, any other exception is a fault of a plugin."""
 
 
 class WaitingRequest:
-    """One request that waits, as its `AdmissionController` and its exchange (a `Deferral`) see it.
+    """One request that waits: the handle of its `AdmissionController`, and the `Deferral` of its exchange.
 
-    It ends once: by `dispatch`, `refuse` or `expire` of the admission, by `abandon` of its exchange, or by a drain.
+    It ends once: the admission calls `dispatch`, `refuse` or `expire`, its exchange calls `abandon`, or the picker drains.
     What comes later does nothing.
     """
 
@@ -69,33 +69,33 @@ class WaitingRequest:
         return self in self._queue
 
     def candidates(self, now: float) -> EndpointPool:
-        """The endpoints that may serve it now, the pool read anew; raises `Rejection` where none is ready."""
+        """The endpoints that may serve it now; raises `Rejection` if there is none."""
         return self._queue.scheduler.candidates(self.request, self._subset, now)
 
     def dispatch(self, now: float) -> None:
-        """Pick an endpoint now. Where there is none any more, or a plugin fails, its client is told that."""
+        """Pick an endpoint now. If there is none any more, or a plugin fails, the client gets that as its answer."""
         if not self.waits:
             return
         try:
             outcome: Pick | Exception = self._queue.scheduler.schedule(self.request, self._subset, now)
-        except Exception as error:  # noqa: BLE001  # told to the one whose request it is
+        except Exception as error:  # noqa: BLE001  # the outcome of this request
             outcome = error
         self._end(outcome, Dequeued.DISPATCHED if isinstance(outcome, Pick) else Dequeued.REFUSED, now)
 
     def refuse(self, rejection: Exception, now: float) -> None:
-        """Its client is answered that; what is no `Rejection` is a fault and ends its stream."""
+        """Answer the client with `rejection`; an exception that is no `Rejection` is a fault and ends the stream."""
         self._end(rejection, Dequeued.REFUSED, now)
 
     def expire(self, rejection: Rejection, now: float) -> None:
-        """As `refuse`, because it waited as long as it may."""
+        """Refuse the request because its time in the queue is up."""
         self._end(rejection, Dequeued.EXPIRED, now)
 
     def subscribe(self, settle: Callable[[Pick | Exception, float], None]) -> None:
-        """See `Deferral`."""
+        """Call `settle` once with the pick, or with the reason why there is none, and the time."""
         self._settle = settle
 
     def abandon(self, now: float) -> None:
-        """See `Deferral`."""
+        """The client is gone; `settle` is not called any more."""
         if self.waits:
             self._queue.remove(self, Dequeued.ABANDONED, now)
             self._queue.withdraw(self, now)
@@ -108,7 +108,7 @@ class WaitingRequest:
 
 
 class WaitingRequests:
-    """All requests that wait. The admission holds their order, this holds who is answered.
+    """All requests that wait. The admission keeps their order, this keeps who still needs an answer.
 
     `wake` is called when the admission should have its turn soon (`Director.dispatch`): a request came to wait, or while
     one waits a request was released or a load changed. It must not take that turn itself.
@@ -136,14 +136,14 @@ class WaitingRequests:
         return waiting in self._waiting
 
     def begin(self, request: InferenceRequest, subset: Subset | None, now: float) -> WaitingRequest:
-        """A request that is to wait; raises `Rejection` 503 while the picker drains."""
+        """Make a handle for a request that has to wait; raises `Rejection` 503 while the picker drains."""
         if self._draining:
             raise _shutting_down()
         return WaitingRequest(self, request, subset, now)
 
     def add(self, waiting: WaitingRequest, now: float) -> None:
-        """From now on it is answered by the admission, a drain, or nobody any more."""
-        if not self._waiting:  # without anybody who waits the hooks cost nothing
+        """Start the wait, once the admission has accepted the request."""
+        if not self._waiting:  # hooks only while a request waits: they run in every release
             self._datastore.on_release.append(self._hook)
             self._datastore.on_load_change.append(self._hook)
         self._waiting[waiting] = None
@@ -152,7 +152,7 @@ class WaitingRequests:
         self.wake()
 
     def remove(self, waiting: WaitingRequest, how: Dequeued, now: float) -> None:
-        """It waits no more."""
+        """End the wait; the hooks of the datastore go with the last request."""
         del self._waiting[waiting]
         if not self._waiting:
             self._datastore.on_release.remove(self._hook)
@@ -161,14 +161,14 @@ class WaitingRequests:
             self.observer.dequeued(waiting.request, how, max(0.0, now - waiting.queued_at), now)
 
     def withdraw(self, waiting: WaitingRequest, now: float) -> None:
-        """Tell the admission that one left by itself; its fault must not keep a stream from ending."""
+        """Tell the admission that a request left; an exception of it must not keep a stream from ending."""
         try:
             self._withdrawn(waiting, now)
-        except Exception as error:  # noqa: BLE001  # as said
+        except Exception as error:  # noqa: BLE001  # logged only
             log.error("the admission failed to forget a request: %s", type(error).__name__)
 
     def drain(self, now: float) -> None:
-        """Refuse all that wait, and from now on everything that would have to, with 503: another picker may have room."""
+        """Refuse all requests that wait, and all that would have to, with 503: another picker may have room."""
         self._draining = True
         self.refuse_all(_shutting_down(), now)
 
@@ -183,9 +183,9 @@ class WaitingRequests:
 
 
 def _no_wake() -> None:
-    """Nothing gives the admission its turn."""
+    """The default `wake`: nobody calls `dispatch`."""
 
 
 def _shutting_down() -> Rejection:
-    message = "the picker shuts down, and the request has to wait for an endpoint; ask again"
+    message = "the picker is shutting down, and the request would have to wait for an endpoint; retry"
     return Rejection(503, "shutting_down", message, reason=SHUTTING_DOWN, retry_after=_RETRY_AFTER)

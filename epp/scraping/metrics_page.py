@@ -142,12 +142,15 @@ def _samples(page: Page, series: Series) -> list[_Sample]:
 def _name_ends(page: Page, series: Series) -> Iterator[int]:
     """The end of the name on each line that begins with exactly this name."""
     key = series.key
+    # a name on the first line has no newline before it
     at = -1 if page.startswith(series.name_bytes) else page.find(key)
     if at < 0 and not page.startswith(series.name_bytes):
         return
     for _ in range(_MAX_LINES):
         end = at + len(key)
-        if page[end : end + 1] in _AFTER_NAME:
+        if (
+            page[end : end + 1] in _AFTER_NAME
+        ):  # else it is a longer name, such as that of a _total or _bucket
             yield end
         at = page.find(key, end)
         if at < 0:

@@ -13,8 +13,8 @@ from typing import Final
 
 from yarl import URL
 
-from runtime.http1.answer import AnswerError, AnswerReader
 from runtime.http1.connection import KeptConnection
+from runtime.http1.response import ResponseError, ResponseReader
 
 _NO_PAGE: Final = frozenset([404, 405, 501])
 """Statuses of a worker without a metrics page; 501 is llama-server's without --metrics."""
@@ -40,17 +40,17 @@ class PageClient:
         tls_or_default: ssl.SSLContext | bool | None = (tls or True) if url.scheme == "https" else None
         self._connection = KeptConnection((url.host or "", url.port or 0), buffer, tls=tls_or_default)
         self._timeout = timeout
-        self._reader = partial(AnswerReader, limit)
+        self._reader = partial(ResponseReader, limit)
         self._request = _REQUEST.format(url.raw_path_qs, url.host_port_subcomponent).encode("ascii")
 
     async def get(self) -> bytearray:
         """The page; raises `NoPageError` if the worker has none, `PageError` for any other failure."""
         try:
             deadline = asyncio.get_running_loop().time() + self._timeout
-            answer = await self._connection.ask(self._request, self._reader, deadline)
+            answer = await self._connection.send(self._request, self._reader, deadline)
         except TimeoutError as error:
             raise PageError(f"no complete answer within {self._timeout:g} s") from error
-        except (OSError, AnswerError) as error:
+        except (OSError, ResponseError) as error:
             raise PageError(_describe(error)) from error
         if answer.status in _NO_PAGE:
             raise NoPageError(f"status {answer.status}")
@@ -60,12 +60,12 @@ class PageClient:
 
     def close(self) -> None:
         """Close the connection; a later `get` opens another one."""
-        self._connection.close()
+        self._connection.abort()
 
 
-def _describe(error: OSError | AnswerError) -> str:
+def _describe(error: OSError | ResponseError) -> str:
     """The system's reason without its number. TLS and resolver errors have numbers that `os.strerror` does not know."""
-    if isinstance(error, ssl.SSLError | socket.gaierror | AnswerError) or not error.errno:
+    if isinstance(error, ssl.SSLError | socket.gaierror | ResponseError) or not error.errno:
         return str(error) or type(error).__name__
     return os.strerror(error.errno)
 

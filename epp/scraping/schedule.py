@@ -60,6 +60,7 @@ class ScrapeSchedule:
 
     def align(self, moment: float, interval: float) -> float:
         """The nearest moment at which other scrapes start too."""
+        # the time in which _BATCH scrapes are due, but never more than the jitter that an interval may have
         step = min(_BATCH / min(self._wanted_per_second(), self.intervals.max_per_second), interval * _JITTER)
         return round(moment / step) * step
 
@@ -95,7 +96,7 @@ class EndpointSchedule:
         self._schedule.endpoints -= 1
 
     def mark_used(self, now: float) -> None:
-        """A request was sent there."""
+        """A request was sent to the endpoint."""
         self._used_at = now
         self._set_in_use(in_use=True)
 
@@ -112,6 +113,7 @@ class EndpointSchedule:
     def first_delay(self) -> float:
         """Seconds until the first scrape: none, or a place in line if many endpoints come together."""
         schedule, intervals = self._schedule, self._schedule.intervals
+        # all workers of a pool come together when the picker starts
         before = schedule.unscraped / intervals.max_per_second
         self._set_unscraped(is_unscraped=True)
         return before + schedule.rng.random() * min(intervals.interval / 2, _FIRST_WITHIN)

@@ -107,7 +107,7 @@ class Scraper:
                 try:
                     page = await client.get()
                     engine, load = _read_page(page, engine, settings.engines)
-                    if load.problem:
+                    if load.problem:  # observe() drops the numbers; the rest is that of a failed scrape
                         self._datastore.observe(endpoint, load, started)
                         raise PageError(f"the page has an implausible value: {load.problem}")
                     self._record(endpoint, load, schedule, started)
@@ -180,6 +180,7 @@ class Scraper:
             self._datastore.on_use.pop(endpoint.key, None)
         if used:
             schedule.mark_used(time.monotonic())
+            # not at once: the request has to reach the worker before its page can show it
             await asyncio.sleep(min(schedule.wake_delay(), timer.when() - loop.time()))
 
 

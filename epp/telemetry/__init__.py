@@ -1,1 +1,1 @@
-"""What the picker counts and shows: counters, gauges of the pool, the pages on the metrics port."""
+"""The picker's metrics: counters, gauges of the pool, and the pages on the metrics port."""

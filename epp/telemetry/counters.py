@@ -1,4 +1,4 @@
-"""What the picker counts, under the names that the Go picker uses (its docs/metrics.md), in a registry of its own."""
+"""Counts requests, errors, durations and waits under the Go picker's metric names (its docs/metrics.md)."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -19,20 +19,20 @@ from runtime.histogram import Histogram
 PREFIX = "llm_d_epp_"
 REQUEST_LABELS = ("model_name", "target_model_name", "fairness_id", "priority")
 LABEL_SETS: Final = 1000
-"""Distinct sets of labels that clients can make; what comes later is counted under "other"."""
-UNUSED: Final = 3600.0
-"""Seconds after which a set that no request had is shown no longer."""
-UNUSED_OF_MANY: Final = 300.0
-"""The same where there are LABEL_SETS, and others want to be told apart."""
-_BETWEEN_SWEEPS: Final = 10.0
-_LONGEST_LABEL: Final = 256
+"""Distinct sets of labels that clients can create; later ones are counted under "other"."""
+UNUSED_AFTER: Final = 3600.0
+"""Seconds without a request after which a set of labels is dropped."""
+UNUSED_AFTER_AT_LIMIT: Final = 300.0
+"""The same while there are LABEL_SETS, to make room for new ones."""
+_SWEEP_INTERVAL: Final = 10.0
+_MAX_LABEL: Final = 256
 """Characters."""
 OTHER: Final = "other"
 
-# Control characters, what Unicode takes for the end of a line or a paragraph, and halves of pairs, which no UTF-8 has. The
-# text format escapes the newline only (0.0.4), but some who read it take these for the end of a line: behind one a
-# client could write samples of its own.
-_UNFIT: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# Control characters, Unicode's line and paragraph separators, and lone surrogates, which UTF-8 cannot encode. The text
+# format 0.0.4 escapes the newline, the backslash and the quote only, but some parsers split lines at the others: a client
+# could inject samples.
+_UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 _DURATIONS = (
     0.005,
@@ -69,7 +69,7 @@ _OUTCOMES = {
     Dequeued.REFUSED: "EvictedOther",
     Dequeued.EXPIRED: "EvictedTTL",
 }
-"""The Go picker's words for it: Evicted is what was in a queue."""
+"""The Go picker's names."""
 _ERROR_CODES = {
     400: "BadRequest",
     401: "Unauthorized",
@@ -86,10 +86,10 @@ Labels = tuple[str, str, str, str]
 """The values of REQUEST_LABELS."""
 
 
-class _Tally:
-    """What happened to the requests of one set of labels; `used_at`: when the last one came, in seconds.
+class _RequestTally:
+    """The counts of one set of labels. `used_at`: when its last request came, in seconds.
 
-    `queued`: how many wait for admission, and their bytes. `waits`: how long others did, by how that ended.
+    `queued`, `queued_bytes`: requests that wait for admission. `waits`: durations of past waits, by outcome.
     """
 
     __slots__ = (
@@ -120,29 +120,28 @@ class _Tally:
 
 
 class Telemetry:
-    """An `epp.ext_proc.request_director.Observer` that counts in plain numbers, which become metrics when somebody reads them.
+    """Counts in plain numbers, which become metrics when the page is read.
 
-    Also an `epp.scheduling.waiting.QueueObserver`: what waited is shown once something has. `registry` is what a metrics
-    page shows; it may be read in any thread. `pool_name`: of the InferencePool.
+    An `epp.ext_proc.request_director.Observer` and an `epp.scheduling.waiting.QueueObserver`. The families of the queue
+    are shown from the first request that waits. `registry` may be read in any thread. `pool_name`: the InferencePool.
     """
 
     def __init__(self, label_sets: int = LABEL_SETS, pool_name: str = "") -> None:
         self.registry = CollectorRegistry()
         self._limit = label_sets
         self._pool_name = pool_name
-        self._queued: dict[InferenceRequest, _Tally] = {}
-        """Requests that wait, under the labels that they came with."""
+        self._queued: dict[InferenceRequest, _RequestTally] = {}
+        """The requests that wait, with the tally that counted them."""
         self._anything_queued = False
-        self._tallies: dict[Labels, _Tally] = {}
-        self._found: dict[tuple[str, str, int], _Tally] = {}
-        """By model, fairness id and priority: a shorter way to those whose labels are just these."""
+        self._tallies: dict[Labels, _RequestTally] = {}
+        self._shortcuts: dict[tuple[str, str, int], _RequestTally] = {}
+        """By model, fairness id and priority; only tallies whose labels have these values unchanged."""
         self._swept_at = 0.0
         self._scheduler = Histogram(_SCHEDULER_BUCKETS)
         self.registry.register(self)
 
     def picked(self, pick: Pick, now: float) -> None:
-        """Count it, and count it as running."""
-        if now - self._swept_at >= _BETWEEN_SWEEPS:
+        if now - self._swept_at >= _SWEEP_INTERVAL:
             self._sweep(now)
         tally = self._tally(pick)
         tally.used_at = now
@@ -150,8 +149,10 @@ class Telemetry:
         tally.running += 1
 
     def rejected(self, rejection: Rejection, now: float) -> None:
-        """Count it as an error; whose request it was is not known to be sound, so the labels stay empty."""
-        tally = self._tallies.get(_NOBODY) or self._tallies.setdefault(_NOBODY, _Tally(_NOBODY))
+        """Count an error. The labels stay empty: the values of a rejected request cannot be trusted."""
+        tally = self._tallies.get(_NO_LABELS) or self._tallies.setdefault(
+            _NO_LABELS, _RequestTally(_NO_LABELS)
+        )
         tally.requests += 1
         tally.fail(_ERROR_CODES.get(rejection.status, "Internal"))
 
@@ -161,7 +162,6 @@ class Telemetry:
             self._tally(pick).fail("ModelServerError")
 
     def released(self, pick: Pick, started: float, now: float) -> None:
-        """It runs no more."""
         tally = self._tally(pick)
         tally.running -= 1
         if tally.durations is None:
@@ -169,7 +169,6 @@ class Telemetry:
         tally.durations.observe(max(0.0, now - started))
 
     def queued(self, request: InferenceRequest, now: float) -> None:
-        """It waits."""
         self._anything_queued = True
         tally = self._queued[request] = self._tally_of(request)
         tally.used_at = now
@@ -177,7 +176,6 @@ class Telemetry:
         tally.queued_bytes += request.body_size
 
     def dequeued(self, request: InferenceRequest, how: Dequeued, waited: float, now: float) -> None:
-        """It waits no more."""
         tally = self._queued.pop(request)
         tally.queued -= 1
         tally.queued_bytes -= request.body_size
@@ -187,11 +185,11 @@ class Telemetry:
         durations.observe(waited)
 
     def scheduled(self, seconds: float) -> None:
-        """How long one pick took."""
+        """Observe the duration of one pick."""
         self._scheduler.observe(seconds)
 
     def collect(self) -> Iterator[Metric]:
-        """The families, made of the numbers as they are now."""
+        """The current numbers as metric families; prometheus_client calls this."""
         requests = CounterMetricFamily(PREFIX + "request", "Requests.", labels=REQUEST_LABELS)
         errors = CounterMetricFamily(
             PREFIX + "request_error",
@@ -210,7 +208,7 @@ class Telemetry:
             requests.add_metric(labels, tally.requests)
             for code, count in tally.errors.copy().items():
                 errors.add_metric((*labels, code), count)
-            if labels != _NOBODY:
+            if labels != _NO_LABELS:
                 running.add_metric(labels, tally.running)
             if tally.durations is not None:
                 durations.add_metric(labels, tally.durations.buckets(), tally.durations.total)
@@ -245,32 +243,34 @@ class Telemetry:
                 durations.add_metric((*labels, _OUTCOMES[how]), waited.buckets(), waited.total)
         yield from (size, held, durations)
 
-    def _tally(self, pick: Pick) -> _Tally:
-        """The one that it was counted under at first, also when there is room for one of its own by now."""
+    def _tally(self, pick: Pick) -> _RequestTally:
+        """The tally that counted the pick first, so that every gauge returns to 0."""
         tally = pick.observer_state
-        if not isinstance(tally, _Tally):
+        if not isinstance(tally, _RequestTally):
             pick.observer_state = tally = self._tally_of(pick.request)
         return tally
 
-    def _tally_of(self, request: InferenceRequest) -> _Tally:
+    def _tally_of(self, request: InferenceRequest) -> _RequestTally:
         model, fairness_id, priority = request.model, request.fairness_id, request.priority
-        return self._found.get((model, fairness_id, priority)) or self._admit(model, fairness_id, priority)
+        return self._shortcuts.get((model, fairness_id, priority)) or self._tally_of_labels(
+            model, fairness_id, priority
+        )
 
-    def _admit(self, model: str, fairness_id: str, priority: int) -> _Tally:
-        """Beyond the limit only the priority is told apart: clients do not choose that."""
+    def _tally_of_labels(self, model: str, fairness_id: str, priority: int) -> _RequestTally:
+        """The tally of these values. Beyond the limit only the priority is kept: clients do not choose that."""
         labels = (label_value(model), label_value(model), label_value(fairness_id), str(priority))
-        as_said = labels[0] == model and labels[2] == fairness_id
+        unchanged = labels[0] == model and labels[2] == fairness_id
         if labels not in self._tallies and len(self._tallies) >= self._limit:
-            as_said, labels = False, (OTHER, OTHER, OTHER, labels[-1])
-        tally = self._tallies.get(labels) or self._tallies.setdefault(labels, _Tally(labels))
-        if as_said:
-            self._found[model, fairness_id, priority] = tally
+            unchanged, labels = False, (OTHER, OTHER, OTHER, labels[-1])
+        tally = self._tallies.get(labels) or self._tallies.setdefault(labels, _RequestTally(labels))
+        if unchanged:
+            self._shortcuts[model, fairness_id, priority] = tally
         return tally
 
     def _sweep(self, now: float) -> None:
-        """Forget the sets that nobody uses. Here, on the loop: a page is read in another thread."""
+        """Drop unused tallies. Called on the event loop; pages are read in other threads, hence the new dicts."""
         self._swept_at = now
-        unused = now - (UNUSED_OF_MANY if len(self._tallies) >= self._limit else UNUSED)
+        unused = now - (UNUSED_AFTER_AT_LIMIT if len(self._tallies) >= self._limit else UNUSED_AFTER)
         kept = {
             labels: tally
             for labels, tally in self._tallies.items()
@@ -278,19 +278,19 @@ class Telemetry:
             or tally.queued > 0
             or tally.used_at > unused
             or labels[1] == OTHER
-            or labels == _NOBODY
+            or labels == _NO_LABELS
         }
         if len(kept) < len(self._tallies):
             self._tallies = kept
-            self._found = {key: tally for key, tally in self._found.items() if tally.labels in kept}
+            self._shortcuts = {key: tally for key, tally in self._shortcuts.items() if tally.labels in kept}
 
 
-_NOBODY: Final = ("", "", "", "")
+_NO_LABELS: Final = ("", "", "", "")
 
 
 @dataclass(frozen=True, slots=True)
 class TimedDirector:
-    """A director whose picks are timed; a rejection is no pick, nor is one that comes later. `clock` gives seconds."""
+    """Times the picks of another RequestDirector, except rejections and deferred picks. `clock` returns seconds."""
 
     director: RequestDirector
     scheduled: Callable[[float], None]
@@ -303,7 +303,6 @@ class TimedDirector:
         subset: Subset | None,
         now: float,
     ) -> Pick | Deferral:
-        """As the director does; its exceptions pass."""
         started = self.clock()
         outcome = self.director.direct(headers, body, subset, now)
         if isinstance(outcome, Pick):
@@ -311,20 +310,17 @@ class TimedDirector:
         return outcome
 
     def served(self, pick: Pick, destination: str, now: float) -> None:
-        """As the director does."""
         self.director.served(pick, destination, now)
 
     def responded(self, pick: Pick, status: int, now: float) -> None:
-        """As the director does."""
         self.director.responded(pick, status, now)
 
     def release(self, pick: Pick, now: float) -> None:
-        """As the director does."""
         self.director.release(pick, now)
 
 
 def label_value(value: str) -> str:
-    """What a client sent as the value of a label, without what does not belong into one line; one that is too long is `OTHER`."""
-    if len(value) > _LONGEST_LABEL:
+    """A client's text as the value of a label: without characters that end a line; `OTHER` if it is too long."""
+    if len(value) > _MAX_LABEL:
         return OTHER
-    return value if value.isprintable() else _UNFIT.sub("", value)
+    return value if value.isprintable() else _UNSAFE.sub("", value)

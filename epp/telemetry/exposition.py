@@ -1,6 +1,6 @@
-"""The metrics page as bytes: rendered once for all who ask at the same time, and again when it is old.
+"""Renders the metrics page once for all concurrent requests, and caches it for a moment.
 
-A page of 42,000 lines takes 0.7 s and 13 MB: twenty who ask at once took a gigabyte, and picks waited for seconds.
+A page of 42,000 lines takes 0.7 s and 13 MB. Twenty concurrent requests took a gigabyte and delayed picks by seconds.
 """
 
 import asyncio
@@ -14,69 +14,69 @@ from prometheus_client import Metric, exposition
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-KEPT: Final = 10.0
-"""A page is kept so many times as long as it took to render: who asks for it takes a tenth of a core at most."""
-KEPT_AT_MOST: Final = 5.0
+CACHE_FACTOR: Final = 10.0
+"""A page is cached this many times as long as it took to render: requests use a tenth of a core at most."""
+MAX_CACHE_TIME: Final = 5.0
 """Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """How a page is written."""
+class ExpositionFormat:
+    """One syntax of the page, with its encoder."""
 
     content_type: str
     encode: Callable[[Collector], bytes]
 
 
-PLAIN: Final = Form(exposition.CONTENT_TYPE_PLAIN_0_0_4, exposition.generate_latest)
-OPEN_METRICS: Final = Form(openmetrics.CONTENT_TYPE_LATEST, openmetrics.generate_latest)
+TEXT_FORMAT: Final = ExpositionFormat(exposition.CONTENT_TYPE_PLAIN_0_0_4, exposition.generate_latest)
+OPEN_METRICS: Final = ExpositionFormat(openmetrics.CONTENT_TYPE_LATEST, openmetrics.generate_latest)
 
 
-def form_of(accept: str) -> Form:
-    """What an Accept header asks for: OpenMetrics 1 where it names that, else the text that everybody reads.
+def negotiate_format(accept: str) -> ExpositionFormat:
+    """OpenMetrics 1 if the Accept header names it, else the text format 0.0.4, which every scraper reads.
 
-    Two forms and no more, since each is a page that is kept; what the header says otherwise is left to whoever wrote it.
+    Quality values are ignored. There are only two formats, since a page is cached for each.
     """
     for one in accept.split(","):
         kind, *parameters = (part.strip().lower() for part in one.split(";"))
         versions = [part.partition("=")[2].strip(' "') for part in parameters if part.startswith("version")]
         if kind == "application/openmetrics-text" and (not versions or versions[0].startswith("1.")):
             return OPEN_METRICS
-    return PLAIN
+    return TEXT_FORMAT
 
 
 class Exposition:
-    """`counted` may be read in any thread, `looked_up` only on the event loop."""
+    """`counters` may be read in any thread, `gauges` only on the event loop."""
 
-    def __init__(self, counted: Collector, looked_up: Collector) -> None:
-        self._counted = counted
-        self._looked_up = looked_up
-        self._turn = asyncio.Lock()
-        self._kept: dict[Form, bytes] = {}
+    def __init__(self, counters: Collector, gauges: Collector) -> None:
+        self._counters = counters
+        self._gauges = gauges
+        self._rendering = asyncio.Lock()
+        self._cached: dict[ExpositionFormat, bytes] = {}
 
-    async def page(self, form: Form) -> bytes:
-        """In that form, as it is now or was a moment ago."""
-        kept = self._kept.get(form)
-        if kept is not None:
-            return kept
-        async with self._turn:
-            kept = self._kept.get(form)
-            return kept if kept is not None else await self._render(form)
+    async def page(self, format: ExpositionFormat) -> bytes:
+        """The page, new or cached."""
+        cached = self._cached.get(format)
+        if cached is not None:
+            return cached
+        async with self._rendering:
+            cached = self._cached.get(format)
+            return cached if cached is not None else await self._render(format)
 
-    async def _render(self, form: Form) -> bytes:
+    async def _render(self, format: ExpositionFormat) -> bytes:
         started = time.monotonic()
-        page = _RenderedPage(self._counted, list(self._looked_up.collect()))
-        body = self._kept[form] = await anyio.to_thread.run_sync(form.encode, page)
-        pause = min(KEPT * (time.monotonic() - started), KEPT_AT_MOST)
-        asyncio.get_running_loop().call_later(pause, self._kept.pop, form, None)
+        page = _RenderedPage(self._counters, list(self._gauges.collect()))
+        body = self._cached[format] = await anyio.to_thread.run_sync(format.encode, page)
+        pause = min(CACHE_FACTOR * (time.monotonic() - started), MAX_CACHE_TIME)
+        asyncio.get_running_loop().call_later(pause, self._cached.pop, format, None)
         return body
 
 
 @dataclass(frozen=True, slots=True)
 class _RenderedPage(Collector):
-    counted: Collector
-    looked_up: Sequence[Metric]
+    counters: Collector
+    gauges: Sequence[Metric]
 
     def collect(self) -> Iterator[Metric]:
-        yield from self.looked_up
-        yield from self.counted.collect()
+        yield from self.gauges
+        yield from self.counters.collect()

@@ -1,4 +1,4 @@
-"""The port of the metrics page and of what else is to be looked at: where it listens, and who is let in."""
+"""Serves the metrics port, with TLS and client certificates if the flags say so."""
 
 import logging
 import ssl
@@ -20,28 +20,28 @@ from runtime.serving.sockets import ListenError, listening_sockets
 
 log = logging.getLogger(__name__)
 
-Start = Callable[[Coroutine[Any, Any, None]], None]
-"""Runs something for as long as the picker runs."""
+StartTask = Callable[[Coroutine[Any, Any, None]], None]
+"""Starts a task that runs as long as the picker."""
 
 
 @asynccontextmanager
-async def serving(app: web.Application, settings: Settings, start: Start) -> AsyncIterator[str]:
-    """`host:port`, the real one; raises ListenError and CertificateError."""
+async def serve_metrics(app: web.Application, settings: Settings, start: StartTask) -> AsyncIterator[str]:
+    """Yields the `host:port` that it listens on; raises ListenError and CertificateError."""
     host = settings.metrics_address or settings.host
-    place = ListenAddress(host, settings.metrics_port)
+    listen = ListenAddress(host, settings.metrics_port)
     tls = _tls(settings, start)
     try:
         listening = listening_sockets(host, settings.metrics_port)
     except OSError as error:
-        raise ListenError(f"{place.refused()} (--metrics-port)") from error
+        raise ListenError(f"{listen.listen_error()} (--metrics-port)") from error
     pages = PageServer(app, listening, "the metrics port", tls=tls)
     try:
         await pages.start()
-        address = place.address(pages.port)
+        address = listen.authority(pages.port)
         if settings.metrics_client_ca_file is None and not is_loopback(host):
             log.info(
-                "the metrics page is open to whoever reaches %s; --metrics-client-ca-file or a NetworkPolicy keeps "
-                "others away",
+                "the metrics page is served to every client that reaches %s; restrict it with --metrics-client-ca-file "
+                "or a NetworkPolicy",
                 address,
             )
         yield address
@@ -49,11 +49,11 @@ async def serving(app: web.Application, settings: Settings, start: Start) -> Asy
         await pages.aclose()
 
 
-def _tls(settings: Settings, start: Start) -> ssl.SSLContext | None:
+def _tls(settings: Settings, start: StartTask) -> ssl.SSLContext | None:
     if settings.metrics_cert_dir is None:
         return None
     ca, flag = settings.metrics_client_ca_file, "--metrics-cert-dir"
     client_ca = certificate.read_ca(ca, "--metrics-client-ca-file") if ca is not None else None
     served = Certificate(certificate.read(settings.metrics_cert_dir, flag))
-    start(served.follow(settings.metrics_cert_dir, flag=flag))
+    start(served.reload_when_changed(settings.metrics_cert_dir, flag=flag))
     return server_context(served, client_ca, TlsRules(settings.tls.minimum), protocol="http/1.1")

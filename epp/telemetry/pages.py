@@ -1,4 +1,4 @@
-"""The pages on the metrics port: /metrics, /healthz, /debug/endpoints."""
+"""The pages of the metrics port: /metrics, /healthz, /debug/endpoints."""
 
 import asyncio
 import math
@@ -10,19 +10,19 @@ from aiohttp import web
 from prometheus_client.registry import Collector
 
 from epp.endpoints.endpoint import EndpointPool
-from epp.telemetry.exposition import Exposition, form_of
+from epp.telemetry.exposition import Exposition, negotiate_format
 
 
 def application(
-    counted: Collector, looked_up: Collector, describe: Callable[[], Mapping[str, Any]]
+    counters: Collector, gauges: Collector, describe: Callable[[], Mapping[str, Any]]
 ) -> web.Application:
-    """`counted` may be read in any thread, `looked_up` only here; `describe` is what /debug/endpoints shows."""
+    """`counters` may be read in any thread, `gauges` only on the event loop; `describe` returns /debug/endpoints."""
 
-    exposition = Exposition(counted, looked_up)
+    exposition = Exposition(counters, gauges)
 
     async def metrics(request: web.Request) -> web.StreamResponse:
-        form = form_of(request.headers.get("Accept", ""))
-        return await _sent(request, await exposition.page(form), form.content_type)
+        format = negotiate_format(request.headers.get("Accept", ""))
+        return await _send_page(request, await exposition.page(format), format.content_type)
 
     async def health(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -41,24 +41,24 @@ def application(
     return app
 
 
-_SLICE: Final = 64 * 1024
-"""Bytes that are given to a connection at once: who does not read has no more of the page to itself."""
-PATIENCE: Final = 30.0
-"""Seconds in which a page must be taken."""
+_WRITE_SIZE: Final = 64 * 1024
+"""Bytes per write: a client that does not read holds no more of the page than this."""
+SEND_TIMEOUT: Final = 30.0
+"""Seconds for a client to read a page."""
 
 
-async def _sent(request: web.Request, body: bytes, content_type: str) -> web.StreamResponse:
+async def _send_page(request: web.Request, body: bytes, content_type: str) -> web.StreamResponse:
     headers = {"Content-Type": content_type}
-    if len(body) <= _SLICE or request.method == "HEAD":
+    if len(body) <= _WRITE_SIZE or request.method == "HEAD":
         return web.Response(body=body, headers=headers)
     answer = web.StreamResponse(headers=headers)
     answer.content_length = len(body)
     view = memoryview(body)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(SEND_TIMEOUT):
             await answer.prepare(request)
-            for at in range(0, len(body), _SLICE):
-                await answer.write(view[at : at + _SLICE])
+            for at in range(0, len(body), _WRITE_SIZE):
+                await answer.write(view[at : at + _WRITE_SIZE])
             await answer.write_eof()
     except TimeoutError:
         if request.transport is not None:
@@ -67,7 +67,7 @@ async def _sent(request: web.Request, body: bytes, content_type: str) -> web.Str
 
 
 def describe(pool: EndpointPool, saturation: float) -> dict[str, Any]:
-    """What the picker knows of each endpoint right now; null is "not known yet". `age` is in seconds."""
+    """The state of each endpoint; null means not known yet. `age`: of its numbers, in seconds."""
     age = pool.age
     seen = np.isfinite(age)
     columns = {

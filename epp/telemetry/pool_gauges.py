@@ -1,7 +1,7 @@
-"""What the picker knows of its endpoints, as gauges that are computed when somebody looks.
+"""Gauges of the pool and of each endpoint, computed when the metrics page is read.
 
-Names are those of the Go picker (its docs/metrics.md) where it has such a metric, and of the Gateway API Inference
-Extension where dashboards still use them; those that only we have carry the same prefix.
+Names follow the Go picker (its docs/metrics.md), and the Gateway API Inference Extension where dashboards still use
+its names. Metrics of our own have the same prefix.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,8 +20,8 @@ from epp.telemetry.counters import PREFIX
 class PoolGauges(Collector):
     """Gauges of the whole pool and of each endpoint.
 
-    Averages are over the endpoints whose metrics are fresh within `stale_after` seconds, NaN where none are: 0 would
-    read as idle to a dispatcher or an autoscaler. `name` is the pool's.
+    Averages cover the endpoints whose numbers are younger than `stale_after` seconds. They are NaN if there are none:
+    a dispatcher or an autoscaler would read 0 as idle. `name`: the pool's.
     """
 
     name: str
@@ -30,12 +30,11 @@ class PoolGauges(Collector):
     stale_after: float
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """The families: one sample each of the pool, one for each endpoint of the others."""
         pool = self.pool()
-        yield from self._of_the_pool(pool)
-        yield from self._of_each(pool)
+        yield from self._pool_families(pool)
+        yield from self._endpoint_families(pool)
 
-    def _of_the_pool(self, pool: EndpointPool) -> Iterator[GaugeMetricFamily]:
+    def _pool_families(self, pool: EndpointPool) -> Iterator[GaugeMetricFamily]:
         ready = float(sum(endpoint.reachable for endpoint in pool.endpoints))
         fresh = pool.fresh(self.stale_after)
         yield self._gauge(PREFIX + "ready_endpoints", "Endpoints that can be reached.", ready)
@@ -54,9 +53,9 @@ class PoolGauges(Collector):
         saturation.add_metric((self.name, ""), self.saturation())
         yield saturation
 
-    def _of_each(self, pool: EndpointPool) -> Iterator[GaugeMetricFamily]:
-        """What was never scraped has an age of infinity and no numbers."""
-        everybody = range(len(pool))
+    def _endpoint_families(self, pool: EndpointPool) -> Iterator[GaugeMetricFamily]:
+        """An endpoint that was never scraped has only an age, infinity, and its requests in flight."""
+        all_rows = range(len(pool))
         scraped = np.flatnonzero(np.isfinite(pool.age)).tolist()
         for name, help_text, values, rows in (
             *(
@@ -64,8 +63,8 @@ class PoolGauges(Collector):
                 for metric in pool.rows
                 if metric.endpoint_gauge is not None
             ),
-            ("inflight_requests", "Requests sent there that have not ended.", pool.inflight, everybody),
-            ("metrics_age_seconds", "Since the worker's page was last read.", pool.age, everybody),
+            ("inflight_requests", "Requests sent there that have not ended.", pool.inflight, all_rows),
+            ("metrics_age_seconds", "Since the worker's page was last read.", pool.age, all_rows),
         ):
             family = GaugeMetricFamily(f"{PREFIX}per_endpoint_{name}", help_text, labels=_ENDPOINT)
             self._add(family, pool, values, rows)

@@ -1,4 +1,4 @@
-"""What carries messages between Envoy and the picker: our own gRPC server, and grpc.aio.
+"""Carries messages between Envoy and the picker over gRPC: our own server, or grpc.aio.
 
 What a message means belongs to `epp.ext_proc`.
 """

@@ -1,4 +1,4 @@
-"""The key and certificate that the picker serves gRPC with."""
+"""Reads the key and certificate of a TLS server, reloads them when their files change, or makes a self-signed pair."""
 
 import asyncio
 import contextlib
@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-LOOK_EVERY = 1.0
-"""Seconds between two looks at files that may be replaced."""
+POLL_INTERVAL = 1.0
+"""Seconds between two checks whether the files changed. A Kubernetes Secret is updated by replacing symbolic links."""
 _PEM = "the text that begins with -----BEGIN"
 VALID_FOR = datetime.timedelta(days=3650)
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class CertificateError(Exception):
-    """Files of a certificate cannot be used; the message says which and why."""
+    """A file of a certificate cannot be used; the message says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class KeyPair:
 
 
 class Certificate:
-    """The pair that is served now; after another one was read, everything in `on_change` is called.
+    """The pair that is served now. Each callback in `on_change` is called after `pair` was replaced.
 
     `check` raises ValueError for a pair that cannot be served.
     """
@@ -46,12 +46,14 @@ class Certificate:
         self._check = check
         self.on_change: list[Callable[[], None]] = []
 
-    async def follow(self, folder: Path, look_every: float = LOOK_EVERY, flag: str = "--cert-path") -> None:
-        """Read `folder` again whenever its files change, for ever; a pair that cannot be used is logged, the old stays."""
-        seen = _stamp(folder)
+    async def reload_when_changed(
+        self, folder: Path, interval: float = POLL_INTERVAL, flag: str = "--cert-path"
+    ) -> None:
+        """Read `folder` whenever its files change; never returns. Keeps the old pair if the new one cannot be used."""
+        seen = _file_stamps(folder)
         while True:
-            await asyncio.sleep(look_every)
-            stamp = _stamp(folder)
+            await asyncio.sleep(interval)
+            stamp = _file_stamps(folder)
             if stamp == seen:
                 continue
             seen = stamp
@@ -59,17 +61,17 @@ class Certificate:
                 pair = read(folder, flag)
                 self._check(pair)
             except (CertificateError, ValueError) as error:
-                log.warning("the certificate stays as it was: %s", error)
+                log.warning("certificate not reloaded, the old one stays in use: %s", error)
                 continue
             if pair != self.pair:
                 self.pair = pair
                 for changed in self.on_change:
                     changed()
-                log.info("the certificate in %s was replaced: %s", folder, _shown(pair))
+                log.info("certificate reloaded from %s: %s", folder, _describe(pair))
 
 
-def _stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
-    """Changes whenever a file was written or replaced, links on the way included; a file that is gone counts as one."""
+def _file_stamps(folder: Path) -> tuple[tuple[int, int, int], ...]:
+    """Inode, modification time and size of each file, following links; zeros for a missing file."""
     stamps = []
     for name in ("tls.key", "tls.crt"):
         try:
@@ -80,14 +82,14 @@ def _stamp(folder: Path) -> tuple[tuple[int, int, int], ...]:
     return tuple(stamps)
 
 
-def _shown(pair: KeyPair) -> str:
+def _describe(pair: KeyPair) -> str:
     certificate = x509.load_pem_x509_certificate(pair.certificate)
     until = f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
     return f"{certificate.subject.rfc4514_string() or 'no subject'}, serial {certificate.serial_number:x}, until {until}"
 
 
 def read_ca(path: Path, flag: str = "--client-ca-file") -> bytes:
-    """PEM certificates that sign clients' certificates; raises CertificateError."""
+    """Read the PEM certificates that clients' certificates must be signed with; raises CertificateError."""
     try:
         pem = path.read_bytes()
         x509.load_pem_x509_certificates(pem)
@@ -99,7 +101,7 @@ def read_ca(path: Path, flag: str = "--client-ca-file") -> bytes:
 
 
 def read(folder: Path, flag: str = "--cert-path") -> KeyPair:
-    """Read `tls.key` and `tls.crt`, the names of a Kubernetes TLS secret; raises CertificateError."""
+    """Read `tls.key` and `tls.crt`, the keys of a Secret of type kubernetes.io/tls; raises CertificateError."""
     try:
         pair = KeyPair((folder / "tls.key").read_bytes(), (folder / "tls.crt").read_bytes())
     except OSError as error:
@@ -119,17 +121,17 @@ def read(folder: Path, flag: str = "--cert-path") -> KeyPair:
         load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair)
     except ssl.SSLError as error:
         reason = error.reason or error.strerror
-        raise CertificateError(f"{flag}: OpenSSL does not take tls.crt in {folder}: {reason}") from error
+        raise CertificateError(f"{flag}: OpenSSL rejects tls.crt in {folder}: {reason}") from error
     return pair
 
 
 def has_rsa_key(pair: KeyPair) -> bool:
-    """Whether TLS 1.2 needs cipher suites for RSA keys with it."""
+    """Whether the key is RSA. In TLS 1.2 a cipher suite names the kind of key that it works with."""
     return isinstance(x509.load_pem_x509_certificate(pair.certificate).public_key(), rsa.RSAPublicKey)
 
 
 def load(context: ssl.SSLContext, pair: KeyPair, client_ca: bytes | None = None) -> None:
-    """Serve with `pair`, and take only clients with a certificate of `client_ca`, PEM; raises ssl.SSLError."""
+    """Load `pair`. With `client_ca` (PEM) clients must show a certificate signed by it. Raises ssl.SSLError."""
     with _file(pair.key) as key, _file(pair.certificate) as chain:
         context.load_cert_chain(chain, key)
     if client_ca is not None:
@@ -140,8 +142,10 @@ def load(context: ssl.SSLContext, pair: KeyPair, client_ca: bytes | None = None)
 
 @contextlib.contextmanager
 def _file(content: bytes) -> Iterator[str]:
-    """OpenSSL reads chains from files only. Where it can be, the file is in memory: a key is on no disk, and a container
-    whose disk is read-only can serve."""
+    """The path of a file with `content`: `ssl.SSLContext.load_cert_chain` takes paths only.
+
+    On Linux the file is in memory. So no key is written to a disk, and a read-only root filesystem is enough.
+    """
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("pem"), "wb", buffering=0) as memory:
             memory.write(content)
@@ -154,7 +158,7 @@ def _file(content: bytes) -> Iterator[str]:
 
 
 def self_signed(now: datetime.datetime) -> KeyPair:
-    """A fresh P-256 pair: encryption without identity, as the Go picker serves when it is given no certificate."""
+    """A new P-256 pair, which encrypts but proves no identity; the Go picker too serves one by default."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "endpoint-picker")])
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())

@@ -7,7 +7,7 @@ FOLDER = Path(__file__).parent
 
 
 def main(output: Path = FOLDER / "messages") -> int:
-    """Compile, and return protoc's exit code."""
+    """Returns the exit code of protoc."""
     try:
         from grpc_tools import protoc  # type: ignore[import-untyped]  # grpcio-tools ships no types
     except ImportError:

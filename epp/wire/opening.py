@@ -1,4 +1,4 @@
-"""Opens the gRPC server that a picker was told to use."""
+"""Opens the transport that the settings name: our own gRPC server or grpc.aio."""
 
 from collections.abc import Callable
 
@@ -16,9 +16,9 @@ def open_transport(
     memory: MemoryBudget,
     clock: Callable[[], float],
 ) -> Transport:
-    """`open_exchange` is called once per stream, `memory` is what waits or is unfinished in all streams may hold.
+    """`open_exchange` is called once per stream. `memory` bounds unfinished messages and unsent answers of all streams.
 
-    grpc is imported only where it serves.
+    grpc is imported only if it serves. grpc.aio bounds its memory itself.
     """
     if kind is TransportKind.GRPC:
         from epp.wire.grpc_aio.transport import GrpcTransport

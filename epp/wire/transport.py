@@ -1,4 +1,4 @@
-"""What the picker sees of either gRPC server."""
+"""The interface of both gRPC servers: `Transport`, its `Listener`s, and the address that one listens on."""
 
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -12,9 +12,9 @@ from runtime.serving.sockets import ListenError
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where to listen; `host` is an IP without brackets, "::" is every interface, IPv4 too; port 0 is any free one.
+    """`host` is an IP address without brackets; "::" is every interface, IPv4 included. Port 0 is any free port.
 
-    `max_message` is in bytes. With `client_ca`, PEM, only clients that show a certificate of it are served.
+    `max_message` is in bytes. With `client_ca` (PEM) clients must show a certificate signed by it.
     """
 
     host: str
@@ -24,18 +24,18 @@ class ListenAddress:
     max_message: int = 4 * 1024 * 1024
     tls: TlsRules = field(default_factory=TlsRules)
 
-    def address(self, port: int) -> str:
+    def authority(self, port: int) -> str:
         """`host:port`, IPv6 in brackets."""
         return authority(self.host, port)
 
-    def refused(self) -> ListenError:
-        """The one error, whatever the system says."""
-        where = self.address(self.port)
+    def listen_error(self) -> ListenError:
+        """The same error from both servers: grpc does not name the cause."""
+        where = self.authority(self.port)
         return ListenError(f"cannot listen on {where}: it is taken or not an address of this machine")
 
 
 class Listener(Protocol):
-    """Entering listens and serves, leaving stops at once; raises ListenError."""
+    """An async context manager: entering listens and serves or raises ListenError; leaving stops at once."""
 
     @property
     def port(self) -> int: ...
@@ -45,7 +45,7 @@ class Listener(Protocol):
         """`host:port`, IPv6 in brackets."""
 
     async def drain(self, timeout: float | None) -> None:
-        """Take no new streams; those that are open get `timeout` seconds to end by themselves, none for None."""
+        """Refuse new streams. Open ones get `timeout` seconds to end by themselves; None ends them at once."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -59,14 +59,14 @@ class Transport(Protocol):
 
     @property
     def open_streams(self) -> int:
-        """How many ext_proc streams are open now."""
+        """The number of open ext_proc streams."""
 
     @property
     def opened_at(self) -> float:
-        """When the last ext_proc stream was opened, in the clock's seconds."""
+        """When the last ext_proc stream was opened, in the clock's seconds; -inf before the first."""
 
     def drain(self) -> None:
-        """End each stream, with OK, as soon as its response headers are answered and no body passes through it."""
+        """End each stream with OK as soon as its response headers are answered and no body passes through it."""
 
-    def listener(self, place: ListenAddress, *, processing: bool) -> Listener:
-        """One port with health, and with ext_proc where `processing`."""
+    def listener(self, address: ListenAddress, *, processing: bool) -> Listener:
+        """A port that serves grpc.health.v1, and ext_proc if `processing`."""

@@ -14,7 +14,7 @@ from examples.demo.processes import DemoError
 from examples.demo.scenario import Scenario
 from examples.demo.screen import print_summary, show_progress, show_until_stopped
 from examples.demo.summary import Summary
-from runtime.signals import STOP, cancel_on
+from runtime.signals import STOP_SIGNALS, cancel_on
 from runtime.tasks import background
 
 
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 async def _run(console: Console, port: int, *, keep: bool) -> int:
-    cancel_on(*STOP)
+    cancel_on(*STOP_SIGNALS)
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
         console.print("starting three workers, the picker and Envoy ...")
         async with DemoCluster(Path(root), port, make_target="demo KEEP=1" if keep else "demo") as cluster:
@@ -59,7 +59,7 @@ async def _run_until_stopped(console: Console, cluster: DemoCluster) -> None:
 def _stop_event() -> asyncio.Event:
     """Set by Ctrl-C or SIGTERM, which end `--keep` regularly: the claims still decide the exit code."""
     stopped = asyncio.Event()
-    for number in STOP:
+    for number in STOP_SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     return stopped
 

@@ -18,7 +18,7 @@ from examples.demo_batch.pool import SEQUENCES, SIMULATOR
 from examples.demo_batch.screen import print_run, show_progress
 from examples.demo_batch.summary import BatchRun
 from examples.demo_batch.users import Users
-from runtime.signals import STOP, cancel_on
+from runtime.signals import STOP_SIGNALS, cancel_on
 from runtime.tasks import first_of
 
 _SETTLE_SECONDS = 2.0
@@ -73,7 +73,7 @@ def _check_writable(plot: Path) -> None:
 
 
 async def _run(console: Console, options: argparse.Namespace) -> BatchRun:
-    cancel_on(*STOP)
+    cancel_on(*STOP_SIGNALS)
     with tempfile.TemporaryDirectory(prefix="adsum-demo-") as root:
         console.print("starting three workers, the picker, Envoy, Redis and the dispatcher ...")
         async with (

@@ -14,7 +14,7 @@ from discovery.instance import check_component, check_instance_id, check_namespa
 from examples.simulator.openai_api import Profile
 from examples.simulator.scheduler_model import Limits
 from examples.simulator.worker import Announcement, Settings, serve_until_stopped
-from runtime.command_line import FAILED, Parser, complain
+from runtime.command_line import FAILED, Parser, print_error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         anyio.run(serve_until_stopped, settings, lambda port: _say_ready(settings, port))
     except* (OSError, AdsumError) as group:
         for cause in group.exceptions:
-            complain(cause, FAILED)
+            print_error(cause, FAILED)
         code = FAILED
     return code
 

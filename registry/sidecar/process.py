@@ -15,8 +15,8 @@ from registry.opening import open
 from registry.sidecar.model_server import MetadataFile
 from registry.sidecar.sidecar import FollowedServer, Sidecar
 from runtime.addresses import authority
-from runtime.command_line import INTERRUPTED, SUCCEEDED, complain
-from runtime.serving.descriptors import raise_limit
+from runtime.command_line import INTERRUPTED, SUCCEEDED, print_error
+from runtime.serving.descriptors import raise_descriptor_limit
 from runtime.signals import stop_signals, until_signalled
 
 log = logging.getLogger("registry")
@@ -26,13 +26,13 @@ def run(options: argparse.Namespace) -> int:
     """Returns the exit code: 0 after a drain, 1 if the worker cannot be registered, 2 for a wrong argument or file."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s registry: %(message)s", stream=sys.stderr)
     logging.getLogger("watchfiles").setLevel(logging.WARNING)
-    raise_limit()
+    raise_descriptor_limit()
     try:
         asyncio.run(_run(options))
     except KeyboardInterrupt:
         return INTERRUPTED
     except (AdsumError, ValueError, OSError) as error:
-        return complain(error)
+        return print_error(error)
     return SUCCEEDED
 
 

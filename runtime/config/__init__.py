@@ -1,4 +1,4 @@
-"""Configuration documents: YAML and JSON read strictly, and every problem told with its place, all of them at once.
+"""Reads configuration documents: YAML and JSON, strictly, with all problems reported at once, each with its place.
 
-What a document may say is its program's; nothing here knows a section by name.
+The schemas live in the programs; nothing here knows a section by name.
 """

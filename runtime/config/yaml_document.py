@@ -1,4 +1,4 @@
-"""The text of a configuration: YAML or JSON, read as Go reads it, and where in it things stand (pure)."""
+"""Parses a configuration as Go does, from YAML or JSON, and finds the line of each place (pure)."""
 
 import re
 from collections import Counter
@@ -12,18 +12,18 @@ from runtime.config.yaml_problem import yaml_problem
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A mapping without nulls, and the nodes that it was read from."""
+class YamlDocument:
+    """A parsed document: `given` is the mapping without nulls, `root` its YAML node."""
 
     given: dict[str, Any]
     root: yaml.Node | None
 
     def line(self, place: str) -> int | None:
-        """Of `plugins[1].parameters.path`, or of what is nearest above it; None for what names no place."""
+        """The line of `plugins[1].parameters.path`, or of the closest parent that exists; None if there is none."""
         found: int | None = None
         node: yaml.Node | None = self.root
         for part in _PART.findall(place):
-            at, node = _child(node, part)
+            at, node = _find_child(node, part)
             if at is None:
                 break
             found = at.start_mark.line + 1
@@ -33,8 +33,8 @@ class Written:
 _PART = re.compile(r"[^.\[\]]+")
 
 
-def _child(node: yaml.Node | None, part: str) -> tuple[yaml.Node | None, yaml.Node | None]:
-    """Where an element or a key of `node` stands, and its value."""
+def _find_child(node: yaml.Node | None, part: str) -> tuple[yaml.Node | None, yaml.Node | None]:
+    """The node of an element or a key of `node`, and the node of its value."""
     if isinstance(node, yaml.SequenceNode) and part.isdecimal() and int(part) < len(node.value):
         return node.value[int(part)], node.value[int(part)]
     if isinstance(node, yaml.MappingNode):
@@ -42,8 +42,8 @@ def _child(node: yaml.Node | None, part: str) -> tuple[yaml.Node | None, yaml.No
     return None, None
 
 
-def read_yaml(text: str, expected: str) -> Written:
-    """Raises ConfigError for what is no YAML, or no mapping; `expected` is what the mapping holds."""
+def read_yaml(text: str, expected: str) -> YamlDocument:
+    """Raises ConfigError for anything but a YAML mapping; `expected` describes the mapping in the error."""
     try:
         loader = _Loader(text)
         try:
@@ -57,11 +57,11 @@ def read_yaml(text: str, expected: str) -> Written:
         raise ConfigError("", f"the configuration is not YAML: {yaml_problem(error)}") from error
     if not isinstance(given, dict):
         raise ConfigError("", f"the configuration is not a mapping; expected {expected}")
-    return Written(given, root)
+    return YamlDocument(given, root)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as Go reads it strictly: a key that stands twice is a fault, not the last one's victory; 1e1 is a number."""
+    """YAML as Go's strict decoder reads it: a duplicate key is an error, where PyYAML takes the last value; 1e1 is a float."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
@@ -73,7 +73,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-# YAML 1.1, which yaml follows, wants a point and a sign of the exponent; YAML 1.2 and Go do not
+# PyYAML implements YAML 1.1, whose floats need a point and a signed exponent; YAML 1.2 and Go do not
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+\Z"),
@@ -82,7 +82,7 @@ _Loader.add_implicit_resolver(
 
 
 def without_nulls(given: Any) -> Any:
-    """As Go decodes: null is absent."""
+    """Go's decoder leaves a field that is null at its default; so remove nulls."""
     if isinstance(given, dict):
         return {name: without_nulls(value) for name, value in given.items() if value is not None}
     return [without_nulls(value) for value in given] if isinstance(given, list) else given

@@ -1,1 +1,1 @@
-"""HTTP/1.1 from the client's side: one kept connection, one answer read within bounds (RFC 9112)."""
+"""An HTTP/1.1 client (RFC 9112): persistent connections, and a response parser with limits."""

@@ -1,6 +1,6 @@
-"""One kept HTTP/1.1 connection to one place, for whoever asks the same question again and again.
+"""Sends repeated GETs to one host over one persistent HTTP/1.1 connection.
 
-With a general HTTP client most of the price of such a question would be the client (benchmarks/README.md, "scraping").
+With a general HTTP client, most of the cost of such a small GET would be the client (benchmarks/README.md, "scraping").
 """
 
 import asyncio
@@ -8,94 +8,95 @@ import ssl
 from collections.abc import Callable
 from typing import TypeAlias
 
-from runtime.http1.answer import AnswerCutError, AnswerError, AnswerReader, HttpAnswer
 from runtime.http1.protocol import ClientConnection
+from runtime.http1.response import HttpResponse, IncompleteResponseError, ResponseError, ResponseReader
 
-Place: TypeAlias = tuple[str, int]
+HostPort: TypeAlias = tuple[str, int]
 
 
 class KeptConnection:
-    """Asks one place, one question at a time; a connection that was closed meanwhile is made anew.
+    """Sends one request at a time to one host, and reconnects if the server closed the connection meanwhile.
 
-    `tls`: True is what Python verifies by default, None plain text. `buffer` may be shared by all connections of one
-    event loop.
+    `tls`: True uses Python's default context, None plain text. `buffer` may be shared by all connections of one event
+    loop.
     """
 
-    def __init__(self, place: Place, buffer: bytearray, *, tls: ssl.SSLContext | bool | None) -> None:
-        self._place = place
+    def __init__(self, host_port: HostPort, buffer: bytearray, *, tls: ssl.SSLContext | bool | None) -> None:
+        self._host_port = host_port
         self._buffer = memoryview(buffer)
         self._tls = tls
         self._connection: ClientConnection | None = None
-        self._ended = False
+        self._closed = False
         self.connected = False
-        """Whether the last question found somebody who listens."""
+        """Whether the last request had a connection, kept or new."""
 
     @property
     def open(self) -> bool:
-        """Whether the next question finds a connection."""
+        """Whether the connection is open, so that the next request can use it."""
         return self._connection is not None and self._connection.open
 
-    async def ask(
+    async def send(
         self,
         request: bytes,
-        read: Callable[[], AnswerReader],
-        until: float,
-        connected: Callable[[], object] | None = None,
-    ) -> HttpAnswer:
-        """The answer; raises AnswerError, OSError, TimeoutError at `until` (on the loop's clock).
+        new_reader: Callable[[], ResponseReader],
+        deadline: float,
+        on_connected: Callable[[], object] | None = None,
+    ) -> HttpResponse:
+        """The response. Raises ResponseError, OSError, or TimeoutError at `deadline` (on the loop's clock).
 
-        `connected` is called when a connection was made for it.
+        `on_connected` is called after a new connection was established.
         """
         kept = self._connection
         self.connected = kept is not None and kept.open
         if kept is not None and kept.open:
             try:
-                return await self._ask_over(kept, request, read(), until)
+                return await self._send_over(kept, request, new_reader(), deadline)
             except TimeoutError:
                 raise
-            except (OSError, AnswerError):
-                if kept.heard or self._ended:
+            except (OSError, ResponseError):
+                if kept.received_any or self._closed:
                     raise
-                # it was closed while nobody looked, which says nothing of who answers there
+                # The server closed the idle connection at about the time of our request, which says nothing of its
+                # health. No byte of a response came, so an idempotent request may be sent again (RFC 9112 §9.3.1).
                 self.connected = False
-        async with asyncio.timeout_at(until):
+        async with asyncio.timeout_at(deadline):
             connection = await self._connect()
         self.connected = True
-        if self._ended:
+        if self._closed:
             connection.abort()
-            raise AnswerCutError("the connection was ended by us")
-        if connected is not None:
-            connected()
-        return await self._ask_over(connection, request, read(), until)
+            raise IncompleteResponseError("the connection was closed by this process")
+        if on_connected is not None:
+            on_connected()
+        return await self._send_over(connection, request, new_reader(), deadline)
 
-    def close(self) -> None:
-        """Drop the connection; a later question makes another one."""
+    def abort(self) -> None:
+        """Abort the connection and its request; a later request opens another one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()
 
-    def end(self) -> None:
-        """Drop the connection for good: the question that is under way fails."""
-        self._ended = True
-        self.close()
+    def close(self) -> None:
+        """Abort the connection for good: the running request fails, and so do later ones."""
+        self._closed = True
+        self.abort()
 
     async def _connect(self) -> ClientConnection:
         loop = asyncio.get_running_loop()
-        host, port = self._place
+        host, port = self._host_port
         _, connection = await loop.create_connection(
             lambda: ClientConnection(self._buffer), host, port, ssl=self._tls
         )
         return connection
 
-    async def _ask_over(
-        self, connection: ClientConnection, request: bytes, reader: AnswerReader, until: float
-    ) -> HttpAnswer:
+    async def _send_over(
+        self, connection: ClientConnection, request: bytes, reader: ResponseReader, deadline: float
+    ) -> HttpResponse:
         self._connection = connection
         reusable = False
         try:
-            answer = await connection.ask(request, reader, until)
-            reusable = answer.reusable
-            return answer
+            response = await connection.send(request, reader, deadline)
+            reusable = response.reusable
+            return response
         finally:
             if not reusable:
-                self.close()
+                self.abort()

@@ -1,61 +1,61 @@
-"""HTTP/1.1 over one connection: a request out, its answer in; what a kept connection and a pool of them share."""
+"""The asyncio protocol of one HTTP/1.1 client connection: writes a request, reads its response."""
 
 import asyncio
 from typing import Final, cast
 
-from runtime.http1.answer import AnswerError, AnswerReader, HttpAnswer
+from runtime.http1.response import HttpResponse, ResponseError, ResponseReader
 
-BUFFER: Final = 64 * 1024
-"""Bytes taken in at once."""
-_WITH_HEAD: Final = 64 * 1024
-"""Bytes of a request's body that are written at once, in one piece with the head."""
-_PIECE: Final = 256 * 1024
-"""Bytes of the rest of it that are written whenever the connection took what there was."""
+BUFFER_SIZE: Final = 64 * 1024
+"""Bytes of the receive buffer."""
+_FIRST_WRITE_SIZE: Final = 64 * 1024
+"""Bytes of a request's body that are written together with the head, in one system call and often one packet."""
+_WRITE_SIZE: Final = 256 * 1024
+"""Bytes of each further write."""
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """One question at a time; `heard` says whether any byte came back for the last one.
+    """One request at a time; `received_any` says whether any byte of the last response came.
 
-    `buffer` is for what comes, and may be everybody's: it is read out before anybody else can write to it. A new
-    one for each arrival would be the dearest part of a look.
+    All connections of a loop may share `buffer`, because the loop fills it and calls `buffer_updated` for one of them at a
+    time. A new buffer for each read would cost more than the rest of a small GET.
     """
 
     def __init__(self, buffer: memoryview) -> None:
         self.open = False
-        self.heard = False
+        self.received_any = False
         self._buffer = buffer
         self._transport: asyncio.Transport
-        self._reader: AnswerReader
-        self._answer: asyncio.Future[HttpAnswer] | None = None
-        self._rest = memoryview(b"")
+        self._reader: ResponseReader
+        self._response: asyncio.Future[HttpResponse] | None = None
+        self._unsent = memoryview(b"")
         self._paused = False
 
     @property
-    def wrote_all(self) -> bool:
-        """Whether nothing is left of the last request; the answer may come before its end."""
-        return not self._rest
+    def sent_all(self) -> bool:
+        """Whether the last request was written as a whole; a server may respond before it has read all of it."""
+        return not self._unsent
 
-    async def ask(
-        self, head: bytes, reader: AnswerReader, until: float | None = None, body: bytes = b""
-    ) -> HttpAnswer:
-        """The answer; raises AnswerError, OSError when the connection breaks, TimeoutError at `until` (loop's).
+    async def send(
+        self, head: bytes, reader: ResponseReader, deadline: float | None = None, body: bytes = b""
+    ) -> HttpResponse:
+        """The response. Raises ResponseError, OSError if the connection breaks, TimeoutError at `deadline` (loop's clock).
 
-        Whoever does not wait for the end of it must `abort`.
+        A caller that stops waiting must `abort`, or the response would be taken for the next request's.
         """
         loop = asyncio.get_running_loop()
-        self._reader, self.heard = reader, False
-        self._answer = loop.create_future()
-        deadline = None if until is None else loop.call_at(until, self._give_up)
+        self._reader, self.received_any = reader, False
+        self._response = loop.create_future()
+        timer = None if deadline is None else loop.call_at(deadline, self._time_out)
         self._write(head, body)
         try:
-            return await self._answer
+            return await self._response
         finally:
-            if deadline is not None:
-                deadline.cancel()
-            self._answer = None
+            if timer is not None:
+                timer.cancel()
+            self._response = None
 
     def abort(self) -> None:
-        """Close it at once, not after what is left to be written, which the other side may never take."""
+        """Close at once. transport.close() would first flush the rest of the request, which the peer may never read."""
         self.open = False
         self._transport.abort()
 
@@ -67,53 +67,55 @@ class ClientConnection(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._answer is None or self._answer.done():
-            self.abort()  # nobody asked
+        if self._response is None or self._response.done():
+            self.abort()  # unsolicited bytes would be taken for the next response (RFC 9112 §9.2)
             return
-        self.heard = True
+        self.received_any = True
         try:
-            answer = self._reader.feed(self._buffer[:nbytes])
-        except AnswerError as error:
-            self._answer.set_exception(error)
+            response = self._reader.feed(self._buffer[:nbytes])
+        except ResponseError as error:
+            self._response.set_exception(error)
         else:
-            if answer is not None:
-                self._answer.set_result(answer)
+            if response is not None:
+                self._response.set_result(response)
 
     def eof_received(self) -> None:
-        if self._rest:
-            self.abort()  # who hangs up before the request is whole does not answer it
+        if self._unsent:
+            self.abort()  # a peer that ends before it has read the request does not respond
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.open = False
-        if self._answer is None or self._answer.done():
+        if self._response is None or self._response.done():
             return
         try:
-            self._answer.set_result(self._reader.end())
-        except AnswerError as error:
-            self._answer.set_exception(exc or error)
+            self._response.set_result(self._reader.end())
+        except ResponseError as error:
+            self._response.set_exception(exc or error)
 
     def pause_writing(self) -> None:
         self._paused = True
 
     def resume_writing(self) -> None:
         self._paused = False
-        self._write_on()
+        self._write_more()
 
     def _write(self, head: bytes, body: bytes) -> None:
-        self._transport.write(head + body[:_WITH_HEAD] if body else head)
-        if len(body) > _WITH_HEAD:
-            self._rest = memoryview(body)[_WITH_HEAD:]
-            self._write_on()
+        self._transport.write(head + body[:_FIRST_WRITE_SIZE] if body else head)
+        if len(body) > _FIRST_WRITE_SIZE:
+            self._unsent = memoryview(body)[_FIRST_WRITE_SIZE:]
+            self._write_more()
 
-    def _write_on(self) -> None:
-        """As fast as it is taken; a transport that was given all at once would hold it twice."""
-        if not self._rest or self._paused or not self.open:
+    def _write_more(self) -> None:
+        """Write piece by piece: a transport copies what it cannot send, so one write would hold a large body twice."""
+        if not self._unsent or self._paused or not self.open:
             return
-        piece, self._rest = self._rest[:_PIECE], self._rest[_PIECE:]
+        piece, self._unsent = self._unsent[:_WRITE_SIZE], self._unsent[_WRITE_SIZE:]
         self._transport.write(piece)
-        if not self._paused:  # somebody who takes everything at once does not keep the loop from others
-            asyncio.get_running_loop().call_soon(self._write_on)
+        if (
+            not self._paused
+        ):  # in the loop's next iteration, so that a fast peer does not starve other connections
+            asyncio.get_running_loop().call_soon(self._write_more)
 
-    def _give_up(self) -> None:
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(TimeoutError())
+    def _time_out(self) -> None:
+        if self._response is not None and not self._response.done():
+            self._response.set_exception(TimeoutError())

@@ -1,4 +1,4 @@
-"""What every port of ours shares: sockets, how many connections they hold and for how long, and a log that stays short.
+"""Listening sockets, the acceptor with its limits of connections, and aiohttp pages within these limits.
 
-No protocol lives here but the HTTP/1.1 pages over aiohttp that all programs have; nothing here knows what they say.
+Shared by all ports of all programs; nothing here knows what a port serves.
 """

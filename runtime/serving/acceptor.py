@@ -1,4 +1,8 @@
-"""Accepts connections: asyncio's own loop writes a traceback for each one that finds no descriptor, 1,024 a second."""
+"""Accepts connections within limits, evicts idle ones when there is no room, and logs each cause at most once a minute.
+
+asyncio's own server, when it is out of descriptors, logs a traceback and schedules a retry for each `accept` of the
+backlog (CPython gh-151615): 1,024 a second.
+"""
 
 import asyncio
 import errno
@@ -10,22 +14,22 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from runtime.serving.connections import Connections
-from runtime.serving.descriptors import Spare
+from runtime.serving.descriptors import SpareDescriptor
 
-HANDSHAKE: Final = 10.0
-"""Seconds for TLS."""
-_AT_ONCE: Final = 64
-"""Connections that are accepted before others are served again."""
-_PAUSE: Final = 0.1
-"""Seconds until another attempt, where nothing can be accepted."""
-_NONE_LEFT: Final = (errno.EMFILE, errno.ENFILE)
-_GONE: Final = (BlockingIOError, InterruptedError, ConnectionAbortedError)
+HANDSHAKE_TIMEOUT: Final = 10.0
+"""Seconds for the TLS handshake."""
+_MAX_ACCEPTS: Final = 64
+"""Connections that are accepted in one iteration of the loop, before open ones are served."""
+_RETRY_DELAY: Final = 0.1
+"""Seconds until the next attempt after `accept` failed."""
+_DESCRIPTOR_ERRNOS: Final = (errno.EMFILE, errno.ENFILE)
+_NOTHING_TO_ACCEPT: Final = (BlockingIOError, InterruptedError, ConnectionAbortedError)
 
 log = logging.getLogger(__name__)
 
 
 class Acceptor:
-    """From `start` to `stop`; `name` is the port's in the log. What is open when it stops stays open."""
+    """Accepts from `start` to `close`. `name`: the port's name in the log. Open connections survive `close`."""
 
     def __init__(
         self,
@@ -41,9 +45,9 @@ class Acceptor:
         self._connections = connections
         self._name = name
         self._tls = tls
-        self._spare = Spare()
-        self._said = Repeated(log)
-        self._arriving: set[asyncio.Task[None]] = set()
+        self._spare_descriptor = SpareDescriptor()
+        self._limited_log = RateLimitedLog(log)
+        self._handshaking: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def start(self) -> None:
@@ -61,93 +65,101 @@ class Acceptor:
         for one in self._listening:
             self._loop.remove_reader(one)
             one.close()
-        self._spare.close()
-        for task in list(self._arriving):
+        self._spare_descriptor.close()
+        for task in list(self._handshaking):
             task.cancel()
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_AT_ONCE):
-            if self._tls is None and self._connections.filled_by_arriving:
-                return  # they open in the loop's next turn and can be evicted then; the backlog keeps the others
+        for _ in range(_MAX_ACCEPTS):
+            if self._tls is None and self._connections.filled_by_handshakes:
+                return  # they open in the loop's next iteration and can be evicted then; the backlog keeps the others
             try:
                 accepted, _ = listening.accept()
-            except _GONE:
+            except _NOTHING_TO_ACCEPT:
                 return
             except OSError as error:
-                if error.errno not in _NONE_LEFT or not self._without_descriptor(listening):
-                    self._pause(listening, error)
+                if error.errno not in _DESCRIPTOR_ERRNOS or not self._free_descriptor(listening):
+                    self._pause_accepting(listening, error)
                     return
                 continue
             if self._connections.admit():
-                self._take(accepted)
+                self._open_connection(accepted)
             else:
                 accepted.close()
-                self._said.warning(
+                self._limited_log.warning(
                     "full", "%s: %d connections are open and none is idle, others are closed",
-                    self._name, self._connections.most,
+                    self._name, self._connections.max_connections,
                 )  # fmt: skip
 
-    def _without_descriptor(self, listening: socket.socket) -> bool:
-        """Whoever is idle goes, so that the next one finds a place."""
-        self._said.warning(
+    def _free_descriptor(self, listening: socket.socket) -> bool:
+        """Evict an idle connection, so that the next one has a descriptor; False if there was nothing to free."""
+        self._limited_log.warning(
             "descriptors", "%s: no file descriptor is left, idle connections are closed", self._name
         )
         evicted = self._connections.evict()
-        return self._spare.turn_away(listening) or evicted
+        return self._spare_descriptor.reject_next(listening) or evicted
 
-    def _pause(self, listening: socket.socket, error: OSError) -> None:
-        self._said.warning("accept", "%s: connections cannot be accepted: %s", self._name, error.strerror)
+    def _pause_accepting(self, listening: socket.socket, error: OSError) -> None:
+        self._limited_log.warning(
+            "accept", "%s: connections cannot be accepted: %s", self._name, error.strerror
+        )
         self._loop.remove_reader(listening)
-        self._loop.call_later(_PAUSE, self._go_on, listening)
+        self._loop.call_later(_RETRY_DELAY, self._resume, listening)
 
-    def _go_on(self, listening: socket.socket) -> None:
+    def _resume(self, listening: socket.socket) -> None:
         if not self._closed:
             self._loop.add_reader(listening, self._accept, listening)
 
-    def _take(self, accepted: socket.socket) -> None:
-        self._connections.arriving += 1
+    def _open_connection(self, accepted: socket.socket) -> None:
+        self._connections.handshaking += 1
         task = self._loop.create_task(self._connect(accepted))
-        self._arriving.add(task)
-        task.add_done_callback(self._arrived)
+        self._handshaking.add(task)
+        task.add_done_callback(self._connected)
 
-    def _arrived(self, task: asyncio.Task[None]) -> None:
-        self._connections.arriving -= 1
-        self._arriving.discard(task)
+    def _connected(self, task: asyncio.Task[None]) -> None:
+        self._connections.handshaking -= 1
+        self._handshaking.discard(task)
 
     async def _connect(self, accepted: socket.socket) -> None:
-        handshake = None if self._tls is None else HANDSHAKE
+        handshake = None if self._tls is None else HANDSHAKE_TIMEOUT
         try:
             accepted.setblocking(False)
             await self._loop.connect_accepted_socket(
                 self._protocol, accepted, ssl=self._tls, ssl_handshake_timeout=handshake
             )
-        except (OSError, TimeoutError) as error:  # an SSLError is one: the peer's doing
+        except (
+            OSError,
+            TimeoutError,
+        ) as error:  # OSError includes SSLError: the peer's fault, so not a warning
             log.debug("%s: a connection failed before it began: %s", self._name, error)
             accepted.close()
 
 
-EVERY: Final = 60.0
-"""Seconds between two lines of one cause."""
+LOG_INTERVAL: Final = 60.0
+"""Seconds between two log lines of one cause."""
 
 
-class Repeated:
-    """Says each cause once a minute, with how often it came meanwhile. A cause is a word of ours, never foreign text."""
+class RateLimitedLog:
+    """Logs each cause at most once a minute, with the number of occurrences meanwhile.
+
+    Causes are constants, never input, so that a peer cannot grow the dictionary.
+    """
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
-        self._said_at: dict[str, float] = {}
-        self._unsaid: dict[str, int] = {}
+        self._logged_at: dict[str, float] = {}
+        self._suppressed: dict[str, int] = {}
 
     def warning(self, cause: str, message: str, *arguments: object) -> None:
         now = self._clock()
-        said_at = self._said_at.get(cause)
-        if said_at is not None and now - said_at < EVERY:
-            self._unsaid[cause] = self._unsaid.get(cause, 0) + 1
+        logged_at = self._logged_at.get(cause)
+        if logged_at is not None and now - logged_at < LOG_INTERVAL:
+            self._suppressed[cause] = self._suppressed.get(cause, 0) + 1
             return
-        self._said_at[cause] = now
-        unsaid = self._unsaid.pop(cause, 0)
-        if unsaid:
-            self._log.warning(f"{message}; %d times more since that was said last", *arguments, unsaid)
+        self._logged_at[cause] = now
+        suppressed = self._suppressed.pop(cause, 0)
+        if suppressed:
+            self._log.warning(f"{message}; %d more times since the last such line", *arguments, suppressed)
         else:
             self._log.warning(message, *arguments)

@@ -1,4 +1,4 @@
-"""File descriptors: as many as this process may have, and one that is kept for when there are no more."""
+"""Raises the limit of file descriptors, and keeps one in reserve for when there are none left."""
 
 import contextlib
 import os
@@ -6,38 +6,41 @@ import resource
 import socket
 from typing import Final
 
-_MOST: Final = 1_048_576
-"""More than any of our programs can use: a hard limit may be 10⁹."""
-_PART: Final = 4
-"""Of the descriptors, one in so many is for one port: the rest is for other ports, workers and files."""
+_MAX_DESCRIPTORS: Final = 1_048_576
+"""More than any program here can use; some systems have a hard limit of 10⁹."""
+_DESCRIPTORS_PER_CONNECTION: Final = 4
+"""A port uses at most one in four descriptors: the others are for other ports, workers and files."""
 
 
-def raise_limit() -> None:
-    """Let this process have as many as it may: the soft limit is 1,024 on most machines, for programs that use select."""
+def raise_descriptor_limit() -> None:
+    """Raise the soft limit to the hard limit. It is 1,024 by default only because select(2) fails beyond that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
+    wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        with contextlib.suppress(ValueError, OSError):  # a sandbox forbids it: it stays as it was
+        with contextlib.suppress(ValueError, OSError):  # a sandbox may forbid it; the soft limit then stays
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def most_connections(wanted: int) -> int:
-    """That many, or fewer where this process may not have four times as many descriptors."""
+def connection_limit(wanted: int) -> int:
+    """`wanted`, or a quarter of the descriptors that this process may have, if that is less."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // _PART))
+    return (
+        wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft // _DESCRIPTORS_PER_CONNECTION))
+    )
 
 
-class Spare:
-    """A descriptor that is given up to accept, and to close, a connection for which there is none.
+class SpareDescriptor:
+    """A descriptor in reserve, released to accept and close a connection when there are no others.
 
-    Else it stays in the queue of the kernel, and the socket is readable without end.
+    Otherwise the connection would stay in the kernel's queue and the listening socket would stay readable: a busy loop
+    (libev's manual, "The special problem of accept()ing when you can't").
     """
 
     def __init__(self) -> None:
         self._held: int | None = os.open(os.devnull, os.O_RDONLY)
 
-    def turn_away(self, listening: socket.socket) -> bool:
-        """Close the first connection that waits; False where even that cannot be done."""
+    def reject_next(self, listening: socket.socket) -> bool:
+        """Accept and close the first connection in the queue; False if even that fails."""
         self.close()
         try:
             accepted, _ = listening.accept()

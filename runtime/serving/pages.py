@@ -1,4 +1,4 @@
-"""An aiohttp application on sockets of its own, with bounds that aiohttp does not have."""
+"""Serves an aiohttp application within limits that aiohttp does not have: of connections, and of their idle time."""
 
 import asyncio
 import socket
@@ -11,22 +11,21 @@ from aiohttp import web
 
 from runtime.serving.acceptor import Acceptor
 from runtime.serving.connections import Connections
-from runtime.serving.descriptors import most_connections
+from runtime.serving.descriptors import connection_limit
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """`most` connections; `idle_timeout`, in seconds, is for a request to come, and for its answer to be read.
-
-    `linger`: seconds that requests under way get at the end.
+class ConnectionLimits:
+    """Times are in seconds. `idle_timeout`: until a request comes, and until its response is read. `shutdown_timeout`: for
+    running requests when the server closes.
     """
 
-    most: int = 512
+    max_connections: int = 512
     idle_timeout: float = 30.0
-    linger: float = 60.0
+    shutdown_timeout: float = 60.0
 
 
-_BOUNDS: Final = Bounds()
+_DEFAULT_LIMITS: Final = ConnectionLimits()
 
 
 class PageServer:
@@ -40,16 +39,16 @@ class PageServer:
         app: web.Application,
         listening: Sequence[socket.socket],
         name: str,
-        bounds: Bounds = _BOUNDS,
+        limits: ConnectionLimits = _DEFAULT_LIMITS,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        app.middlewares.append(_busy)
-        self._connections = Connections(most_connections(bounds.most), bounds.idle_timeout)
+        app.middlewares.append(_track_activity)
+        self._connections = Connections(connection_limit(limits.max_connections), limits.idle_timeout)
         self._runner = web.AppRunner(
             app,
             access_log=None,
             handler_cancellation=True,  # a client that went away gives what it held back
-            shutdown_timeout=bounds.linger,
+            shutdown_timeout=limits.shutdown_timeout,
         )
         self.port = int(listening[0].getsockname()[1])
         self._acceptor = Acceptor(listening, self._connection, self._connections, name=name, tls=tls)
@@ -59,7 +58,7 @@ class PageServer:
         self._acceptor.start()
 
     async def aclose(self) -> None:
-        """Take no more connections, end those that are open."""
+        """Accept no more connections; running requests get `shutdown_timeout` seconds."""
         self._acceptor.close()
         await self._runner.cleanup()
 
@@ -70,7 +69,7 @@ class PageServer:
 
 
 class _PageConnection(web.RequestHandler):
-    """One connection of a client."""
+    """aiohttp's protocol of one connection, which tells when it is idle."""
 
     __slots__ = ("_connections", "idle_since")
 
@@ -94,12 +93,12 @@ class _PageConnection(web.RequestHandler):
 
 
 @web.middleware
-async def _busy(
+async def _track_activity(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     connection = cast(_PageConnection, request.protocol)
     connection.idle_since = None
     try:
         return await handler(request)
-    finally:  # from here on its client has so long to read the answer
+    finally:  # the idle time-out now limits how long the client takes to read the response
         connection.idle_since = asyncio.get_running_loop().time()

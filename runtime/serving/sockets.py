@@ -1,15 +1,15 @@
-"""The sockets of our servers."""
+"""Opens listening sockets, also for names with several addresses, and sets TCP options of accepted ones."""
 
 import contextlib
 import socket
 
 
 class ListenError(OSError):
-    """A port that cannot be listened on; the message names it."""
+    """A port is not available; the text names it."""
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """That listens there; raises OSError. "::" takes IPv4 too; where there is no IPv6 at all, IPv4 alone."""
+    """Listen on one address; raises OSError. "::" accepts IPv4 too, and means IPv4 alone on a machine without IPv6."""
     if host == "::" and not socket.has_dualstack_ipv6():
         host = "0.0.0.0"  # noqa: S104  # what was asked for
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -17,7 +17,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """One for each address of a host that may be a name; raises OSError and UnicodeError. "::" is as above."""
+    """One socket for each address of a host, which may be a name. Raises OSError, UnicodeError. "::" accepts IPv4 too."""
     if host == "::":
         return [listening_socket(host, port)]
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -32,12 +32,10 @@ def listening_sockets(host: str, port: int) -> list[socket.socket]:
     return listening
 
 
-def tune(connection: socket.socket) -> None:
-    """Answers leave at once. A peer whose machine is gone says nothing: the kernel asks, so that its streams end within
-    about a minute."""
-    connection.setsockopt(
-        socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-    )  # asyncio's own needs a socket with a protocol
+def set_tcp_options(connection: socket.socket) -> None:
+    """Set TCP_NODELAY, and keepalive probes that detect a peer whose machine is gone within about a minute."""
+    # asyncio sets TCP_NODELAY only on sockets whose protocol number is IPPROTO_TCP; accepted ones may have 0
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, name):  # not on every system

@@ -114,7 +114,7 @@ def test_a_program_that_an_image_goes_without_is_said_to_be_missing(tmp_path: Pa
         [sys.executable, "-S", "-m", "adsum", "dispatcher"], cwd=tmp_path, capture_output=True, text=True
     )
     assert said.returncode == 1
-    assert said.stderr.startswith("error: this installation is without dispatcher; ")
+    assert said.stderr.startswith("error: dispatcher is not installed; ")
 
 
 async def test_sigterm_drains_a_program_behind_it() -> None:

@@ -385,7 +385,7 @@ async def test_a_configuration_that_is_not_sound(tmp_path: Path) -> None:
             "broker: expected redis://",
         ),
         ("broker: \udcff", "it is not UTF-8; expected a YAML file"),
-        ("since: 2026-02-31", "a date or a number in it is none"),
+        ("since: 2026-02-31", "it has an invalid character, date or number"),
     ],
 )
 async def test_a_file_that_cannot_be_read_is_not_quoted(tmp_path: Path, text: str, said: str) -> None:

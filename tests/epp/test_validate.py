@@ -49,8 +49,8 @@ dataLayer:
 """
 
 TOLD = [
-    "line 4: featureGates[0]: 'flowcontrol' is no feature gate; did you mean 'flowControl'?",
-    "line 6: plugins[0].type: 'quewe-scorer' is no known plugin type; did you mean 'queue-scorer'?",
+    "line 4: featureGates[0]: 'flowcontrol' is not a feature gate; did you mean 'flowControl'?",
+    "line 6: plugins[0].type: 'quewe-scorer' is not a plugin type; did you mean 'queue-scorer'?",
     "line 9: plugins[1].parameters.matchLengthWeight: Input should be less than or equal to 1, found 2",
     "line 10: plugins[1].parameters: unknown field 'matchLength'; did you mean 'matchLengthWeight'?",
     (
@@ -114,14 +114,14 @@ def test_a_sound_file_is_told_in_words(tmp_path: Path) -> None:
     said = run("validate", str(path))
     assert (said.returncode, said.stderr) == (0, "")
     assert said.stdout.splitlines() == [
-        f"{path} is sound",
+        f"{path} is valid",
         "  filter decode-filter",
         "  scorer queue (queue-scorer), weight 2.5",
         "  scorer lora-affinity-scorer, weight 1",
         "  picker weighted-random-picker, 2 endpoints",
-        "  metrics from http, the port that serves, /metrics, unless a worker says otherwise",
+        "  metrics from http, the port of requests, /metrics, unless a worker's metadata name another page",
         "  workers from /etc/endpoints.yaml",
-        "  warning: the top-level parser is the older place of requestHandler.parsers",
+        "  warning: the top-level parser is an older field; use requestHandler.parsers",
     ]
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.addresses import authority, check_host, in_brackets, is_ip, is_loopback, split_authority
+from runtime.addresses import authority, check_host, is_ip, is_loopback, split_authority, url_host
 
 
 @pytest.mark.parametrize(
@@ -14,11 +14,11 @@ from runtime.addresses import authority, check_host, in_brackets, is_ip, is_loop
 def test_an_address_is_written_and_read(host: str, port: int, text: str) -> None:
     assert authority(host, port) == text
     assert split_authority(text) == (host, port)
-    assert in_brackets(host) == text.rpartition(":")[0]
+    assert url_host(host) == text.rpartition(":")[0]
 
 
 def test_a_port_of_zero_is_any_free_one_where_something_listens() -> None:
-    assert split_authority("[::]:0", least_port=0) == ("::", 0)
+    assert split_authority("[::]:0", min_port=0) == ("::", 0)
     with pytest.raises(ValueError, match=r"'\[::\]:0' is not host:port with a port from 1 to 65535"):
         split_authority("[::]:0")
 
@@ -43,7 +43,7 @@ def test_a_port_of_zero_is_any_free_one_where_something_listens() -> None:
 )
 def test_what_is_no_address_is_told_in_one_line(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:
-        split_authority(text, least_port=0, form="HOST:PORT")
+        split_authority(text, min_port=0, expected="HOST:PORT")
     assert len(str(caught.value)) < 500
     assert "\n" not in str(caught.value)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from discovery.errors import ForbiddenError
-from runtime.command_line import FAILED, WRONG_INPUT, Parser, argument, complain
+from runtime.command_line import FAILED, WRONG_INPUT, Parser, argument, print_error
 from runtime.durations import parse_duration
 
 _LOADED = "import sys, runtime.command_line; print(*sys.modules)"
@@ -24,7 +24,7 @@ def test_a_file_that_cannot_be_read_is_wrong_input(
     missing = tmp_path / "no.yaml"
     with pytest.raises(OSError, match="No such file") as raised:
         missing.read_text()
-    assert complain(raised.value) == WRONG_INPUT
+    assert print_error(raised.value) == WRONG_INPUT
     said = f"error: {missing} cannot be read: No such file or directory; expected a file that this user can read\n"
     assert capsys.readouterr().err == said
 
@@ -41,7 +41,7 @@ def test_a_file_that_cannot_be_read_is_wrong_input(
 def test_what_failed_is_said_without_numbers(
     error: Exception, code: int, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert complain(error) == code
+    assert print_error(error) == code
     assert capsys.readouterr().err == f"error: {words}\n"
 
 

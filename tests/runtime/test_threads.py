@@ -6,7 +6,7 @@ import threading
 import anyio
 import pytest
 
-from runtime.threads import in_thread, outlast, start_thread
+from runtime.threads import in_thread, start_thread, wait_for_exit
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ async def test_who_waits_for_his_turn_leaves_at_once(limiter: anyio.CapacityLimi
 async def test_outlasting_is_not_deaf_to_cancellation() -> None:
     finish = threading.Event()
     started = start_thread(finish.wait, 5)
-    task = asyncio.create_task(outlast(started))
+    task = asyncio.create_task(wait_for_exit(started))
     await asyncio.sleep(0.02)
     task.cancel()
     await asyncio.sleep(0.02)

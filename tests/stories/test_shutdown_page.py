@@ -10,12 +10,12 @@ import yaml
 from dispatcher.config.config_file import Config, QueueConfig
 from dispatcher.pump.lane import STORE_TIMEOUT
 from epp.config.settings import LAME_DUCK, Settings
-from epp.server import LATELY
-from epp.wire.server.transport import ANNOUNCED
+from epp.server import RECENT
+from epp.wire.server.transport import GOAWAY_TIMEOUT
 from registry.handle import _IDLE_SECONDS, RegisteredInstance
 from registry.server import _SHUTDOWN_TIMEOUT
 from registry.sidecar.sidecar import FollowedServer
-from runtime.serving.pages import Bounds
+from runtime.serving.pages import ConnectionLimits
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "shutdown.md").read_text()
@@ -30,12 +30,12 @@ WORKER_DRAIN = inspect.signature(RegisteredInstance.drain_on_sigterm).parameters
         ("Worker", "answers", _SHUTDOWN_TIMEOUT),
         ("Picker", "all of it", inspect.signature(Settings).parameters["drain_timeout"].default),
         ("Picker", "lame duck", LAME_DUCK),
-        ("Picker", "no lame duck", LATELY),
-        ("Picker", "between the GOAWAY", ANNOUNCED),
-        ("Picker", "for a peer", ANNOUNCED),
+        ("Picker", "no lame duck", RECENT),
+        ("Picker", "between the GOAWAY", GOAWAY_TIMEOUT),
+        ("Picker", "for a peer", GOAWAY_TIMEOUT),
         ("Dispatcher", "drain", Config.model_fields["drain_timeout"].default),
         ("Dispatcher", "storing", STORE_TIMEOUT),
-        ("Dispatcher", "clients", Bounds().linger),
+        ("Dispatcher", "clients", ConnectionLimits().shutdown_timeout),
         ("Dispatcher", "after a kill", QueueConfig.model_fields["lease"].default),
     ],
 )

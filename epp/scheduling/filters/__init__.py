@@ -1,1 +1,1 @@
-"""Filters: which endpoints may get a request. A filter answers with a mask and never ranks."""
+"""Filters: select the endpoints that may get a request. A filter returns a mask and never ranks."""

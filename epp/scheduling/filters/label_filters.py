@@ -1,4 +1,4 @@
-"""Filters by label. A role that no endpoint has is an absence, not a load: the profile answers 503."""
+"""Filters by role and by label. If no endpoint has the role, the profile answers 503."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ ENCODE_ROLES = frozenset({"encode", "encode-prefill", "encode-prefill-decode"})
 
 @dataclass(frozen=True, slots=True)
 class RoleFilter:
-    """Endpoints whose role label (llm-d) is one of `roles`; `unlabelled` says whether one without a role stays."""
+    """Keeps endpoints whose role label (llm-d) is one of `roles`; `unlabelled`: whether one without a role stays."""
 
     roles: frozenset[str]
     unlabelled: bool = False
@@ -36,7 +36,7 @@ class Requirement:
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """As Kubernetes judges it: a label that is absent is NotIn anything."""
+        """Whether the labels satisfy it. As in Kubernetes, an absent label satisfies NotIn."""
         match self.operator:
             case "In":
                 return labels.get(self.key) in self.values
@@ -50,7 +50,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelectorFilter:
-    """Endpoints that a Kubernetes label selector selects; an empty one selects all."""
+    """Keeps endpoints that match a Kubernetes label selector; an empty one matches all."""
 
     match_labels: Mapping[str, str] = field(default_factory=dict)
     match_expressions: tuple[Requirement, ...] = ()

@@ -1,1 +1,1 @@
-"""Profile handlers: which profiles a request passes, and what their choices together mean."""
+"""Profile handlers: decide which profiles run for a request, and combine their results."""

@@ -1,4 +1,4 @@
-"""The handler of a configuration with one profile: what it chooses is the pick."""
+"""The handler of a configuration with one profile: its result is the pick."""
 
 from collections.abc import Collection, Sequence
 
@@ -9,14 +9,14 @@ from epp.scheduling.profile_result import Results
 
 
 class SingleProfileHandler:
-    """Runs the one profile."""
+    """The default profile handler; `Scheduler` takes a shorter path for it."""
 
     __slots__ = ()
 
     def check(self, profiles: Collection[str]) -> None:
         if len(profiles) != 1:
             found = ", ".join(profiles) or "none"
-            raise ValueError(f"one profile is possible with single-profile-handler, found {found}")
+            raise ValueError(f"single-profile-handler needs exactly one profile, found {found}")
 
     def pick(self, request: InferenceRequest, profiles: Collection[str], results: Results) -> Sequence[str]:
         return () if results else tuple(profiles)

@@ -1,1 +1,1 @@
-"""Pickers: which endpoints win, given the weighted scores."""
+"""Pickers: choose endpoints by the weighted sum of their scores."""

@@ -1,4 +1,4 @@
-"""The pickers. Equal scores are told apart by chance, so that a burst does not land on the first of a list."""
+"""The pickers. Ties are broken at random, so that a burst does not land on the first endpoint of a list."""
 
 import random
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from epp.endpoints.endpoint import Floats, Indices
 
 @dataclass(frozen=True, slots=True)
 class MaxScorePicker:
-    """The highest scores; ties by chance."""
+    """Picks the highest scores; ties are broken at random."""
 
     rng: random.Random
 
@@ -21,13 +21,13 @@ class MaxScorePicker:
         return _descending(scores, self.rng)[:k]
 
     def break_tie(self, best: list[int]) -> int:
-        """Any of those that are equal."""
+        """One of the rows with the best score."""
         return best[0] if len(best) == 1 else best[self.rng.randrange(len(best))]
 
 
 @dataclass(frozen=True, slots=True)
 class RandomPicker:
-    """Any of them, whatever the scores."""
+    """Picks at random, whatever the scores."""
 
     rng: random.Random
 
@@ -37,7 +37,7 @@ class RandomPicker:
 
 @dataclass(frozen=True, slots=True)
 class WeightedRandomPicker:
-    """By chance in proportion to the scores (A-Res, Efraimidis and Spirakis 2006); 0 and less come last, by score."""
+    """Picks at random in proportion to the scores (A-Res, Efraimidis and Spirakis 2006); scores of 0 and less come last."""
 
     rng: random.Random
 
@@ -46,13 +46,14 @@ class WeightedRandomPicker:
         draws = np.array([1.0 - self.rng.random() for _ in range(len(scores))])
         worst = np.finfo(np.float64).min
         weights = np.where(scores > 0, scores, 1.0)
-        with np.errstate(over="ignore"):  # a weight next to nothing: its key is the worst there is
+        with np.errstate(over="ignore"):  # a tiny weight overflows to the lowest key
             keys = np.where(scores > 0, np.maximum(np.log(draws) / weights, worst), -np.inf)
         order = np.lexsort((draws, np.minimum(scores, 0.0), keys))[::-1]
         return order[:k]
 
 
 def _descending(scores: Floats, rng: random.Random) -> Indices:
+    # shuffle, then sort stably: equal scores keep the random order
     shuffled = np.array(rng.sample(range(len(scores)), len(scores)), dtype=np.intp)
     order: Indices = shuffled[np.argsort(-scores[shuffled], kind="stable")]
     return order

@@ -66,6 +66,7 @@ class _Run:
         blocks = len(self.blocks)
         if length >= self.length:
             return blocks
+        # blocks have different lengths: first as many as are too many, then more until they are long enough
         count, end = min(max(count, 0), blocks), self.start + blocks
         length -= sum(self.lengths[end - count : end])
         while length > 0:
@@ -111,7 +112,7 @@ class Holdings:
         known, size = 0, len(chain)
         while known < size and (run := self._runs.get(chain[known])) is not None:
             shared = run.common_blocks(chain)
-            if shared < len(run.blocks):
+            if shared < len(run.blocks):  # this prompt parts from the run inside it
                 run = self._split(run, shared)
             used.append(run)
             if run.claims is not None:
@@ -192,12 +193,12 @@ class Holdings:
 
     def _split(self, run: _Run, size: int) -> _Run:
         """Make the first `size` blocks a run of their own; the rest keeps its position in the order."""
-        claims = None if run.claims is None else set(run.claims)
+        claims = None if run.claims is None else set(run.claims)  # a copy: either part may be confirmed alone
         head = _Run(run.blocks[:size], run.start, run.lengths, claims)
         run.blocks = run.blocks[size:]
         run.start += size
         run.length -= head.length
         self._runs[head.blocks[0]] = head
         self._runs[run.blocks[0]] = run
-        self._lru[head] = None
+        self._lru[head] = None  # `add` moves it to the end next
         return head

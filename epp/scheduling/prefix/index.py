@@ -25,7 +25,7 @@ from epp.endpoints.endpoint import Endpoint, Indices
 from epp.scheduling.prefix.holdings import Holdings
 
 Key: TypeAlias = tuple[str, str]
-"""One life of one worker (`Endpoint.key`)."""
+"""`Endpoint.key`. A new incarnation is another key, since its cache starts empty."""
 
 BLOCK_BYTES: Final = 600
 """Memory of one block at one endpoint. Measured: up to 586 if every run has one block, about 120 if it has 70."""
@@ -192,7 +192,7 @@ class PrefixIndex:
         holdings = self._holdings.pop(key, None)
         if holdings is not None:
             self._evict(holdings, 0)
-            self._free.append(holdings.slot)
+            self._free.append(holdings.slot)  # reused, so that masks stay short
             self._rows = None
 
     def retain(self, keys: Iterable[Key]) -> None:
@@ -207,7 +207,7 @@ class PrefixIndex:
     def _match_end(self, chain: Sequence[int], start: int, mask: int) -> int:
         """The end of the part of the chain that all of `mask` hold, by binary search: masks only lose bits along a chain."""
         get, low, high = self._masks.get, start, len(chain)
-        if get(chain[-1], 0) & mask == mask:
+        if get(chain[-1], 0) & mask == mask:  # the same prompt again: no search
             return high
         while low < high:
             middle = (low + high) // 2
@@ -218,6 +218,7 @@ class PrefixIndex:
         return low
 
     def _rows_of(self, endpoints: tuple[Endpoint, ...]) -> _RowsBySlot:
+        # the datastore gives the same tuple until an endpoint changes, so identity is enough
         if self._rows is None or endpoints is not self._rows_pool:
             rows = [-1] * self._slots
             for row, endpoint in enumerate(endpoints):
@@ -231,9 +232,10 @@ class PrefixIndex:
         if not self._free:
             self._free.append(self._slots)
             self._slots += 1
-        self._claims += 1
+        self._claims += 1  # claims on earlier holdings of this key have smaller numbers
         holdings = self._holdings[key] = Holdings(self._free.pop(), self._claims)
         self._rows = None
+        # one endpoint more makes every share smaller
         limit = self._blocks_each()
         for other in self._holdings.values():
             self._evict(other, limit)

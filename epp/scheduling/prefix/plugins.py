@@ -6,7 +6,7 @@ one token. An error in that ratio changes no match, only how much of a cache is 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from xxhash import xxh3_64_intdigest
@@ -145,7 +145,9 @@ class PrefixCacheScorer:
     length_weight: float = 0.0
     length_scale: int = 8192
 
-    published_only: ClassVar[bool] = False
+    @property
+    def published_only(self) -> bool:  # a class attribute of a compiled dataclass would be one of its fields
+        return False
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores:
         prefix = request.prefixes.get(self.producer)

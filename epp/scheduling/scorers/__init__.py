@@ -1,1 +1,1 @@
-"""Scorers: how good each endpoint is for a request, from 0 to 1. A scorer never excludes."""
+"""Scorers: rate each endpoint for a request, from 0 to 1. A scorer never excludes."""

@@ -1,4 +1,7 @@
-"""The scorers. Names, parameters and values are those of the Go picker; the tests hold its table of values."""
+"""Scores endpoints by queue, running requests, KV cache and adapters.
+
+Names, parameters and values are those of the Go picker; the tests compare with a table of its values.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -11,7 +14,7 @@ from epp.request.inference_request import InferenceRequest
 
 @dataclass(frozen=True, slots=True)
 class QueueScorer:
-    """The shortest queue gets 1, the longest 0, as does one that is longer by 128; all 1 when they are equal."""
+    """1 for the shortest queue, 0 for the longest and for any that is 128 longer; 1 for all if they are equal."""
 
     published_only: ClassVar[bool] = True
 
@@ -21,7 +24,7 @@ class QueueScorer:
 
 @dataclass(frozen=True, slots=True)
 class RunningRequestsSizeScorer:
-    """The fewest running requests get 1, the most 0, as do 1,024 more; all 1 when they are equal."""
+    """1 for the fewest running requests, 0 for the most and for any with 1,024 more; 1 for all if they are equal."""
 
     published_only: ClassVar[bool] = True
 
@@ -41,7 +44,7 @@ class KvCacheUtilizationScorer:
 
 @dataclass(frozen=True, slots=True)
 class LoraAffinityScorer:
-    """1 where the adapter runs, 0.8 where a slot is free for it, 0.6 where it already waits, else 0."""
+    """1 if the adapter runs, 0.8 if a slot is free for it, 0.6 if it waits already, else 0."""
 
     published_only: ClassVar[bool] = False
 
@@ -72,7 +75,7 @@ class LoadAwareScorer:
 
 @dataclass(frozen=True, slots=True)
 class ActiveRequestScorer:
-    """By what this picker has in flight: 1 up to `idle_threshold`, else the share below the most, times `max_busy_score`."""
+    """1 up to `idle_threshold` requests of this picker in flight, else the share below the most, times `max_busy_score`."""
 
     idle_threshold: int = 0
     max_busy_score: float = 1.0
@@ -87,7 +90,7 @@ class ActiveRequestScorer:
 
 _QUEUE_SPREAD: Final = 128.0
 _RUNNING_SPREAD: Final = 1024.0
-"""Between the best and the worst: beyond it one page that says 100,000 would make 0 and 100 look alike."""
+"""The difference that makes a score of 0. Without it one page with 100,000 would make 0 and 100 look alike."""
 
 
 def _fewest(counts: Floats, spread: float) -> Floats:

@@ -1,4 +1,4 @@
-"""The same server on grpc.aio: the other transport, and the oracle of the first one's tests.
+"""The transport over grpc.aio. The tests run over both transports, so each checks the other.
 
 Only this folder imports grpc.
 """

@@ -1,4 +1,4 @@
-"""grpc.health.v1 on a grpc.aio server."""
+"""Serves grpc.health.v1 with grpc.aio."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,8 +18,6 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def health_handler(health: Health) -> grpc.GenericRpcHandler:
-    """What a grpc.aio server serves."""
-
     async def check(request: HealthCheckRequest, context: Context) -> HealthCheckResponse:
         try:
             return health.check(request.service)
@@ -30,13 +28,13 @@ def health_handler(health: Health) -> grpc.GenericRpcHandler:
         changed = asyncio.Event()
         health.watchers.add(changed.set)
         try:
-            told = None
+            sent = None
             while True:
                 changed.clear()
                 closed, status = health.closed, health.status(request.service)
-                if status != told:
+                if status != sent:
                     yield HealthCheckResponse(status=status)
-                    told = status
+                    sent = status
                 if closed:
                     return
                 await changed.wait()

@@ -12,27 +12,30 @@ from epp.wire.transport import ListenAddress
 
 
 class GrpcListener:
-    def __init__(self, handlers: Sequence[grpc.GenericRpcHandler], place: ListenAddress) -> None:
+    def __init__(self, handlers: Sequence[grpc.GenericRpcHandler], address: ListenAddress) -> None:
         self._handlers = handlers
-        self._place = place
-        self.port = place.port
+        self._listen_address = address
+        self.port = address.port
         self._server: aio.Server | None = None
 
     @property
     def address(self) -> str:
-        return self._place.address(self.port)
+        return self._listen_address.authority(self.port)
 
     async def __aenter__(self) -> Self:
         options = [
-            ("grpc.max_receive_message_length", self._place.max_message),
-            ("grpc.so_reuseport", 0),  # a port that somebody else has is an error, not a share of the traffic
+            ("grpc.max_receive_message_length", self._listen_address.max_message),
+            (
+                "grpc.so_reuseport",
+                0,
+            ),  # on Linux the default lets two processes share a port, without an error
         ]
         server = aio.server(options=options)
         server.add_generic_rpc_handlers(tuple(self._handlers))
         try:
             self.port = self._add_port(server)
         except RuntimeError as error:
-            raise self._place.refused() from error
+            raise self._listen_address.listen_error() from error
         await server.start()
         self._server = server
         return self
@@ -47,14 +50,14 @@ class GrpcListener:
             await self._server.stop(timeout)
 
     def _add_port(self, server: aio.Server) -> int:
-        place = self._place
-        if place.certificate is None:
+        address = self._listen_address
+        if address.certificate is None:
             return server.add_insecure_port(self.address)
-        return server.add_secure_port(self.address, _credentials(place.certificate, place.client_ca))
+        return server.add_secure_port(self.address, _credentials(address.certificate, address.client_ca))
 
 
 def _credentials(certificate: Certificate, client_ca: bytes | None) -> grpc.ServerCredentials:
-    """Asked for at every handshake, so that another certificate is served as soon as there is one."""
+    """grpc asks for the certificate at every handshake, so a reloaded one is served to the next client."""
     served = certificate.pair
 
     def configuration(pair: KeyPair) -> grpc.ServerCertificateConfiguration:
@@ -69,6 +72,6 @@ def _credentials(certificate: Certificate, client_ca: bytes | None) -> grpc.Serv
 
     return grpc.dynamic_ssl_server_credentials(
         configuration(served),
-        renewed,  # type: ignore[arg-type]  # None is "as it was", says grpc, not its stubs
+        renewed,  # type: ignore[arg-type]  # None means unchanged (grpc.dynamic_ssl_server_credentials); the stubs lack it
         client_ca is not None,
     )

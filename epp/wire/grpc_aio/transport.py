@@ -1,7 +1,4 @@
-"""ext_proc over grpc.aio: hands the messages of each stream to an Exchange and sends what it answers.
-
-The other transport is held to the same tests, so each checks the other.
-"""
+"""ext_proc over grpc.aio: passes the messages of each stream to an Exchange and sends its answers."""
 
 import asyncio
 import contextlib
@@ -21,7 +18,7 @@ from epp.request.unreadable import UnreadableError
 from epp.wire.grpc_aio.health import health_handler
 from epp.wire.grpc_aio.listener import GrpcListener
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
-from epp.wire.server.grpc_call import frames
+from epp.wire.server.grpc_call import traceback_text
 from epp.wire.transport import ListenAddress
 
 log = logging.getLogger(__name__)
@@ -30,7 +27,7 @@ Context = aio.ServicerContext[ProcessingRequest, bytes]
 
 
 class GrpcTransport:
-    """See Transport; `open_exchange` is called once per stream, `clock` gives monotonic seconds."""
+    """A Transport; `open_exchange` is called once per stream, `clock` returns monotonic seconds."""
 
     def __init__(
         self, open_exchange: Callable[[], Exchange], health: Health, clock: Callable[[], float]
@@ -41,21 +38,19 @@ class GrpcTransport:
         self._streams: set[_Stream] = set()
         self._draining = False
         self.opened_at = -math.inf
-        """When the last stream was opened."""
 
     @property
     def open_streams(self) -> int:
-        """How many streams are open now."""
         return len(self._streams)
 
-    def listener(self, place: ListenAddress, *, processing: bool) -> GrpcListener:
+    def listener(self, address: ListenAddress, *, processing: bool) -> GrpcListener:
         handlers = [health_handler(self._health)]
         if processing:
             process: grpc.RpcMethodHandler[ProcessingRequest, bytes] = grpc.stream_stream_rpc_method_handler(
                 self._process, ProcessingRequest.FromString
             )
             handlers.append(grpc.method_handlers_generic_handler(EXT_PROC, {"Process": process}))
-        return GrpcListener(handlers, place)
+        return GrpcListener(handlers, address)
 
     def drain(self) -> None:
         self._draining = True
@@ -67,7 +62,7 @@ class GrpcTransport:
         self.opened_at = self._clock()
         stream = _Stream(self._open_exchange(), context)
         self._streams.add(stream)
-        cause = "reset"  # Envoy resets every stream it has no more use for: the normal end, seen as a cancellation
+        cause = "reset"  # Envoy resets each stream that it is done with; grpc.aio cancels this task then
         try:
             with stream.scope:
                 await self._converse(stream)
@@ -82,7 +77,7 @@ class GrpcTransport:
                 else f"the picker failed: {type(error).__name__}"
             )
             if not isinstance(error, UnreadableError):
-                log.error("an ext_proc stream ended: %s\n%s", fault, frames(error))
+                log.error("an ext_proc stream ended: %s\n%s", fault, traceback_text(error))
             if not stream.exchange.responded:
                 await context.abort(grpc.StatusCode.INTERNAL, fault)
         finally:
@@ -104,7 +99,7 @@ class GrpcTransport:
 
 
 class _Stream:
-    """One open stream: its exchange, the scope that ends it, and the answers that a deferred pick sends later."""
+    """One open stream: its exchange, the scope that ends it, and the task that sends the answers of a deferred pick."""
 
     def __init__(self, exchange: Exchange, context: Context) -> None:
         self.exchange = exchange
@@ -118,13 +113,12 @@ class _Stream:
         self._writing = asyncio.get_running_loop().create_task(self._write(answers))
 
     async def _write(self, answers: list[Answer]) -> None:
-        with contextlib.suppress(aio.BaseError):  # the stream is gone, its reader learns it too
+        with contextlib.suppress(aio.BaseError):  # the stream was reset; `_converse` ends by itself
             for answer in answers:
                 await self.context.write(to_bytes(answer))
             self.exchange.sent()
 
     def stop_writing(self) -> None:
-        """Whatever was not sent yet has no reader any more."""
         if self._writing is not None:
             self._writing.cancel()
 

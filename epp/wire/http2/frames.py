@@ -30,15 +30,18 @@ INITIAL_WINDOW_SIZE: Final = 4
 MAX_FRAME_SIZE: Final = 5
 MAX_HEADER_LIST_SIZE: Final = 6
 
-HEAD_SIZE: Final = 9
+FRAME_HEADER_SIZE: Final = 9
+"""RFC 9113 4.1."""
 DEFAULT_WINDOW: Final = 65_535
 LARGEST_WINDOW: Final = 2**31 - 1
+"""RFC 9113 6.9.1 and 6.9.2."""
 LEAST_FRAME_SIZE: Final = 16_384
 LARGEST_FRAME_SIZE: Final = 2**24 - 1
+"""The bounds of SETTINGS_MAX_FRAME_SIZE (RFC 9113 6.5.2); the least one is also its default."""
 STREAM_ID: Final = 0x7FFFFFFF
 """A mask: the first bit of a stream id is reserved."""
 
-HEAD: Final = struct.Struct(">HBBBI")
+FRAME_HEADER: Final = struct.Struct(">HBBBI")
 """The frame header: 16 and 8 bits of the length, type, flags, stream id."""
 
 
@@ -79,9 +82,9 @@ class BrokenStreamError(Exception):
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """Write a whole frame; `payload` is shorter than 2**24 bytes."""
+    """Encode a frame; `payload` is shorter than 2**24 bytes."""
     size = len(payload)
-    return HEAD.pack(size >> 8, size & 255, kind, flags, stream_id) + payload
+    return FRAME_HEADER.pack(size >> 8, size & 255, kind, flags, stream_id) + payload
 
 
 def settings(values: dict[int, int]) -> bytes:
@@ -119,14 +122,14 @@ def goaway(last_stream_id: int, code: Http2ErrorCode, reason: str = "") -> bytes
     return frame(GOAWAY, 0, 0, numbers + reason.encode()[:200])
 
 
-def unpadded(payload: bytes) -> bytes:
+def strip_padding(payload: bytes) -> bytes:
     """The payload of a frame with the PADDED flag, without its padding (RFC 9113 6.1); raises BrokenConnectionError."""
     if not payload or payload[0] >= len(payload):
         raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "a frame has more padding than bytes")
     return payload[1 : len(payload) - payload[0]]
 
 
-def check_size(length: int) -> None:
+def check_frame_size(length: int) -> None:
     """Raise BrokenConnectionError for a frame that is longer than our SETTINGS_MAX_FRAME_SIZE."""
     if length > LEAST_FRAME_SIZE:  # the default, which we do not raise (RFC 9113 6.5.2)
         raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")

@@ -17,13 +17,15 @@ from epp.wire.http2.frames import BrokenConnectionError, Http2ErrorCode
 
 _CACHED_BLOCKS: Final = 128
 _CACHED_BLOCK_SIZE: Final = 1024
+"""Bounds of the cache: a peer chooses its blocks."""
 _PSEUDO: Final = (b":method", b":scheme", b":path", b":authority")
 _TIMEOUT_UNITS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
-_CONNECTION_SPECIFIC: Final = frozenset(
+_CONNECTION_SPECIFIC: Final = frozenset(  # RFC 9113 8.2.2
     (b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade")
 )
-_NOT_IN_NAMES: Final = frozenset((*range(0x21), *range(0x41, 0x5B), *range(0x7F, 0x100)))
-_NOT_IN_VALUES: Final = frozenset(b"\0\r\n")
+_FORBIDDEN_IN_NAMES: Final = frozenset((*range(0x21), *range(0x41, 0x5B), *range(0x7F, 0x100)))
+_FORBIDDEN_IN_VALUES: Final = frozenset(b"\0\r\n")
+"""RFC 9113 8.2.1."""
 
 
 class MalformedRequestError(Exception):
@@ -46,25 +48,25 @@ class Http2Request:
 class HeaderBlocks:
     """The decoder of one connection; `limit` bounds a block and its decoded fields, in bytes."""
 
-    __slots__ = ("_cache", "_decoder", "_known_at", "_table")
+    __slots__ = ("_cache", "_cached_at", "_decoder", "_table")
 
     def __init__(self, limit: int) -> None:
         self._decoder = Decoder(max_header_list_size=limit)
         self._table = _Table()
         self._decoder.header_table = self._table
         self._cache: dict[bytes, Http2Request] = {}
-        self._known_at = 0
+        self._cached_at = 0
 
     def request(self, block: bytes) -> Http2Request:
         """Decode the request that opens a stream; raises BrokenConnectionError when the table is no longer in step."""
         request = self._cache.get(block)
-        if request is not None and self._known_at == self._table.changes:
+        if request is not None and self._cached_at == self._table.changes:
             return request
         before = self._table.changes
         fields = self.decode(block)
-        if self._known_at != self._table.changes:
+        if self._cached_at != self._table.changes:
             self._cache.clear()
-            self._known_at = self._table.changes
+            self._cached_at = self._table.changes
         request = _request(fields)
         if before == self._table.changes and len(block) <= _CACHED_BLOCK_SIZE:
             if len(self._cache) >= _CACHED_BLOCKS:
@@ -143,18 +145,18 @@ def _read(fields: Iterable[tuple[bytes, bytes]], seen: dict[bytes, bytes]) -> No
         if name.startswith(b":"):
             if regular or name not in _PSEUDO or name in seen:
                 raise MalformedRequestError(
-                    f"the pseudo header {name[:20]!r} is unknown, late or there twice"
+                    f"the pseudo header {name[:20]!r} is unknown, misplaced or repeated"
                 )
         else:
             regular = True
             _check(name, value)
-        if not _NOT_IN_VALUES.isdisjoint(value):
+        if not _FORBIDDEN_IN_VALUES.isdisjoint(value):
             raise MalformedRequestError("a header value with a line end or a zero byte")
         seen.setdefault(name, value)
 
 
 def _check(name: bytes, value: bytes) -> None:
-    if not name or not _NOT_IN_NAMES.isdisjoint(name) or b":" in name:
+    if not name or not _FORBIDDEN_IN_NAMES.isdisjoint(name) or b":" in name:
         raise MalformedRequestError(f"the header name {name[:20]!r}")
     if name in _CONNECTION_SPECIFIC or (name == b"te" and value != b"trailers"):
         raise MalformedRequestError(f"the header {name!r} belongs to HTTP/1.1")
@@ -171,16 +173,16 @@ def _content_length(value: bytes | None) -> int | None:
     if value is None:
         return None
     if not value.isdigit() or len(value) > 18:
-        raise MalformedRequestError("a content-length that is no length")
+        raise MalformedRequestError("the content-length is not a number")
     return int(value)
 
 
 def literal(name: bytes, value: bytes) -> bytes:
     """Encode a field without indexing (RFC 7541 6.2.2): what we send never depends on the dynamic table."""
-    return b"\0" + _sized(name) + _sized(value)
+    return b"\0" + _string_literal(name) + _string_literal(value)
 
 
-def _sized(text: bytes) -> bytes:
+def _string_literal(text: bytes) -> bytes:
     """Encode a string literal without Huffman coding, its length as an integer with a 7-bit prefix (RFC 7541 5.1, 5.2)."""
     size = len(text)
     if size < 127:

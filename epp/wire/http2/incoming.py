@@ -13,15 +13,15 @@ from epp.wire.http2.frames import (
     BrokenStreamError,
     Http2ErrorCode,
     rst_stream,
-    unpadded,
+    strip_padding,
     window_update,
 )
 from epp.wire.http2.header_blocks import HeaderBlocks, Http2Request, MalformedRequestError, check_trailers
-from epp.wire.http2.limits import Bucket, Limits
+from epp.wire.http2.limits import Limits, TokenBucket
 from epp.wire.http2.outgoing import Outgoing
-from epp.wire.http2.streams import Fate, Receiver, Stream, Streams
+from epp.wire.http2.streams import Receiver, Stream, Streams, StreamState
 
-_EARNED: Final = 4
+_OVERHEAD_PER_DATA: Final = 4
 """Frames without payload, such as WINDOW_UPDATE, that a peer may send for each DATA frame."""
 
 Accept = Callable[[Outgoing, Stream, Http2Request], Receiver]
@@ -37,12 +37,12 @@ class Incoming:
         "_block_flags",
         "_block_size",
         "_blocks",
-        "_chatter",
         "_limits",
         "_outgoing",
+        "_overhead",
         "_resets",
         "_streams",
-        "_taken",
+        "_unacknowledged",
         "_withheld",
         "expects_continuation",
         "refusing",
@@ -56,51 +56,51 @@ class Incoming:
         self._outgoing = outgoing
         self._limits = limits
         self._blocks = HeaderBlocks(limits.header_list)
-        self._chatter = Bucket(limits.chatter, limits.chatter_a_second, clock)
-        self._resets = Bucket(limits.resets, limits.resets_a_second, clock)
+        self._overhead = TokenBucket(limits.overhead_frames, limits.overhead_frames_per_second, clock)
+        self._resets = TokenBucket(limits.resets, limits.resets_per_second, clock)
         self._block: list[bytes] = []
         self._block_size = 0
         self._block_flags = 0
-        self._taken = 0  # bytes received since the last WINDOW_UPDATE of the connection
+        self._unacknowledged = 0  # bytes received since the last WINDOW_UPDATE of the connection
         self._withheld: dict[int, Stream] = {}  # streams that get no window until their answer is read
         self.expects_continuation = 0
         self.refusing = False
 
-    def idle_talk(self) -> None:
+    def count_overhead_frame(self) -> None:
         """Count a frame that carries no request; raises BrokenConnectionError when there are too many.
 
         Floods of such frames have taken servers down: CVE-2019-9512 (PING), -9514 (RST_STREAM), -9515 (SETTINGS),
         -9518 (empty frames), CVE-2024-27316 (CONTINUATION).
         """
-        if not self._chatter.take():
+        if not self._overhead.take():
             raise BrokenConnectionError(
                 Http2ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry no request"
             )
 
     def headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         """HEADERS (RFC 9113 6.2)."""
-        if stream_id % 2 == 0:
+        if stream_id % 2 == 0:  # RFC 9113 5.1.1
             raise BrokenConnectionError(
                 Http2ErrorCode.PROTOCOL_ERROR, "HEADERS on a stream that a client cannot open"
             )
         if flags & PADDED:
-            payload = unpadded(payload)
+            payload = strip_padding(payload)
         if flags & WITH_PRIORITY:
-            payload = without_priority(stream_id, payload)
+            payload = strip_priority(stream_id, payload)
         if flags & END_HEADERS:
             self._header_block(stream_id, flags, payload)
             return
         self.expects_continuation = stream_id
         self._block_flags = flags
         self._block_size = 0
-        self._add(payload)
+        self._add_fragment(payload)
 
     def continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
         """CONTINUATION (RFC 9113 6.10)."""
         if stream_id != self.expects_continuation:
             raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "CONTINUATION without its HEADERS")
-        self.idle_talk()
-        self._add(payload)
+        self.count_overhead_frame()
+        self._add_fragment(payload)
         if flags & END_HEADERS:
             block = b"".join(self._block)
             self._block = []
@@ -110,51 +110,51 @@ class Incoming:
     def data(self, flags: int, stream_id: int, payload: bytes) -> None:
         """DATA (RFC 9113 6.1)."""
         length = len(payload)
-        self._taken += length
+        self._unacknowledged += length
         stream = self._streams.open.get(stream_id)
-        if stream is None or stream.peer_done:
-            self._late(stream_id, stream)
+        if stream is None or stream.half_closed_remote:
+            self._data_after_end(stream_id, stream)
             return
-        stream.taken += length
+        stream.unacknowledged += length
         if flags & PADDED:
-            payload = unpadded(payload)
+            payload = strip_padding(payload)
         if stream.body_left is not None:
-            self._count(stream, len(payload))
+            self._count_body(stream, len(payload))
         if payload:
-            self._chatter.tokens += _EARNED
+            self._overhead.tokens += _OVERHEAD_PER_DATA
             stream.receiver.data(payload)
         if flags & END_STREAM:
-            self._peer_done(stream)
-        elif stream.taken * 2 > self._limits.stream_window:
-            self._take_up(stream)
+            self._end_remote(stream)
+        elif stream.unacknowledged * 2 > self._limits.stream_window:
+            self._update_window(stream)
         elif not payload:
-            self.idle_talk()
+            self.count_overhead_frame()
 
-    def continues(self, flags: int, stream_id: int) -> bool:
+    def accepts_run(self, flags: int, stream_id: int) -> bool:
         """Whether `data_run` may process a DATA frame together with the ones behind it."""
         stream = self._streams.open.get(stream_id)
-        if stream is None or stream.peer_done or stream.body_left is not None:
+        if stream is None or stream.half_closed_remote or stream.body_left is not None:
             return False
         return not flags & ~END_STREAM and not self.expects_continuation
 
     def data_run(self, run: DataRun) -> int:
-        """Process several DATA frames as `data` would, after `continues`; returns the offset of the next frame."""
+        """Process several DATA frames as `data` would, after `accepts_run`; returns the offset of the next frame."""
         stream = self._streams.open[run.stream_id]
-        self._taken += run.size
-        stream.taken += run.size
+        self._unacknowledged += run.size
+        stream.unacknowledged += run.size
         unread = iter(run.payloads)
         stream.receiver.data_run(unread)
         late = 0 if stream.id in self._streams.open else sum(1 for _ in unread)
-        self._chatter.tokens += _EARNED * (len(run.payloads) - late)
-        for _ in range(late):  # frames that came after we had ended the stream
-            self.idle_talk()
+        self._overhead.tokens += _OVERHEAD_PER_DATA * (len(run.payloads) - late)
+        for _ in range(late):  # frames that arrived after we ended the stream
+            self.count_overhead_frame()
         try:
-            if run.ends and not late:
-                self._peer_done(stream)
-            elif stream.taken * 2 > self._limits.stream_window:
-                self._take_up(stream)
+            if run.end_stream and not late:
+                self._end_remote(stream)
+            elif stream.unacknowledged * 2 > self._limits.stream_window:
+                self._update_window(stream)
         except BrokenStreamError as fault:
-            self.fault(fault)
+            self.stream_error(fault)
         return run.stop
 
     def reset(self, stream_id: int, payload: bytes) -> None:
@@ -163,13 +163,13 @@ class Incoming:
             raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, "a RST_STREAM is 4 bytes")
         stream = self._streams.open.get(stream_id)
         if stream is None:
-            if self._streams.fate(stream_id) is Fate.IDLE:
+            if self._streams.state(stream_id) is StreamState.IDLE:
                 raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "RST_STREAM on an idle stream")
-            self.idle_talk()
+            self.count_overhead_frame()
             return
-        self._outgoing.drop(stream)
+        self._outgoing.discard(stream)
         self._streams.close(stream, by_peer=True)
-        if stream.us_done:
+        if stream.half_closed_local:
             return
         stream.receiver.lost("reset")
         if stream.answered_in in (0, self._outgoing.batch) and not self._resets.take():
@@ -177,33 +177,33 @@ class Incoming:
                 Http2ErrorCode.ENHANCE_YOUR_CALM, "too many streams are reset unanswered"
             )
 
-    def take_up(self) -> None:
+    def update_windows(self) -> None:
         """Return window to the peer once half is used; raises BrokenConnectionError if it sent more than its window."""
         window = self._limits.connection_window
-        if self._taken > window:
+        if self._unacknowledged > window:
             raise BrokenConnectionError(
                 Http2ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the connection's window"
             )
-        if self._taken * 2 > window:
-            self._outgoing.write(window_update(0, self._taken))
-            self._taken = 0
+        if self._unacknowledged * 2 > window:
+            self._outgoing.write(window_update(0, self._unacknowledged))
+            self._unacknowledged = 0
         if self._withheld:
             for stream in list(self._withheld.values()):
-                self._take_up(stream)
+                self._update_window(stream)
 
-    def fault(self, fault: BrokenStreamError) -> None:
+    def stream_error(self, fault: BrokenStreamError) -> None:
         """Reset the stream whose peer broke a rule."""
         stream = self._streams.open.get(fault.stream_id)
         if stream is None:
-            self.idle_talk()
+            self.count_overhead_frame()
             self._streams.refuse(fault.stream_id)
             self._outgoing.write(rst_stream(fault.stream_id, fault.code))
             return
         self._outgoing.reset(stream, fault.code)
-        if not stream.us_done:
+        if not stream.half_closed_local:
             stream.receiver.lost(str(fault))
 
-    def _add(self, piece: bytes) -> None:
+    def _add_fragment(self, piece: bytes) -> None:
         self._block.append(piece)
         self._block_size += len(piece)
         if self._block_size > self._limits.header_list:
@@ -212,32 +212,38 @@ class Incoming:
     def _header_block(self, stream_id: int, flags: int, block: bytes) -> None:
         streams = self._streams
         if stream_id <= streams.last:
-            self._late_headers(stream_id, flags, block)
+            self._trailers(stream_id, flags, block)
             return
+        # decoded also if the stream is refused: the table must stay in step (RFC 9113 4.3)
         request = self._blocks.request(block)
         streams.last = stream_id
+        # REFUSED_STREAM tells the client that it may retry (RFC 9113 8.7)
         if self.refusing or len(streams.open) >= self._limits.streams:
-            raise BrokenStreamError(stream_id, Http2ErrorCode.REFUSED_STREAM, "no more streams are taken")
+            raise BrokenStreamError(stream_id, Http2ErrorCode.REFUSED_STREAM, "new streams are refused")
         if request.malformed is not None:
             raise BrokenStreamError(stream_id, Http2ErrorCode.PROTOCOL_ERROR, request.malformed)
         stream = Stream(stream_id, self._outgoing.initial_window, request.content_length)
         streams.open[stream_id] = stream
         stream.receiver = self._accept(self._outgoing, stream, request)
         if flags & END_STREAM:
-            self._peer_done(stream)
+            self._end_remote(stream)
 
-    def _late_headers(self, stream_id: int, flags: int, block: bytes) -> None:
+    def _trailers(self, stream_id: int, flags: int, block: bytes) -> None:
         """A header block on a stream that was opened before: trailers, or an error."""
         fields = self._blocks.decode(block)
         stream = self._streams.open.get(stream_id)
         if stream is None:
-            fate = self._streams.fate(stream_id)
-            if fate is Fate.ENDED_BY_US:
-                self.idle_talk()
+            state = self._streams.state(stream_id)
+            if state is StreamState.CLOSED_BY_US:
+                self.count_overhead_frame()
                 return
-            code = Http2ErrorCode.PROTOCOL_ERROR if fate is Fate.UNKNOWN else Http2ErrorCode.STREAM_CLOSED
+            code = (
+                Http2ErrorCode.PROTOCOL_ERROR
+                if state is StreamState.UNKNOWN
+                else Http2ErrorCode.STREAM_CLOSED
+            )
             raise BrokenConnectionError(code, "headers on a stream that is closed or was skipped")
-        if stream.peer_done:
+        if stream.half_closed_remote:
             raise BrokenStreamError(
                 stream_id, Http2ErrorCode.STREAM_CLOSED, "headers after the end of their stream"
             )
@@ -247,60 +253,62 @@ class Incoming:
             check_trailers(fields)
         except MalformedRequestError as error:
             raise BrokenStreamError(stream_id, Http2ErrorCode.PROTOCOL_ERROR, str(error)) from error
-        self._peer_done(stream)
+        self._end_remote(stream)
 
-    def _late(self, stream_id: int, stream: Stream | None) -> None:
+    def _data_after_end(self, stream_id: int, stream: Stream | None) -> None:
         """A frame on a stream that is closed. It is no fault if we closed it: the peer may not know yet (RFC 9113 5.1)."""
-        fate = self._streams.fate(stream_id) if stream is None else Fate.ENDED_BY_PEER
-        if fate is Fate.IDLE:
+        state = self._streams.state(stream_id) if stream is None else StreamState.CLOSED_BY_PEER
+        if state is StreamState.IDLE:
             raise BrokenConnectionError(Http2ErrorCode.PROTOCOL_ERROR, "a frame on an idle stream")
-        self.idle_talk()
-        if fate is not Fate.ENDED_BY_US:
+        self.count_overhead_frame()
+        if state is not StreamState.CLOSED_BY_US:
             raise BrokenStreamError(
                 stream_id, Http2ErrorCode.STREAM_CLOSED, "a frame after the end of its stream"
             )
 
-    def _count(self, stream: Stream, size: int) -> None:
+    def _count_body(self, stream: Stream, size: int) -> None:
+        """Compare the body with its content-length (RFC 9113 8.1.1)."""
         stream.body_left = (stream.body_left or 0) - size
         if stream.body_left < 0:
             raise BrokenStreamError(
                 stream.id, Http2ErrorCode.PROTOCOL_ERROR, "more DATA than the content-length"
             )
 
-    def _peer_done(self, stream: Stream) -> None:
-        self._check(stream)
+    def _end_remote(self, stream: Stream) -> None:
+        self._check_window(stream)
         if stream.body_left:
             raise BrokenStreamError(
                 stream.id, Http2ErrorCode.PROTOCOL_ERROR, "less DATA than the content-length"
             )
-        stream.peer_done = True
-        if stream.us_done:
+        stream.half_closed_remote = True
+        if stream.half_closed_local:
             self._streams.close(stream, by_peer=True)
         else:
             stream.receiver.ended()
 
-    def _check(self, stream: Stream) -> None:
-        """Raise BrokenStreamError for a stream that received more than its window."""
-        if stream.taken > self._limits.stream_window:
+    def _check_window(self, stream: Stream) -> None:
+        """Raise BrokenStreamError for a stream that received more than its window (RFC 9113 6.9.1)."""
+        if stream.unacknowledged > self._limits.stream_window:
             fault = "more DATA than the stream's window"
             raise BrokenStreamError(stream.id, Http2ErrorCode.FLOW_CONTROL_ERROR, fault)
 
-    def _take_up(self, stream: Stream) -> None:
+    def _update_window(self, stream: Stream) -> None:
         """Return window to a stream whose peer reads the answer; reset one whose answer is complete."""
         self._withheld.pop(stream.id, None)
         if stream.id not in self._streams.open:
             return
-        self._check(stream)
-        if stream.us_done:
+        self._check_window(stream)
+        if stream.half_closed_local:
+            # the answer is complete and the rest of the request not needed (RFC 9113 8.1)
             self._outgoing.reset(stream, Http2ErrorCode.NO_ERROR)
         elif stream.waiting:
             self._withheld[stream.id] = stream
         else:
-            self._outgoing.write(window_update(stream.id, stream.taken))
-            stream.taken = 0
+            self._outgoing.write(window_update(stream.id, stream.unacknowledged))
+            stream.unacknowledged = 0
 
 
-def without_priority(stream_id: int, payload: bytes) -> bytes:
+def strip_priority(stream_id: int, payload: bytes) -> bytes:
     """The payload without its priority, which is ignored (RFC 9113 5.3.2); raises BrokenConnectionError if it is malformed."""
     if len(payload) < 5:
         raise BrokenConnectionError(Http2ErrorCode.FRAME_SIZE_ERROR, "a priority is 5 bytes")

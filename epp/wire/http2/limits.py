@@ -18,36 +18,36 @@ class Limits:
     """The initial window of each stream."""
     connection_window: int = 16 * 1024 * 1024
     """The window of the connection; at least 65,535 (RFC 9113 6.9.2)."""
-    chatter: int = 10_000
-    """Frames without payload in a burst; `chatter_a_second` more are allowed each second."""
-    chatter_a_second: int = 1_000
+    overhead_frames: int = 10_000
+    """Frames without payload in a burst; `overhead_frames_per_second` more are allowed each second."""
+    overhead_frames_per_second: int = 1_000
     resets: int = 1_000
     """Streams that the peer resets before an answer could reach it, in a burst (CVE-2023-44487). Later resets are not
     counted: Envoy resets every finished stream."""
-    resets_a_second: int = 100
+    resets_per_second: int = 100
 
 
-class Bucket:
+class TokenBucket:
     """A token bucket: `take` spends a token and tells whether there was one. `clock` returns seconds.
 
-    It never holds more than `most` tokens, whatever was added to `tokens`.
+    It never holds more than `capacity` tokens, whatever was added to `tokens`.
     """
 
-    __slots__ = ("_a_second", "_clock", "_most", "_refilled", "tokens")
+    __slots__ = ("_capacity", "_clock", "_per_second", "_refilled", "tokens")
 
-    def __init__(self, most: int, a_second: int, clock: Callable[[], float]) -> None:
-        self._most = most
-        self._a_second = a_second
+    def __init__(self, capacity: int, per_second: int, clock: Callable[[], float]) -> None:
+        self._capacity = capacity
+        self._per_second = per_second
         self._clock = clock
-        self.tokens = float(most)
+        self.tokens = float(capacity)
         self._refilled = clock()
 
     def take(self) -> bool:
         """Reads the clock only when no token is left."""
-        self.tokens = min(self.tokens, self._most)
+        self.tokens = min(self.tokens, self._capacity)
         if self.tokens < 1:
             now = self._clock()
-            self.tokens = min(self._most, self.tokens + (now - self._refilled) * self._a_second)
+            self.tokens = min(self._capacity, self.tokens + (now - self._refilled) * self._per_second)
             self._refilled = now
             if self.tokens < 1:
                 return False

@@ -11,7 +11,7 @@ from epp.wire.http2.frames import (
     DEFAULT_WINDOW,
     END_HEADERS,
     END_STREAM,
-    HEAD,
+    FRAME_HEADER,
     HEADERS,
     LARGEST_WINDOW,
     LEAST_FRAME_SIZE,
@@ -23,9 +23,9 @@ from epp.wire.http2.frames import (
 )
 from epp.wire.http2.streams import Stream, Streams
 
-AT_ONCE: Final = 256 * 1024
+BATCH_SIZE: Final = 256 * 1024
 """Bytes of DATA in one batch; the next batch follows when the peer has read this one."""
-_SHARE: Final = 64 * 1024
+_TURN_SIZE: Final = 64 * 1024
 """Bytes that one stream may send before the next one has its turn."""
 SMALL: Final = 1024
 """Smaller pieces are joined while they wait: an object of its own would take more memory than its bytes."""
@@ -34,19 +34,19 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Outgoing:
-    """Collects frames until `take`. DATA without window waits, counted in `memory`, until `flush` finds window.
+    """Collects frames until `data_to_send`. DATA without window waits, counted in `memory`, until `flush` finds window.
 
-    `wake` is called when a frame is added while no caller is about to `take`.
+    `wake` is called when a frame is added while no caller is about to call `data_to_send`.
     """
 
     __slots__ = (
+        "_batch_left",
         "_frames",
         "_memory",
-        "_room",
         "_wake",
         "batch",
         "blocked",
-        "busy",
+        "corked",
         "frame_size",
         "initial_window",
         "streams",
@@ -59,45 +59,51 @@ class Outgoing:
         self._memory = memory
         self._wake = wake
         self._frames: list[Buffer] = []
-        self._room = AT_ONCE
+        self._batch_left = BATCH_SIZE
         self.waiting: dict[int, Stream] = {}
         self.window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW
         self.frame_size = LEAST_FRAME_SIZE
-        self.batch = 1  # the number of the batch that the next `take` returns
-        self.busy = False  # a caller will `take` when it has finished
+        self.batch = 1  # the number of the batch that the next `data_to_send` returns
+        self.corked = False  # a caller calls `data_to_send` when it has finished
         self.blocked = False  # the peer does not read
 
     def write(self, frames: bytes) -> None:
         """Add frames that need no window."""
         self._frames.append(frames)
-        if not self.busy:
+        if not self.corked:
             self._wake()
 
-    def take(self) -> bytes:
+    def data_to_send(self) -> bytes:
         """Return all collected frames and forget them."""
         frames = self._frames
         if not frames:
             return b""
         written = b"".join(frames)
         frames.clear()
-        self._room = AT_ONCE
+        self._batch_left = BATCH_SIZE
         self.batch += 1
         return written
 
-    def head(self, stream: Stream, block: bytes) -> None:
+    def send_headers(self, stream: Stream, block: bytes) -> None:
         """Send the headers of an answer; a body or trailers follow."""
         stream.answered_in = self.batch
         self.write(frame(HEADERS, END_HEADERS, stream.id, block))
 
     def send(self, stream: Stream, pieces: Sequence[Buffer]) -> None:
-        """Send DATA after `head`; resets the stream if too much data waits already."""
+        """Send DATA after `send_headers`; resets the stream if too much data waits already."""
         size = sum(map(len, pieces))
-        if size > self._room or size > stream.window or size > self.window or self.blocked or stream.waiting:
+        if (
+            size > self._batch_left
+            or size > stream.window
+            or size > self.window
+            or self.blocked
+            or stream.waiting
+        ):
             self._send_some(stream, pieces, size)
         else:
             self._data(stream, pieces, size)
-        if not self.busy:
+        if not self.corked:
             self._wake()
 
     def end(self, stream: Stream, block: bytes) -> None:
@@ -105,21 +111,21 @@ class Outgoing:
         if stream.waiting:
             stream.ending = block
             return
-        stream.us_done = True
+        stream.half_closed_local = True
         stream.answered_in = stream.answered_in or self.batch
         kind, flags = (HEADERS, END_HEADERS | END_STREAM) if block else (DATA, END_STREAM)
         self.write(frame(kind, flags, stream.id, block))
-        if stream.peer_done:
+        if stream.half_closed_remote:
             self.streams.close(stream, by_peer=True)
-        stream.receiver.done()
+        stream.receiver.answered()
 
     def reset(self, stream: Stream, code: Http2ErrorCode) -> None:
         """Send RST_STREAM and close the stream; its receiver is not called."""
-        self.drop(stream)
+        self.discard(stream)
         self.streams.close(stream, by_peer=False)
         self.write(rst_stream(stream.id, code))
 
-    def drop(self, stream: Stream) -> None:
+    def discard(self, stream: Stream) -> None:
         """Discard what waits."""
         if stream.waiting:
             self._memory.release(stream.waiting_size)
@@ -127,7 +133,7 @@ class Outgoing:
             stream.waiting.clear()
             stream.waiting_size = 0
 
-    def grow(self, stream: Stream | None, increment: int) -> None:
+    def increment_window(self, stream: Stream | None, increment: int) -> None:
         """WINDOW_UPDATE: the peer accepts `increment` more bytes on a stream, or None: on the connection."""
         if stream is None:
             self.window += increment
@@ -142,7 +148,7 @@ class Outgoing:
                 stream.id, Http2ErrorCode.FLOW_CONTROL_ERROR, "the stream's window is too large"
             )
 
-    def resize(self, window: int) -> None:
+    def set_initial_window(self, window: int) -> None:
         """SETTINGS_INITIAL_WINDOW_SIZE changes open streams too; their windows may become negative (RFC 9113 6.9.2)."""
         change = window - self.initial_window
         self.initial_window = window
@@ -156,20 +162,20 @@ class Outgoing:
     def flush(self) -> None:
         """Send what waits, as far as windows and the size of a batch allow, in turns."""
         before = 0
-        while self.waiting and not self.blocked and before != self._room > 0 < self.window:
-            before = self._room
-            share = max(_SHARE, self._room // len(self.waiting))
+        while self.waiting and not self.blocked and before != self._batch_left > 0 < self.window:
+            before = self._batch_left
+            share = max(_TURN_SIZE, self._batch_left // len(self.waiting))
             for stream in list(self.waiting.values()):
-                self._advance(stream, share)
-                if self._room <= 0 or self.window <= 0:
+                self._send_waiting(stream, share)
+                if self._batch_left <= 0 or self.window <= 0:
                     return
 
     def _send_some(self, stream: Stream, pieces: Sequence[Buffer], size: int) -> None:
         """Send what fits now; the rest waits."""
-        room = 0 if self.blocked or stream.waiting else min(self._room, stream.window, self.window)
+        room = 0 if self.blocked or stream.waiting else min(self._batch_left, stream.window, self.window)
         unsent = deque(pieces)
         if room > 0:
-            self._data(stream, _taken(unsent, room), room)
+            self._data(stream, _pop_bytes(unsent, room), room)
             size -= room
         try:
             self._memory.acquire(size)
@@ -184,12 +190,12 @@ class Outgoing:
         for piece in unsent:
             _append(stream.waiting, piece)
 
-    def _advance(self, stream: Stream, share: int) -> None:
+    def _send_waiting(self, stream: Stream, share: int) -> None:
         """Send at most `share` bytes of what waits for one stream."""
-        size = min(share, stream.waiting_size, self._room, stream.window, self.window)
+        size = min(share, stream.waiting_size, self._batch_left, stream.window, self.window)
         if not stream.waiting or size <= 0:
             return
-        self._data(stream, _taken(stream.waiting, size), size)
+        self._data(stream, _pop_bytes(stream.waiting, size), size)
         stream.waiting_size -= size
         self._memory.release(size)
         if stream.waiting:
@@ -202,13 +208,13 @@ class Outgoing:
         """Frame the pieces without joining them."""
         stream.window -= size
         self.window -= size
-        self._room -= size
+        self._batch_left -= size
         frames, step = self._frames, self.frame_size
         if size <= step:
-            frames.append(HEAD.pack(size >> 8, size & 255, DATA, 0, stream.id))
+            frames.append(FRAME_HEADER.pack(size >> 8, size & 255, DATA, 0, stream.id))
             frames += pieces
             return
-        full = HEAD.pack(step >> 8, step & 255, DATA, 0, stream.id)
+        full = FRAME_HEADER.pack(step >> 8, step & 255, DATA, 0, stream.id)
         left = 0  # bytes missing in the frame that is being filled
         for piece in pieces:
             rest = memoryview(piece)
@@ -218,12 +224,14 @@ class Outgoing:
                     rest = rest[left:]
                 left = min(step, size)
                 size -= left
-                frames.append(full if left == step else HEAD.pack(left >> 8, left & 255, DATA, 0, stream.id))
+                frames.append(
+                    full if left == step else FRAME_HEADER.pack(left >> 8, left & 255, DATA, 0, stream.id)
+                )
             frames.append(rest)
             left -= len(rest)
 
 
-def _taken(waiting: deque[Buffer], size: int) -> list[Buffer]:
+def _pop_bytes(waiting: deque[Buffer], size: int) -> list[Buffer]:
     """Remove and return the first `size` bytes of what waits."""
     taken = []
     while size:

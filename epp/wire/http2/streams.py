@@ -6,7 +6,7 @@ from enum import Enum, auto
 from typing import Final, Protocol
 
 _REMEMBERED: Final = 256
-"""Closed streams whose ending is remembered, for each side that can end one."""
+"""The number of closed streams that are remembered, for each side that closed them."""
 
 
 class Receiver(Protocol):
@@ -24,15 +24,15 @@ class Receiver(Protocol):
     def lost(self, cause: str) -> None:
         """The stream is closed before its answer was complete; nothing can be sent on it."""
 
-    def done(self) -> None:
+    def answered(self) -> None:
         """The whole answer is sent."""
 
     def close(self) -> None:
         """The server shuts down: end the stream now."""
 
 
-class Nobody:
-    """Receiver of a stream whose call is over: ignores everything."""
+class NullReceiver:
+    """A Receiver that ignores everything: for a stream whose call is over."""
 
     __slots__ = ()
 
@@ -45,13 +45,13 @@ class Nobody:
 
     def lost(self, cause: str) -> None: ...
 
-    def done(self) -> None:
+    def answered(self) -> None:
         """Ignored."""
 
     def close(self) -> None: ...
 
 
-NOBODY: Final = Nobody()
+NULL_RECEIVER: Final = NullReceiver()
 
 
 class Stream:
@@ -61,11 +61,11 @@ class Stream:
         "answered_in",
         "body_left",
         "ending",
+        "half_closed_local",
+        "half_closed_remote",
         "id",
-        "peer_done",
         "receiver",
-        "taken",
-        "us_done",
+        "unacknowledged",
         "waiting",
         "waiting_size",
         "window",
@@ -73,60 +73,59 @@ class Stream:
 
     def __init__(self, stream_id: int, window: int, body_left: int | None) -> None:
         self.id = stream_id
-        self.receiver: Receiver = NOBODY
+        self.receiver: Receiver = NULL_RECEIVER
         self.window = window  # bytes that the peer still accepts
-        self.taken = 0  # bytes received since its last WINDOW_UPDATE
+        self.unacknowledged = 0  # bytes received since its last WINDOW_UPDATE
         self.body_left = body_left  # of the content-length; None without one
         self.waiting: deque[bytes | bytearray | memoryview] | None = None  # unsent pieces, for lack of window
         self.waiting_size = 0
         self.ending: bytes | None = None  # trailers to send after `waiting`
         self.answered_in = 0  # the batch that held the first frame of the answer; 0: none yet
-        self.peer_done = False
-        self.us_done = False
+        self.half_closed_remote = False  # the peer sent END_STREAM (RFC 9113 5.1)
+        self.half_closed_local = False  # we sent END_STREAM
 
 
-class Fate(Enum):
-    """How a stream that is not open ended, as far as that is remembered."""
+class StreamState(Enum):
+    """The state of a stream that is not open (RFC 9113 5.1), and which side closed it, as far as that is remembered."""
 
     IDLE = auto()
-    """Never opened."""
-    ENDED_BY_PEER = auto()
-    """The peer ended it, so it may send nothing more."""
-    ENDED_BY_US = auto()
-    """We ended it; frames that the peer sent before it knew may still arrive."""
+    """Not opened yet."""
+    CLOSED_BY_PEER = auto()
+    """The peer closed it, so any further frame is an error."""
+    CLOSED_BY_US = auto()
+    """We closed it; frames that the peer sent before it knew may still arrive."""
     UNKNOWN = auto()
-    """Its id was skipped, or it ended long ago."""
+    """Closed long ago, or its id was skipped: opening a stream closes all idle ones below it (RFC 9113 5.1.1)."""
 
 
 class Streams:
     """`open` by id. A client opens odd ids in ascending order (RFC 9113 5.1.1); `last` is the highest."""
 
-    __slots__ = ("_ended_by_peer", "_ended_by_us", "last", "open")
+    __slots__ = ("_closed_by_peer", "_closed_by_us", "last", "open")
 
     def __init__(self) -> None:
         self.open: dict[int, Stream] = {}
         self.last = 0
-        self._ended_by_peer: deque[int] = deque(maxlen=_REMEMBERED)
-        self._ended_by_us: deque[int] = deque(maxlen=_REMEMBERED)
+        self._closed_by_peer: deque[int] = deque(maxlen=_REMEMBERED)
+        self._closed_by_us: deque[int] = deque(maxlen=_REMEMBERED)
 
     def close(self, stream: Stream, *, by_peer: bool) -> None:
-        """Both sides have ended the stream."""
+        """Remove a stream from `open`; `by_peer`: it can send nothing more."""
         if self.open.pop(stream.id, None) is not None:
-            (self._ended_by_peer if by_peer else self._ended_by_us).append(stream.id)
+            (self._closed_by_peer if by_peer else self._closed_by_us).append(stream.id)
 
     def refuse(self, stream_id: int) -> None:
-        """We refused the stream when it was opened."""
-        self._ended_by_us.append(stream_id)
+        """Remember a stream that we refused as closed by us."""
+        self._closed_by_us.append(stream_id)
 
-    def fate(self, stream_id: int) -> Fate:
-        """For a stream that is not open."""
+    def state(self, stream_id: int) -> StreamState:
         if stream_id > self.last or stream_id % 2 == 0:
-            return Fate.IDLE
-        if stream_id in self._ended_by_us:
-            return Fate.ENDED_BY_US
-        return Fate.ENDED_BY_PEER if stream_id in self._ended_by_peer else Fate.UNKNOWN
+            return StreamState.IDLE
+        if stream_id in self._closed_by_us:
+            return StreamState.CLOSED_BY_US
+        return StreamState.CLOSED_BY_PEER if stream_id in self._closed_by_peer else StreamState.UNKNOWN
 
     @property
     def unanswered(self) -> int:
         """The number of open streams whose answer is incomplete."""
-        return sum(not stream.us_done for stream in self.open.values())
+        return sum(not stream.half_closed_local for stream in self.open.values())

@@ -1,1 +1,1 @@
-"""The picker's own gRPC server: calls, messages, TLS and sockets over `epp.wire.http2`."""
+"""Our own gRPC server: calls, messages, TLS and sockets over `epp.wire.http2`."""

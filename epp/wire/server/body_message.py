@@ -28,12 +28,12 @@ def read_body(message: bytes) -> tuple[memoryview, bool] | None:
 @lru_cache(maxsize=1024)
 def _before(size: int, after: int) -> bytes:
     """The first bytes of such a message of `size` bytes with `after` bytes behind the body; empty if none can be."""
-    outer = _filling(_REQUEST_BODY, size)
-    inner = _filling(_BODY, size - len(outer) - after)
+    outer = _field_header(_REQUEST_BODY, size)
+    inner = _field_header(_BODY, size - len(outer) - after)
     return outer + inner if outer and inner else b""
 
 
-def _filling(field: int, size: int) -> bytes:
+def _field_header(field: int, size: int) -> bytes:
     """The tag and length of a field that takes `size` bytes in all; empty if no length fits (its varint grows)."""
     heads = (field_head(field, size - length) for length in range(2, min(size, 6) + 1))
     return next((found for length, found in enumerate(heads, 2) if len(found) == length), b"")

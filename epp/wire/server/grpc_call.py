@@ -9,16 +9,16 @@ from epp.request.body import MemoryBudget
 from epp.request.rejection import Rejection
 from epp.wire.http2.header_blocks import Http2Request, literal
 from epp.wire.http2.outgoing import Outgoing
-from epp.wire.http2.streams import NOBODY, Receiver, Stream
-from epp.wire.server.grpc_compression import ACCEPTED, GZIP, Inflating
+from epp.wire.http2.streams import NULL_RECEIVER, Receiver, Stream
+from epp.wire.server.grpc_compression import ACCEPT_ENCODING, GZIP, InflatingHandler
 from epp.wire.server.grpc_messages import (
     GrpcStatus,
     Handler,
     Message,
     MessageReader,
     StatusError,
-    in_pieces,
     percent_encoded,
+    prefixed_pieces,
 )
 
 log = logging.getLogger(__name__)
@@ -29,12 +29,12 @@ _ENCODINGS: Final = (b"identity", GZIP)
 _GRPC_ONLY: Final = b"this port speaks gRPC only\n"
 _PLAIN: Final = literal(b"content-type", b"text/plain") + literal(b"content-length", b"%d" % len(_GRPC_ONLY))
 _NOT_GRPC: Final = (literal(b":status", b"405") + _PLAIN, literal(b":status", b"415") + _PLAIN)
-"""The answers to a method other than POST, and to a POST that is not gRPC."""
-_ACCEPTED: Final = literal(b"grpc-accept-encoding", ACCEPTED)
+"""The answers to a method other than POST, and to a POST that is not gRPC: 415 (PROTOCOL-HTTP2.md, Requests)."""
+_ACCEPT_ENCODING: Final = literal(b"grpc-accept-encoding", ACCEPT_ENCODING)
 
 
-class _Gone:
-    """Handler of a call that is over: ignores everything."""
+class _NullHandler:
+    """A Handler that ignores everything: for a call that is over."""
 
     __slots__ = ()
 
@@ -49,7 +49,7 @@ class _Gone:
     def closed(self, cause: str) -> None: ...
 
 
-_GONE: Final = _Gone()
+_NULL_HANDLER: Final = _NullHandler()
 
 Method = Callable[["Call"], Handler]
 
@@ -65,7 +65,7 @@ class Call:
     """Sends what a Handler answers; receives what the stream delivers."""
 
     __slots__ = (
-        "_held",
+        "_accounted",
         "_memory",
         "_outgoing",
         "_reader",
@@ -84,7 +84,7 @@ class Call:
         self._stream = stream
         self._memory = memory
         self._reader = MessageReader(limit)
-        self._held = 0
+        self._accounted = 0
         self._started = False
         self.finished = False
         self.cause = "end of stream"
@@ -92,7 +92,7 @@ class Call:
 
     def expect_compressed(self, limit: int) -> None:
         """Accept compressed messages, of at most `limit` bytes each when decompressed."""
-        self.handler = Inflating(self.handler, self._reader.expect_compressed(), limit)
+        self.handler = InflatingHandler(self.handler, self._reader.expect_compressed(), limit)
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send messages in order; does nothing after `finish` or when the stream is gone."""
@@ -100,8 +100,8 @@ class Call:
             return
         if not self._started:
             self._started = True
-            self._outgoing.head(self._stream, _RESPONSE)
-        self._outgoing.send(self._stream, in_pieces(messages))
+            self._outgoing.send_headers(self._stream, _RESPONSE)
+        self._outgoing.send(self._stream, prefixed_pieces(messages))
 
     def finish(self, status: GrpcStatus, message: str = "", *, cause: str = "end of stream") -> None:
         """End the call when everything is sent; the handler's `closed` then gets `cause`. Idempotent."""
@@ -110,6 +110,7 @@ class Call:
         self.finished = True
         self.cause = cause
         block = _TRAILERS_OK if status is GrpcStatus.OK else _trailers(status, message)
+        # without messages: Trailers-Only, one header block for headers and status (PROTOCOL-HTTP2.md, Responses)
         self._outgoing.end(self._stream, block if self._started else _RESPONSE + block)
 
     def data(self, chunk: bytes) -> None:
@@ -117,7 +118,7 @@ class Call:
             return
         try:
             messages = self._reader.feed(chunk)
-            if self._reader.held or self._held:
+            if self._reader.buffered or self._accounted:
                 self._account()
             message = self.handler.message
             for payload in messages:
@@ -133,15 +134,15 @@ class Call:
             return
         reader = self._reader
         try:
-            while messages := reader.feed_until_whole(pieces):
-                if reader.held or self._held:
+            while messages := reader.feed_until_message(pieces):
+                if reader.buffered or self._accounted:
                     self._account()
                 for payload in messages:
                     self.handler.message(payload)
                     if self.finished:
                         return
-            reader.keep()
-            if reader.held or self._held:
+            reader.copy_lent()
+            if reader.buffered or self._accounted:
                 self._account()
         except Exception as error:  # noqa: BLE001  # only this call ends
             self.handler.fault(error)
@@ -151,7 +152,7 @@ class Call:
             return
         try:
             if self._reader.unfinished:
-                raise StatusError(GrpcStatus.INTERNAL, "the stream ended within a message")
+                raise StatusError(GrpcStatus.INTERNAL, "the stream ended inside a message")
             self.handler.half_closed()
         except Exception as error:  # noqa: BLE001  # only this call ends
             self.handler.fault(error)
@@ -160,12 +161,12 @@ class Call:
         self.finished = True
         self._release(cause)
 
-    def done(self) -> None:
+    def answered(self) -> None:
         self._release(self.cause)
 
     def close(self) -> None:
         if not self.finished:
-            self.handler.fault(StatusError(GrpcStatus.UNAVAILABLE, "the picker stops"))
+            self.handler.fault(StatusError(GrpcStatus.UNAVAILABLE, "the picker is shutting down"))
 
     def expire(self) -> None:
         """The client's deadline has passed."""
@@ -175,7 +176,7 @@ class Call:
 
     def _account(self) -> None:
         """Count the unfinished message in the memory that all connections share."""
-        more = self._reader.held - self._held
+        more = self._reader.buffered - self._accounted
         if more > 0:
             try:
                 self._memory.acquire(more)
@@ -183,27 +184,29 @@ class Call:
                 raise StatusError(GrpcStatus.RESOURCE_EXHAUSTED, rejection.message) from rejection
         else:
             self._memory.release(-more)
-        self._held += more
+        self._accounted += more
 
     def _release(self, cause: str) -> None:
         if self.timer is not None:
             self.timer.cancel()
-        if self._held:
-            self._memory.release(self._held)
-            self._held = 0
+        if self._accounted:
+            self._memory.release(self._accounted)
+            self._accounted = 0
         handler, self.handler = (
             self.handler,
-            _GONE,
+            _NULL_HANDLER,
         )  # breaks reference cycles, so that memory is freed at once
-        self._stream.receiver = NOBODY
+        self._stream.receiver = NULL_RECEIVER
         try:
             handler.closed(cause)
         except Exception as error:  # noqa: BLE001  # only this call ends
-            log.error("the end of a stream: %s\n%s", type(error).__name__, frames(error))
+            log.error(
+                "a stream failed while it was closed: %s\n%s", type(error).__name__, traceback_text(error)
+            )
 
 
-class Methods:
-    """The methods of a gRPC server by path, `/package.Service/Method`; `limit` is the largest message in bytes."""
+class MethodRouter:
+    """Finds the method of each request by its path, `/package.Service/Method`; `limit` is the largest message in bytes."""
 
     def __init__(
         self, methods: Mapping[bytes, Method], limit: int, memory: MemoryBudget, call_later: CallLater
@@ -217,20 +220,20 @@ class Methods:
         """Begin the call that a request asks for, or answer with an error."""
         method = self._methods.get(request.path)
         if not _is_grpc(request):
-            outgoing.head(stream, _NOT_GRPC[request.method == b"POST"])
+            outgoing.send_headers(stream, _NOT_GRPC[request.method == b"POST"])
             outgoing.send(stream, (_GRPC_ONLY,))
             outgoing.end(stream, b"")
-            return NOBODY
+            return NULL_RECEIVER
         if method is None or request.encoding not in _ENCODINGS:
             outgoing.end(stream, _unimplemented(request, known=method is not None))
-            return NOBODY
+            return NULL_RECEIVER
         call = Call(outgoing, stream, self._memory, self._limit)
         try:
             call.handler = method(call)
         except Exception as error:  # noqa: BLE001  # only this call ends
-            log.error("a stream cannot be opened: %s\n%s", type(error).__name__, frames(error))
+            log.error("a stream could not be opened: %s\n%s", type(error).__name__, traceback_text(error))
             outgoing.end(stream, _RESPONSE + _trailers(GrpcStatus.INTERNAL, "the picker failed"))
-            return NOBODY
+            return NULL_RECEIVER
         if request.encoding == GZIP:
             call.expect_compressed(self._limit)
         if request.timeout is not None:
@@ -238,7 +241,7 @@ class Methods:
         return call
 
 
-def frames(error: BaseException) -> str:
+def traceback_text(error: BaseException) -> str:
     """The traceback without the exception's message, which may quote a request."""
     cause = error.__cause__ or error
     return "".join(traceback.format_tb(cause.__traceback__)).rstrip()
@@ -254,8 +257,8 @@ def _is_grpc(request: Http2Request) -> bool:
 def _unimplemented(request: Http2Request, *, known: bool) -> bytes:
     """A Trailers-Only answer with status UNIMPLEMENTED (gRPC over HTTP/2, Responses)."""
     if known:
-        text = "grpc-encoding must be identity or gzip"
-        return _RESPONSE + _trailers(GrpcStatus.UNIMPLEMENTED, text) + _ACCEPTED
+        text = "the grpc-encoding is not supported; expected identity or gzip"
+        return _RESPONSE + _trailers(GrpcStatus.UNIMPLEMENTED, text) + _ACCEPT_ENCODING
     path = request.path.decode("utf-8", "replace")[:100]
     return _RESPONSE + _trailers(GrpcStatus.UNIMPLEMENTED, f"there is no method {path}")
 

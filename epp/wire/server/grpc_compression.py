@@ -1,6 +1,7 @@
-"""Messages that a client compressed with gzip, the one encoding that the Go picker registers as well. Pure.
+"""Decompresses gzip messages, the one encoding that the Go picker registers too. Pure.
 
-The rules are those of grpc's PROTOCOL-HTTP2.md and compression.md. Answers go out as they are, which it allows.
+The rules are those of grpc's doc/PROTOCOL-HTTP2.md and doc/compression.md. Answers are sent uncompressed, which
+compression.md allows whatever the client used.
 """
 
 import zlib
@@ -10,15 +11,17 @@ from typing import Final
 from epp.wire.server.grpc_messages import GrpcStatus, Handler, StatusError
 
 GZIP: Final = b"gzip"
-ACCEPTED: Final = b"identity,gzip"
+ACCEPT_ENCODING: Final = b"identity,gzip"
 """The value of `grpc-accept-encoding`."""
-_GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
+_GZIP_WINDOW: Final = (
+    16 + zlib.MAX_WBITS
+)  # 16: a gzip header and trailer, not zlib's (zlib manual, inflateInit2)
 
 
-class Inflating:
-    """A Handler behind messages that may be compressed; each is inflated when the one before it was handled.
+class InflatingHandler:
+    """A Handler that decompresses messages for another one, each only after the one before was handled.
 
-    `flags`: of each message to come, whether it is compressed. `limit`: bytes of an inflated message.
+    `flags`: whether each message to come is compressed. `limit`: bytes of a decompressed message.
     """
 
     __slots__ = ("_flags", "_handler", "_limit")
@@ -42,19 +45,19 @@ class Inflating:
 
 
 def inflate(packed: bytes, limit: int) -> bytes:
-    """What was compressed; raises StatusError where it is no gzip, or more than `limit` bytes."""
+    """Decompress a message; raises StatusError if it is not gzip or has more than `limit` bytes."""
     inflater = zlib.decompressobj(_GZIP_WINDOW)
     try:
-        message = inflater.decompress(packed, limit + 1)
+        message = inflater.decompress(
+            packed, limit + 1
+        )  # never more in memory, whatever the ratio: a zip bomb
     except zlib.error:
-        raise StatusError(
-            GrpcStatus.INTERNAL, "a message that is marked as compressed and is no gzip"
-        ) from None
+        raise StatusError(GrpcStatus.INTERNAL, "a message is marked as compressed but is not gzip") from None
     if len(message) > limit:
         raise StatusError(
             GrpcStatus.RESOURCE_EXHAUSTED,
-            f"a compressed message of more than {limit} bytes; no more are taken",
+            f"a compressed message has more than {limit} bytes, which is the limit",
         )
     if not inflater.eof or inflater.unused_data:
-        raise StatusError(GrpcStatus.INTERNAL, "a compressed message that is cut or goes on after its end")
+        raise StatusError(GrpcStatus.INTERNAL, "a compressed message is truncated, or data follows its end")
     return message

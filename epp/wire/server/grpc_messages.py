@@ -1,6 +1,6 @@
-"""gRPC over HTTP/2: messages out of the bytes of a stream, for a Handler; status. Pure.
+"""gRPC over HTTP/2: splits the bytes of a stream into messages; the status codes; what a Handler is. Pure.
 
-The rules are those of grpc's PROTOCOL-HTTP2.md.
+The rules are those of grpc's doc/PROTOCOL-HTTP2.md.
 """
 
 import struct
@@ -12,17 +12,18 @@ from typing import Final, Protocol, TypeAlias
 from epp.request.body import Buffer
 
 Message: TypeAlias = bytes | list[Buffer]
-"""Whole, or in pieces."""
+"""One message, as one object or in pieces."""
 
 _PREFIX: Final = struct.Struct(">BI")
+"""Compressed-Flag and Message-Length."""
 _SMALL: Final = 1024
-"""Pieces of fewer bytes are kept together: an object of its own would weigh more than what it holds."""
-_MESSAGE_MOST: Final = 1000
-"""Bytes of a grpc-message; it is for people."""
+"""Smaller pieces are joined while they wait: an object of its own would take more memory than its bytes."""
+_MAX_GRPC_MESSAGE: Final = 1000
+"""Bytes of a grpc-message. Clients may limit all trailers to 8 KiB."""
 
 
 class GrpcStatus(IntEnum):
-    """Those of the gRPC status codes that we send."""
+    """The gRPC status codes that we send."""
 
     OK = 0
     DEADLINE_EXCEEDED = 4
@@ -42,73 +43,73 @@ class StatusError(Exception):
 
 
 class Handler(Protocol):
-    """One call of a method. What `message` and `half_closed` raise comes back as `fault`."""
+    """Handles one call of a method. Exceptions of `message` and `half_closed` are passed to `fault`."""
 
     def message(self, payload: bytes) -> None:
-        """A message of the client."""
+        """The client sent a message."""
 
     def half_closed(self) -> None:
-        """The client sends no more."""
+        """The client has sent its last message."""
 
     def fault(self, error: Exception) -> None:
-        """Something failed, StatusError where it is the client's doing: finish the call."""
+        """Finish the call because of an error; StatusError if the client caused it."""
 
     def closed(self, cause: str) -> None:
-        """The call is over; told once."""
+        """The call is over. Called once."""
 
 
 class MessageReader:
-    """Length-prefixed messages, however the stream was cut; one longer than `limit` bytes raises StatusError.
+    """Splits a stream into its length-prefixed messages; raises StatusError for one of more than `limit` bytes.
 
-    `held` is how many bytes of an unfinished message it keeps.
+    DATA frames and messages are not aligned. `buffered`: bytes of the unfinished message that are held.
     """
 
-    __slots__ = ("_flags", "_limit", "_missing", "_pieces", "held")
+    __slots__ = ("_flags", "_limit", "_missing", "_pieces", "buffered")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._flags: deque[bool] | None = None
         self._pieces: list[bytes | bytearray | memoryview] = []
-        self._missing = 0  # bytes until the message is whole; 0 while even its prefix is not
-        self.held = 0
+        self._missing = 0  # bytes until the message is complete; 0 while its prefix is incomplete
+        self.buffered = 0
 
     @property
     def unfinished(self) -> bool:
         """Whether the stream is within a message."""
-        return bool(self.held or self._missing)
+        return bool(self.buffered or self._missing)
 
     def expect_compressed(self) -> deque[bool]:
-        """Take compressed messages too; what is returned gets an entry for each message, whether it is one."""
+        """Accept compressed messages too; the returned deque gets an entry per message: whether it is compressed."""
         self._flags = deque()
         return self._flags
 
     def feed(self, chunk: bytes | memoryview) -> list[bytes]:
-        """The messages that are whole with `chunk`."""
+        """The messages that `chunk` completes."""
         missing = self._missing
         if not missing:
-            return self._split(self._whole(chunk) if self.held else chunk, 0)
+            return self._split(self._join(chunk) if self.buffered else chunk, 0)
         if missing > len(chunk):
-            self._hold(chunk)
+            self._buffer(chunk)
             self._missing = missing - len(chunk)
             return []
         if missing == len(chunk):
-            return [self._whole(chunk)]
-        return [self._whole(chunk[:missing]), *self._split(chunk, missing)]
+            return [self._join(chunk)]
+        return [self._join(chunk[:missing]), *self._split(chunk, missing)]
 
-    def feed_until_whole(self, pieces: Iterator[memoryview]) -> list[bytes]:
-        """Feed one piece after the other, up to the first that makes a message whole. They are only lent, until `keep`."""
+    def feed_until_message(self, pieces: Iterator[memoryview]) -> list[bytes]:
+        """Feed pieces up to the first that completes a message. Earlier ones are kept without a copy until `copy_lent`."""
         for piece in pieces:
             size = len(piece)
             if _SMALL <= size < self._missing:
                 self._pieces.append(piece)
                 self._missing -= size
-                self.held += size
+                self.buffered += size
             elif messages := self.feed(piece):
                 return messages
         return []
 
-    def keep(self) -> None:
-        """Copy what was lent."""
+    def copy_lent(self) -> None:
+        """Copy the kept pieces, before their buffer is used for the next read."""
         pieces = self._pieces
         self._pieces = [bytes(piece) if isinstance(piece, memoryview) else piece for piece in pieces]
 
@@ -118,7 +119,7 @@ class MessageReader:
         while size - at >= 5:
             compressed, length = _PREFIX.unpack_from(chunk, at)
             if compressed or length > self._limit or self._flags is not None:
-                self._judge(compressed, length)
+                self._check_prefix(compressed, length)
             at += 5
             if length > size - at:
                 self._missing = length - (size - at)
@@ -127,18 +128,18 @@ class MessageReader:
             messages.append(message if isinstance(message, bytes) else bytes(message))
             at += length
         if at < size:
-            self._hold(chunk[at:])
+            self._buffer(chunk[at:])
         return messages
 
-    def _whole(self, last: bytes | memoryview) -> bytes:
-        whole = b"".join((*self._pieces, last))
+    def _join(self, last: bytes | memoryview) -> bytes:
+        message = b"".join((*self._pieces, last))
         self._pieces.clear()
-        self.held = self._missing = 0
-        return whole
+        self.buffered = self._missing = 0
+        return message
 
-    def _hold(self, piece: bytes | memoryview) -> None:
+    def _buffer(self, piece: bytes | memoryview) -> None:
         size = len(piece)
-        self.held += size
+        self.buffered += size
         if size >= _SMALL:
             self._pieces.append(piece)
         elif self._pieces and isinstance(last := self._pieces[-1], bytearray):
@@ -146,35 +147,35 @@ class MessageReader:
         else:
             self._pieces.append(bytearray(piece))
 
-    def _judge(self, compressed: int, length: int) -> None:
+    def _check_prefix(self, compressed: int, length: int) -> None:
         if length > self._limit:
-            text = f"a message of {length} bytes; at most {self._limit} are taken"
+            text = f"a message of {length} bytes is larger than the limit of {self._limit}"
             raise StatusError(GrpcStatus.RESOURCE_EXHAUSTED, text)
         if compressed > 1 or self._flags is None:
             raise StatusError(GrpcStatus.INTERNAL, "a compressed message on a stream without grpc-encoding")
         self._flags.append(compressed == 1)
 
 
-def in_pieces(messages: Sequence[Message]) -> list[Buffer]:
-    """Messages as they travel, without a copy of what is large."""
-    travelling: list[Buffer] = []
+def prefixed_pieces(messages: Sequence[Message]) -> list[Buffer]:
+    """Each message with its prefix, as pieces: nothing is copied."""
+    pieces: list[Buffer] = []
     for message in messages:
         if isinstance(message, bytes):
-            travelling += (_PREFIX.pack(0, len(message)), message)
+            pieces += (_PREFIX.pack(0, len(message)), message)
         else:
-            travelling += (_PREFIX.pack(0, sum(map(len, message))), *message)
-    return travelling
+            pieces += (_PREFIX.pack(0, sum(map(len, message))), *message)
+    return pieces
 
 
 def prefixed(messages: Sequence[Message]) -> bytes:
-    """The same in one piece."""
-    return b"".join(in_pieces(messages))
+    """Each message with its prefix, as one bytes object."""
+    return b"".join(prefixed_pieces(messages))
 
 
 def percent_encoded(message: str) -> bytes:
-    """As `grpc-message` is written: printable ASCII but "%" as it is, cut where it is long."""
+    """Encode a `grpc-message`: printable ASCII except "%" stays as it is. Cut to its longest size."""
     written = [
         bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte
         for byte in message.encode()
     ]
-    return b"".join(written)[:_MESSAGE_MOST]
+    return b"".join(written)[:_MAX_GRPC_MESSAGE]

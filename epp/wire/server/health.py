@@ -1,4 +1,4 @@
-"""grpc.health.v1 as methods of our own gRPC server."""
+"""Serves grpc.health.v1 with our own gRPC server."""
 
 import logging
 from collections.abc import Callable
@@ -8,17 +8,17 @@ from google.protobuf.message import DecodeError
 
 from epp.health import SERVICE, Health, UnknownServiceError
 from epp.wire.messages.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from epp.wire.server.grpc_call import Call, Method, frames
+from epp.wire.server.grpc_call import Call, Method, traceback_text
 from epp.wire.server.grpc_messages import GrpcStatus, StatusError
 
 log = logging.getLogger(__name__)
 
-_LARGEST: Final = 1024
-"""Bytes of a request: the name of a service."""
+_MAX_REQUEST: Final = 1024
+"""Bytes of a request, which is the name of a service."""
 
 
 def health_methods(health: Health) -> dict[bytes, Method]:
-    """grpc.health.v1, by path."""
+    """The methods of grpc.health.v1, by path."""
 
     def check(payload: bytes) -> bytes:
         try:
@@ -38,7 +38,7 @@ def health_methods(health: Health) -> dict[bytes, Method]:
 
 
 class _Unary:
-    """One message, one answer."""
+    """Handler of a unary method: one message, one answer."""
 
     __slots__ = ("_answer", "_call", "_request")
 
@@ -49,77 +49,77 @@ class _Unary:
 
     def message(self, payload: bytes) -> None:
         if self._request is not None:
-            raise StatusError(GrpcStatus.UNIMPLEMENTED, "a second message to a method that takes one")
+            raise StatusError(GrpcStatus.UNIMPLEMENTED, "the method takes one message, and a second one came")
         _check_size(payload)
         self._request = payload
 
     def half_closed(self) -> None:
         if self._request is None:
-            raise StatusError(GrpcStatus.UNIMPLEMENTED, "no message to a method that takes one")
+            raise StatusError(GrpcStatus.UNIMPLEMENTED, "the method takes one message, and none came")
         try:
             answer = self._answer(self._request)
         except DecodeError:
-            raise StatusError(GrpcStatus.INTERNAL, "a message that is no request of this method") from None
+            raise StatusError(GrpcStatus.INTERNAL, "the message is not a request of this method") from None
         self._call.send((answer,))
         self._call.finish(GrpcStatus.OK)
 
     def fault(self, error: Exception) -> None:
-        _refuse(self._call, error)
+        _finish_with(self._call, error)
 
     def closed(self, cause: str) -> None: ...
 
 
 class _Watch:
-    """One message, then a status whenever it is another one."""
+    """Handler of Watch: sends the status at once and whenever it changes (grpc's doc/health-checking.md)."""
 
-    __slots__ = ("_call", "_health", "_service", "_told")
+    __slots__ = ("_call", "_health", "_sent_status", "_service")
 
     def __init__(self, call: Call, health: Health) -> None:
         self._call = call
         self._health = health
         self._service: str | None = None
-        self._told: HealthCheckResponse.ServingStatus | None = None
+        self._sent_status: HealthCheckResponse.ServingStatus | None = None
 
     def message(self, payload: bytes) -> None:
         if self._service is not None:
-            raise StatusError(GrpcStatus.UNIMPLEMENTED, "a second message to a method that takes one")
+            raise StatusError(GrpcStatus.UNIMPLEMENTED, "the method takes one message, and a second one came")
         _check_size(payload)
         try:
             self._service = HealthCheckRequest.FromString(payload).service
         except DecodeError:
-            raise StatusError(GrpcStatus.INTERNAL, "a message that is no request of this method") from None
-        self._health.watchers.add(self._tell)
-        self._tell()
+            raise StatusError(GrpcStatus.INTERNAL, "the message is not a request of this method") from None
+        self._health.watchers.add(self._send_status)
+        self._send_status()
 
     def half_closed(self) -> None:
         if self._service is None:
-            raise StatusError(GrpcStatus.UNIMPLEMENTED, "no message to a method that takes one")
+            raise StatusError(GrpcStatus.UNIMPLEMENTED, "the method takes one message, and none came")
 
     def fault(self, error: Exception) -> None:
-        _refuse(self._call, error)
+        _finish_with(self._call, error)
 
     def closed(self, cause: str) -> None:
-        self._health.watchers.discard(self._tell)
+        self._health.watchers.discard(self._send_status)
 
-    def _tell(self) -> None:
+    def _send_status(self) -> None:
         status = self._health.status(self._service or "")
-        if status != self._told:
-            self._told = status
+        if status != self._sent_status:
+            self._sent_status = status
             self._call.send((HealthCheckResponse(status=status).SerializeToString(),))
         if self._health.closed:
             self._call.finish(GrpcStatus.OK)
 
 
 def _check_size(payload: bytes) -> None:
-    """It is kept until the client ends its stream, which it may never do."""
-    if len(payload) > _LARGEST:
-        text = f"a health request of {len(payload)} bytes; at most {_LARGEST} are taken"
+    """Raise StatusError for a large request: it is held until the client ends its stream, which may be never."""
+    if len(payload) > _MAX_REQUEST:
+        text = f"a health request of {len(payload)} bytes is larger than the limit of {_MAX_REQUEST}"
         raise StatusError(GrpcStatus.RESOURCE_EXHAUSTED, text)
 
 
-def _refuse(call: Call, error: Exception) -> None:
+def _finish_with(call: Call, error: Exception) -> None:
     if isinstance(error, StatusError):
         call.finish(error.status, str(error))
         return
-    log.error("a health call: %s\n%s", type(error).__name__, frames(error))
+    log.error("a health call failed: %s\n%s", type(error).__name__, traceback_text(error))
     call.finish(GrpcStatus.INTERNAL, f"the picker failed: {type(error).__name__}")

@@ -12,7 +12,7 @@ from epp.ext_proc.protocol import EXT_PROC
 from epp.request.unreadable import UnreadableError
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
 from epp.wire.server.body_message import LARGE, read_body
-from epp.wire.server.grpc_call import Call, Method, frames
+from epp.wire.server.grpc_call import Call, Method, traceback_text
 from epp.wire.server.grpc_messages import GrpcStatus, StatusError
 
 log = logging.getLogger(__name__)
@@ -24,10 +24,10 @@ class ExternalProcessor:
     def __init__(self, open_exchange: Callable[[], Exchange], clock: Callable[[], float]) -> None:
         self.open_exchange = open_exchange
         self.clock = clock
-        self.streams: set[_Conversation] = set()
+        self.streams: set[_ExchangeHandler] = set()
         self.draining = False
         self.opened_at = -math.inf
-        """When the last stream was opened."""
+        """When the last stream was opened; before the first: -inf."""
 
     def methods(self) -> dict[bytes, Method]:
         return {f"/{EXT_PROC}/Process".encode(): self._process}
@@ -35,11 +35,11 @@ class ExternalProcessor:
     def drain(self) -> None:
         self.draining = True
         for stream in list(self.streams):
-            stream.end_if_it_may()
+            stream.end_if_allowed()
 
-    def _process(self, call: Call) -> "_Conversation":
+    def _process(self, call: Call) -> "_ExchangeHandler":
         self.opened_at = self.clock()
-        return _Conversation(self, call)
+        return _ExchangeHandler(self, call)
 
 
 def _read(payload: bytes) -> ProcessingRequest:
@@ -49,11 +49,11 @@ def _read(payload: bytes) -> ProcessingRequest:
         raise UnreadableError("a message that is no ProcessingRequest") from None
 
 
-def _unheard(_: object) -> None:
+def _ignore(_: object) -> None:
     """Ignores answers after the end of the stream."""
 
 
-class _Conversation:
+class _ExchangeHandler:
     """Connects one gRPC call with its Exchange."""
 
     __slots__ = ("_call", "_exchange", "_service")
@@ -74,7 +74,7 @@ class _Conversation:
         if answers:
             self._answer(answers)
         if self._service.draining:
-            self.end_if_it_may()
+            self.end_if_allowed()
 
     def half_closed(self) -> None:
         self._call.finish(GrpcStatus.OK)
@@ -89,7 +89,7 @@ class _Conversation:
             known = isinstance(error, ExchangeError)
             text = str(error) if known else f"the picker failed: {type(error).__name__}"
             status, cause = GrpcStatus.INTERNAL, "fault"
-            log.error("an ext_proc stream ended: %s\n%s", text, frames(error))
+            log.error("an ext_proc stream ended: %s\n%s", text, traceback_text(error))
         if self._exchange.responded:
             self._call.finish(GrpcStatus.OK, cause=cause)
         else:
@@ -98,9 +98,9 @@ class _Conversation:
     def closed(self, cause: str) -> None:
         self._service.streams.discard(self)
         self._exchange.close(cause, self._service.clock())
-        self._exchange.on_answer(_unheard, _unheard)  # breaks a reference cycle
+        self._exchange.on_answer(_ignore, _ignore)  # breaks a reference cycle
 
-    def end_if_it_may(self) -> None:
+    def end_if_allowed(self) -> None:
         """End the stream if nothing is left to answer, during a drain."""
         if self._exchange.may_end:
             self._call.finish(GrpcStatus.OK)

@@ -1,4 +1,4 @@
-"""A TLS context of a server, for HTTP/2 by default (RFC 9113 9.2), that serves another certificate as soon as there is one."""
+"""The TLS context of a server, for HTTP/2 by default (RFC 9113 9.2); serves a reloaded certificate to the next client."""
 
 import logging
 import ssl
@@ -14,7 +14,11 @@ log = logging.getLogger(__name__)
 def server_context(
     served: Certificate, client_ca: bytes | None, rules: TlsRules, protocol: str = "h2"
 ) -> ssl.SSLContext:
-    """`protocol` is what ALPN offers; `client_ca` is PEM: clients must show a certificate of it."""
+    """`protocol` is offered by ALPN. With `client_ca` (PEM) clients must show a certificate signed by it.
+
+    asyncio takes one context when a server starts. Its `sni_callback` runs in each handshake, also without SNI, and
+    switches to the context of the current certificate.
+    """
     make = partial(_context, served, client_ca, rules, protocol)
     current, serving = make(), make()
 
@@ -22,13 +26,13 @@ def server_context(
         nonlocal current
         try:
             current = make()
-        except OSError as error:  # ssl.SSLError is one; another is that this process has too many files open
-            log.warning("the certificate stays as it was: %s", error.strerror)
+        except OSError as error:  # ssl.SSLError, or no free descriptor for the file of the certificate
+            log.warning("certificate not reloaded, the old one stays in use: %s", error.strerror)
 
-    def choose(connection: ssl.SSLObject | ssl.SSLSocket, name: str, context: ssl.SSLContext) -> None:
+    def select_context(connection: ssl.SSLObject | ssl.SSLSocket, name: str, context: ssl.SSLContext) -> None:
         connection.context = current
 
-    serving.sni_callback = choose
+    serving.sni_callback = select_context
     served.on_change.append(renew)
     return serving
 

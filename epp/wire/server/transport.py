@@ -1,4 +1,4 @@
-"""ext_proc and health over our own HTTP/2 server: asyncio's side of it, one Protocol per connection."""
+"""Serves ext_proc and health with our own HTTP/2 server: listens, and has one asyncio Protocol per connection."""
 
 import asyncio
 import logging
@@ -13,33 +13,34 @@ from epp.request.body import MemoryBudget
 from epp.wire.http2.connection import Connection
 from epp.wire.http2.frames import Http2ErrorCode
 from epp.wire.http2.limits import Limits
-from epp.wire.server.grpc_call import Methods, frames
+from epp.wire.server.grpc_call import MethodRouter, traceback_text
 from epp.wire.server.health import health_methods
 from epp.wire.server.processor import ExternalProcessor
 from epp.wire.server.tls import server_context
 from epp.wire.transport import ListenAddress
 from runtime.serving.acceptor import Acceptor
 from runtime.serving.connections import Connections
-from runtime.serving.descriptors import most_connections
-from runtime.serving.sockets import listening_socket, tune
+from runtime.serving.descriptors import connection_limit
+from runtime.serving.sockets import listening_socket, set_tcp_options
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS: Final = 2048
-"""Open at once on the port that picks; a data plane has one or two for each of its threads."""
-HEALTH_CONNECTIONS: Final = 512
-IDLE: Final = 600.0
-"""Seconds without a stream. Whoever comes back opens another connection."""
+MAX_CONNECTIONS: Final = 2048
+"""Open connections on the port of ext_proc. An Envoy has one or two per worker thread."""
+MAX_HEALTH_CONNECTIONS: Final = 512
+IDLE_TIMEOUT: Final = 600.0
+"""Seconds without a stream after which a connection is closed; the peer opens another one when it needs it."""
 READ_SIZE: Final = 256 * 1024
-"""Bytes that are read at once."""
+"""Bytes per read."""
 HIGH_WATER: Final = 512 * 1024
-"""Bytes written and not read by the peer from which on it is not read either."""
-GREETING: Final = 10.0
-"""Seconds that a peer has for its preface."""
-LAST_WORDS: Final = 5.0
-"""Seconds that a peer has to read what is left when a connection ends."""
-ANNOUNCED: Final = 1.0
-"""Seconds between the GOAWAY that asks for no more streams and the one that takes none, unless the peer answers sooner."""
+"""Bytes that wait to be sent, from which on nothing more is read from the peer."""
+PREFACE_TIMEOUT: Final = 10.0
+"""Seconds that a peer has to send its preface and SETTINGS."""
+CLOSE_TIMEOUT: Final = 5.0
+"""Seconds that a peer has to read the last bytes and to close its side of a connection."""
+GOAWAY_TIMEOUT: Final = 1.0
+"""Seconds between the GOAWAY that asks for no new streams and the one that refuses them, unless the peer answers the PING
+sooner (RFC 9113 6.8)."""
 
 
 class Http2Transport:
@@ -68,29 +69,32 @@ class Http2Transport:
     def drain(self) -> None:
         self._processor.drain()
 
-    def listener(self, place: ListenAddress, *, processing: bool) -> "Http2Listener":
+    def listener(self, address: ListenAddress, *, processing: bool) -> "Http2Listener":
         methods = health_methods(self._health)
         if processing:
             methods |= self._processor.methods()
         loop = asyncio.get_running_loop()
-        calls = Methods(methods, place.max_message, self._memory, loop.call_later)
+        calls = MethodRouter(methods, address.max_message, self._memory, loop.call_later)
 
         def connection(wake: Callable[[], None]) -> Connection:
             return Connection(calls.accept, self._limits, self._memory, wake, self._clock)
 
-        return Http2Listener(place, connection, CONNECTIONS if processing else HEALTH_CONNECTIONS)
+        return Http2Listener(address, connection, MAX_CONNECTIONS if processing else MAX_HEALTH_CONNECTIONS)
 
 
 class Http2Listener:
-    """See Listener; `open_connection` is given what to call when a connection has something to write."""
+    """A Listener; `open_connection` gets the callback that a Connection calls when it has bytes to send."""
 
     def __init__(
-        self, place: ListenAddress, open_connection: Callable[[Callable[[], None]], Connection], most: int
+        self,
+        address: ListenAddress,
+        open_connection: Callable[[Callable[[], None]], Connection],
+        max_connections: int,
     ) -> None:
-        self._place = place
-        self.connections = Connections(most_connections(most), IDLE)
+        self._listen_address = address
+        self.connections = Connections(connection_limit(max_connections), IDLE_TIMEOUT)
         self.open_connection = open_connection
-        self.port = place.port
+        self.port = address.port
         self.peers: set[_Peer] = set()
         self.buffer = memoryview(bytearray(READ_SIZE))
         self.draining = False
@@ -99,19 +103,19 @@ class Http2Listener:
 
     @property
     def address(self) -> str:
-        return self._place.address(self.port)
+        return self._listen_address.authority(self.port)
 
     async def __aenter__(self) -> Self:
-        place = self._place
+        address = self._listen_address
         tls = (
             None
-            if place.certificate is None
-            else server_context(place.certificate, place.client_ca, place.tls)
+            if address.certificate is None
+            else server_context(address.certificate, address.client_ca, address.tls)
         )
         try:
-            listening = listening_socket(place.host, place.port)
+            listening = listening_socket(address.host, address.port)
         except OSError as error:
-            raise place.refused() from error
+            raise address.listen_error() from error
         name = f"port {listening.getsockname()[1]}"
         self._acceptor = Acceptor([listening], lambda: _Peer(self), self.connections, name=name, tls=tls)
         self._acceptor.start()
@@ -131,25 +135,25 @@ class Http2Listener:
         if timeout:
             for peer in list(self.peers):
                 peer.drain()
-            if await self._emptied(timeout):
+            if await self._wait_until_empty(timeout):
                 return
         for peer in list(self.peers):
             peer.close()
-        if not await self._emptied(ANNOUNCED):
+        if not await self._wait_until_empty(GOAWAY_TIMEOUT):
             for peer in list(self.peers):
                 peer.abort()
-            await self._emptied(ANNOUNCED)
+            await self._wait_until_empty(GOAWAY_TIMEOUT)
 
-    def gone(self, peer: "_Peer") -> None:
-        """Of a connection that was lost."""
+    def remove(self, peer: "_Peer") -> None:
+        """Forget a connection that was lost."""
         self.peers.discard(peer)
         self.connections.open.discard(peer)
         if not self.peers:
             self._empty.set()
 
-    async def _emptied(self, within: float) -> bool:
+    async def _wait_until_empty(self, timeout: float) -> bool:
         try:
-            async with asyncio.timeout(within):
+            async with asyncio.timeout(timeout):
                 while self.peers:
                     self._empty.clear()
                     await self._empty.wait()
@@ -159,19 +163,18 @@ class Http2Listener:
 
 
 class _Peer(asyncio.BufferedProtocol):
-    """One connection: what is read goes to a Connection, what that has to say is written at once, all of it together."""
+    """One socket: passes what is read to its Connection, then writes all that the Connection has to send in one call."""
 
     def __init__(self, listener: Http2Listener) -> None:
         self._listener = listener
         self._loop = asyncio.get_running_loop()
-        self._connection = listener.open_connection(self._soon)
-        self._ahead = 0
+        self._connection = listener.open_connection(self._schedule_write)
+        self._unparsed_size = 0
         self._read_at = self._loop.time()
         self._blocked = False
         self._scheduled = False
-        self._expected_to_go = False
-        self._ended = False
-        """We say nothing more."""
+        self._closing_soon = False
+        self._write_closed = False
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -183,57 +186,57 @@ class _Peer(asyncio.BufferedProtocol):
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             transport.abort()
             return
-        tune(transport.get_extra_info("socket"))
+        set_tcp_options(transport.get_extra_info("socket"))
         transport.set_write_buffer_limits(high=HIGH_WATER)
-        self._timer = self._loop.call_later(GREETING, self._greet_or_go)
+        self._timer = self._loop.call_later(PREFACE_TIMEOUT, self._check_preface)
         self._write()
         if self._listener.draining:
             self.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """All peers are read into one buffer, one after the other; what is no whole frame yet stands before the rest.
+        """All peers are read into one buffer, in turns; the incomplete frame of the last read is put before the new bytes.
 
-        A buffer that asyncio makes for every read costs four times the read (measured).
+        A buffer that asyncio allocates for every read costs four times the read (measured).
         """
-        rest = self._connection.rest
-        self._ahead = len(rest)
-        self._listener.buffer[: self._ahead] = rest
-        return self._listener.buffer[self._ahead :]
+        unparsed = self._connection.unparsed
+        self._unparsed_size = len(unparsed)
+        self._listener.buffer[: self._unparsed_size] = unparsed
+        return self._listener.buffer[self._unparsed_size :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._connection.rest = b""
+        self._connection.unparsed = b""
         self._read_at = self._loop.time()
-        if self._ended:
+        if self._write_closed:
             return
         try:
-            self._connection.receive(self._listener.buffer[: self._ahead + nbytes])
-        except Exception as error:  # noqa: BLE001  # the edge: a fault of ours ends this connection, not the picker
-            log.error("a connection failed: %s\n%s", type(error).__name__, frames(error))
+            self._connection.receive(self._listener.buffer[: self._unparsed_size + nbytes])
+        except Exception as error:  # noqa: BLE001  # a fault of ours ends this connection, not the picker
+            log.error("a connection failed: %s\n%s", type(error).__name__, traceback_text(error))
             self._connection.fail(Http2ErrorCode.INTERNAL_ERROR, "the picker failed")
         self._write()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._connection.lose("reset")
-        self._listener.gone(self)
+        self._connection.abort("reset")
+        self._listener.remove(self)
 
     def pause_writing(self) -> None:
-        """A peer that does not read is not read: what it could make us hold is bounded by what is under way."""
+        """Stop reading from a peer that does not read: that bounds what it can make us hold."""
         self._blocked = True
-        self._connection.block(True)
+        self._connection.set_blocked(True)
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._blocked = False
-        self._connection.block(False)
+        self._connection.set_blocked(False)
         self._transport.resume_reading()
         self._write()
 
     def drain(self) -> None:
-        """Let what is under way end, take no new streams once the peer has heard it."""
+        """Let open streams end; refuse new ones once the peer has read our GOAWAY."""
         self._connection.drain()
-        self._loop.call_later(ANNOUNCED, self._refuse_streams)
+        self._loop.call_later(GOAWAY_TIMEOUT, self._refuse_streams)
         self._write()
 
     def close(self) -> None:
@@ -243,11 +246,10 @@ class _Peer(asyncio.BufferedProtocol):
 
     @property
     def idle_since(self) -> float | None:
-        """See runtime.serving: without a stream, since something was read last."""
+        """When something was read last, None while a stream is open (runtime.serving.connections)."""
         return None if self._connection.streams.open else self._read_at
 
     def abort(self) -> None:
-        """At once, whatever is not written."""
         self._transport.abort()
 
     def _refuse_streams(self) -> None:
@@ -255,54 +257,52 @@ class _Peer(asyncio.BufferedProtocol):
             self._connection.refuse_streams()
             self._write()
 
-    def _soon(self) -> None:
+    def _schedule_write(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._write)
 
     def _write(self) -> None:
         self._scheduled = False
-        if self._ended:
+        if self._write_closed:
             return
         connection = self._connection
-        while not self._blocked and (written := connection.take()):
+        while not self._blocked and (written := connection.data_to_send()):
             self._transport.write(written)
-        if connection.over and connection.failed is None:
+        if connection.can_close and connection.failed is None:
             self._close_transport_soon()
-        elif connection.over:
+        elif connection.can_close:
             self._close_transport()
 
     def _close_transport_soon(self) -> None:
-        """A peer that has read a GOAWAY goes by itself. One that is closed upon may throw away what it has not looked at,
-        as grpc's client does.
-        """
-        if not self._expected_to_go:
-            self._expected_to_go = True
-            self._loop.call_later(ANNOUNCED, self._close_transport)
+        """Give the peer time to close first: grpc's client discards unread answers when we close the connection."""
+        if not self._closing_soon:
+            self._closing_soon = True
+            self._loop.call_later(GOAWAY_TIMEOUT, self._close_transport)
 
     def _close_transport(self) -> None:
-        """Say what is left and that it was all, then read until the peer has done so too.
+        """Write the last bytes, shut down writing, and read until the peer closes its side.
 
-        A socket that is closed while something is unread is reset, and a peer that is told so by a write of its own may
-        throw away what it had not read yet. TLS waits for the peer's close_notify by itself.
+        A socket that is closed with unread bytes sends a reset, and the peer may then discard what it has not read yet
+        (RFC 9112 9.6 describes the same for HTTP/1.1). TLS waits for the peer's close_notify by itself.
         """
-        if self._ended or self._transport.is_closing():
+        if self._write_closed or self._transport.is_closing():
             return
-        self._ended = True
-        self._transport.write(self._connection.take())
+        self._write_closed = True
+        self._transport.write(self._connection.data_to_send())
         try:
             if self._transport.can_write_eof():
                 self._transport.write_eof()
             else:
                 self._transport.close()
-        except OSError:  # the peer is gone
+        except OSError:  # the peer has closed the connection
             self._transport.abort()
             return
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(LAST_WORDS, self._transport.abort)
+        self._timer = self._loop.call_later(CLOSE_TIMEOUT, self._transport.abort)
 
-    def _greet_or_go(self) -> None:
+    def _check_preface(self) -> None:
         self._timer = None
-        if not self._connection.greeted:
+        if not self._connection.settings_received:
             self._transport.abort()

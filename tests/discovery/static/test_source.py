@@ -67,7 +67,7 @@ async def test_a_name_that_does_not_resolve_shows_in_explain_and_hides_no_other(
         ("a b:80", "'a b' is not a host name"),
         ("user@host:80", "'user@host' is not a host name"),
         ("[10.0.0.1]:80", "not an IPv6 address"),
-        ("[fe80::1%eth0]:80", "the zone %eth0 means something on one machine only"),
+        ("[fe80::1%eth0]:80", "the zone %eth0 is valid on one machine only"),
         (f"h:{'9' * 5000}", "is not host:port"),
     ],
 )

@@ -123,7 +123,7 @@ def test_booleans_are_written_as_in_go(text: list[str], value: bool) -> None:
 def test_go_flags_without_effect_are_accepted_and_named() -> None:
     _, _, ignored = flags.parse(["--enable-pprof", "--tracing=1", "--zap-encoder=json"])
     assert ignored == ["enable-pprof", "tracing", "zap-encoder"]
-    assert go_flags.said("tracing") == "--tracing (no traces are written)"
+    assert go_flags.explain("tracing") == "--tracing (no traces are written)"
     _, _, ignored = flags.parse(["--enable-pprof=false", "--tracing=0", "--metrics-endpoint-auth=false"])
     assert ignored == [], "what is not wanted is not missed"
 
@@ -199,13 +199,13 @@ def test_flags_of_security_reach_the_settings() -> None:
         ("--max-body-bytes 10mi", "is not a size; write a number with or without a unit"),
         ("--grpc-max-send-msg-size x", "is not a size"),
         ("--tracing=maybe", "neither true nor false"),
-        ("--metrics-endpoint-auth=true", "write --metrics-endpoint-auth=false"),
-        ("--metrics-endpoint-auth", "write --metrics-endpoint-auth=false"),
+        ("--metrics-endpoint-auth=true", "set --metrics-endpoint-auth=false"),
+        ("--metrics-endpoint-auth", "set --metrics-endpoint-auth=false"),
         ("--tls-min-version VersionTLS11", "HTTP/2 needs TLS 1.2"),
         ("--tls-min-version 1.3", "expected VersionTLS12 or VersionTLS13"),
         ("--tls-cipher-suites TLS_RSA_WITH_AES_128_CBC_SHA", "not a suite that HTTP/2 allows"),
         ("--tls-cipher-suites=,", "names no cipher suite"),
-        ("--tls-cipher-suites TLS_AES_128_GCM_SHA256", "name all three or none of them"),
+        ("--tls-cipher-suites TLS_AES_128_GCM_SHA256", "name all three or none"),
         ("--tls-min-version VersionTLS13 --secure-serving=false", "need --secure-serving"),
         ("--tls-min-version VersionTLS13 --transport grpc", "need --transport http2"),
         ("--metrics-client-ca-file f", "needs --metrics-cert-dir"),

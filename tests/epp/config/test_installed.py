@@ -227,7 +227,7 @@ def test_a_profile_handler_says_which_profiles_it_needs(load: Load) -> None:
         ),
         (
             "- {type: queue-scorer}\n- {type: acme-zone-scorre}",
-            "line 5: plugins[1].type: 'acme-zone-scorre' is no known plugin type; did you mean 'acme-zone-scorer'?",
+            "line 5: plugins[1].type: 'acme-zone-scorre' is not a plugin type; did you mean 'acme-zone-scorer'?",
         ),
         (
             "- {type: acme-quarrelsome, parameters: {bestZone: mars}}",
@@ -244,7 +244,7 @@ def test_a_profile_handler_says_which_profiles_it_needs(load: Load) -> None:
             "- {type: acme-silent}",
             (
                 "line 4: plugins[0].type: the plugin type 'acme-silent' of the installed package acme 1.0 cannot be used: the scorer Silent has "
-                "no published_only; expected True where it reads only what workers publish, else False; mend, update or uninstall "
+                "no published_only; expected True if it reads only what workers publish, else False; mend, update or uninstall "
                 "that package"
             ),
         ),

@@ -100,7 +100,8 @@ def test_a_configuration_that_names_them_too_is_refused(parameters: str) -> None
     text = f"{HEAD}plugins: [{{type: core-metrics-extractor, parameters: {parameters}}}]"
     config = load_config(text, rng=random.Random(1))
     with pytest.raises(
-        ValueError, match="--lora-info-metric and the configuration's .* write them all as engineConfigs"
+        ValueError,
+        match="--lora-info-metric and the configuration's .* move the flags' names to engineConfigs",
     ):
         with_metrics(config, {"lora-info-metric": (Series("x", {}),)})
 

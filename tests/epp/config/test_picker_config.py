@@ -36,7 +36,7 @@ def fault(**sections: Any) -> str:
     with pytest.raises(ConfigError) as caught:
         load_of(**sections)
     first = caught.value.problems[0]
-    return f"{first.place}: {first.said}" if first.place else first.said
+    return f"{first.place}: {first.detail}" if first.place else first.detail
 
 
 @pytest.mark.parametrize("given", [None, "", " \n"])
@@ -197,9 +197,9 @@ Q = {"type": "queue-scorer"}
 
 
 @pytest.mark.parametrize(
-    ("sections", "place", "said"),
+    ("sections", "place", "detail"),
     [
-        ({"plugins": [Q, {"type": "quewe-scorer"}]}, "plugins[1].type: ", "'quewe-scorer' is no known"),
+        ({"plugins": [Q, {"type": "quewe-scorer"}]}, "plugins[1].type: ", "'quewe-scorer' is not a plugin"),
         ({"plugins": [{"type": "quewe-scorer"}]}, "plugins[0].type: ", "did you mean 'queue-scorer'?"),
         ({"plugins": [{"type": "zzz"}]}, "plugins[0].type: ", "there are: active-request-scorer, "),
         ({"plugins": [{"type": "token-load-scorer"}]}, "plugins[0].type: ", "use active-request-scorer"),
@@ -289,10 +289,10 @@ Q = {"type": "queue-scorer"}
                 ],
             },
             "schedulingProfiles[0].plugins: ",
-            "more than one picker",
+            "a profile has one picker",
         ),
         ({"schedulingProfiles": [{"name": "a"}, {"name": "b"}]}, "schedulingProfiles: ", "a, b"),
-        ({"featureGates": ["flowControl"]}, "featureGates[0]: ", "not built"),
+        ({"featureGates": ["flowControl"]}, "featureGates[0]: ", "not supported"),
         ({"featureGates": ["flowControl=false", "warp"]}, "featureGates[1]: ", "'warp'"),
         ({"featureGates": ["flowControl=maybe"]}, "featureGates[0]: ", "'maybe'"),
         ({"dataLayer": {"discovery": {"pluginRef": "f"}}}, "dataLayer.discovery.pluginRef: ", "'f'"),
@@ -342,15 +342,15 @@ Q = {"type": "queue-scorer"}
         ({"spec": {}}, "unknown field 'spec'", "schedulingProfiles"),
     ],
 )
-def test_faults_name_the_place(sections: dict[str, Any], place: str, said: str) -> None:
+def test_faults_name_the_place(sections: dict[str, Any], place: str, detail: str) -> None:
     text = fault(**sections)
     assert text.startswith(place)
-    assert said in text
+    assert detail in text
 
 
 def test_two_profiles_of_one_name() -> None:
-    said = "'a' is already the name of another profile"
-    with pytest.raises(ConfigError, match=re.escape(f"schedulingProfiles[1].name: {said}")):
+    detail = "'a' is already the name of another profile"
+    with pytest.raises(ConfigError, match=re.escape(f"schedulingProfiles[1].name: {detail}")):
         load_of(schedulingProfiles=[{"name": "a"}, {"name": "a"}])
 
 
@@ -486,9 +486,9 @@ def test_a_producer_that_finds_no_prefixes_is_refused() -> None:
     [("hashBlockSize", "blockSizeTokens"), ("lruCapacityPerServer", "lruCapacityPerServer")],
 )
 def test_what_the_scorer_was_told_once_is_said_to_be_the_producer_s(older: str, newer: str) -> None:
-    said = fault(plugins=[PREFIX | {"parameters": {older: 64}}])
-    assert said.startswith("plugins[0].parameters: ")
-    assert f"'{older}' is set at the plugin approx-prefix-cache-producer, as {newer}" in said
+    detail = fault(plugins=[PREFIX | {"parameters": {older: 64}}])
+    assert detail.startswith("plugins[0].parameters: ")
+    assert f"'{older}' is a parameter of the plugin approx-prefix-cache-producer, as {newer}" in detail
 
 
 GO_DEFAULT = """

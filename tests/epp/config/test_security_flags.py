@@ -137,7 +137,9 @@ async def test_a_replaced_certificate_that_no_suite_fits_stays_out(
     only_rsa = "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
     async with picker(only_rsa, f"--cert-path={tmp_path}", "--enable-cert-reload") as where:
         write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
-        await eventually(lambda: "the certificate stays as it was: --tls-cipher-suites" in caplog.text)
+        await eventually(
+            lambda: "certificate not reloaded, the old one stays in use: --tls-cipher-suites" in caplog.text
+        )
         assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) == "ECDHE-RSA-AES128-GCM-SHA256"
 
 
@@ -189,7 +191,7 @@ async def test_a_page_that_everybody_can_read_is_said_to_be_one(
     """The Go picker asks for a token unless it is told not to."""
     caplog.set_level("INFO")
     async with picker(*arguments.split()):
-        assert ("the metrics page is open to whoever reaches 0.0.0.0:" in caplog.text) is told
+        assert ("the metrics page is served to every client that reaches 0.0.0.0:" in caplog.text) is told
 
 
 @pytest.mark.parametrize(

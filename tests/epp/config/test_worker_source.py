@@ -9,7 +9,7 @@ import pytest
 
 from epp.config.parameters import FileDiscoveryParameters
 from epp.config.settings import Settings
-from epp.config.worker_source import SourceError, WorkerSource, choose
+from epp.config.worker_source import SourceError, WorkerSource, choose_source
 from runtime.config.problems import ConfigError
 
 FILE = FileDiscoveryParameters(path="/etc/endpoints.yaml")
@@ -56,15 +56,15 @@ async def start(*arguments: str) -> tuple[int | None, str]:
     [
         (
             GO_CHART_OF_A_POOL,
-            "--pool-name and --pool-namespace and --pool-group: the Pods of an InferencePool",
+            "--pool-name and --pool-namespace and --pool-group: InferencePools are not supported",
         ),
         (
             GO_CHART_STANDALONE,
-            "--endpoint-selector and --endpoint-target-ports: Pods are not found by their labels",
+            "--endpoint-selector and --endpoint-target-ports: Pods cannot be selected by labels",
         ),
         (
             "--endpoint-selector app=x --discovery static://127.0.0.1:9",
-            "--endpoint-selector: Pods are not found",
+            "--endpoint-selector: Pods cannot be selected",
         ),
         ("--pool-namespace a --discovery kubernetes://b", "name different namespaces"),
     ],
@@ -80,19 +80,19 @@ def test_what_to_use_instead_is_said() -> None:
     with pytest.raises(
         SourceError, match="--discovery kubernetes://NAMESPACE .* --endpoint HOST:PORT or .*file-disc"
     ):
-        choose(Settings(pool_name="pool"), None, {})
+        choose_source(Settings(pool_name="pool"), None, {})
 
 
 def test_without_any_of_them_the_default_holds() -> None:
-    assert choose(Settings(), None, {}) == WorkerSource()
-    assert choose(Settings(discovery="file:///x"), None, {}) == WorkerSource("file:///x")
-    assert choose(Settings(endpoint_selector="", pool_namespace=""), None, {}) == WorkerSource()
+    assert choose_source(Settings(), None, {}) == WorkerSource()
+    assert choose_source(Settings(discovery="file:///x"), None, {}) == WorkerSource("file:///x")
+    assert choose_source(Settings(endpoint_selector="", pool_namespace=""), None, {}) == WorkerSource()
 
 
 def test_a_pool_only_has_a_name_where_something_else_says_who_is_in_it() -> None:
-    chosen = choose(Settings(discovery="file:///x", pool_name="pool"), None, {})
+    chosen = choose_source(Settings(discovery="file:///x", pool_name="pool"), None, {})
     assert chosen == WorkerSource("file:///x")
-    assert choose(Settings(pool_name="pool"), None, {"ADSUM_DISCOVERY": "file:///x"}) == WorkerSource()
+    assert choose_source(Settings(pool_name="pool"), None, {"ADSUM_DISCOVERY": "file:///x"}) == WorkerSource()
 
 
 @pytest.mark.parametrize(
@@ -105,24 +105,24 @@ def test_a_pool_only_has_a_name_where_something_else_says_who_is_in_it() -> None
     ],
 )
 def test_the_pools_namespace_is_that_of_a_cluster_that_names_none(url: str, chosen: str) -> None:
-    said = choose(Settings(discovery=url, **POOL), None, {})
-    assert said == WorkerSource(chosen, idle_flags=("--pool-group",))
+    said = choose_source(Settings(discovery=url, **POOL), None, {})
+    assert said == WorkerSource(chosen, ignored_flags=("--pool-group",))
     environment = {"ADSUM_DISCOVERY": url}
-    assert choose(Settings(**POOL), None, environment).url == chosen
+    assert choose_source(Settings(**POOL), None, environment).url == chosen
 
 
 def test_elsewhere_it_is_said_to_do_nothing() -> None:
-    chosen = choose(Settings(discovery="file:///x", **POOL), None, {})
-    assert chosen == WorkerSource("file:///x", idle_flags=("--pool-namespace", "--pool-group"))
+    chosen = choose_source(Settings(discovery="file:///x", **POOL), None, {})
+    assert chosen == WorkerSource("file:///x", ignored_flags=("--pool-namespace", "--pool-group"))
 
 
 def test_a_file_of_endpoints_wins_over_a_pool_and_a_selector_as_in_the_go_picker() -> None:
-    chosen = choose(Settings(**POOL), FILE, {"ADSUM_DISCOVERY": "file:///x"})
-    assert chosen == WorkerSource(file=FILE, idle_flags=("--pool-namespace", "--pool-group"))
-    chosen = choose(Settings(endpoint_selector="a=b", endpoint_target_ports="80"), FILE, {})
-    assert chosen == WorkerSource(file=FILE, idle_flags=("--endpoint-selector", "--endpoint-target-ports"))
-    with pytest.raises(ConfigError, match="both say where the workers are"):
-        choose(Settings(discovery="file:///x"), FILE, {})
+    chosen = choose_source(Settings(**POOL), FILE, {"ADSUM_DISCOVERY": "file:///x"})
+    assert chosen == WorkerSource(file=FILE, ignored_flags=("--pool-namespace", "--pool-group"))
+    chosen = choose_source(Settings(endpoint_selector="a=b", endpoint_target_ports="80"), FILE, {})
+    assert chosen == WorkerSource(file=FILE, ignored_flags=("--endpoint-selector", "--endpoint-target-ports"))
+    with pytest.raises(ConfigError, match="both name a source of workers"):
+        choose_source(Settings(discovery="file:///x"), FILE, {})
 
 
 async def test_the_go_pickers_arguments_with_a_file_of_endpoints_start(tmp_path: Path) -> None:

@@ -323,7 +323,7 @@ def test_messages_out_of_order_are_errors(director: Any, messages: Any) -> None:
     exchange.ask(messages.headers(), 0)
     with pytest.raises(ExchangeError, match="twice"):
         exchange.ask(messages.headers(), 0)
-    with pytest.raises(ExchangeError, match="of no known kind"):
+    with pytest.raises(ExchangeError, match="of an unknown kind"):
         DecodedExchange(director, ExchangeSettings()).ask(ProcessingRequest(), 0)
     broken = messages.headers()
     broken.request_headers.headers.headers.append(b"\x0a\x01\xff")  # a name that is not UTF-8

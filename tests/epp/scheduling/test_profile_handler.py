@@ -204,11 +204,11 @@ def test_a_profile_runs_once_however_often_it_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("handler", "said"),
     [
-        (Wayward(asked=["encode"]), "asks for the profile 'encode'; there are: decode, prefill"),
-        (Wayward(asked=["prefill"]), "a pick without an endpoint; raise a Rejection"),
-        (Wayward(asked=["decode"], headers={"x-peer": "a"}), "header 'x-peer', which clients may set too"),
+        (Wayward(asked=["encode"]), "names the profile 'encode'; expected one of: decode, prefill"),
+        (Wayward(asked=["prefill"]), "a pick without an endpoint; expected at least one"),
+        (Wayward(asked=["decode"], headers={"x-peer": "a"}), "header 'x-peer', which clients can set too"),
         (Wayward(asked=["decode"], headers={"X-Prefiller-Host-Port": "a"}), "expected a name in lower case"),
-        (Wayward(asked=["decode"], headers={DESTINATION: "a"}), "which clients may set too"),
+        (Wayward(asked=["decode"], headers={DESTINATION: "a"}), "which clients can set too"),
     ],
 )
 def test_a_fault_of_a_handler_says_what_is_wrong_and_reserves_nothing(handler: Any, said: str) -> None:
@@ -221,7 +221,7 @@ def test_a_fault_of_a_handler_says_what_is_wrong_and_reserves_nothing(handler: A
 def test_profiles_that_a_handler_cannot_work_with_are_refused() -> None:
     profiles = scheduler_of().profiles
     with pytest.raises(
-        ValueError, match="one profile is possible with single-profile-handler, found decode, prefill"
+        ValueError, match="single-profile-handler needs exactly one profile, found decode, prefill"
     ):
         Scheduler(profiles)
     with pytest.raises(ValueError, match="needs a profile decode, found prefill"):

@@ -77,5 +77,5 @@ def test_a_scorer_must_say_what_it_reads(said: Any) -> None:
     scorer: Any = Silent()
     if said is not None:
         scorer.published_only = said
-    with pytest.raises(ValueError, match="the scorer Silent has no published_only; expected True where"):
+    with pytest.raises(ValueError, match="the scorer Silent has no published_only; expected True if"):
         SchedulerProfile(picker=MaxScorePicker(random.Random(1)), scorers=[WeightedScorer(scorer)])

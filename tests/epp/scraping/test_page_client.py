@@ -116,7 +116,7 @@ async def test_who_answers_nothing_at_all_is_asked_once() -> None:
         await reader.readuntil(b"\r\n\r\n")
 
     async with serving(serve) as port:
-        with pytest.raises(PageError, match="closed before the answer was whole"):
+        with pytest.raises(PageError, match="closed before the answer was complete"):
             await client(port).get()
     assert asked == 1
 

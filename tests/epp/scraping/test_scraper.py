@@ -181,8 +181,8 @@ async def test_the_metrics_port_can_be_another_one(eventually: Eventually) -> No
         ({"status": 503}, "status 503"),
         ({"status": 302, "headers": {"Location": "/elsewhere"}}, "status 302"),
         ({"page": b"x" * 5000}, "more than 4096 bytes"),
-        ({"page": b"<html>hello</html>"}, "no known metric"),
-        ({"page": b""}, "no known metric"),
+        ({"page": b"<html>hello</html>"}, "no series of a known engine"),
+        ({"page": b""}, "no series of a known engine"),
         ({"hang": True}, "no complete answer within 0.2 s"),
     ],
 )
@@ -219,7 +219,7 @@ async def test_a_page_that_is_broken_is_told_with_what_follows_from_it(
         await eventually(lambda: len(failures) >= 3)
     [line] = [record.getMessage() for record in caplog.records if "no metrics of" in record.getMessage()]
     assert "status 500" in line
-    assert "it counts as full for saturation and ranks behind those that are known" in line
+    assert "it counts as full and ranks behind endpoints whose load is known" in line
 
 
 async def test_a_worker_that_is_not_there_and_comes_back(eventually: Eventually) -> None:

@@ -6,7 +6,7 @@ from prometheus_client import generate_latest
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
 from epp.scheduling.waiting import Dequeued
-from epp.telemetry.counters import UNUSED, UNUSED_OF_MANY, Telemetry, TimedDirector
+from epp.telemetry.counters import UNUSED_AFTER, UNUSED_AFTER_AT_LIMIT, Telemetry, TimedDirector
 
 M = {"model_name": "m", "target_model_name": "m", "fairness_id": "default-flow", "priority": "0"}
 NOBODY = dict.fromkeys(M, "")
@@ -205,7 +205,7 @@ def test_labels_that_nobody_uses_make_room(picking: Any) -> None:
     runs = pick("runs", 100)
     early = pick("honest", 200)
     assert counted(telemetry) == {"attacker": 1, "another": 1, "runs": 1, "other": 1}
-    later = pick("honest", 100 + UNUSED_OF_MANY + 1)
+    later = pick("honest", 100 + UNUSED_AFTER_AT_LIMIT + 1)
     assert counted(telemetry) == {"runs": 1, "other": 1, "honest": 1}, "what runs stays, however old it is"
     for one in (early, runs, later):
         telemetry.released(one, 100, 500)
@@ -214,7 +214,12 @@ def test_labels_that_nobody_uses_make_room(picking: Any) -> None:
 
 def test_labels_that_nobody_uses_are_shown_no_longer(picking: Any) -> None:
     telemetry = Telemetry()
-    for name, now in (("once", 100), ("again", 100), ("again", 90 + UNUSED), ("again", 111 + UNUSED)):
+    for name, now in (
+        ("once", 100),
+        ("again", 100),
+        ("again", 90 + UNUSED_AFTER),
+        ("again", 111 + UNUSED_AFTER),
+    ):
         made = picking("10.0.0.1:8000")
         made.request.model = name
         telemetry.picked(made, now)
@@ -261,10 +266,10 @@ def test_a_set_of_labels_is_kept_while_one_of_them_waits(picking: Any) -> None:
     waiting, later = picking("10.0.0.1:8000"), picking("10.0.0.1:8000")
     later.request.model = "other"
     telemetry.queued(waiting.request, 1)
-    telemetry.picked(later, 2 * UNUSED)
+    telemetry.picked(later, 2 * UNUSED_AFTER)
     queue = M | {"inference_pool": ""}
     assert telemetry.registry.get_sample_value("llm_d_epp_flow_control_queue_size", queue) == 1
-    telemetry.dequeued(waiting.request, Dequeued.DISPATCHED, 2 * UNUSED, 2 * UNUSED)
+    telemetry.dequeued(waiting.request, Dequeued.DISPATCHED, 2 * UNUSED_AFTER, 2 * UNUSED_AFTER)
     assert telemetry.registry.get_sample_value("llm_d_epp_flow_control_queue_size", queue) == 0
 
 

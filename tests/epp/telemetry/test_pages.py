@@ -97,9 +97,9 @@ class Witness(Collector):
 
 
 async def test_the_long_part_of_the_page_holds_up_no_pick() -> None:
-    counted, looked_up = Witness(), Witness()
-    server = TestServer(status.application(counted, looked_up, dict))
+    counted, gauges = Witness(), Witness()
+    server = TestServer(status.application(counted, gauges, dict))
     async with TestClient(server) as client, client.get("/metrics") as answer:
         assert answer.status == 200
     assert counted.threads.isdisjoint({threading.get_ident()})
-    assert looked_up.threads == {threading.get_ident()}
+    assert gauges.threads == {threading.get_ident()}

@@ -16,7 +16,7 @@ from epp.request.body import MemoryBudget
 from epp.wire.http2.connection import Connection
 from epp.wire.http2.limits import Limits
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
-from epp.wire.server.grpc_call import Methods
+from epp.wire.server.grpc_call import MethodRouter
 from epp.wire.server.grpc_messages import MessageReader, prefixed
 from epp.wire.server.health import health_methods
 from epp.wire.server.processor import ExternalProcessor
@@ -45,7 +45,7 @@ class Wired:
             lambda: Exchange(director, ExchangeSettings(), budget=self.memory), lambda: self.now
         )
         methods = health_methods(self.health) | self.processor.methods()
-        calls = Methods(methods, 4 * 1024 * 1024, self.memory, self._call_later)
+        calls = MethodRouter(methods, 4 * 1024 * 1024, self.memory, self._call_later)
         self.connection = Connection(
             calls.accept, limits or Limits(), self.memory, self._wake, lambda: self.now
         )
@@ -68,7 +68,7 @@ class Wired:
     def output(self) -> bytes:
         """Everything the server has to say now."""
         said = []
-        while written := self.connection.take():
+        while written := self.connection.data_to_send():
             said.append(written)
         return b"".join(said)
 
@@ -106,7 +106,7 @@ class Wired:
         for event in self.events:
             if isinstance(event, h2.events.DataReceived) and event.stream_id == stream:
                 found += reader.feed(event.data)
-        assert reader.held == 0
+        assert reader.buffered == 0
         return [ProcessingResponse.FromString(message) for message in found]
 
     def status(self, stream: int) -> str | None:

@@ -50,7 +50,7 @@ def test_a_chain_that_openssl_does_not_take(tmp_path: Path) -> None:
     pair = certificate.self_signed(NOW)
     broken = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
     write(KeyPair(pair.key, pair.certificate + broken), tmp_path)
-    with pytest.raises(CertificateError, match=r"OpenSSL does not take tls\.crt"):
+    with pytest.raises(CertificateError, match=r"OpenSSL rejects tls\.crt"):
         certificate.read(tmp_path)
 
 
@@ -61,7 +61,7 @@ async def test_a_pair_that_was_replaced_is_said_once_with_what_it_is(
     old, new = certificate.self_signed(NOW), certificate.self_signed(NOW)
     write(old, tmp_path)
     served = Certificate(old)
-    following = asyncio.create_task(served.follow(tmp_path, 0.01))
+    following = asyncio.create_task(served.reload_when_changed(tmp_path, 0.01))
     await asyncio.sleep(0)  # it has looked at what is there
     write(new, tmp_path)
     await eventually(lambda: served.pair == new and caplog.records)
@@ -69,7 +69,7 @@ async def test_a_pair_that_was_replaced_is_said_once_with_what_it_is(
     serial = x509.load_pem_x509_certificate(new.certificate).serial_number
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
     assert said == [
-        f"the certificate in {tmp_path} was replaced: CN=endpoint-picker, serial {serial:x}, until 2035-12-30 00:00 UTC"
+        f"certificate reloaded from {tmp_path}: CN=endpoint-picker, serial {serial:x}, until 2035-12-30 00:00 UTC"
     ]
     following.cancel()
     await asyncio.wait([following])

@@ -44,5 +44,5 @@ def test_they_stand_in_the_order_of_the_file() -> None:
     ],
 )
 def test_an_error_names_its_file(error: ConfigError, text: str, one_line: str) -> None:
-    told = error.of_file(Path("/f.yaml"))
+    told = error.in_file(Path("/f.yaml"))
     assert (str(told), told.one_line, told.problems) == (text, one_line, error.problems)

@@ -15,7 +15,7 @@ def problem(text: str) -> Exception:
     [
         ("a: *passw0rd", "found undefined alias 'passw0rd' in line 1, column 4", "found undefined alias ... in line 1, column 4"),
         ("a: b: c", "mapping values are not allowed here in line 1, column 5", "mapping values are not allowed here in line 1, column 5"),
-        ("a: 2001-99-99", "month must be in 1..12", "a character, a date or a number in it is none, or it is nested too deep"),
+        ("a: 2001-99-99", "month must be in 1..12", "it has an invalid character, date or number, or is nested too deeply"),
     ],
 )  # fmt: skip
 def test_it_is_told_in_one_line_without_the_lines_of_the_file(

@@ -8,14 +8,14 @@ from functools import partial
 
 import pytest
 
-from runtime.http1.answer import AnswerCutError, AnswerReader
 from runtime.http1.pool import ConnectionPool, NotConnectedError
+from runtime.http1.response import IncompleteResponseError, ResponseReader
 from tests.open_connections import connected
 
 Eventually = Callable[..., Awaitable[float]]
 HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n"
 
-read = partial(AnswerReader, 1000)
+read = partial(ResponseReader, 1000)
 
 
 @asynccontextmanager
@@ -52,7 +52,7 @@ def silent_port() -> Iterator[int]:
 
 
 async def ask(pool: ConnectionPool) -> bytes:
-    return bytes((await pool.ask(HEAD, b"", read)).body)
+    return bytes((await pool.send(HEAD, b"", read)).body)
 
 
 async def test_idle_connections_serve_in_turn() -> None:
@@ -67,7 +67,7 @@ async def test_idle_connections_serve_in_turn() -> None:
 
 async def test_a_connection_that_nobody_uses_is_closed(eventually: Eventually) -> None:
     async with counting() as port:
-        pool = ConnectionPool(("127.0.0.1", port), tls=None, most_idle=0.05)
+        pool = ConnectionPool(("127.0.0.1", port), tls=None, keepalive_expiry=0.05)
         assert await ask(pool) == b"00"
         await eventually(lambda: not connected(port))
         assert await ask(pool) == b"01"
@@ -77,7 +77,7 @@ async def test_a_connection_that_nobody_uses_is_closed(eventually: Eventually) -
 async def test_a_connection_that_was_idle_for_too_long_is_not_used() -> None:
     """Whether or not its timer has closed it."""
     async with counting() as port:
-        pool = ConnectionPool(("127.0.0.1", port), tls=None, most_idle=0)
+        pool = ConnectionPool(("127.0.0.1", port), tls=None, keepalive_expiry=0)
         assert [await ask(pool) for _ in range(3)] == [b"00", b"01", b"02"]
         await pool.aclose()
 
@@ -86,10 +86,10 @@ async def test_closing_ends_connections_that_are_idle_or_asked(eventually: Event
     async with counting() as port:
         pool = ConnectionPool(("127.0.0.1", port), tls=None)
         await asyncio.gather(ask(pool), ask(pool))
-        asking = asyncio.create_task(pool.ask(HEAD.replace(b"\r\n", b"\n"), b"", read))  # never whole
+        asking = asyncio.create_task(pool.send(HEAD.replace(b"\r\n", b"\n"), b"", read))  # never whole
         await asyncio.sleep(0)
         await pool.aclose()
-        with pytest.raises(AnswerCutError):
+        with pytest.raises(IncompleteResponseError):
             await asking
         await eventually(lambda: not connected(port))
 
@@ -100,7 +100,7 @@ async def test_closing_ends_a_lookup() -> None:
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     await pool.aclose()
-    with pytest.raises((AnswerCutError, NotConnectedError)):
+    with pytest.raises((IncompleteResponseError, NotConnectedError)):
         await asking
 
 

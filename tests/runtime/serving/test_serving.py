@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 import pytest
 from aiohttp import web
 
-from runtime.serving.acceptor import EVERY, Repeated
-from runtime.serving.pages import Bounds, PageServer
+from runtime.serving.acceptor import LOG_INTERVAL, RateLimitedLog
+from runtime.serving.pages import ConnectionLimits, PageServer
 from runtime.serving.sockets import listening_sockets
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -19,12 +19,12 @@ GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 class Pages:
     """A server whose `/` is held until `go_on`."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, limits: ConnectionLimits) -> None:
         self.go_on = asyncio.Event()
         self.held = 0
         app = web.Application()
         app.router.add_get("/", self._answer)
-        self._server = PageServer(app, listening_sockets("127.0.0.1", 0), "the port", bounds)
+        self._server = PageServer(app, listening_sockets("127.0.0.1", 0), "the port", limits)
 
     async def _answer(self, _: web.Request) -> web.Response:
         self.held += 1
@@ -66,7 +66,7 @@ async def read(reader: asyncio.StreamReader) -> bytes:
 async def test_a_burst_of_idle_connections_keeps_no_newcomer_out() -> None:
     """All of them are in the backlog before the server's loop runs once: those that it accepted are not open yet."""
     with ExitStack() as stack:
-        async with Pages(Bounds(4, 60.0, 0.1)).serving() as pages:
+        async with Pages(ConnectionLimits(4, 60.0, 0.1)).serving() as pages:
             for _ in range(40):
                 idle = stack.enter_context(socket.create_connection(("127.0.0.1", pages.port)))
             idle.sendall(GET)
@@ -86,13 +86,19 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> byt
 
 @pytest.mark.parametrize("said", [b"", GET[:-2]], ids=["nothing", "half a request"])
 async def test_who_sends_no_request_is_not_kept(said: bytes) -> None:
-    async with Pages(Bounds(idle_timeout=0.2)).serving() as pages, pages.client() as (reader, writer):
+    async with (
+        Pages(ConnectionLimits(idle_timeout=0.2)).serving() as pages,
+        pages.client() as (reader, writer),
+    ):
         writer.write(said)
         assert await read(reader) == b""
 
 
 async def test_a_held_request_is_kept(eventually: object) -> None:
-    async with Pages(Bounds(idle_timeout=0.1)).serving() as pages, pages.client() as (reader, writer):
+    async with (
+        Pages(ConnectionLimits(idle_timeout=0.1)).serving() as pages,
+        pages.client() as (reader, writer),
+    ):
         writer.write(GET)
         await asyncio.sleep(0.5)
         pages.go_on.set()
@@ -102,7 +108,7 @@ async def test_a_held_request_is_kept(eventually: object) -> None:
 
 async def test_the_one_that_is_idle_for_longest_makes_room() -> None:
     async with AsyncExitStack() as stack:
-        pages = await stack.enter_async_context(Pages(Bounds(most=3)).serving())
+        pages = await stack.enter_async_context(Pages(ConnectionLimits(max_connections=3)).serving())
         pages.go_on.set()
         first, second, third, fourth = [await stack.enter_async_context(pages.client()) for _ in range(4)]
         assert await read(first[0]) == b""
@@ -114,7 +120,7 @@ async def test_where_none_is_idle_the_next_are_turned_away_in_one_line(
     caplog: pytest.LogCaptureFixture, eventually: object
 ) -> None:
     async with AsyncExitStack() as stack:
-        pages = await stack.enter_async_context(Pages(Bounds(most=2)).serving())
+        pages = await stack.enter_async_context(Pages(ConnectionLimits(max_connections=2)).serving())
         held = [await stack.enter_async_context(pages.client()) for _ in range(2)]
         for _, writer in held:
             writer.write(GET)
@@ -130,14 +136,14 @@ async def test_where_none_is_idle_the_next_are_turned_away_in_one_line(
 
 def test_a_cause_is_said_once_a_minute_with_how_often_it_came(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    said = Repeated(logging.getLogger("x"), lambda: now)
+    said = RateLimitedLog(logging.getLogger("x"), lambda: now)
     for _ in range(1000):
         said.warning("a", "it is %s", "full")
     said.warning("b", "another")
-    now = EVERY
+    now = LOG_INTERVAL
     said.warning("a", "it is %s", "full")
     assert [record.getMessage() for record in caplog.records] == [
         "it is full",
         "another",
-        "it is full; 999 times more since that was said last",
+        "it is full; 999 more times since the last such line",
     ]

@@ -350,9 +350,9 @@ def test_leaving_serves_what_comes_before_it_is_heard(wired: Wire, messages: Any
     assert b"grpc-status\x010" in said
     pair.connection.receive(frame(PING, ACK, 0, said[26:34]))  # it has been heard
     assert pair.output() == goaway(between, Http2ErrorCode.NO_ERROR)
-    assert not pair.connection.over
+    assert not pair.connection.can_close
     pair.connection.receive(rst_stream(before, Http2ErrorCode.CANCEL))
-    assert pair.connection.over
+    assert pair.connection.can_close
 
 
 def test_streams_after_the_last_goaway_are_refused(wired: Wire) -> None:
@@ -388,17 +388,17 @@ FLOODS = {
 
 @pytest.mark.parametrize("kind", FLOODS)
 def test_frames_that_carry_nothing_are_rationed(wired: Wire, kind: str) -> None:
-    pair = wired(Limits(chatter=500, chatter_a_second=100))
+    pair = wired(Limits(overhead_frames=500, overhead_frames_per_second=100))
     pair.open()
     pair.pump()
     if kind == "resets of nothing":
         pair.connection.receive(FLOODS[kind])
     pair.connection.receive(FLOODS[kind] * 400)
-    assert not pair.connection.over
+    assert not pair.connection.can_close
     pair.now += 10
     for _ in range(4):
         pair.connection.receive(FLOODS[kind] * 400)
-    assert pair.connection.over
+    assert pair.connection.can_close
     said = pair.output()
     assert goaway(1, Http2ErrorCode.ENHANCE_YOUR_CALM, "too many frames that carry no request") in said
     assert pair.processor.streams == set()
@@ -406,7 +406,7 @@ def test_frames_that_carry_nothing_are_rationed(wired: Wire, kind: str) -> None:
 
 def test_frames_that_come_with_requests_are_not_rationed(wired: Wire, messages: Any) -> None:
     """As many WINDOW_UPDATEs as a client needs that is answered much."""
-    pair = wired(Limits(chatter=50, chatter_a_second=0))
+    pair = wired(Limits(overhead_frames=50, overhead_frames_per_second=0))
     for _ in range(200):
         stream = pair.open()
         pair.send(stream, messages.headers(end_of_stream=True), end_stream=True)
@@ -420,15 +420,15 @@ def test_a_header_block_without_end_is_bounded(wired: Wire) -> None:
     pair.connection.receive(frame(HEADERS, 0, 1, b"x" * 16_000))
     for _ in range(10):
         pair.connection.receive(frame(CONTINUATION, 0, 1, b"x" * 16_000))
-    assert pair.connection.over
+    assert pair.connection.can_close
     assert Http2ErrorCode.ENHANCE_YOUR_CALM.to_bytes(4, "big") in pair.output()
 
 
 def test_empty_continuations_are_rationed(wired: Wire) -> None:
-    pair = wired(Limits(chatter=100, chatter_a_second=1))
+    pair = wired(Limits(overhead_frames=100, overhead_frames_per_second=1))
     pair.connection.receive(frame(HEADERS, 0, 1, b""))
     pair.connection.receive(frame(CONTINUATION, 0, 1, b"") * 200)
-    assert pair.connection.over
+    assert pair.connection.can_close
 
 
 def test_a_header_list_that_inflates_is_bounded(wired: Wire) -> None:
@@ -437,11 +437,11 @@ def test_a_header_list_that_inflates_is_bounded(wired: Wire) -> None:
     pair.pump()
     indexed = b"\xbe" * 10_000  # the same 4 KB field, ten thousand times over
     pair.connection.receive(frame(HEADERS, END_HEADERS, 3, indexed))
-    assert pair.connection.over
+    assert pair.connection.can_close
 
 
 def test_streams_that_are_reset_unanswered_are_rationed(wired: Wire, messages: Any) -> None:
-    pair = wired(Limits(resets=50, resets_a_second=10))
+    pair = wired(Limits(resets=50, resets_per_second=10))
     for _ in range(60):
         stream = pair.open()
         pair.send(stream, messages.headers(end_of_stream=True))
@@ -456,7 +456,7 @@ def test_streams_that_are_reset_after_their_answer_are_not(
     wired: Wire, messages: Any, director: Any, responded: bool
 ) -> None:
     """Envoy resets every finished stream, and every stream whose client leaves."""
-    pair = wired(Limits(resets=5, resets_a_second=0))
+    pair = wired(Limits(resets=5, resets_per_second=0))
     for _ in range(500):
         stream = pair.open()
         pair.send(stream, messages.headers(end_of_stream=True))
@@ -495,7 +495,7 @@ def test_what_breaks_a_connection(
     pair.connection.receive(sent)
     pair.events += pair.client.receive_data(pair.output())
     assert pair.goodbyes() == [code]
-    assert pair.connection.over
+    assert pair.connection.can_close
     assert len(director.released) == 1
     pair.connection.receive(b"whatever follows")
     assert pair.output() == b""

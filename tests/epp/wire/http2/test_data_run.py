@@ -59,8 +59,8 @@ class Reader:
     def lost(self, cause: str) -> None:
         self.told.append(cause)
 
-    def done(self) -> None:
-        self.told.append("done")
+    def answered(self) -> None:
+        self.told.append("answered")
 
     def close(self) -> None:
         self.told.append("stop")
@@ -95,7 +95,7 @@ class Server:
         buffer = bytearray(data)
         self.connection.receive(memoryview(buffer))
         buffer[:] = bytes(len(buffer))
-        while written := self.connection.take():
+        while written := self.connection.data_to_send():
             self.said += written
 
     @property
@@ -117,14 +117,19 @@ FRAMES = st.builds(
 @given(
     frames=st.lists(FRAMES, max_size=12),
     cut=st.integers(0, 60_000),
-    chatter=st.integers(0, 12),
+    overhead_frames=st.integers(0, 12),
     wanted=st.sampled_from([0, 4096, 20_000, ROOM]),
     resets=st.booleans(),
 )
 def test_frames_in_one_read_are_those_that_come_one_by_one(
-    frames: list[bytes], cut: int, chatter: int, wanted: int, resets: bool
+    frames: list[bytes], cut: int, overhead_frames: int, wanted: int, resets: bool
 ) -> None:
-    limits = Limits(chatter=2 + chatter, chatter_a_second=0, stream_window=ROOM, connection_window=ROOM)
+    limits = Limits(
+        overhead_frames=2 + overhead_frames,
+        overhead_frames_per_second=0,
+        stream_window=ROOM,
+        connection_window=ROOM,
+    )
     together, one_by_one = Server(limits, wanted, resets=resets), Server(limits, wanted, resets=resets)
     read = b"".join(frames)
     for piece in (read[:cut], read[cut:]):
@@ -136,7 +141,7 @@ def test_frames_in_one_read_are_those_that_come_one_by_one(
 
 def test_what_comes_after_a_stream_was_reset_is_counted() -> None:
     """However it is read: to be told is no reason to send on for free."""
-    server = Server(Limits(chatter=5, chatter_a_second=0), 4096, resets=True)
+    server = Server(Limits(overhead_frames=5, overhead_frames_per_second=0), 4096, resets=True)
     server.receive(frame(DATA, 0, 1, PAYLOAD[:4096]) * 6)
     assert server.connection.failed is None  # 5 are allowed after the first
     server.receive(frame(DATA, 0, 1, b""))
@@ -157,8 +162,8 @@ def test_half_a_message_is_kept_when_the_next_read_is_written_over_it(wired: Any
     pair, body = wired(), bytes(range(250)) * 200
     stream, *reads = halves(pair, messages, body)
     for read in reads:
-        buffer = bytearray(pair.connection.rest + read)
-        pair.connection.rest = b""
+        buffer = bytearray(pair.connection.unparsed + read)
+        pair.connection.unparsed = b""
         pair.connection.receive(memoryview(buffer))
         buffer[:] = bytes(len(buffer))
     pair.pump()
@@ -232,9 +237,9 @@ SHORT = frame(DATA, 0, 1, b"x")
 def test_a_run_ends_where_something_else_comes(after: bytes) -> None:
     run = DataRun(b"?" + LONG + SHORT + after, 1)
     assert [bytes(payload) for payload in run.payloads] == [bytes(5000), b"x"]
-    assert (run.size, run.stop, run.ends) == (5001, 1 + len(LONG + SHORT), False)
+    assert (run.size, run.stop, run.end_stream) == (5001, 1 + len(LONG + SHORT), False)
 
 
 def test_a_run_ends_with_its_stream() -> None:
     run = DataRun(LONG + frame(DATA, END_STREAM, 1, b"z") + SHORT, 0)
-    assert (len(run.payloads), run.stop, run.ends) == (2, len(LONG) + 10, True)
+    assert (len(run.payloads), run.stop, run.end_stream) == (2, len(LONG) + 10, True)

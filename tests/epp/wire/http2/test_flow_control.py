@@ -40,8 +40,8 @@ def test_more_than_a_window_that_is_withheld_ends_its_stream_only(
     stream = tunnel(pair, messages)
     pair.connection.receive(frame(DATA, flags, stream, bytes(16_000)))
     assert rst_stream(stream, Http2ErrorCode.FLOW_CONTROL_ERROR) in pair.output()
-    pair.connection.block(True)
-    pair.connection.block(False)
+    pair.connection.set_blocked(True)
+    pair.connection.set_blocked(False)
     assert pair.connection.failed is None
     assert pair.connection.streams.open == {}
     assert pair.memory.held == 0
@@ -55,10 +55,10 @@ def test_a_connection_that_failed_is_left_alone_when_its_peer_reads_again(wired:
     partial = b"\0\0\x10".ljust(16_000, b"\0")
     pair.connection.receive(b"".join(frame(DATA, 0, stream, partial) for stream in streams))
     assert pair.connection.failed == "more DATA than the connection's window"
-    pair.connection.block(True)
-    pair.connection.block(False)
+    pair.connection.set_blocked(True)
+    pair.connection.set_blocked(False)
     pair.output()
-    assert pair.connection.over
+    assert pair.connection.can_close
 
 
 def test_one_frame_of_settings_resizes_windows_once(wired: Wire) -> None:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epp.request.body import MemoryBudget
-from epp.wire.http2.frames import DATA, DEFAULT_WINDOW, HEAD, HEAD_SIZE
-from epp.wire.http2.outgoing import AT_ONCE, Outgoing
+from epp.wire.http2.frames import DATA, DEFAULT_WINDOW, FRAME_HEADER, FRAME_HEADER_SIZE
+from epp.wire.http2.outgoing import BATCH_SIZE, Outgoing
 from epp.wire.http2.streams import Stream, Streams
 
 WINDOW = 30_000
@@ -46,20 +46,20 @@ class Peer:
 
     def grow(self, stream_id: int, increment: int) -> None:
         self.given[stream_id] += increment
-        self.outgoing.grow(self.streams.get(stream_id), increment)
+        self.outgoing.increment_window(self.streams.get(stream_id), increment)
 
     def take(self) -> bool:
         self.outgoing.flush()
-        said = self.outgoing.take()
+        said = self.outgoing.data_to_send()
         at = 0
         while at < len(said):
-            high, low, kind, flags, stream_id = HEAD.unpack_from(said, at)
+            high, low, kind, flags, stream_id = FRAME_HEADER.unpack_from(said, at)
             size = high << 8 | low
             assert (kind, flags) == (DATA, 0)
             assert 0 <= size <= self.outgoing.frame_size
-            self.read[stream_id] += said[at + HEAD_SIZE : at + HEAD_SIZE + size]
-            at += HEAD_SIZE + size
-        assert at == len(said) <= AT_ONCE * 1.1
+            self.read[stream_id] += said[at + FRAME_HEADER_SIZE : at + FRAME_HEADER_SIZE + size]
+            at += FRAME_HEADER_SIZE + size
+        assert at == len(said) <= BATCH_SIZE * 1.1
         for stream_id, read in self.read.items():
             assert self.sent[stream_id].startswith(read)
             assert len(read) <= self.given[stream_id]
@@ -100,5 +100,5 @@ def test_streams_that_wait_share_what_may_go_at_once() -> None:
     peer.grow(0, 2**24)
     peer.take()
     most, least = max(map(len, peer.read.values())), min(map(len, peer.read.values()))
-    assert most + least == AT_ONCE
+    assert most + least == BATCH_SIZE
     assert most - least <= 64 * 1024  # more than one share

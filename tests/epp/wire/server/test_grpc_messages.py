@@ -23,12 +23,12 @@ def test_messages_come_out_whole_however_they_are_cut(messages: list[bytes], cut
         piece, data = data[:cut], data[cut:]
         if piece:
             found += reader.feed(piece)
-            assert reader.held <= 3005
+            assert reader.buffered <= 3005
     if data:
         found += reader.feed(data)
     assert found == messages
     assert not reader.unfinished
-    assert reader.held == 0
+    assert reader.buffered == 0
 
 
 @given(
@@ -45,16 +45,16 @@ def test_what_is_lent_is_copied(sizes: list[int], cuts: list[tuple[int, bool]]) 
         lent.append(bytearray(data[:cut]))
         data = data[cut:]
         pieces = iter([memoryview(lent[-1])])
-        while whole := reader.feed_until_whole(pieces):
+        while whole := reader.feed_until_message(pieces):
             found += whole
         if keeps:
-            reader.keep()
+            reader.copy_lent()
             for piece in lent:
                 piece[:] = b"?" * len(piece)
             lent.clear()
     assert found == messages
     assert not reader.unfinished
-    assert reader.held == 0
+    assert reader.buffered == 0
 
 
 def test_a_message_byte_by_byte() -> None:
@@ -67,7 +67,7 @@ def test_a_message_byte_by_byte() -> None:
 def test_a_prefix_alone_is_unfinished() -> None:
     reader = MessageReader(100)
     assert reader.feed(b"\0\0\0\0\2") == []
-    assert (reader.unfinished, reader.held) == (True, 0)
+    assert (reader.unfinished, reader.buffered) == (True, 0)
     assert reader.feed(b"ab") == [b"ab"]
     assert not reader.unfinished
 

@@ -39,7 +39,7 @@ from epp.wire.opening import open_transport
 from epp.wire.server.grpc_messages import prefixed
 from epp.wire.server.transport import Http2Transport
 from epp.wire.transport import ListenAddress, Listener
-from runtime.serving.sockets import tune
+from runtime.serving.sockets import set_tcp_options
 from tests.epp.wire.conftest import HEADERS, PATH
 
 Eventually = Callable[..., Awaitable[float]]
@@ -401,14 +401,14 @@ async def test_a_certificate_that_is_replaced_is_served(
 
     write(first.key, first.certificate)
     served = Certificate(certificate.read(tmp_path))
-    following = asyncio.create_task(served.follow(tmp_path, look_every=0.02))
+    following = asyncio.create_task(served.reload_when_changed(tmp_path, interval=0.02))
     try:
         async with health_on(ListenAddress("127.0.0.1", 0, served)) as listener:
             trusting_first = grpc.ssl_channel_credentials(first.certificate)
             trusting_second = grpc.ssl_channel_credentials(second.certificate)
             assert await check(listener.address, trusting_first) == HealthCheckResponse.SERVING
             write(first.key, second.certificate)
-            await eventually(lambda: "the certificate stays as it was" in caplog.text)
+            await eventually(lambda: "certificate not reloaded" in caplog.text)
             assert await check(listener.address, trusting_first) == HealthCheckResponse.SERVING
             write(second.key, second.certificate)
             await eventually(lambda: served.pair == second)
@@ -437,7 +437,7 @@ def test_answers_leave_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
         accepted, _ = server.accept()
         with accepted:
-            tune(accepted)
+            set_tcp_options(accepted)
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
 

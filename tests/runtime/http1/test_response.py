@@ -4,13 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.http1.answer import AnswerCutError, AnswerError, AnswerReader, AnswerTooLargeError, HttpAnswer
+from runtime.http1.response import (
+    HttpResponse,
+    IncompleteResponseError,
+    ResponseError,
+    ResponseReader,
+    ResponseTooLargeError,
+)
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
-def read(*pieces: bytes, limit: int = 100) -> HttpAnswer | None:
-    reader = AnswerReader(limit)
+def read(*pieces: bytes, limit: int = 100) -> HttpResponse | None:
+    reader = ResponseReader(limit)
     answer = None
     for piece in pieces:
         assert answer is None
@@ -56,7 +62,7 @@ def test_what_is_read(raw: bytes, expected: tuple[int, bytes, bool]) -> None:
             answer = read(raw[:cut], raw[cut:])
             assert answer is not None
             assert (answer.status, bytes(answer.body), answer.reusable) == expected
-        reader = AnswerReader(100)
+        reader = ResponseReader(100)
         assert [reader.feed(raw[at : at + 1]) for at in range(len(raw))][-1] is not None
 
 
@@ -79,20 +85,20 @@ def test_what_is_read(raw: bytes, expected: tuple[int, bytes, bool]) -> None:
         (OK + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n", "how long"),
         (OK + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n", "how long"),
         (OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"1" * 5000, "how long"),
-        (OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\nxyz\r\n", "longer than it says"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\nxyz\r\n", "longer than its size line says"),
         (OK + b"Transfer-Encoding: chunked\r\n\r\n65\r\n", "more than 100 bytes"),
         (OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 101, "more than 100 bytes"),
         (OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"x" * 70_000, "trailer fields take more"),
     ],
 )
 def test_what_is_refused(raw: bytes, said: str) -> None:
-    with pytest.raises(AnswerError) as caught:
+    with pytest.raises(ResponseError) as caught:
         read(raw)
     assert said in str(caught.value)
 
 
 def test_a_body_without_a_length_ends_with_the_connection() -> None:
-    reader = AnswerReader(100)
+    reader = ResponseReader(100)
     assert reader.feed(OK + b"\r\nab") is None
     assert reader.feed(b"c") is None
     answer = reader.end()
@@ -104,9 +110,9 @@ def test_a_body_without_a_length_ends_with_the_connection() -> None:
     [b"", OK, OK + b"Content-Length: 3\r\n\r\nab", OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"],
 )
 def test_half_an_answer_is_none(raw: bytes) -> None:
-    reader = AnswerReader(100)
+    reader = ResponseReader(100)
     assert reader.feed(raw) is None
-    with pytest.raises(AnswerError, match="before the answer was whole"):
+    with pytest.raises(ResponseError, match="before the answer was complete"):
         reader.end()
 
 
@@ -129,14 +135,14 @@ def test_chunks_are_put_together_however_they_are_cut(body: list[bytes], cuts: l
 def test_any_bytes_are_an_answer_or_refused_or_not_whole(raw: bytes, head: bytes) -> None:
     try:
         answer = read(head + raw)
-    except AnswerError:
+    except ResponseError:
         return
     assert answer is None or len(answer.body) <= 100
 
 
 def test_a_body_in_very_many_pieces_is_refused() -> None:
     raw = OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 50_000
-    with pytest.raises(AnswerError, match="chunks"):
+    with pytest.raises(ResponseError, match="chunks"):
         read(raw, limit=1_000_000)
 
 
@@ -151,18 +157,18 @@ def test_its_fields_are_asked_for_in_any_case_and_keep_theirs() -> None:
 @pytest.mark.parametrize(
     ("head", "said"),
     [
-        (b"no colon\r\n", "no header field"),
-        (b": no name\r\n", "no header field"),
-        (b"a : b\r\n", "no header field"),
-        (b"a: b\r\n folded\r\n", "no header field"),
-        (b"a: b\rc: d\r\n", "no header field"),
-        (b"Transfer-Encoding: chunked\r\nContent-Length: 9\r\n", "both how long"),
+        (b"no colon\r\n", "not a header field"),
+        (b": no name\r\n", "not a header field"),
+        (b"a : b\r\n", "not a header field"),
+        (b"a: b\r\n folded\r\n", "not a header field"),
+        (b"a: b\rc: d\r\n", "not a header field"),
+        (b"Transfer-Encoding: chunked\r\nContent-Length: 9\r\n", "both Content-Length"),
     ],
 )
 def test_what_only_a_strict_reader_refuses(head: bytes, said: str) -> None:
-    with pytest.raises(AnswerError, match=said):
-        AnswerReader(100, strict=True).feed(OK + head + b"\r\n")
-    AnswerReader(100).feed(OK + head + b"\r\n")
+    with pytest.raises(ResponseError, match=said):
+        ResponseReader(100, strict=True).feed(OK + head + b"\r\n")
+    ResponseReader(100).feed(OK + head + b"\r\n")
 
 
 @pytest.mark.parametrize(
@@ -176,18 +182,18 @@ def test_what_only_a_strict_reader_refuses(head: bytes, said: str) -> None:
     ],
 )
 def test_a_strict_reader_takes_every_header_field(head: bytes) -> None:
-    reader = AnswerReader(100, strict=True)
+    reader = ResponseReader(100, strict=True)
     answer = reader.feed(OK + head + b"\r\n") or reader.end()
     assert (answer.status, bytes(answer.body)) == (200, b"")
 
 
 def test_a_head_that_is_too_large_is_refused_though_all_of_it_is_there() -> None:
-    with pytest.raises(AnswerError, match="header fields take more"):
-        AnswerReader(100).feed(OK + b"a: " + b"x" * 70_000 + b"\r\n\r\n")
+    with pytest.raises(ResponseError, match="header fields take more"):
+        ResponseReader(100).feed(OK + b"a: " + b"x" * 70_000 + b"\r\n\r\n")
 
 
 def test_an_encoded_body_stays_as_it_is_where_that_is_wanted() -> None:
-    answer = AnswerReader(100, encoded=True).feed(
+    answer = ResponseReader(100, encoded=True).feed(
         OK + b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b"
     )
     assert answer is not None
@@ -198,9 +204,9 @@ def test_an_encoded_body_stays_as_it_is_where_that_is_wanted() -> None:
 @pytest.mark.parametrize("pieces", [1, 2, 3])
 def test_how_many_chunks_are_taken_is_for_the_reader_to_say(pieces: int) -> None:
     raw = OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 2 + b"0\r\n\r\n"
-    reader = AnswerReader(100, chunks=pieces)
+    reader = ResponseReader(100, chunks=pieces)
     if pieces < 3:  # the last, empty one counts
-        with pytest.raises(AnswerError, match=f"more than {pieces} chunks"):
+        with pytest.raises(ResponseError, match=f"more than {pieces} chunks"):
             reader.feed(raw)
     else:
         assert reader.feed(raw) is not None
@@ -212,17 +218,17 @@ def test_a_length_may_begin_with_zeros(length: bytes, body: bytes) -> None:
 
 
 def test_a_body_that_is_too_large_has_an_error_of_its_own() -> None:
-    with pytest.raises(AnswerTooLargeError):
-        AnswerReader(1).feed(OK + b"Content-Length: 2\r\n\r\n")
+    with pytest.raises(ResponseTooLargeError):
+        ResponseReader(1).feed(OK + b"Content-Length: 2\r\n\r\n")
 
 
 @pytest.mark.parametrize(
-    ("raw", "begun"),
+    ("raw", "has_begun"),
     [(b"", False), (b"H", True), (OK + b"\r\n"[:1], True), (b"HTTP/1.1 103 Early\r\n\r\n", False)],
 )
-def test_an_answer_that_had_begun_is_told_from_none(raw: bytes, begun: bool) -> None:
-    reader = AnswerReader(100)
+def test_an_answer_that_had_begun_is_told_from_none(raw: bytes, has_begun: bool) -> None:
+    reader = ResponseReader(100)
     reader.feed(raw)
-    with pytest.raises(AnswerCutError) as cut:
+    with pytest.raises(IncompleteResponseError) as cut:
         reader.end()
-    assert cut.value.begun == begun
+    assert cut.value.has_begun == has_begun
