@@ -56,7 +56,7 @@ async def test_10_the_seed_through_prometheus(
 
 
 @pytest.mark.parametrize(
-    ("saturation", "threshold", "budget", "places"),
+    ("saturation", "threshold", "budget", "slots"),
     [
         ("0.3", "0.8", 0.5, 25),
         ("0.8", "0.8", 0, 0),
