@@ -155,7 +155,7 @@ def _instance_names(listed: Iterable[_EndpointEntry]) -> list[str]:
         if times[name] > 1:
             name = check_instance_id(f"{name}.{endpoint.namespace}")
         if (other := seen.get(name)) is not None and other.name == endpoint.name:
-            raise ValueError(f"the name {other.name!r} stands twice in namespace {other.namespace!r}")
+            raise ValueError(f"the name {other.name!r} appears twice in namespace {other.namespace!r}")
         if other is not None:
             raise ValueError(
                 f"two endpoints would have the instance id {name!r}: give one of them another name"

@@ -56,7 +56,7 @@ def read_lines(path: Path) -> Iterator[BatchLine]:
             line = _read_line(text, f"{path}:{number}")
             if line.custom_id in seen:
                 raise BatchFileError(
-                    f"{path}:{number}: the custom_id {line.custom_id!r} stands twice; each line needs its own"
+                    f"{path}:{number}: the custom_id {line.custom_id!r} appears twice; each line needs its own"
                 )
             seen.add(line.custom_id)
             yield line

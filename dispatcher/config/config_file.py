@@ -222,7 +222,7 @@ def _check_names(config: Config, problems: Problems) -> None:
     for place, names in named.items():
         for name, count in Counter(names).items():
             if count > 1:
-                problems.add(place, f"the name {name!r} stands twice")
+                problems.add(place, f"the name {name!r} appears twice")
 
 
 def _check_queue(queue: QueueConfig, config: Config, problems: Problems) -> None:

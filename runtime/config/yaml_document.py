@@ -68,7 +68,7 @@ class _Loader(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
         for key, count in Counter(keys).items():
             if count > 1:
-                problem = f"the key {key!r} stands twice"
+                problem = f"the key {key!r} appears twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
         return node
 

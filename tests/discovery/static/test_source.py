@@ -139,7 +139,7 @@ async def test_the_go_pickers_file(tmp_path: Path) -> None:
         ("endpoints: [{name: a, address: 10.0.0.1, port: 0}]", "endpoints.0.port"),
         ("endpoints: [{name: A, address: 10.0.0.1, port: 1}]", "endpoints.0.name: .*DNS-1123"),
         ("endpoints: [{name: a, address: 10.0.0.1, port: 1, metrics: 2}]", "endpoints.0.metrics"),
-        ("endpoints: [{name: a, address: x, port: 1}, {name: a, address: y, port: 1}]", "'a' stands twice"),
+        ("endpoints: [{name: a, address: x, port: 1}, {name: a, address: y, port: 1}]", "'a' appears twice"),
         ("endpoints: [{name: a, address: bad..name, port: 1}]", "endpoints.0.address: 'bad..name' is not"),
         ("endpoints: [{name: a, address: 'fe80::1%lo', port: 1}]", "endpoints.0.address: the zone %lo"),
         ("endpoints: " + "[" * 100_000 + "]" * 100_000, "nested deeper than 20 levels"),
@@ -270,7 +270,7 @@ def _put(path: Path, text: str) -> None:
         (lambda path: _put(path, "endpoint: []"), "endpoints: Field required"),
         (
             lambda path: _put(path, f"{GOOD[:-1]}, {GOOD[12:]}"),
-            "the name 'a' stands twice in namespace 'default'",
+            "the name 'a' appears twice in namespace 'default'",
         ),
         (lambda path: path.unlink(), "No such file or directory"),
     ],

@@ -62,7 +62,7 @@ def test_the_body_of_a_line_is_kept_byte_for_byte(tmp_path: Path) -> None:
         ('{"custom_id": 1, "body": {}}', "batch.jsonl:2: Expected `str`"),
         ('{"custom_id": "b", "body": []}', "batch.jsonl:2: Expected `object`"),
         ('{"custom_id": "", "body": {}}', "batch.jsonl:2: the custom_id is empty"),
-        ('{"custom_id": "a", "body": {}}', "batch.jsonl:2: the custom_id 'a' stands twice"),
+        ('{"custom_id": "a", "body": {}}', "batch.jsonl:2: the custom_id 'a' appears twice"),
         ('{"custom_id": "b", "body": {}, "method": "GET"}', "batch.jsonl:2: the method is 'GET'"),
         ('{"custom_id": "b", "body": {"a": ' + "[" * 100_000, "batch.jsonl:2: "),
     ],

@@ -17,7 +17,7 @@ def load(given: str) -> PickerConfig:
     [
         ("[]", "mapping"),
         ("a: [", "line 1"),
-        ("plugins: []\nplugins: []", "'plugins' stands twice"),
+        ("plugins: []\nplugins: []", "'plugins' appears twice"),
         ("? [a]\n: b", "a"),
         ("{}", "apiVersion"),
         ("plugins: &a [*a]", "contains itself"),
@@ -25,7 +25,7 @@ def load(given: str) -> PickerConfig:
         pytest.param("plugins: " + "[" * 1500 + "]" * 1500, "nested too deeply", id="deep"),
         pytest.param("plugins: " + "9" * 5000, "not YAML", id="a long number"),
         ("plugins: 2001-99-99", "not YAML"),
-        ("plugins: [{type: a, type: b}]", "'type' stands twice"),
+        ("plugins: [{type: a, type: b}]", "'type' appears twice"),
     ],
 )
 def test_what_is_no_document(given: str, said: str) -> None:
