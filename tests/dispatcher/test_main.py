@@ -377,7 +377,7 @@ async def test_a_configuration_that_is_not_sound(tmp_path: Path) -> None:
     [
         (
             "broker: *geheim",
-            "not YAML: found undefined alias ... in line 1, column 9; a value that begins with",
+            "not YAML: found undefined alias ... in line 1, column 9; put a value in quotes if it begins with",
         ),
         ("broker: !geheim x", "not YAML: could not determine a constructor for the tag ... in line 1"),
         (

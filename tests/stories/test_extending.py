@@ -80,7 +80,11 @@ def shown() -> dict[str, str]:
 
 
 def test_the_page_shows_the_project_as_it_is() -> None:
-    files = {str(path.relative_to(PROJECT)): path.read_text() for path in PROJECT.rglob("*.[pt][yo]*")}
+    files = {
+        str(path.relative_to(PROJECT)): path.read_text()
+        for path in PROJECT.rglob("*")
+        if path.suffix in (".py", ".toml")
+    }
     assert shown() == {path: text for path, text in files.items() if not path.endswith("__init__.py")}
 
 
