@@ -53,7 +53,7 @@ def open(
 def open_source(url: str) -> Source:
     """The source for `url`; imports its backend, so that others cost nothing."""
     scheme, _, rest = url.partition("://")
-    if rest and scheme.lower() not in SOURCES.built_in:
+    if rest and scheme.lower() not in SOURCES.built_in:  # a new scheme below needs its name there too
         return open_installed(url, scheme.lower()) or _raise_unknown(url)
     if scheme.lower() == "static":  # not by urlsplit: it refuses [::1]:80 after another host
         from discovery.static.source import open_static

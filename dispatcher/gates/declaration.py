@@ -10,12 +10,12 @@ from dispatcher.gates.parameters import NoGateParameters, Parameters
 
 @dataclass(frozen=True, slots=True)
 class GateContext:
-    """Where a gate is used. `target`: the name of what its requests are sent to. `workers`: how many requests this process
-    sends there at once; None: not known.
+    """Where a gate is used. `target`: the name of what its requests are sent to. `concurrency`: how many
+    requests this process sends there at once; None: not known.
     """
 
     target: str
-    workers: int | None = None
+    concurrency: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

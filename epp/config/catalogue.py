@@ -12,8 +12,8 @@ from epp.config.parameters import (
     DetectorParameters,
     ExtractorParameters,
     FileDiscoveryParameters,
+    InflightLoadParameters,
     InFlightParameters,
-    InflightParameters,
     LoadAwareParameters,
     MetricsSourceParameters,
     ModelsSourceParameters,
@@ -165,5 +165,5 @@ PLUGINS: Final[Mapping[str, PluginType]] = {
     "fcfs-ordering-policy": _structural(Role.POLICY),
     "global-strict-fairness-policy": _structural(Role.POLICY),
     PRODUCER: PluginType(frozenset({Role.PRODUCER}), PrefixProducerParameters, _prefix_producer),
-    "inflight-load-producer": _structural(Role.PRODUCER, InflightParameters),
+    "inflight-load-producer": _structural(Role.PRODUCER, InflightLoadParameters),
 }

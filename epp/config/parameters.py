@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from epp.config.document import Duration, Section
 from epp.scheduling.scorers.in_flight import DEFAULT_REQUESTS
-from epp.scraping.engines import Engine
+from epp.scraping.engines import Engine, other_series
 
 
 class NoParameters(Section):
@@ -96,7 +96,7 @@ class MetricsSourceParameters(Section):
         return context
 
 
-class InflightParameters(Section):
+class InflightLoadParameters(Section):
     """Accepted without effect: requests in flight are counted, tokens are not."""
 
     output_ratio: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
@@ -180,6 +180,7 @@ class EngineParameters(Section):
             cache_labels=self._cache_labels(),
             block_size=self.cache_block_size_spec,
             num_blocks=self.cache_num_blocks_spec,
+            others=other_series(self.name),
         )
 
     def _cache_labels(self) -> tuple[str, str]:

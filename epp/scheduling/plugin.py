@@ -1,7 +1,7 @@
 """The Protocols of scheduling plugins. They work on columns: `pool.waiting[i]` belongs to `pool.endpoints[i]`."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Indices, Mask
 from epp.request.inference_request import InferenceRequest
@@ -38,6 +38,7 @@ class Scorer(Protocol):
         """One value per endpoint from 0 to 1, 1 is best; other values are clamped, NaN counts as 0."""
 
 
+@runtime_checkable
 class DataProducer(Protocol):
     """Prepares data that scorers and the profile handler read, once per request, and learns how each request ended.
 

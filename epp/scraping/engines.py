@@ -6,6 +6,7 @@ The names are the Go picker's, and those of older vLLM versions; for other model
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from epp.endpoints.worker_metrics import BUILT_IN, WORKER_METRICS, WorkerMetric
@@ -75,10 +76,17 @@ class Engine:
     """Series of metrics without a field here."""
 
     @classmethod
-    def of(cls, name: str, *, cache_labels: tuple[str, str] = _VLLM_LABELS, **texts: str) -> "Engine":
+    def of(
+        cls,
+        name: str,
+        *,
+        cache_labels: tuple[str, str] = _VLLM_LABELS,
+        others: Mapping[WorkerMetric, Sequence[Series]] = MappingProxyType({}),
+        **texts: str,
+    ) -> "Engine":
         """An engine from series as text, alternatives separated by `|`."""
         series: dict[str, Any] = {field: _alternatives(text) for field, text in texts.items() if text}
-        return cls(name=name, cache_labels=cache_labels, **series)
+        return cls(name=name, cache_labels=cache_labels, others=others, **series)
 
 
 def _alternatives(text: str) -> tuple[Series, ...]:
@@ -132,3 +140,8 @@ _MODEL_SERVERS: Final = (
 )
 """The series that are no `WorkerMetric`: adapters and the size of the KV cache."""
 ENGINES: Final = engines_of(WORKER_METRICS)
+
+
+def other_series(name: str, engines: Sequence[Engine] = ENGINES) -> Mapping[WorkerMetric, Sequence[Series]]:
+    """The series of metrics without a field in `Engine`, for a known engine that a configuration describes anew."""
+    return next((engine.others for engine in engines if engine.name == name), {})

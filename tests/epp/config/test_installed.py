@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from epp.config.installed import BuildContext
 from epp.config.picker_config import PickerConfig, load_config
 from epp.config.validate import validate
+from epp.extension import DataProducer
+from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.scheduling.profile import SchedulerProfile
 from runtime.config.problems import ConfigError
 from tests.installed_package import install, see
@@ -188,6 +191,11 @@ def test_a_producer_is_one_object_for_all_who_name_it_wherever_it_stands(load: L
     assert one is two
     assert other is another is not one
     assert set(scheduler.producers) == {one, other}
+
+
+def test_a_handler_may_ask_for_any_producer() -> None:
+    context = BuildContext(random.Random(1), {"mine": PrefixCacheProducer()}.__getitem__)
+    assert context.producer("mine", DataProducer)  # type: ignore[type-abstract]
 
 
 def test_a_type_of_the_go_picker_can_be_provided(load: Load) -> None:

@@ -15,7 +15,7 @@ from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.published_only import check_published_only
-from epp.scraping.engines import ENGINES, engines_of
+from epp.scraping.engines import ENGINES, engines_of, other_series
 from epp.scraping.metrics_page import detect_engine, read_load
 from epp.telemetry.pool_gauges import PoolGauges
 
@@ -145,3 +145,9 @@ def test_what_is_built_in_is_declared_the_same_way() -> None:
         "vllm:kv_cache_usage_perc",
         "vllm:gpu_cache_usage_perc",
     ]
+
+
+def test_an_engine_that_a_configuration_describes_anew_keeps_the_declared_numbers() -> None:
+    assert other_series("vllm", engines_of(METRICS)) == ENGINE.others
+    assert HITS in ENGINE.others
+    assert other_series("acme", engines_of(METRICS)) == {}
