@@ -114,6 +114,6 @@ class LeavingContract(Contract):
         super().__init__()
         self.left = asyncio.Event()
 
-    def release(self) -> None:
-        super().release()
+    def unbind(self) -> None:
+        super().unbind()
         self.left.set()
