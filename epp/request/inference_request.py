@@ -99,6 +99,10 @@ class InferenceRequest:
         self.prefixes: dict[object, PrefixChain] = {}
         self.scores: Mapping[str, float] | None = None
 
+    def clear_scores(self) -> None:
+        """Forget them before another profile runs. Where the caller assigns None, mypyc takes a later read for None too."""
+        self.scores = None
+
 
 def parse_request(
     headers: Mapping[str, str], body: Body | None, new_id: Callable[[], str]

@@ -79,7 +79,7 @@ class Scheduler:
     def _run_profile(
         self, name: str, request: InferenceRequest, pool: EndpointPool
     ) -> ProfileResult | Rejection:
-        request.scores = None
+        request.clear_scores()
         try:
             return ProfileResult(self.profiles[name].run(request, pool), request.scores)
         except Rejection as rejection:
