@@ -30,29 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
         "SIGTERM. Readers of the metadata need the bearer token in $ADSUM_TOKEN, if there is one.",
     )
     parser.add_argument("--version", action=ShowVersion)
-    who = parser.add_argument_group("who")
-    who.add_argument("--namespace", required=True)
-    who.add_argument("--component", required=True)
-    who.add_argument("--instance-id", metavar="ID", help="made up without it")
-    who.add_argument("--label", action="append", default=[], type=_label, metavar="KEY=VALUE", dest="labels")
-    what = parser.add_argument_group("what is followed")
-    what.add_argument("--server", required=True, type=_server, metavar="URL", help="http://127.0.0.1:8000")
-    what.add_argument("--health-path", default="/health", metavar="PATH", help="2xx means ready")
-    what.add_argument("--models-path", default="/v1/models", metavar="PATH", help="'' for a server without")
-    what.add_argument(
-        "--metadata-file", type=Path, metavar="FILE", help="a JSON object; read again when changed"
-    )
-    what.add_argument(
-        "--engine", type=_engine, metavar="NAME", help=f"whose metrics it has: {', '.join(ENGINES)}"
-    )
-    what.add_argument("--interval", type=_seconds, default=1.0, metavar="TIME", help="1s, 500ms")
-    what.add_argument(
-        "--drain-timeout",
-        type=_seconds,
-        default=30.0,
-        metavar="TIME",
-        help="after SIGTERM, how long the server may go on serving (30s)",
-    )
+    _add_server_flags(parser)
     where = parser.add_argument_group("where")
     where.add_argument(
         "--discovery",
@@ -64,6 +42,43 @@ def build_parser() -> argparse.ArgumentParser:
     )
     where.add_argument("--port", type=int, default=0, help="where /metadata is served; default: any free one")
     return parser
+
+
+def _add_server_flags(parser: argparse.ArgumentParser) -> None:
+    who = parser.add_argument_group("who")
+    who.add_argument("--namespace", required=True)
+    who.add_argument("--component", required=True)
+    who.add_argument("--instance-id", metavar="ID", help="made up without it")
+    who.add_argument("--label", action="append", default=[], type=_label, metavar="KEY=VALUE", dest="labels")
+    what = parser.add_argument_group("what is followed")
+    what.add_argument(
+        "--server", required=True, type=_server, metavar="URL", help="such as http://127.0.0.1:8000"
+    )
+    what.add_argument(
+        "--health-path", default="/health", metavar="PATH", help="2xx means ready (default: /health)"
+    )
+    what.add_argument(
+        "--models-path",
+        default="/v1/models",
+        metavar="PATH",
+        help="'' for a server without (default: /v1/models)",
+    )
+    what.add_argument(
+        "--metadata-file", type=Path, metavar="FILE", help="a JSON object; read again when changed"
+    )
+    what.add_argument(
+        "--engine", type=_engine, metavar="NAME", help=f"whose metrics it has: {', '.join(ENGINES)}"
+    )
+    what.add_argument(
+        "--interval", type=_seconds, default=1.0, metavar="TIME", help="such as 500ms (default: 1s)"
+    )
+    what.add_argument(
+        "--drain-timeout",
+        type=_seconds,
+        default=30.0,
+        metavar="TIME",
+        help="after SIGTERM, how long the server may go on serving (default: 30s)",
+    )
 
 
 def _server(text: str) -> "URL":
