@@ -104,6 +104,9 @@ class Recovery:
         return None
 
     def connect_failed(self, reason: str, now: float) -> SyncLost:
+        # A probe connected and the request after it did not: TLS fails, or the request goes through a proxy of the
+        # environment. Further probes would cause requests in spite of the backoff.
+        self._probe_misled |= self._probe_succeeded
         self._startup_retries = 0
         self._disconnected_since = now if self._disconnected_since is None else self._disconnected_since
         return self.request_failed(reason, now)
@@ -114,9 +117,6 @@ class Recovery:
         """Ask again after the backoff. `relist`: events may be lost, so that the watch cannot be resumed."""
         if relist and self.next_request is NextRequest.WATCH:
             self.next_request = NextRequest.LIST_NOT_OLDER
-        # A probe connected and the request after it got no answer: TLS fails, a proxy of the environment is in between,
-        # or a load balancer has no backend. Further probes would cause requests in spite of the backoff.
-        self._probe_misled |= self._probe_succeeded
         self.wait_until = now + self._backoff()
         return SyncLost(reason, code)
 

@@ -149,17 +149,6 @@ def test_no_more_probes_after_a_misleading_one_until_an_answer() -> None:
     assert step.probe_connection
 
 
-def test_no_more_probes_of_a_port_that_accepts_and_resets() -> None:
-    """A TCP load balancer without a backend: each probe connects, and the request after it is reset."""
-    harness = ReflectorHarness().watching(5)
-    harness.fails_to_connect()
-    harness.reflector.connection_possible(harness.now)
-    harness.next_request()
-    harness.breaks()
-    assert isinstance(step := harness.reflector.next_step(harness.now), Wait)
-    assert not step.probe_connection
-
-
 def test_after_a_short_disconnection_the_backoff_goes_on() -> None:
     """A server that alternates between refusing connections and failing is not asked more often."""
     harness = ReflectorHarness().watching(5)
