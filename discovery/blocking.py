@@ -39,7 +39,7 @@ class Instance(discovery.Instance):
     portal: Portal | None = field(default=None, compare=False, repr=False)
 
     def metadata(self) -> dict[str, Any]:  # type: ignore[override]  # the same name without await is the point
-        """Raises `MetadataUnavailableError`."""
+        """Fetch the worker's metadata now; raises `MetadataUnavailableError` without an answer that can be read."""
         if self.portal is None:
             raise discovery.MetadataUnavailableError(
                 self.id,

@@ -40,11 +40,11 @@ class SharedWatch:
 
     @property
     def reader(self) -> MetadataReader:
-        """Of `Report`."""
+        """Implements `Report`: the client that reads workers' metadata."""
         return self._client
 
     def __call__(self, snapshot: Snapshot) -> None:
-        """Of `Report`: replace the set."""
+        """Implements `Report`: replace the set."""
         self._snapshot = snapshot
         instances = snapshot.instances
         if not isinstance(snapshot, PersistentSnapshot):

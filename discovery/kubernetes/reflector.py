@@ -140,7 +140,7 @@ class Reflector:
         return Get(params | watch | {"resourceVersion": version})
 
     def headers_received(self, status: int, headers: Mapping[str, str], now: float) -> None:
-        """Changes `deadline`."""
+        """Choose how the body is read; one that is no list or watch must end within `Timings.header_deadline`."""
         self._recovery.headers_received()
         content_type = headers.get("Content-Type", "application/json").partition(";")[0].strip()
         if status != 200 or not content_type.endswith("json"):

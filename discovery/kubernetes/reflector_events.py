@@ -8,7 +8,7 @@ from discovery.kubernetes.wire import EndpointSlice
 
 @dataclass(frozen=True, slots=True)
 class SlicesListed:
-    """Replaces all slices."""
+    """A complete list: it replaces all slices that were known."""
 
     slices: tuple[EndpointSlice, ...]
 

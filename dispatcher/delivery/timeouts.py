@@ -41,7 +41,7 @@ class CoarseTimeout:
             raise TimeoutError from error
 
     def expire(self) -> None:
-        """Interrupt the task."""
+        """Cancel the task; `__exit__` turns that into TimeoutError."""
         self._expired = True
         self._task.cancel()
 

@@ -148,7 +148,7 @@ class Meter:
 
     @property
     def state(self) -> MeterState:
-        """The state now."""
+        """The last reading, and why it is not believed if it is too old or failed; for status pages and the log."""
         last = self._fresh_reading()
         value = threshold = None
         if self._last is not None:

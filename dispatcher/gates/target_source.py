@@ -22,7 +22,7 @@ class SampleReader(Protocol):
     """Reads one number of a target."""
 
     async def read(self) -> Sample:
-        """Raises `dispatcher.gates.credentials.GateSourceError`."""
+        """Take one sample; raises `dispatcher.gates.credentials.GateSourceError` if there is none to be had."""
 
 
 @dataclass(frozen=True, slots=True)

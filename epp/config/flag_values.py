@@ -54,7 +54,7 @@ def boolean(text: str) -> bool:
 
 
 def objective(text: str) -> tuple[str, int]:
-    """`NAME=PRIORITY`."""
+    """Parse `NAME=PRIORITY`, the priority an integer; raises ArgumentTypeError."""
     name, equals, priority = text.partition("=")
     try:
         number = int(priority)

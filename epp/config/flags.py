@@ -76,7 +76,7 @@ def validate_parser() -> argparse.ArgumentParser:
 
 
 def _check_hosts(endpoints: Sequence[str]) -> None:
-    """Raises ValueError."""
+    """Raise ValueError for the first endpoint that is not `host:port`."""
     from discovery.static.endpoints_file import parse_host  # imports pydantic, which --help need not wait for
 
     for endpoint in endpoints:

@@ -14,9 +14,8 @@ def move(pick: Pick, server: Endpoint, datastore: Datastore) -> None:
     """Another endpoint answers than was picked; the helpers stay."""
     before, *helpers = pick.in_flight_at
     if server.key != before.key:
-        datastore.reserve(
-            server
-        )  # before the release, whose hooks must not see a slot that is taken again at once
+        # Before the release, whose hooks must not see a slot that is taken again at once
+        datastore.reserve(server)
         pick.in_flight_at = (server, *helpers)
         datastore.release(before)
 

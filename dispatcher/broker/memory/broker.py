@@ -16,7 +16,7 @@ from dispatcher.broker.validation import checked_name, checked_rules
 
 
 def wall_clock_ms() -> int:
-    """Unix milliseconds."""
+    """The time of this machine's clock, in milliseconds since the Unix epoch."""
     return time.time_ns() // 1_000_000
 
 

@@ -50,7 +50,7 @@ class Timeline:
         return [number for _, number in self._items[: bisect.bisect_right(self._items, (now, 2**63))]]
 
     def first(self) -> int | None:
-        """The earliest time."""
+        """The earliest time, or None if there are no items."""
         return self._items[0][0] if self._items else None
 
 

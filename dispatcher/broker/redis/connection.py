@@ -146,7 +146,7 @@ class Script:
         self._address = address
 
     async def __call__(self, keys: Sequence[str], arguments: Sequence[str | bytes | int | float]) -> Any:
-        """Raises QueueError."""
+        """Run the script by its digest, and load it first if Redis has lost it; raises QueueError."""
         with as_queue_errors(self._address):
             try:
                 return await self._client.evalsha(self._script.sha, len(keys), *keys, *arguments)
