@@ -8,19 +8,19 @@ from contextlib import contextmanager
 
 REPLICA = """
 import asyncio, json, sys
-from redis.asyncio import Redis
 from dispatcher.gates.building import GateDependencies, build_gate
 from dispatcher.gates.catalogue import parse_gate
 from dispatcher.gates.gate import RefusedError
 from dispatcher.gates.meter import Meters
 from dispatcher.broker.message import DispatchCandidate
+from dispatcher.broker.redis.connection import connect
 from dispatcher.broker.redis.ledger import RedisLedger
 from dispatcher.broker.redis.quota import RedisQuotas
 
 async def main():
     url, lease, document = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     async with (
-        Redis.from_url(url) as client, RedisLedger(client, "pool", lease_ms=lease) as ledger,
+        connect(url) as client, RedisLedger(client, "pool", lease_ms=lease) as ledger,
         RedisQuotas(client) as quotas, Meters() as meters,
         build_gate(parse_gate(document, "gate"), GateDependencies("pool", ledger, quotas, meters)) as gate,
     ):

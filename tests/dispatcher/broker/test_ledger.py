@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis as BlockingRedis
-from redis.asyncio import Redis
 
 from dispatcher.broker.account import REASONS, TargetAccount
 from dispatcher.broker.ledger import Ledger, Reading, Refusal, Reservation
 from dispatcher.broker.memory.broker import wall_clock_ms
 from dispatcher.broker.memory.ledger import MemoryLedger
+from dispatcher.broker.redis.connection import connect
 from dispatcher.broker.redis.ledger import SCRIPT, RedisLedger
 from tests.redis_server import RedisServer
 
@@ -34,7 +34,7 @@ async def replicas(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Ledger
             yield shared, shared
             return
         url: str = request.getfixturevalue("redis_url")
-        clients = [await stack.enter_async_context(Redis.from_url(url)) for _ in range(2)]
+        clients = [await stack.enter_async_context(connect(url)) for _ in range(2)]
         one, other = [
             await stack.enter_async_context(RedisLedger(client, "pool", lease_ms=LEASE)) for client in clients
         ]

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
-from redis.asyncio import Redis
 
 from dispatcher.broker.ledger import Refusal
 from dispatcher.broker.memory.broker import wall_clock_ms
 from dispatcher.broker.memory.quota import MemoryQuotas
 from dispatcher.broker.quota import Grant, Quota, QuotaMode, Quotas
+from dispatcher.broker.redis.connection import connect
 from dispatcher.broker.redis.quota import RedisQuotas
 
 PLACES = Quota(2, QuotaMode.CONCURRENCY, lease_ms=3000)
@@ -26,7 +26,7 @@ async def replicas(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Quotas
             yield shared, shared
             return
         url: str = request.getfixturevalue("redis_url")
-        clients = [await stack.enter_async_context(Redis.from_url(url)) for _ in range(2)]
+        clients = [await stack.enter_async_context(connect(url)) for _ in range(2)]
         one, other = [await stack.enter_async_context(RedisQuotas(client)) for client in clients]
         yield one, other
 

@@ -13,6 +13,7 @@ from dispatcher.broker.memory.broker import MemoryBroker
 from dispatcher.broker.message import Claim, ErrorCode, Result
 from dispatcher.broker.queue import Queue, QueueError, QueueRules, State
 from dispatcher.broker.redis.broker import RedisBroker
+from dispatcher.broker.redis.connection import connect
 from tests.dispatcher.owner import owner
 from tests.dispatcher.queued import HOUR, answer, claimed, counts, submitted, until, until_ms
 from tests.redis_server import RedisServer
@@ -256,6 +257,26 @@ async def test_who_stops_asking_leaves_the_connections_usable(redis_url: str) ->
                 with pytest.raises(asyncio.CancelledError):
                     await asking
             assert (await queue.totals()).submitted == 0
+
+
+async def test_a_command_swallows_no_cancellation(redis_url: str) -> None:
+    """redis-py's `socket_timeout` did: its owner waited for ever for a task that went on asking."""
+
+    async def ask_for_ever() -> None:
+        while True:
+            await client.time()
+            await asyncio.sleep(0.002)
+
+    async with connect(redis_url) as client:
+        await client.ping()
+        for turns in range(60):
+            asking = asyncio.create_task(ask_for_ever())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            asking.cancel()
+            async with asyncio.timeout(60):
+                await asyncio.wait([asking])
+            assert asking.cancelled()
 
 
 async def test_hundreds_may_ask_at_once(redis_url: str) -> None:

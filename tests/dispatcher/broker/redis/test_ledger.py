@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
 from dispatcher.broker.account import REASONS
 from dispatcher.broker.ledger import Reading, Refusal, Reservation
@@ -100,7 +99,7 @@ async def test_11_64_who_wake_on_one_reading_are_n_in_all(redis_url: str, eventu
         params["url"] = f"{await stack.enter_async_context(target.serving())}/metrics"
         gates = []
         for _ in range(3):
-            client = await stack.enter_async_context(Redis.from_url(redis_url))
+            client = await stack.enter_async_context(connect(redis_url))
             ledger = await stack.enter_async_context(RedisLedger(client, "pool"))
             gate = open_gate("endpoint-scrape", params, ledger=ledger)
             gates.append(HeldSlots(await stack.enter_async_context(gate)))
@@ -120,7 +119,7 @@ async def test_11_64_who_wake_on_one_reading_are_n_in_all(redis_url: str, eventu
 
 async def test_12_a_429_at_one_replica_closes_the_others_before_their_next_request(redis_url: str) -> None:
     async with (
-        Redis.from_url(redis_url) as client,
+        connect(redis_url) as client,
         RedisLedger(client, "pool") as one,
         RedisLedger(client, "pool") as other,
         open_gate("constant", ledger=one) as mine,
@@ -136,7 +135,7 @@ async def test_a_broker_that_is_away_lets_nobody_in_and_what_it_missed_is_told(
     tmp_path: Path, eventually: Eventually
 ) -> None:
     with RedisServer(tmp_path, durable=True) as server:
-        client = Redis.from_url(server.url)
+        client = connect(server.url)
         async with (
             client,
             RedisLedger(client, "pool") as ledger,
@@ -186,7 +185,7 @@ async def test_11_a_broker_that_lost_the_book_gives_no_place_twice(
 
     with RedisServer(tmp_path) as server:
         async with AsyncExitStack() as stack:
-            clients = [await stack.enter_async_context(Redis.from_url(server.url)) for _ in range(2)]
+            clients = [await stack.enter_async_context(connect(server.url)) for _ in range(2)]
             one, other = [
                 await stack.enter_async_context(RedisLedger(client, "pool", lease_ms=3000))
                 for client in clients
@@ -213,7 +212,7 @@ async def test_11_a_broker_that_lost_the_book_gives_no_place_twice(
 
 
 async def test_a_listener_that_was_cut_off_listens_again(redis_url: str, eventually: Eventually) -> None:
-    async with Redis.from_url(redis_url) as client, RedisLedger(client, "pool") as ledger:
+    async with connect(redis_url) as client, RedisLedger(client, "pool") as ledger:
         await client.client_kill_filter(_type="pubsub")
         listeners = 0
         deadline = time.monotonic() + 40
@@ -233,7 +232,7 @@ async def test_a_listener_that_was_cut_off_listens_again(redis_url: str, eventua
 
 async def test_every_key_of_a_script_has_one_hash_tag(tmp_path: Path) -> None:
     with RedisServer(tmp_path, cluster=True) as server:
-        client = Redis.from_url(server.url)
+        client = connect(server.url)
         async with client, RedisLedger(client, "a pool") as ledger, RedisQuotas(client) as quotas:
             answer = await ledger.reserve(Reading(Fraction(1), await ledger.now_ms()), 1)
             assert isinstance(answer, Reservation)
@@ -243,7 +242,7 @@ async def test_every_key_of_a_script_has_one_hash_tag(tmp_path: Path) -> None:
 
 
 async def test_all_keys_vanish_when_nobody_cares_any_more(redis_url: str) -> None:
-    client = Redis.from_url(redis_url)
+    client = connect(redis_url)
     async with client, RedisLedger(client, "pool") as ledger, RedisQuotas(client) as quotas:
         await ledger.reserve(Reading(Fraction(1), await ledger.now_ms()), 1)
         await ledger.report_overload()
