@@ -81,6 +81,10 @@ PATTERNS: Mapping[str, Read] = {
         ("content-disposition:", "content-disposition: ;", 'content-disposition:;name="model"')
     ),
     "epp/wire/http2/header_blocks.py parse_timeout": Read(),
+    "epp/response/object_scanner.py _BELOW": Read(('{"', "[{", '"\\', "[[{", '{"a":[')),
+    "epp/response/object_scanner.py _STRING_REST": Read(("\\",)),
+    "epp/response/object_scanner.py _TOKEN": Read(),
+    "epp/response/usage_reader.py _USAGE": Read(('"usage"', '"usage":', '"usage" ')),
     "registry/document.py _ENTITY_TAG": Read(('"',)),
     "registry/document.py _LIST_ELEMENT": Read(('"',)),
     "registry/document.py _SECONDS": Read(("1.",)),
