@@ -239,6 +239,9 @@ def _serving(group: Any) -> None:
         "--metrics-address", help="address that the metrics page listens on (default: as --host)"
     )
     group.add_argument("--metrics-port", type=port, metavar="PORT", help="default: 9090")
+    usage = "count tokens and times of answers; Envoy must send their bodies: envoy-config --usage-metrics"
+    _switch(group, "usage-metrics", f"{usage} (default: false)")
+    _switch(group, "enable-grpc-stream-metrics", "count ext_proc streams (default: false)")
     _switch(group, "secure-serving", "default: true")
     group.add_argument(
         "--cert-path", type=Path, metavar="FOLDER", help="tls.crt and tls.key (default: self-signed)"

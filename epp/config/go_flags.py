@@ -9,7 +9,6 @@ from typing import Final
 
 SWITCHES: Final[Mapping[str, str]] = {
     "allow-experimental-plugins": "every built-in plugin may be used",
-    "enable-grpc-stream-metrics": "gRPC streams are not counted by themselves",
     "enable-pprof": "Python has no pprof pages",
     "ha-enable-leader-election": "every replica serves: there is no leader",
     "health-checking": "health is always served",

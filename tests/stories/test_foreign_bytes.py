@@ -68,7 +68,7 @@ PATTERNS: Mapping[str, Read] = {
     "runtime/prometheus_labels.py _LABEL": Read(("a=", 'a="')),
     "runtime/sizes.py _QUANTITY": Read(("1.", "+")),
     "runtime/sizes.py _SIZE": Read(),
-    "epp/telemetry/counters.py _UNSAFE": Read(),
+    "epp/telemetry/labels.py _UNSAFE": Read(),
     "epp/scraping/metrics_page.py _COUNT": Read(),
     "epp/scraping/metrics_page.py _LIMIT": Read(),
     "epp/scraping/metrics_page.py _SAMPLE": Read(("{", '{a="', " 1", " 1 1")),
