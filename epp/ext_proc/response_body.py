@@ -4,12 +4,15 @@ The picker does not need response bodies. It reads one only if a reader is opene
 sends it (`response_body_mode`): Envoy ignores `mode_override` where the request body is FULL_DUPLEX_STREAMED (ext_proc.cc).
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from epp.request.body import Buffer
 from epp.scheduling.pick import Pick
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +57,22 @@ class ResponseReaderOpener(Protocol):
         self, pick: Pick, head: ResponseHead, started: float, now: float
     ) -> ResponseBodyReader | None:
         """A reader for the body of that response, None: nothing to read. `started`: when the request's headers came."""
+
+
+class UnreadBodies:
+    """Logs once that response bodies are needed and do not come."""
+
+    __slots__ = ("_logged",)
+
+    def __init__(self) -> None:
+        self._logged = False
+
+    def missing(self) -> None:
+        """A body had to be read, and the data plane does not send it whole."""
+        if self._logged:
+            return
+        self._logged = True
+        log.warning(
+            "the data plane sends no response bodies, so answers name the model that served, not the one that was asked "
+            "for, and have no token usage; let it send them: envoy-config --response-body STREAMED (docs/envoy.md)"
+        )
