@@ -26,7 +26,9 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
             endpoints=given.endpoint,
             subset=subset,
             request_body=given.request_body,
-            response_body="STREAMED" if given.usage_metrics and given.response_body == "NONE" else given.response_body,
+            response_body="STREAMED"
+            if given.usage_metrics and given.response_body == "NONE"
+            else given.response_body,
             response_trailer=given.response_trailer,
             failure_mode_allow=given.failure_mode_allow,
             secure=given.secure,

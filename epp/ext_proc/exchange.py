@@ -332,7 +332,9 @@ class Exchange:
             if not ended:
                 self._open_readers(self._pick, message, now)
         readers = self._readers
-        expected = self._response_mode in _DUPLEX or (readers is not None and self._response_mode in _READABLE)
+        expected = self._response_mode in _DUPLEX or (
+            readers is not None and self._response_mode in _READABLE
+        )
         passes = expected and not ended
         self.state = self.state.after_response_headers(body_passes=passes)
         return [answers.unchanged("response_headers") if readers is None else readers.answer_headers()]

@@ -44,8 +44,8 @@ class ObjectScanner:
         "_escaped",
         "_in_parent",
         "_in_string",
-        "_key",
         "_kept",
+        "_key",
         "_outside",
         "_text",
         "found",
@@ -102,7 +102,7 @@ class ObjectScanner:
         return at + 1
 
     def _open(self, byte: int, at: int) -> None:
-        if byte == _BRACE and self._searched:
+        if byte == _BRACE and self._depth and self._searched:
             if self._key == b"usage":
                 self._kept, self._begin, self._outside = bytearray(), at, self._depth
             elif self._depth == 1:

@@ -21,7 +21,17 @@ class AnswerMeter:
     `counted`: called at the end with what the answer said.
     """
 
-    __slots__ = ("_counted", "_first", "_last", "_served", "_size", "_started", "_streamed", "_tally", "_usage")
+    __slots__ = (
+        "_counted",
+        "_first",
+        "_last",
+        "_served",
+        "_size",
+        "_started",
+        "_streamed",
+        "_tally",
+        "_usage",
+    )
 
     def __init__(
         self, tally: RequestTally, head: ResponseHead, *, asked_to_stream: bool, started: float,

@@ -96,7 +96,9 @@ class Telemetry:
         """An `epp.ext_proc.response_body.ResponseReaderOpener`: measures the answer while it passes."""
         streaming = pick.request.streaming
         counted = partial(self._answered, pick)
-        return AnswerMeter(self._tally(pick), head, asked_to_stream=streaming, started=started, counted=counted)
+        return AnswerMeter(
+            self._tally(pick), head, asked_to_stream=streaming, started=started, counted=counted
+        )
 
     def _answered(self, pick: Pick, usage: Usage) -> None:
         if usage.input:

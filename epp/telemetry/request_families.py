@@ -1,13 +1,23 @@
 """The metric families of requests, under the Go picker's names and under the older names that dashboards may still use."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from epp.telemetry.answer_tally import BOUNDS, CACHED, ITL, NTPOT, OUTPUT, RESPONSE_BYTES, TPOT, TTFT, TTFT_STREAMED
+from epp.telemetry.answer_tally import (
+    BOUNDS,
+    CACHED,
+    ITL,
+    NTPOT,
+    OUTPUT,
+    RESPONSE_BYTES,
+    TPOT,
+    TTFT,
+    TTFT_STREAMED,
+)
 from epp.telemetry.labels import OBJECTIVE_PREFIX, PREFIX, REQUEST_LABELS, RequestLabels
 from epp.telemetry.request_tally import DURATIONS, NO_LABELS, REQUEST_BYTES, TOKENS, RequestTally
 from runtime.histogram import Histogram
@@ -35,12 +45,12 @@ class RequestHistogram:
         }
         if not found:
             return
-        yield _histograms(PREFIX + self.name, self.help, REQUEST_LABELS, found)
+        yield _histograms(PREFIX + self.name, self.help, REQUEST_LABELS, found.items())
         if self.older is not None:
             by_model: dict[tuple[str, ...], Histogram] = {}
             for labels, histogram in found.items():
                 by_model.setdefault(labels[:2], Histogram(self.bounds)).add(histogram)
-            yield _histograms(OBJECTIVE_PREFIX + self.older, _older(self.name), _MODELS, by_model)
+            yield _histograms(OBJECTIVE_PREFIX + self.older, _older(self.name), _MODELS, by_model.items())
 
 
 def _of_answers(name: str, help_text: str, older: str | None = None) -> RequestHistogram:
@@ -56,7 +66,11 @@ HISTOGRAMS: Final[Sequence[RequestHistogram]] = (
         "request_duration_seconds",
     ),
     RequestHistogram(
-        "request_size_bytes", "Bodies of requests.", REQUEST_BYTES, lambda tally: tally.request_bytes, "request_sizes"
+        "request_size_bytes",
+        "Bodies of requests.",
+        REQUEST_BYTES,
+        lambda tally: tally.request_bytes,
+        "request_sizes",
     ),
     RequestHistogram(
         "request_input_tokens",
@@ -73,7 +87,9 @@ HISTOGRAMS: Final[Sequence[RequestHistogram]] = (
         "From the request's headers to the end of the answer, for each token of the answer.",
         "normalized_time_per_output_token_seconds",
     ),
-    _of_answers(TPOT, "From the first to the last byte of a streamed answer, for each token after the first."),
+    _of_answers(
+        TPOT, "From the first to the last byte of a streamed answer, for each token after the first."
+    ),
     _of_answers(ITL, "Between two pieces of a streamed answer."),
 )
 
@@ -118,7 +134,9 @@ def _counts(tallies: Tallies) -> Iterator[Metric]:
         )
     )
     yield of_model.fill(
-        GaugeMetricFamily(OBJECTIVE_PREFIX + "running_requests", _older("request_running"), labels=_MODELS[:1])
+        GaugeMetricFamily(
+            OBJECTIVE_PREFIX + "running_requests", _older("request_running"), labels=_MODELS[:1]
+        )
     )
 
 
@@ -153,10 +171,10 @@ def _times_to_first_token(tallies: Tallies) -> Iterator[Metric]:
 
 
 def _histograms(
-    name: str, help_text: str, labels: Sequence[str], found: Mapping[tuple[str, ...], Histogram]
+    name: str, help_text: str, labels: Sequence[str], found: Iterable[tuple[Sequence[str], Histogram]]
 ) -> Metric:
     family = HistogramMetricFamily(name, help_text, labels=labels)
-    for values, histogram in found.items():
+    for values, histogram in found:
         family.add_metric(values, histogram.buckets(), histogram.total)
     return family
 

@@ -22,7 +22,27 @@ DURATIONS: Final = (
     120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600,
 )  # fmt: skip
 REQUEST_BYTES: Final = tuple(float(2**power) for power in range(6, 31))
-TOKENS: Final = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32778, 65536, 131072, 262144, 524288, 1048576)
+TOKENS: Final = (
+    1,
+    8,
+    16,
+    32,
+    64,
+    128,
+    256,
+    512,
+    1024,
+    2048,
+    4096,
+    8192,
+    16384,
+    32778,
+    65536,
+    131072,
+    262144,
+    524288,
+    1048576,
+)
 """32778 is the Go picker's, not 32768: buckets are compared with what it has counted."""
 
 
@@ -111,7 +131,12 @@ class RequestTallies:
         """The tally of these values. Beyond the limit only the priority is kept: clients do not choose that."""
         named, model, fairness_id = request.rewritten_from, request.model, request.fairness_id
         values = (model if named is None else named, model, fairness_id)
-        labels = (label_value(values[0]), label_value(values[1]), label_value(values[2]), str(request.priority))
+        labels = (
+            label_value(values[0]),
+            label_value(values[1]),
+            label_value(values[2]),
+            str(request.priority),
+        )
         unchanged = labels[:3] == values
         if labels not in self._tallies and len(self._tallies) >= self._limit:
             unchanged, labels = False, (OTHER, OTHER, OTHER, labels[-1])

@@ -48,7 +48,9 @@ def test_the_fields_of_each_api(said: dict[str, Any], read: Usage) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["12", True, None, [], {}, -1, 0.5, 1e300, MOST_TOKENS + 1, 10**30], ids=lambda value: str(value)[:12]
+    "value",
+    ["12", True, None, [], {}, -1, 0.5, 1e300, MOST_TOKENS + 1, 10**30],
+    ids=lambda value: str(value)[:12],
 )
 def test_what_is_no_count_is_unknown_and_hides_nothing_else(value: Any) -> None:
     said = {"prompt_tokens": value, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": value}}
@@ -64,7 +66,9 @@ def test_a_whole_number_may_be_written_as_a_float() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{", b"null", b"[]", b"\xff", b'{"prompt_tokens": NaN}', b'{"a":' + b"[" * 4000], ids=range(7)
+    "text",
+    [b"", b"{", b"null", b"[]", b"\xff", b'{"prompt_tokens": NaN}', b'{"a":' + b"[" * 4000],
+    ids=range(7),
 )
 def test_what_is_no_object_says_nothing(text: bytes) -> None:
     assert read_usage(text) == NO_USAGE
