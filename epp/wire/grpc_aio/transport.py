@@ -106,8 +106,8 @@ class GrpcTransport:
 
 
 def _code(cause: str, exchange: Exchange) -> str:
-    """Envoy resets a stream that it needs no longer: once the response headers are answered, that is its usual end."""
-    if exchange.responded or cause == "end of stream":
+    """Envoy resets each stream that it needs no longer: for one that is concluded, that is the usual end."""
+    if exchange.concluded or cause == "end of stream":
         return "OK"
     return "Internal" if cause == "fault" else "Canceled"
 

@@ -124,10 +124,10 @@ class _ExchangeHandler:
             self._call.finish(GrpcStatus.OK)
 
     def _code(self, cause: str) -> str:
-        """Envoy resets a stream that it needs no longer: once the response headers are answered, that is its usual end."""
+        """Envoy resets each stream that it needs no longer: for one that is concluded, that is the usual end."""
         if self._status is not None:
             return _CODES[self._status]
-        return "OK" if self._exchange.responded or cause == "end of stream" else "Canceled"
+        return "OK" if self._exchange.concluded or cause == "end of stream" else "Canceled"
 
     def _answer(self, answers: list[Answer]) -> None:
         """Send answers; what the data plane has not read is from now on held and counted by the stream, not the exchange."""

@@ -37,6 +37,8 @@ WAYS = {
 
 async def chat(request: web.Request) -> web.StreamResponse:
     asked = await request.json()
+    if asked.get("silent"):
+        await asyncio.Event().wait()
     if asked.get("stream"):
         response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
@@ -149,3 +151,26 @@ async def test_a_picker_that_reads_no_answers_lets_them_pass(running_envoy: Any,
 async def _has(it: Front, **expected: float) -> bool:
     found = await it.counted()
     return all(found.get(name, 0.0) >= value for name, value in expected.items())
+
+
+@pytest.mark.parametrize("transport", list(TransportKind))
+async def test_streams_are_counted_by_their_end(running_envoy: Any, transport: TransportKind) -> None:
+    async with front(running_envoy, transport, WAYS["as envoy-config prints it"]) as it:
+        await it.ask()
+        await it.ask(model=None)  # refused by the picker
+        asking = asyncio.create_task(it.ask(silent=True))
+        await eventually(lambda: _streams(it, inflight=1))
+        asking.cancel()
+        await eventually(lambda: _streams(it, inflight=0, ended=3))
+
+
+async def _streams(it: Front, inflight: int, ended: int = 2) -> bool:
+    """Two are OK; Envoy may half-close the third one, which is OK too, or reset it."""
+    async with it.client.get(it.page) as answer:
+        page = await answer.text()
+    codes = {"OK": 0, "Canceled": 0}
+    for code in codes:
+        line = f'llm_d_epp_extproc_streams_total{{code="{code}"}} '
+        codes[code] = int(float(page.partition(line)[2].partition("\n")[0] or 0))
+    found = page.count(f"llm_d_epp_extproc_streams_inflight {inflight}.0\n")
+    return found == 1 and codes["OK"] >= 2 and sum(codes.values()) == ended
