@@ -30,6 +30,7 @@ from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
 from epp.request.body import MemoryBudget
+from epp.request.model_rewrite import ModelRewrites
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
 from epp.scraping.schedule import ScrapeIntervals
@@ -38,6 +39,7 @@ from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
 from epp.telemetry.counters import Telemetry, TimedDirector
 from epp.telemetry.pool_gauges import PoolGauges
+from epp.telemetry.rewrite_decisions import RewriteDecisions
 from epp.wire import certificate
 from epp.wire.certificate import Certificate, CertificateError, KeyPair
 from epp.wire.opening import open_transport
@@ -82,6 +84,7 @@ class PickerServer(ResourceOwner):
         self._tasks: list[asyncio.Task[None]] = []
         self._health = Health(clock)
         self._telemetry = Telemetry(pool_name=settings.pool_name or settings.component)
+        self._rewrites = ModelRewrites()
         self._admission = admission
 
     @property
@@ -129,7 +132,10 @@ class PickerServer(ResourceOwner):
         address = self._listen_address()
         self._datastore = Datastore(replace(config.defaults, serving_port_name=settings.serving_port_name))
         policy = Policy(
-            objectives=settings.objectives, models=settings.models, passthrough=config.passthrough
+            objectives=settings.objectives,
+            models=settings.models,
+            passthrough=config.passthrough,
+            rewrites=self._rewrites,
         )
         scheduler = (
             config.scheduler.with_reported_scores() if settings.emit_endpoint_scores else config.scheduler
@@ -227,6 +233,9 @@ class PickerServer(ResourceOwner):
 
     async def _open_status(self) -> None:
         settings = self._settings
+        decisions = RewriteDecisions()
+        self._rewrites.on_decision = decisions.count
+        self._telemetry.registry.register(decisions)
         stale_after = settings.metrics_staleness_threshold
         gauges = PoolGauges(
             settings.pool_name or settings.component, self._pool, self._saturation, stale_after
