@@ -32,19 +32,26 @@ nvidia.com/dynamo-namespace: {{ required "namespace is required: of the workers,
 nvidia.com/dynamo-component: {{ required "component is required: of the workers, as charts/worker was told" .Values.component | quote }}
 {{- end }}
 
+{{- define "epp.matchLabels" -}}
+{{- if not .Values.modelServers.matchLabels -}}
+{{- fail "modelServers.matchLabels is required: the labels of the model servers' Pods, as {app: vllm}" -}}
+{{- end -}}
+{{ toYaml .Values.modelServers.matchLabels }}
+{{- end }}
+
 {{/* What the InferencePool selects. */}}
 {{- define "epp.poolSelector" -}}
 {{- if eq (include "epp.source" .) "instances" -}}
 {{ include "epp.instanceLabels" . }}
 {{- else -}}
-{{ toYaml (required "modelServers.matchLabels is required: the labels of the model servers' Pods, as {app: vllm}" .Values.modelServers.matchLabels) }}
+{{ include "epp.matchLabels" . }}
 {{- end -}}
 {{- end }}
 
 {{/* As --endpoint-selector takes it: k=v,k2=v2 */}}
 {{- define "epp.endpointSelector" -}}
 {{- $pairs := list -}}
-{{- range $name, $value := required "modelServers.matchLabels is required: the labels of the model servers' Pods, as {app: vllm}" .Values.modelServers.matchLabels -}}
+{{- range $name, $value := include "epp.matchLabels" . | fromYaml -}}
 {{- $pairs = append $pairs (printf "%s=%s" $name $value) -}}
 {{- end -}}
 {{ join "," $pairs }}
