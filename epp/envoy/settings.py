@@ -43,6 +43,17 @@ class EnvoySettings:
     served_header: bool = True
 
     def __post_init__(self) -> None:
+        """Raises ValueError for settings that contradict each other."""
+        self._check_workers()
+        self._check_tls()
+        if self.status is not None and self.admin.port == 0:
+            raise ValueError("--status-port needs --admin-port: the port 0 is not known before Envoy runs")
+        if self.response_body == "FULL_DUPLEX_STREAMED" and self.response_trailer != "SEND":
+            raise ValueError(
+                "Envoy allows FULL_DUPLEX_STREAMED response bodies only with --response-trailer SEND"
+            )
+
+    def _check_workers(self) -> None:
         if self.mode == "override-host" and not self.endpoints:
             raise ValueError("override-host needs the workers' addresses: give --endpoint HOST:PORT for each")
         if self.mode == "original-dst" and self.endpoints:
@@ -51,15 +62,11 @@ class EnvoySettings:
             )
         if self.mode == "override-host" and self.fallback:
             raise ValueError("override-host takes no --fallback: it always tries the picker's whole list")
+
+    def _check_tls(self) -> None:
         if (self.client_cert is None) != (self.client_key is None):
             raise ValueError("a client certificate is two files; give --client-cert and --client-key")
         if self.client_cert is not None and not self.secure:
             raise ValueError("--client-cert needs --secure: without TLS there are no certificates")
         if self.ca_file is not None and not self.secure:
             raise ValueError("--ca-file needs --secure: without TLS there are no certificates")
-        if self.status is not None and self.admin.port == 0:
-            raise ValueError("--status-port needs --admin-port: the port 0 is not known before Envoy runs")
-        if self.response_body == "FULL_DUPLEX_STREAMED" and self.response_trailer != "SEND":
-            raise ValueError(
-                "Envoy allows FULL_DUPLEX_STREAMED response bodies only with --response-trailer SEND"
-            )

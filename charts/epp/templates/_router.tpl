@@ -32,6 +32,7 @@ time changes nothing. An image of ours counts before router.epp.image: theirs is
 {{- $pool := .inferencePool | default dict }}
 {{- $_ := set $v.inferencePool "create" (dig "create" true $pool) }}
 {{- $_ := set $v.inferencePool "failureMode" (dig "failureMode" "FailOpen" $pool | replace "Closed" "Close") }}
+{{- if not $v.workers.source }}{{- $_ := set $v.workers "source" (ternary "pool" "pods" $v.inferencePool.create) }}{{- end }}
 {{- $prometheus := dig "monitoring" "prometheus" dict . }}
 {{- $_ := set $v.metricsAuth "enabled" (dig "auth" "enabled" true $prometheus) }}
 {{- if hasKey $flags "metrics-endpoint-auth" }}
@@ -49,6 +50,9 @@ time changes nothing. An image of ours counts before router.epp.image: theirs is
 {{- define "epp.takeImage" -}}
 {{- with .image.pullPolicy }}{{- if not $.values.imagePullPolicy }}{{- $_ := set $.values "imagePullPolicy" . }}{{- end }}{{- end }}
 {{- if and .image.repository (not .values.image) }}
+{{- if or (contains "llm-d-router-endpoint-picker" .image.repository) (contains "llm-d-inference-scheduler" .image.repository) }}
+{{- fail (printf "router.epp.image.repository=%s is the Go picker's image; say --set image=registry.example/adsum:0.1.0" .image.repository) }}
+{{- end }}
 {{- $tag := required "router.epp.image.tag is required" .image.tag }}
 {{- $registry := required "router.epp.image.registry is required" .image.registry }}
 {{- $_ := set .values "image" (printf "%s/%s:%s" $registry .image.repository (toString $tag)) }}

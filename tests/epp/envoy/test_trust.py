@@ -89,7 +89,8 @@ async def picker(director: Any, pair: KeyPair) -> AsyncIterator[int]:
         return Exchange(director, ExchangeSettings(), budget=memory)
 
     transport = open_transport(TransportKind.HTTP2, exchange, health, memory, time.monotonic)
-    address = ListenAddress("127.0.0.1", 0, Certificate(pair), None)
+    # Envoy prefers the IPv6 address of a name
+    address = ListenAddress("::" if socket.has_dualstack_ipv6() else "127.0.0.1", 0, Certificate(pair))
     listener = transport.listener(address, processing=True)
     async with listener:
         yield listener.port
@@ -131,9 +132,12 @@ async def test_envoy_asks_a_picker_whose_certificate_is_signed_and_names_it(
     async with picker(director, (other if stranger else authority).sign(*names)) as port:
         arguments = ["--epp", f"{host}:{port}", "--ca-file", str(tmp_path / "ca.crt")]
         config = render(envoy_flags.parse([*arguments, "--listen-port", "0", "--admin-port", "0"]))
-        async with running_envoy(config) as envoy, aiohttp.ClientSession() as client:
-            async with client.post(envoy.url(), data=b"x") as answer:
-                assert answer.status == status
+        async with (
+            running_envoy(config) as envoy,
+            aiohttp.ClientSession() as client,
+            client.post(envoy.url(), data=b"x") as answer,
+        ):
+            assert answer.status == status
 
 
 async def test_the_status_port_says_ready_and_shows_metrics_and_nothing_else(running_envoy: Any) -> None:
