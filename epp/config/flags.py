@@ -180,15 +180,34 @@ def _workers(group: Any) -> None:
 
 
 def _pool(group: Any) -> None:
-    """The Go picker's flags that name a pool; `worker_source.py` decides which are accepted."""
-    group.add_argument("--pool-name", help="the pool's name on the metrics page (default: --component)")
+    """The Go picker's flags that name workers; `worker_source.py` says what they exclude and need."""
+    group.add_argument(
+        "--pool-name",
+        metavar="NAME",
+        help="the workers are the Pods of this InferencePool; with --discovery, the pool's name on the metrics page",
+    )
     group.add_argument(
         "--pool-namespace",
         metavar="NAME",
-        help="the namespace of --discovery kubernetes:// if its URL has none",
+        help="of the InferencePool or the Pods ($NAMESPACE, default: default)",
     )
-    for name in ("pool-group", "endpoint-selector", "endpoint-target-ports"):
-        group.add_argument(f"--{name}", help=argparse.SUPPRESS)
+    group.add_argument(
+        "--pool-group",
+        metavar="GROUP",
+        help="the InferencePool's API group (default: inference.networking.k8s.io)",
+    )
+    group.add_argument(
+        "--endpoint-selector",
+        metavar="LABELS",
+        help="the workers are the Pods that this label selector selects, without an InferencePool: app=vllm",
+    )
+    group.add_argument(
+        "--endpoint-target-ports",
+        metavar="PORT,...",
+        action="append",
+        default=[],
+        help="the ports of those Pods, each a worker of its own",
+    )
 
 
 def _metrics(group: Any) -> None:
