@@ -9,10 +9,10 @@ from typing import Final
 from discovery.errors import ForbiddenError
 from discovery.kubernetes.merge import MergedSet
 from discovery.kubernetes.reflector_events import (
+    ObjectDeleted,
+    ObjectsListed,
+    ObjectUpdated,
     ReflectorEvent,
-    SliceDeleted,
-    SlicesListed,
-    SliceUpdated,
     SyncLost,
     SyncRestored,
 )
@@ -45,7 +45,7 @@ class SnapshotPublisher:
         self._none_ready: asyncio.TimerHandle | None = None
         self._warning: asyncio.Task[None] | None = None
 
-    async def apply(self, events: Iterable[ReflectorEvent]) -> None:
+    async def apply(self, events: Iterable[ReflectorEvent[EndpointSlice]]) -> None:
         """Reports at most one snapshot for events that came together. ForbiddenError when the first list is refused."""
         changed = False
         for event in events:
@@ -55,7 +55,7 @@ class SnapshotPublisher:
                         self._publish()
                     changed = False
                     self._mark_lost(event)
-                case SlicesListed(slices):
+                case ObjectsListed(slices):
                     changed |= await self._replace(slices)
                 case _:
                     changed |= self._apply_one(event)
@@ -76,14 +76,14 @@ class SnapshotPublisher:
         if self._warning is not None:
             await cancel_and_wait(self._warning)
 
-    def _apply_one(self, event: SliceUpdated | SliceDeleted | SyncRestored) -> bool:
+    def _apply_one(self, event: ObjectUpdated[EndpointSlice] | ObjectDeleted | SyncRestored) -> bool:
         """Returns whether there is something to report."""
         now = self._timings.clock()
         restored = self._mark_restored(now)
         match event:
-            case SliceUpdated(updated):
+            case ObjectUpdated(updated):
                 return self._merged.put(updated, now) or restored
-            case SliceDeleted(name):
+            case ObjectDeleted(name):
                 return self._merged.remove(name, now) or restored
             case SyncRestored():
                 return restored

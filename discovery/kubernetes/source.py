@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 
+from discovery.kubernetes.decoding import SliceDecoder
 from discovery.kubernetes.diagnostics import SLICES, Diagnostics
 from discovery.kubernetes.endpointslice import AddressSelection
 from discovery.kubernetes.merge import MergedSet
@@ -48,7 +49,7 @@ class KubernetesSource:
         report.degraded(
             f"no answer yet to the first list of {selector} in the Kubernetes namespace {self._namespace}"
         )
-        reflector = Reflector(selector, self._timings)
+        reflector = Reflector({"labelSelector": selector}, SliceDecoder(), self._timings)
         merged = MergedSet(key, self._address_selection, self._grace, report.reader)
         publisher = SnapshotPublisher(merged, report, self._namespace, self._timings)
         publisher.on_none_ready = lambda: self._warn(key)
