@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import os
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -26,6 +27,10 @@ from epp.ext_proc.exchange_settings import ProtocolVersion
 from runtime.command_line import Parser, ShowVersion, program
 
 
+CONFIG_FILE: Final = "ADSUM_EPP_CONFIG_FILE"
+"""The environment variable that names the configuration file where arguments must stay as they are."""
+
+
 def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
     """Settings, verbosity, and the names of given flags that have no effect. Exits with 2 on bad input."""
     parser = build_parser()
@@ -35,6 +40,8 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
     if fault := _exclusive_flags(given):
         parser.error(fault)
     values = {name: value for name, value in vars(given).items() if name in _FIELDS and value is not None}
+    if given.config_file is None and given.config_text is None and (named := os.environ.get(CONFIG_FILE)):
+        values["config_file"] = Path(named)
     values["models"] = frozenset(given.model)
     values["objectives"] = dict(given.objective)
     values["metric_names"] = {
@@ -311,7 +318,9 @@ def _picking(group: Any) -> None:
         ("emit-endpoint-scores", "send the scores of all candidates to the data plane"),
     ):
         _switch(group, name, f"{effect} (default: false)")
-    group.add_argument("--config-file", type=Path, metavar="FILE", help="EndpointPickerConfig YAML")
+    group.add_argument(
+        "--config-file", type=Path, metavar="FILE", help=f"EndpointPickerConfig YAML (${CONFIG_FILE})"
+    )
     group.add_argument("--config-text", metavar="YAML", help="the same, inline")
     group.add_argument(
         "--protocol-version",

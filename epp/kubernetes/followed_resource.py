@@ -85,10 +85,7 @@ class FollowedResource:
             group, version = self._served
             path = f"/apis/{group}/{version}/namespaces/{self._namespace}/{self._kind.resource}"
             logger.info("following the %ss of %s/%s in %s", self._kind.kind, group, version, self._namespace)
-            informer = Informer(
-                self._transport, path, "", self.refresh, self._timings, kind=self._kind.kind
-            )
-            async with informer:
+            async with Informer(self._transport, path, "", self.refresh, self._timings) as informer:
                 self._informer = informer
                 await self._until_others_are_served()
             self._informer = None

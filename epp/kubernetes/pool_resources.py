@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -60,16 +61,10 @@ class PoolResources(ResourceOwner):
         self._answered = asyncio.Event()
         version = _POOL_VERSIONS.get(pool.group, _OLDER_POOL_VERSION)
         path = f"/apis/{pool.group}/{version}/namespaces/{pool.namespace}/inferencepools"
-        self._informer = Informer(
-            transport, path, "", self._pool_changed, timings, kind="InferencePool", name=pool.name
-        )
-        follow = {"timings": timings, "recheck": recheck}
-        self._objectives = FollowedResource(
-            transport, pool.namespace, OBJECTIVES, self._apply_objectives, **follow
-        )
-        self._rewrites = FollowedResource(
-            transport, pool.namespace, REWRITES, self._apply_rewrites, **follow
-        )
+        self._informer = Informer(transport, path, "", self._pool_changed, timings, name=pool.name)
+        follow = partial(FollowedResource, transport, pool.namespace, timings=timings, recheck=recheck)
+        self._objectives = follow(OBJECTIVES, self._apply_objectives)
+        self._rewrites = follow(REWRITES, self._apply_rewrites)
 
     def describe(self) -> dict[str, Any]:
         """For the status page."""
