@@ -39,6 +39,7 @@ from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
 from epp.telemetry.counters import Telemetry, TimedDirector
 from epp.telemetry.pool_gauges import PoolGauges
+from epp.telemetry.rewrite_decisions import RewriteDecisions
 from epp.wire import certificate
 from epp.wire.certificate import Certificate, CertificateError, KeyPair
 from epp.wire.opening import open_transport
@@ -87,9 +88,9 @@ class PickerServer(ResourceOwner):
         self._health = Health(clock)
         self._pool_name = metrics_pool_name(settings, os.environ)
         self._telemetry = Telemetry(pool_name=self._pool_name)
+        self._rewrites = ModelRewrites()
         self._admission = admission
         self._objectives = dict(settings.objectives)
-        self._rewrites = ModelRewrites()
         self._resources: PoolResources | None = None
 
     @property
@@ -239,6 +240,9 @@ class PickerServer(ResourceOwner):
 
     async def _open_status(self, source: WorkerSource) -> None:
         settings = self._settings
+        decisions = RewriteDecisions()
+        self._rewrites.on_decision = decisions.count
+        self._telemetry.registry.register(decisions)
         stale_after = settings.metrics_staleness_threshold
         gauges = PoolGauges(self._pool_name, self._pool, self._saturation, stale_after)
         app = status.application(

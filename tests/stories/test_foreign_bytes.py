@@ -76,8 +76,8 @@ PATTERNS: Mapping[str, Read] = {
     "epp/request/subset.py _IPV4": Read(("1.2.3.4:",)),
     "epp/ext_proc/protocol.py _STATUS": Read(),
     "epp/request/subset.py _port": Read(),
-    "epp/request/inference_request.py _BOUNDARY": Read(('boundary="', "boundary=")),
-    "epp/request/inference_request.py _MODEL_FIELD": Read(
+    "epp/request/form_model.py _BOUNDARY": Read(('boundary="', "boundary=")),
+    "epp/request/form_model.py _MODEL_FIELD": Read(
         ("content-disposition:", "content-disposition: ;", 'content-disposition:;name="model"')
     ),
     "epp/wire/http2/header_blocks.py parse_timeout": Read(),

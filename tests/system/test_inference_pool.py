@@ -4,18 +4,23 @@ import json
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
-import pytest
 
+from discovery.kubernetes import ClusterTransport, Timings
 from epp.envoy.config import render
 from epp.envoy.json_values import Address
 from epp.envoy.settings import EnvoySettings
+from epp.kubernetes.inference_resources import PoolIdentity
+from epp.kubernetes.pool_resources import PoolResources, ResourceReaders
+from epp.request.model_rewrite import RewriteRule
 from tests.epp.conftest import envoy_running
 from tests.eventually import eventually
-from tests.system.api_process import ApiProcess
 from tests.system.api_client import Administrator
+from tests.system.api_process import ApiProcess
 from tests.system.charts import Object
 from tests.system.cluster import Cluster, a_cluster
 from tests.system.inference_extension import (
@@ -40,7 +45,8 @@ RESOURCES: Final = {
     "verbs": ["get", "list", "watch"],
 }
 WHOLE_ROLE: Final = (*ROLE, {"apiGroups": [NEW_GROUP, OLD_GROUP], **RESOURCES})
-"""The rules of the Go picker's chart that concern it."""
+"""The rules of the Go picker's chart that concern a pool."""
+QUICK: Final = Timings(backoff=(0.05, 0.2))
 REF: Final = {"group": POOL_GROUP, "kind": "InferencePool", "name": "vllm"}
 
 
@@ -132,9 +138,7 @@ async def test_a_pool_that_comes_goes_and_comes_again(cluster: Cluster) -> None:
         assert picker.log.read_text().count("NOT_SERVING: there is not an InferencePool vllm") == 3
 
 
-@pytest.mark.parametrize("group", [NEW_GROUP, OLD_GROUP])
-async def test_objectives_give_priorities_and_rewrites_rewrite(cluster: Cluster, group: str) -> None:
-    """In llm-d's group, and in the older one if only that is used."""
+async def test_objectives_give_priorities_and_rewrites_rewrite(cluster: Cluster) -> None:
     await install(cluster.admin, POOL_GROUP, NEW_GROUP, OLD_GROUP)
     await create(cluster, pool("vllm", "a", 3000))
     rule = {
@@ -142,8 +146,8 @@ async def test_objectives_give_priorities_and_rewrites_rewrite(cluster: Cluster,
         "targets": [{"modelRewrite": "food-v2", "weight": 1}],
     }
     made = (
-        custom(group, "v1alpha2", "InferenceObjective", "batch", {"priority": -7, "poolRef": REF}),
-        custom(group, "v1alpha2", "InferenceModelRewrite", "food", {"poolRef": REF, "rules": [rule]}),
+        custom(NEW_GROUP, "v1alpha2", "InferenceObjective", "batch", {"priority": -7, "poolRef": REF}),
+        custom(NEW_GROUP, "v1alpha2", "InferenceModelRewrite", "food", {"poolRef": REF, "rules": [rule]}),
     )
     async with model_servers(cluster, "a", 3000, count=1) as [pod], a_picker(cluster) as picker:
         await knows(picker, f"{pod.address}:3000")
@@ -154,15 +158,12 @@ async def test_objectives_give_priorities_and_rewrites_rewrite(cluster: Cluster,
             async def followed() -> bool:
                 return [one["count"] for one in (await picker.status())["resources"]] == [1, 1]
 
-            if group == OLD_GROUP:
-                assert not await followed(), "the newer group is installed, and counts alone"
-                return
             await eventually(followed)
             reached = await send(url, "food", {"x-llm-d-inference-objective": "batch"})
             assert json.loads(reached["body"])["model"] == "food-v2"
             assert await priorities(picker) == {"-7"}
-            await delete(cluster, "inferenceobjectives", "batch", group, "v1alpha2")
-            await delete(cluster, "inferencemodelrewrites", "food", group, "v1alpha2")
+            await delete(cluster, "inferenceobjectives", "batch", NEW_GROUP, "v1alpha2")
+            await delete(cluster, "inferencemodelrewrites", "food", NEW_GROUP, "v1alpha2")
 
             async def as_sent() -> bool:
                 reached = await send(url, "food", {"x-llm-d-inference-objective": "batch"})
@@ -192,3 +193,49 @@ async def test_without_the_rights_requests_are_served_and_the_missing_verb_is_na
             await eventually(named)
         async with a_gateway() as url:
             assert (await send(url))["pod"] == pod.name
+
+
+async def test_definitions_may_be_installed_while_the_picker_runs_and_the_newer_group_counts(
+    tmp_path: Path,
+) -> None:
+    """In a cluster of its own, which has no custom resource at first."""
+    told = Told()
+    with ApiProcess() as server:
+        async with Administrator(server) as admin, a_cluster(admin, tmp_path) as cluster:
+            await cluster.install(rights(cluster.namespace, WHOLE_ROLE))
+            transport = ClusterTransport(await cluster.connect())
+            pool_of = PoolIdentity(cluster.namespace, "vllm")
+            resources = PoolResources(transport, pool_of, told.readers(), timings=QUICK, recheck=0.1)
+            async with resources:
+                await eventually(lambda: "inferencepools" in str(told.reason) and "installed" in str(told.reason))
+                [objectives, _] = resources.describe()["resources"]
+                assert (objectives["api_version"], objectives["count"]) == (None, 0)
+                assert "no CustomResourceDefinition inferenceobjectives is installed" in objectives["problem"]
+                await install(admin, POOL_GROUP, OLD_GROUP)
+                await create(cluster, pool("vllm", "a", 3000))
+                await create(cluster, objective(OLD_GROUP, -1))
+                await eventually(lambda: (told.reason, told.priorities) == (None, {"batch": -1}))
+                await install(admin, NEW_GROUP)
+                await eventually(lambda: told.priorities == {})
+                await create(cluster, objective(NEW_GROUP, -2))
+                await eventually(lambda: told.priorities == {"batch": -2})
+
+
+def objective(group: str, priority: int) -> Object:
+    return custom(group, "v1alpha2", "InferenceObjective", "batch", {"priority": priority, "poolRef": REF})
+
+
+@dataclass
+class Told:
+    """What a picker is told of its pool."""
+
+    reason: str | None = "nothing yet"
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    rules: Sequence[RewriteRule] = ()
+
+    def readers(self) -> ResourceReaders:
+        return ResourceReaders(
+            pool=lambda reason: setattr(self, "reason", reason),
+            priorities=lambda read: setattr(self, "priorities", dict(read)),
+            rewrites=lambda rules: setattr(self, "rules", rules),
+        )
