@@ -269,7 +269,10 @@ class PickerServer(ResourceOwner):
         url = source.url or default_url()
         if source.file is not None or not url.startswith("kubernetes:"):
             return
-        from epp.kubernetes.pool_resources import ResourceReaders, open_pool_resources  # imports aiohttp's client
+        from epp.kubernetes.pool_resources import (
+            ResourceReaders,
+            open_pool_resources,
+        )  # imports aiohttp's client
 
         readers = ResourceReaders(self._health.withhold, self._set_priorities, self._rewrites.replace)
         resources = await open_pool_resources(url, readers)

@@ -26,7 +26,6 @@ from epp.config.tls_rules import TlsRules
 from epp.ext_proc.exchange_settings import ProtocolVersion
 from runtime.command_line import Parser, ShowVersion, program
 
-
 CONFIG_FILE: Final = "ADSUM_EPP_CONFIG_FILE"
 """The environment variable that names the configuration file where arguments must stay as they are."""
 

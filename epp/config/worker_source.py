@@ -86,7 +86,9 @@ def _listed(settings: Settings, file: FileDiscoveryParameters) -> WorkerSource:
 def _pool_url(settings: Settings, environment: Mapping[str, str]) -> str:
     if not settings.pool_name:
         given = " and ".join(_pool_flags(settings))
-        raise SourceError(f"{given}: which InferencePool? give --pool-name NAME, or --endpoint-selector for Pods")
+        raise SourceError(
+            f"{given}: which InferencePool? give --pool-name NAME, or --endpoint-selector for Pods"
+        )
     query = {"pool": settings.pool_name}
     if settings.pool_group:
         query["group"] = settings.pool_group

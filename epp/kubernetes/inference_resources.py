@@ -103,7 +103,9 @@ def read_rewrites(rewrites: Iterable[Object], pool: PoolIdentity) -> Rewrites:
             models = tuple(match.model.value for match in rule.matches or () if match.model is not None)
             if rule.matches and not models:
                 continue  # a match without a model matches nothing; without a match it would be generic
-            targets = (RewriteTarget(target.model_rewrite, target.weight or 0) for target in rule.targets or ())
+            targets = (
+                RewriteTarget(target.model_rewrite, target.weight or 0) for target in rule.targets or ()
+            )
             found.append(RewriteRule(name, created, models, tuple(targets)))
     return Rewrites(found, problems)
 

@@ -80,7 +80,9 @@ def fetch_crds() -> None:
     _check_go()
     done = _go("mod", "download", "-json", INFERENCE_EXTENSION, where=ROOT)
     if done.returncode != 0:
-        raise BuildError(f"there are no CRDs; `go mod download {INFERENCE_EXTENSION}` said:\n{done.stdout[-2000:]}")
+        raise BuildError(
+            f"there are no CRDs; `go mod download {INFERENCE_EXTENSION}` said:\n{done.stdout[-2000:]}"
+        )
     module = Path(json.loads(done.stdout)["Dir"])
     CRDS.mkdir(parents=True, exist_ok=True)
     for crd in (module / "config" / "crd" / "bases").glob("*.yaml"):

@@ -75,10 +75,12 @@ class Gateway:
     async def request(self, selection: str | None = None) -> Reached:
         """Raises aiohttp.ClientResponseError for an answer that is not 200."""
         headers = {} if selection is None else {SELECTION: selection}
-        async with aiohttp.ClientSession(raise_for_status=True) as client:
-            async with client.post(self.url, json=BODY, headers=headers) as answer:
-                said = await answer.json()
-                return Reached(said["pod"], int(said["httpPort"]), answer.headers.get(SERVED))
+        async with (
+            aiohttp.ClientSession(raise_for_status=True) as client,
+            client.post(self.url, json=BODY, headers=headers) as answer,
+        ):
+            said = await answer.json()
+            return Reached(said["pod"], int(said["httpPort"]), answer.headers.get(SERVED))
 
     async def many(self, selection: str) -> list[Reached]:
         """As many as the suite sends, as many at once as there."""
@@ -146,7 +148,8 @@ async def data_parallel(cluster: Cluster) -> AsyncIterator[tuple[Gateway, list[P
 
 
 async def test_GatewayFollowingEPPRouting(  # noqa: N802  # the suite's name
-    primary: tuple[Gateway, list[Pod]]) -> None:
+    primary: tuple[Gateway, list[Pod]],
+) -> None:
     gateway, pods = primary
     for pod in pods:
         assert (await gateway.request(pod.address)).pod == pod.name
@@ -156,7 +159,8 @@ async def test_GatewayFollowingEPPRouting(  # noqa: N802  # the suite's name
 
 
 async def test_GatewayFollowingEPPRoutingWithDataParallelism(  # noqa: N802  # the suite's name
-    data_parallel: tuple[Gateway, list[Pod]]) -> None:
+    data_parallel: tuple[Gateway, list[Pod]],
+) -> None:
     gateway, pods = data_parallel
     for pod in pods:
         assert (await gateway.request(pod.address)).pod == pod.name
@@ -168,7 +172,9 @@ async def test_GatewayFollowingEPPRoutingWithDataParallelism(  # noqa: N802  # t
     )
     for selection in selections:
         words = [
-            f"{pod.address}:{port}" if port else pod.address for pod, ports in selection for port in ports or (0,)
+            f"{pod.address}:{port}" if port else pod.address
+            for pod, ports in selection
+            for port in ports or (0,)
         ]
         allowed = {(pod.name, port) for pod, ports in selection for port in ports or DP_PORTS}
         reached = await gateway.many(",".join(words))
@@ -176,7 +182,8 @@ async def test_GatewayFollowingEPPRoutingWithDataParallelism(  # noqa: N802  # t
 
 
 async def test_GatewayDestinationEndpointServed(  # noqa: N802  # the suite's name
-    primary: tuple[Gateway, list[Pod]]) -> None:
+    primary: tuple[Gateway, list[Pod]],
+) -> None:
     gateway, pods = primary
     for pod in pods:
         reached = await gateway.request(pod.address)
@@ -213,6 +220,9 @@ async def test_the_fixtures_role_is_enough_and_what_it_lacks_is_said_once(
     log = Path(gateway.picker.log).read_text()
     for line in status["resources"]:
         assert line["problem"], line
-        resource = {"InferenceObjective": "inferenceobjectives", "InferenceModelRewrite": "inferencemodelrewrites"}
+        resource = {
+            "InferenceObjective": "inferenceobjectives",
+            "InferenceModelRewrite": "inferencemodelrewrites",
+        }
         assert resource[line["kind"]] in line["problem"]
         assert log.count(line["problem"].splitlines()[0]) == 1

@@ -207,7 +207,9 @@ async def test_definitions_may_be_installed_while_the_picker_runs_and_the_newer_
             pool_of = PoolIdentity(cluster.namespace, "vllm")
             resources = PoolResources(transport, pool_of, told.readers(), timings=QUICK, recheck=0.1)
             async with resources:
-                await eventually(lambda: "inferencepools" in str(told.reason) and "installed" in str(told.reason))
+                await eventually(
+                    lambda: "inferencepools" in str(told.reason) and "installed" in str(told.reason)
+                )
                 [objectives, _] = resources.describe()["resources"]
                 assert (objectives["api_version"], objectives["count"]) == (None, 0)
                 assert "no CustomResourceDefinition inferenceobjectives is installed" in objectives["problem"]

@@ -100,7 +100,9 @@ def test_what_the_go_picker_ignores_is_named() -> None:
     assert choose_source(grouped, None, {}).ignored_flags == ("--pool-group",)
 
 
-@pytest.mark.parametrize("text", ["", "8000,", "8000, 8001", "0", "65536", "http", "-1", "٣", "1,2,3,4,5,6,7,8,9"])
+@pytest.mark.parametrize(
+    "text", ["", "8000,", "8000, 8001", "0", "65536", "http", "-1", "٣", "1,2,3,4,5,6,7,8,9"]
+)
 def test_target_ports_are_one_to_eight_ports(text: str) -> None:
     with pytest.raises(SourceError, match="--endpoint-target-ports: .*; expected "):
         choose_source(Settings(endpoint_selector="a=b", endpoint_target_ports=[text]), None, {})

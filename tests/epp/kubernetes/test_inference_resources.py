@@ -22,7 +22,9 @@ def test_each_objective_of_the_pool_has_its_priority() -> None:
             resource("batch", priority=-1, poolRef=REF),
             resource("unset", poolRef=REF),
             resource("elsewhere", priority=5, poolRef={**REF, "name": "other"}),
-            resource("of-another-group", priority=5, poolRef={**REF, "group": "inference.networking.x-k8s.io"}),
+            resource(
+                "of-another-group", priority=5, poolRef={**REF, "group": "inference.networking.x-k8s.io"}
+            ),
             resource("of-no-pool", priority=5),
         ],
         POOL,
@@ -32,7 +34,9 @@ def test_each_objective_of_the_pool_has_its_priority() -> None:
 
 
 def test_the_group_of_a_reference_defaults_to_that_of_the_pools() -> None:
-    assert read_priorities([resource("a", priority=1, poolRef={"name": "vllm"})], POOL).by_objective == {"a": 1}
+    assert read_priorities([resource("a", priority=1, poolRef={"name": "vllm"})], POOL).by_objective == {
+        "a": 1
+    }
 
 
 @pytest.mark.parametrize(
