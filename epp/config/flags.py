@@ -43,6 +43,7 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
         values["config_file"] = Path(named)
     values["models"] = frozenset(given.model)
     values["objectives"] = dict(given.objective)
+    values["endpoint_target_ports"] = tuple(given.endpoint_target_ports)
     values["metric_names"] = {
         name: series
         for name in METRIC_FLAGS

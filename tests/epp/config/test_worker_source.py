@@ -27,10 +27,10 @@ GO_CHART_OF_A_POOL = (
 """The arguments that the chart of llm-d-router renders, but for the file of the configuration."""
 
 
-async def start(*arguments: str) -> tuple[int | None, str]:
+async def start(*arguments: str, **variables: str) -> tuple[int | None, str]:
     """Exit code and standard error of a picker that must not start; None if it is ready all the same."""
     pipe = asyncio.subprocess.PIPE
-    environment = {name: value for name, value in os.environ.items() if name != "ADSUM_DISCOVERY"}
+    environment = {name: value for name, value in os.environ.items() if name != "ADSUM_DISCOVERY"} | variables
     command = [sys.executable, "-m", "epp", "--host", "127.0.0.1", "--grpc-port", "0", "--metrics-port", "0"]
     running = await asyncio.create_subprocess_exec(
         *command, *arguments, "--grpc-health-port", "0", stdout=pipe, stderr=pipe, env=environment
@@ -175,3 +175,13 @@ async def test_the_go_pickers_arguments_with_a_file_of_endpoints_start(tmp_path:
     )
     arguments = [*GO_CHART_OF_A_POOL.split(), "--config-file", str(tmp_path / "config.yaml")]
     assert await start(*arguments) == (None, "it is ready")
+
+
+async def test_the_environment_may_name_the_configuration_where_no_argument_does(tmp_path: Path) -> None:
+    named = {"ADSUM_EPP_CONFIG_FILE": str(tmp_path / "named.yaml")}
+    code, stderr = await start("--endpoint", "127.0.0.1:9", **named)
+    assert code == 2
+    assert "named.yaml: cannot be read" in stderr
+    text = "{apiVersion: llm-d.ai/v1alpha1, kind: EndpointPickerConfig}"
+    arguments = ("--endpoint", "127.0.0.1:9", "--config-text", text)
+    assert await start(*arguments, **named) == (None, "it is ready")
