@@ -72,7 +72,8 @@ class FollowedResource:
         self._recheck = recheck
         self._served: GroupVersion | None = None
         self._informer: Informer | None = None
-        self._absent: str | None = None
+        self._absent = False
+        self._problem: str | None = None
         self._left_out: Mapping[str, str] = {}
 
     async def run(self) -> None:
@@ -80,7 +81,7 @@ class FollowedResource:
         while True:
             self._served = await self._find_served()
             if self._served is None:
-                await asyncio.sleep(_RETRY if self._absent is None else self._recheck)
+                await asyncio.sleep(self._recheck if self._absent else min(self._recheck, _RETRY))
                 continue
             group, version = self._served
             path = f"/apis/{group}/{version}/namespaces/{self._namespace}/{self._kind.resource}"
@@ -107,7 +108,7 @@ class FollowedResource:
             "api_version": "/".join(self._served) if self._served else None,
             "count": len(informer.objects) if informer else 0,
             "left_out": dict(self._left_out),
-            "problem": informer.problem if informer else self._absent,
+            "problem": informer.problem if informer else self._problem,
         }
 
     async def _until_others_are_served(self) -> None:
@@ -118,26 +119,26 @@ class FollowedResource:
                 return
 
     async def _find_served(self) -> GroupVersion | None:
-        """The first version that is served; None: none is, or the API server does not answer."""
+        """The first version that is served; None: none is, or the API server does not say."""
         for group, version in _VERSIONS:
             try:
                 status, names = await self._resources(f"/apis/{group}/{version}")
             except (TransportError, msgspec.DecodeError) as error:
-                logger.debug("cannot look which %ss are served: %s", self._kind.kind, error)
+                self._problem = f"it is not known which {self._kind.resource} are served: {error}"
                 return None
             if status in (401, 403):
                 return _PREFERRED  # asked for its objects, the API server says which right is missing
-            if status != 200 and status != 404:
+            if status not in (200, 404):
+                self._problem = f"it is not known which {self._kind.resource} are served: HTTP {status}"
                 return None
             if self._kind.resource in names:
-                self._absent = None
+                self._absent = False
                 return group, version
-        if self._absent is None:
-            groups = " nor ".join(dict.fromkeys(group for group, _ in _VERSIONS))
-            self._absent = (
-                f"no CustomResourceDefinition {self._kind.resource} is installed, neither of {groups}"
-            )
-            logger.info("%s: %s", self._absent, self._kind.without)
+        groups = " nor ".join(dict.fromkeys(group for group, _ in _VERSIONS))
+        self._problem = f"no CustomResourceDefinition {self._kind.resource} is installed, neither of {groups}"
+        if not self._absent:
+            logger.info("%s: %s", self._problem, self._kind.without)
+        self._absent = True
         return None
 
     async def _resources(self, path: str) -> tuple[int, frozenset[str]]:

@@ -55,14 +55,14 @@ class _Match(Struct):
     model: _ModelMatch | None = None
 
 
-class _Target(Struct, rename="camel"):
+class _TargetModel(Struct, rename="camel"):
     model_rewrite: str
     weight: int | None = None
 
 
 class _Rule(Struct):
     matches: list[_Match] | None = None
-    targets: list[_Target] | None = None
+    targets: list[_TargetModel] | None = None
 
 
 class _RewriteSpec(_Spec):

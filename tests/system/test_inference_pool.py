@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -210,9 +211,10 @@ async def test_definitions_may_be_installed_while_the_picker_runs_and_the_newer_
                 await eventually(
                     lambda: "inferencepools" in str(told.reason) and "installed" in str(told.reason)
                 )
-                [objectives, _] = resources.describe()["resources"]
-                assert (objectives["api_version"], objectives["count"]) == (None, 0)
-                assert "no CustomResourceDefinition inferenceobjectives is installed" in objectives["problem"]
+                absent = "no CustomResourceDefinition inferenceobjectives is installed"
+                described = partial(objectives_of, resources)
+                await eventually(lambda: absent in str(described()["problem"]))
+                assert (described()["api_version"], described()["count"]) == (None, 0)
                 await install(admin, POOL_GROUP, OLD_GROUP)
                 await create(cluster, pool("vllm", "a", 3000))
                 await create(cluster, objective(OLD_GROUP, -1))
@@ -221,6 +223,13 @@ async def test_definitions_may_be_installed_while_the_picker_runs_and_the_newer_
                 await eventually(lambda: told.priorities == {})
                 await create(cluster, objective(NEW_GROUP, -2))
                 await eventually(lambda: told.priorities == {"batch": -2})
+                assert described()["api_version"] == f"{NEW_GROUP}/v1alpha2"
+
+
+def objectives_of(resources: PoolResources) -> dict[str, Any]:
+    """What the status page says of them."""
+    objectives, _ = resources.describe()["resources"]
+    return dict(objectives)
 
 
 def objective(group: str, priority: int) -> Object:
