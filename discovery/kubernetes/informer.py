@@ -46,6 +46,8 @@ class Informer:
         """A list has arrived; before that `objects` is empty."""
         self.problem: str | None = None
         """Why `objects` may be out of date: on a 403 the rule that the Role lacks, on a 404 the missing CRD."""
+        self.problem_code: int | None = None
+        """The HTTP status behind `problem`; None without an answer."""
         self._objects: dict[str, dict[str, Any]] = {}
         self._transport = transport
         self._path = path
@@ -97,6 +99,7 @@ class Informer:
 
     def _apply_one(self, event: ReflectorEvent[dict[str, Any]]) -> bool:
         """Returns whether anything changed."""
+        self.problem_code = event.code if isinstance(event, SyncLost) else None
         if isinstance(event, SyncLost):
             return self._set_problem(self._explain(event))
         changed = self._set_problem(None)

@@ -89,9 +89,7 @@ class Reflector(Generic[T]):
     `selection`: the query parameters that select objects, such as `labelSelector`.
     """
 
-    def __init__(
-        self, selection: Mapping[str, str], decoder: ResourceDecoder[T], timings: Timings
-    ) -> None:
+    def __init__(self, selection: Mapping[str, str], decoder: ResourceDecoder[T], timings: Timings) -> None:
         self.deadline = float("inf")
         self._selection = dict(selection)
         self._decoder = decoder

@@ -11,13 +11,12 @@ from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.transport import ApiTransport, TransportError
 
 T = TypeVar("T")
-Seen = TypeVar("Seen", contravariant=True)
 
 
-class ReflectorReader(Protocol[Seen]):
+class ReflectorReader(Protocol[T]):
     """Gets a reflector's events, in order."""
 
-    async def apply(self, events: Iterable[ReflectorEvent[Seen]]) -> None:
+    async def apply(self, events: Iterable[ReflectorEvent[T]]) -> None:
         """Events that came together. What it raises ends the loop."""
         ...
 

@@ -69,6 +69,7 @@ def rule_for(path: str, verbs: tuple[str, ...] = ("get", "list", "watch")) -> Po
 LIST_SLICES: Final = PolicyRule("discovery.k8s.io", "endpointslices", ("list", "watch"))
 GET_SERVICES: Final = PolicyRule("", "services", ("get", "list"))
 LIST_PODS: Final = PolicyRule("", "pods", ("list",))
+GET_NODES: Final = PolicyRule("", "nodes", ("get",))
 WATCH_PODS: Final = PolicyRule("", "pods", ("get", "list", "watch"))
 _BUILT_IN_GROUPS: Final = ("", "discovery.k8s.io")
 
@@ -85,5 +86,7 @@ def explain_refusal(code: int | None, text: str, rule: PolicyRule, namespace: st
     if code == 404 and rule.group in _BUILT_IN_GROUPS:
         return f"{text}: it serves no {rule.resource} there; is this a Kubernetes API server, 1.21 or newer?"
     if code == 404:
-        return f"{text}: the CustomResourceDefinition {rule.qualified} is not installed, or not in this version"
+        return (
+            f"{text}: the CustomResourceDefinition {rule.qualified} is not installed, or not in this version"
+        )
     return text

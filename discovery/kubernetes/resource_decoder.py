@@ -54,9 +54,7 @@ class ResourceDecoder(Protocol[T]):
 class WholeDecoder(Generic[T]):
     """Decodes each object anew by `decode`. `identity`: its name and version."""
 
-    def __init__(
-        self, decode: Callable[[msgspec.Raw], T], identity: Callable[[T], tuple[str, str]]
-    ) -> None:
+    def __init__(self, decode: Callable[[msgspec.Raw], T], identity: Callable[[T], tuple[str, str]]) -> None:
         self._decode = decode
         self._identity = identity
 

@@ -9,6 +9,7 @@ from discovery.kubernetes.endpointslice import AddressSelection
 from discovery.kubernetes.merge import MergedSet
 from discovery.kubernetes.reflector import Reflector
 from discovery.kubernetes.reflector_loop import ReflectorLoop
+from discovery.kubernetes.refusal import LIST_SLICES
 from discovery.kubernetes.selection import Selection
 from discovery.kubernetes.snapshot_publisher import SnapshotPublisher
 from discovery.kubernetes.timings import Timings
@@ -51,7 +52,7 @@ class KubernetesSource:
         )
         reflector = Reflector({"labelSelector": selector}, SliceDecoder(), self._timings)
         merged = MergedSet(key, self._address_selection, self._grace, report.reader)
-        publisher = SnapshotPublisher(merged, report, self._namespace, self._timings)
+        publisher = SnapshotPublisher(merged, report, LIST_SLICES, self._namespace, self._timings)
         publisher.on_none_ready = lambda: self._warn(key)
         path = SLICES.format(self._namespace)
         try:

@@ -76,7 +76,10 @@ async def test_a_missing_right_is_named_and_mends_itself(
     async with informed(server) as (informer, _):
         await eventually(lambda: informer.problem is not None)
         assert informer.problem is not None
-        assert 'cannot list resource "inferencepools" in API group "inference.networking.k8s.io"' in informer.problem
+        assert (
+            'cannot list resource "inferencepools" in API group "inference.networking.k8s.io"'
+            in informer.problem
+        )
         assert 'resources: ["inferencepools"]\n  verbs: [get, list, watch]' in informer.problem
         assert not informer.synced
         server.api.allowed = None
@@ -91,7 +94,10 @@ async def test_a_missing_crd_is_named(server: FakeApiServer) -> None:
     async with informed(server) as (informer, _):
         await eventually(lambda: informer.problem is not None)
         assert informer.problem is not None
-        assert "CustomResourceDefinition inferencepools.inference.networking.k8s.io is not installed" in informer.problem
+        assert (
+            "CustomResourceDefinition inferencepools.inference.networking.k8s.io is not installed"
+            in informer.problem
+        )
         server.api.not_installed.clear()
         server.api.put("inferencepools", pool("a"))
         await eventually(lambda: informer.synced and informer.objects.keys() == {"a"})
