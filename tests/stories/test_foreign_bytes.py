@@ -115,6 +115,7 @@ SPLITS: Mapping[str, str] = {
     "discovery/static/source.py _one_line": "a message of the YAML reader",
     "registry/kubernetes/pod.py parse_labels": "the labels of our own Pod, as the kubelet writes them",
     "epp/config/tls_rules.py cipher_suites": "the operator's flag",
+    "epp/config/worker_source.py _target_ports": "the operator's flag",
     "epp/endpoints/datastore.py Datastore": "two splits at most",
     "epp/envoy/flags.py parse": "the operator's flag",
     "epp/request/inference_api.py _known_suffix": "_MAX_SUFFIX characters",
