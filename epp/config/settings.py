@@ -33,6 +33,7 @@ class TransportKind(StrEnum):
 class Settings:
     """Times in seconds, sizes in bytes; port 0 is any free port. Field names follow the flags.
 
+    `endpoint_target_ports`: lists with commas, one for each time that the flag was given.
     `refresh_metrics_interval` None: short for endpoints with requests, longer for others.
     """
 
@@ -55,7 +56,7 @@ class Settings:
     pool_namespace: str | None = None
     pool_group: str | None = None
     endpoint_selector: str | None = None
-    endpoint_target_ports: str | None = None
+    endpoint_target_ports: Sequence[str] = ()
     metric_names: Mapping[str, Sequence[Series]] = field(default_factory=dict)
     tls: TlsRules = field(default_factory=TlsRules)
     metrics_cert_dir: Path | None = None
