@@ -147,7 +147,7 @@ class Exchange:
     @property
     def ends_early(self) -> bool:
         """Whether the stream should end now: response bodies would come that nobody reads, and Envoy keeps its copies."""
-        return self._response_mode == _STREAMED and self.state is ExchangeState.ANSWERED
+        return self._response_mode == _STREAMED and self.may_end
 
     def sent(self) -> None:
         """All answers are written: release a body that went back to the data plane."""
@@ -332,7 +332,9 @@ class Exchange:
             if not ended:
                 self._open_readers(self._pick, message, now)
         readers = self._readers
-        expected = self._response_mode in _DUPLEX or (readers is not None and self._response_mode in _READABLE)
+        expected = self._response_mode in _DUPLEX or (
+            readers is not None and self._response_mode in _READABLE
+        )
         passes = expected and not ended
         self.state = self.state.after_response_headers(body_passes=passes)
         return [answers.unchanged("response_headers") if readers is None else readers.answer_headers()]

@@ -259,7 +259,12 @@ class Telemetry:
         """The tally of these values. Beyond the limit only the priority is kept: clients do not choose that."""
         named, model, fairness_id = request.rewritten_from, request.model, request.fairness_id
         values = (model if named is None else named, model, fairness_id)
-        labels = (label_value(values[0]), label_value(values[1]), label_value(values[2]), str(request.priority))
+        labels = (
+            label_value(values[0]),
+            label_value(values[1]),
+            label_value(values[2]),
+            str(request.priority),
+        )
         unchanged = labels[:3] == values
         if labels not in self._tallies and len(self._tallies) >= self._limit:
             unchanged, labels = False, (OTHER, OTHER, OTHER, labels[-1])
