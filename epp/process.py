@@ -12,6 +12,7 @@ from discovery.errors import AdsumError
 from epp.config import go_flags
 from epp.config.settings import Settings
 from runtime.command_line import FAILED, INTERRUPTED, SUCCEEDED, WRONG_INPUT, print_error
+from runtime.config.problems import ConfigError
 from runtime.serving.descriptors import raise_descriptor_limit
 from runtime.signals import stop_signals, until_signalled
 
@@ -46,6 +47,8 @@ async def _run_picker(settings: Settings) -> int:
     async with contextlib.AsyncExitStack() as stack:
         try:
             server = await stack.enter_async_context(PickerServer(settings))
+        except ConfigError as error:
+            return print_error(error.with_lines, WRONG_INPUT)
         except INPUT_ERRORS as error:
             return print_error(error, WRONG_INPUT)
         except FAILURES as error:

@@ -182,3 +182,23 @@ def test_all_that_does_not_fit_together_is_told_at_once() -> None:
 def test_tokens_are_not_shown() -> None:
     door = {"queue": "batch", "tokens": {"a": "t0psecret"}}
     assert "t0psecret" not in repr(read({**SOUND, "front_door": door}))
+
+
+def test_a_problem_has_its_line() -> None:
+    text = (
+        "broker: redis://r\ntargets:\n- name: pool\n  url: http://x\nqueues:\n- name: a.b\n  target: pool\n"
+        "  gate:\n    type: constant\n    params: {x: 1}\n- name: c\n  target: poool\n  gate: {type: constant}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_config(text, {})
+    assert [(problem.line, problem.place) for problem in caught.value.problems] == [
+        (10, "queues.a.b.gate.params"),
+        (12, "queues.c.target"),
+    ]
+    with pytest.raises(ConfigError, match="line 2: unknown field 'brokre'"):
+        read_config("broker: redis://r\nbrokre: 1\ntargets: [{name: a, url: http://a}]", {})
+
+
+def test_a_key_that_appears_twice_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match="appears twice|twice in line 2"):
+        read_config("broker: redis://:passw0rd@a\nbroker: redis://:passw0rd@b", {})
