@@ -211,7 +211,8 @@ class PickerServer(ResourceOwner):
             settings.tls.check_key(certificate.has_rsa_key(pair))
 
         if settings.cert_path is None:
-            return Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC)), check)
+            now = datetime.datetime.now(datetime.UTC)
+            return Certificate(certificate.self_signed(now, with_rsa=settings.tls.needs_rsa), check)
         served = Certificate(certificate.read(settings.cert_path), check)
         if settings.enable_cert_reload:
             self._start(served.reload_when_changed(settings.cert_path))

@@ -33,7 +33,8 @@ class TransportKind(StrEnum):
 class Settings:
     """Times in seconds, sizes in bytes; port 0 is any free port. Field names follow the flags.
 
-    `refresh_metrics_interval` None: short for endpoints with requests, longer for others.
+    `refresh_metrics_interval` None: short for endpoints with requests, longer for others. `metrics_endpoint_auth` None:
+    as in the Go picker, if it is started like one (`worker_source.py`).
     """
 
     discovery: str | None = None
@@ -60,6 +61,9 @@ class Settings:
     tls: TlsRules = field(default_factory=TlsRules)
     metrics_cert_dir: Path | None = None
     metrics_client_ca_file: Path | None = None
+    metrics_endpoint_auth: bool | None = None
+    enable_pprof: bool = False
+    enable_grpc_stream_metrics: bool = False
     disable_endpoint_subset_filter: bool = False
     emit_endpoint_scores: bool = False
     refresh_metrics_interval: float | None = None
