@@ -45,7 +45,9 @@ async def _run_picker(settings: Settings) -> int:
     os.environ.setdefault(
         "GRPC_VERBOSITY", "NONE"
     )  # what fails is said once, by us; read when grpc is imported
-    if settings.transport is TransportKind.GRPC and settings.tls.ciphers:  # grpc has no option for it, only this variable
+    if (
+        settings.transport is TransportKind.GRPC and settings.tls.ciphers
+    ):  # grpc has no option for it, only this variable
         os.environ["GRPC_SSL_CIPHER_SUITES"] = ":".join(settings.tls.ciphers)
     from epp.ext_proc import exchange
     from epp.server import FAILURES, INPUT_ERRORS, PickerServer

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import discovery
-from discovery.opening import display_url
+from discovery.opening import default_url, display_url
 from discovery.static.endpoints_file import EndpointsFile
 from discovery.static.source import StaticSource
 from epp.config.metric_flags import with_metrics
 from epp.config.picker_config import PickerConfig, load_config
 from epp.config.settings import LAME_DUCK, LEAST_INTERVAL, Settings
 from epp.config.validate import read_config
-from epp.config.worker_source import WorkerSource, choose_source
+from epp.config.worker_source import WorkerSource, asks_for_tokens, choose_source
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.metadata_feed import follow_discovery
@@ -137,7 +137,7 @@ class PickerServer(ResourceOwner):
         self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
         self._director.waiting.observer = self._telemetry
         self._start(self._dispatch_waiting())
-        await self._open_status()
+        await self._open_status(source)
         self._transport = self._open_transport()
         health = ListenAddress(settings.host, settings.grpc_health_port)
         self._health_listener = await self._listen("--grpc-health-port", health, processing=False)
@@ -226,7 +226,7 @@ class PickerServer(ResourceOwner):
         except ListenError as error:
             raise ListenError(f"{error} ({flag})") from error
 
-    async def _open_status(self) -> None:
+    async def _open_status(self, source: WorkerSource) -> None:
         settings = self._settings
         stale_after = settings.metrics_staleness_threshold
         gauges = PoolGauges(
@@ -235,7 +235,8 @@ class PickerServer(ResourceOwner):
         app = status.application(
             self._telemetry.registry, gauges, lambda: status.describe(self._pool(), self._saturation())
         )
-        port = metrics_port.serve_metrics(app, settings, self._start)
+        reviewed_at = (source.url or default_url()) if asks_for_tokens(settings, source) else None
+        port = metrics_port.serve_metrics(app, settings, self._start, reviewed_at)
         self._metrics_address = await self._stack.enter_async_context(port)
 
     async def _open_discovery(self, source: WorkerSource) -> None:

@@ -65,4 +65,3 @@ def objective(text: str) -> tuple[str, int]:
             f"{quoted(text)} is not NAME=PRIORITY with a whole number, as batch=-1"
         )
     return name, number
-

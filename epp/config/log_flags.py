@@ -41,10 +41,15 @@ def add(group: Any) -> None:
         help="0 warnings, 2 state changes, 4 debug (default: 2)",
     )
     group.add_argument(
-        "--zap-log-level", type=_level, metavar="LEVEL", help="debug, info, error, panic or a number as for -v"
+        "--zap-log-level",
+        type=_level,
+        metavar="LEVEL",
+        help="debug, info, error, panic or a number as for -v",
     )
     group.add_argument(
-        "--zap-encoder", choices=("console", "json"), help="the log as text or as JSON, a line each (default: console)"
+        "--zap-encoder",
+        choices=("console", "json"),
+        help="the log as text or as JSON, a line each (default: console)",
     )
     group.add_argument(
         "--zap-devel",

@@ -7,7 +7,7 @@ nothing else names a source: a picker with an empty pool would look healthy.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from epp.config.parameters import FileDiscoveryParameters
 from epp.config.settings import Settings
@@ -58,6 +58,19 @@ def choose_source(
             settings.discovery, ignored_flags=("--pool-group",) if settings.pool_group else ()
         )
     return _in_namespace(url, settings)
+
+
+def asks_for_tokens(settings: Settings, source: WorkerSource) -> bool:
+    """Whether the metrics port serves only clients whose token the API server accepts.
+
+    Without the flag: if the Go picker's flags name a pool or a selector. There its default is true, so that who changes the
+    image does not open the page; elsewhere there may be no API server.
+    """
+    if settings.metrics_endpoint_auth is not None:
+        return settings.metrics_endpoint_auth
+    if settings.discovery is not None or source.url is None:
+        return False
+    return not {"pool", "selector"}.isdisjoint(parse_qs(urlsplit(source.url).query))
 
 
 def _in_namespace(url: str, settings: Settings) -> WorkerSource:

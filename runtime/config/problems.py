@@ -30,7 +30,9 @@ class Problem:
     def with_text(self) -> str:
         """The problem, and below it the text of its line."""
         text = self.text.strip()[:_MAX_QUOTE]
-        return f"{self}\n    {self.line} | {text if text.isprintable() else repr(text)}" if text else str(self)
+        return (
+            f"{self}\n    {self.line} | {text if text.isprintable() else repr(text)}" if text else str(self)
+        )
 
 
 class ConfigError(ValueError):

@@ -42,7 +42,8 @@ BROKEN = GateDeclaration(build=BrokenGate)
 
 
 @pytest.mark.parametrize(
-    ("gate", "said"), [("acme-night", "closed until 22:00"), ("acme-broken", "the gate failed: KeyError: 'clock'")]
+    ("gate", "said"),
+    [("acme-night", "closed until 22:00"), ("acme-broken", "the gate failed: KeyError: 'clock'")],
 )
 async def test_a_closed_gate_says_why_though_nothing_waits(
     gate: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

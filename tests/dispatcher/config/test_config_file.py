@@ -161,10 +161,16 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     }
     with pytest.raises(ConfigError) as caught:
         read(document)
-    assert [problem.place for problem in caught.value.problems] == [
-        *("targets[0].url", "targets[0]", "targets[1].name", "queues[0].lease", ""),
+    assert [(problem.line, problem.place) for problem in caught.value.problems] == [
+        *(
+            (2, ""),
+            (6, "queues[0].lease"),
+            (10, "targets[0]"),
+            (12, "targets[0].url"),
+            (13, "targets[1].name"),
+        ),
     ]
-    assert str(caught.value).startswith("5 problems:\n  targets[0].url: expected http://")
+    assert str(caught.value).startswith("5 problems:\n  line 2: unknown field 'brokr'")
 
 
 def test_all_that_does_not_fit_together_is_told_at_once() -> None:
@@ -173,9 +179,9 @@ def test_all_that_does_not_fit_together_is_told_at_once() -> None:
     document["queues"].append(second)
     with pytest.raises(ConfigError) as caught:
         read(document)
-    assert [problem.place for problem in caught.value.problems] == [
-        *("queues", "queues.batch.target", "queues.batch.gate.params", "queues.batch.gate.params"),
-        *("queues.batch.path", ""),
+    assert sorted(problem.place for problem in caught.value.problems) == [
+        *("", "queues", "queues.batch.gate.params", "queues.batch.gate.params", "queues.batch.path"),
+        "queues.batch.target",
     ]
 
 

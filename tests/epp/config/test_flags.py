@@ -134,7 +134,12 @@ def test_booleans_are_written_as_in_go(text: list[str], value: bool) -> None:
 
 
 def test_go_flags_without_effect_are_accepted_and_named() -> None:
-    given = ["--ha-enable-leader-election", "--tracing=1", "--health-checking=false", "--zap-stacktrace-level=error"]
+    given = [
+        "--ha-enable-leader-election",
+        "--tracing=1",
+        "--health-checking=false",
+        "--zap-stacktrace-level=error",
+    ]
     _, _, ignored = flags.parse(given)
     assert ignored == ["ha-enable-leader-election", "health-checking", "tracing", "zap-stacktrace-level"]
     assert go_flags.explain("tracing") == "--tracing (traces are not built yet)"
@@ -196,7 +201,11 @@ def test_the_form_of_the_log(arguments: str, json: bool) -> None:
             TlsRules(ciphers=("ECDHE-RSA-AES256-GCM-SHA384",)),
             "HTTP/2 prohibits TLS_RSA_WITH_AES_128_CBC_SHA (RFC 9113",
         ),
-        ("--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA", TlsRules(ssl.TLSVersion.TLSv1_3), "HTTP/2 prohibits"),
+        (
+            "--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA",
+            TlsRules(ssl.TLSVersion.TLSv1_3),
+            "HTTP/2 prohibits",
+        ),
         (
             "--tls-cipher-suites=TLS_AES_128_GCM_SHA256",
             TlsRules(ssl.TLSVersion.TLSv1_3),
