@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import os
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -24,6 +25,9 @@ from epp.config.tls_rules import TlsRules
 from epp.ext_proc.exchange_settings import ProtocolVersion
 from runtime.command_line import Parser, ShowVersion, program
 
+CONFIG_FILE: Final = "ADSUM_EPP_CONFIG_FILE"
+"""The environment variable that names the configuration file where arguments must stay as they are."""
+
 
 def parse(arguments: Sequence[str]) -> tuple[Settings, LogSettings, list[str]]:
     """Settings, the log's, and the names of given flags that have no effect. Exits with 2 on bad input."""
@@ -34,8 +38,11 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, LogSettings, list[str]]:
     if fault := _exclusive_flags(given):
         parser.error(fault)
     values = {name: value for name, value in vars(given).items() if name in _FIELDS and value is not None}
+    if given.config_file is None and given.config_text is None and (named := os.environ.get(CONFIG_FILE)):
+        values["config_file"] = Path(named)
     values["models"] = frozenset(given.model)
     values["objectives"] = dict(given.objective)
+    values["endpoint_target_ports"] = tuple(given.endpoint_target_ports)
     values["metric_names"] = {
         name: series
         for name in METRIC_FLAGS
@@ -166,15 +173,34 @@ def _workers(group: Any) -> None:
 
 
 def _pool(group: Any) -> None:
-    """The Go picker's flags that name a pool; `worker_source.py` decides which are accepted."""
-    group.add_argument("--pool-name", help="the pool's name on the metrics page (default: --component)")
+    """The Go picker's flags that name workers; `worker_source.py` says what they exclude and need."""
+    group.add_argument(
+        "--pool-name",
+        metavar="NAME",
+        help="the workers are the Pods of this InferencePool; with --discovery, the pool's name on the metrics page",
+    )
     group.add_argument(
         "--pool-namespace",
         metavar="NAME",
-        help="the namespace of --discovery kubernetes:// if its URL has none",
+        help="of the InferencePool or the Pods ($NAMESPACE, default: default)",
     )
-    for name in ("pool-group", "endpoint-selector", "endpoint-target-ports"):
-        group.add_argument(f"--{name}", help=argparse.SUPPRESS)
+    group.add_argument(
+        "--pool-group",
+        metavar="GROUP",
+        help="the InferencePool's API group (default: inference.networking.k8s.io)",
+    )
+    group.add_argument(
+        "--endpoint-selector",
+        metavar="LABELS",
+        help="the workers are the Pods that this label selector selects, without an InferencePool: app=vllm",
+    )
+    group.add_argument(
+        "--endpoint-target-ports",
+        metavar="PORT,...",
+        action="append",
+        default=[],
+        help="the ports of those Pods, each a worker of its own",
+    )
 
 
 def _metrics(group: Any) -> None:
@@ -278,7 +304,9 @@ def _picking(group: Any) -> None:
         ("emit-endpoint-scores", "send the scores of all candidates to the data plane"),
     ):
         _switch(group, name, f"{effect} (default: false)")
-    group.add_argument("--config-file", type=Path, metavar="FILE", help="EndpointPickerConfig YAML")
+    group.add_argument(
+        "--config-file", type=Path, metavar="FILE", help=f"EndpointPickerConfig YAML (${CONFIG_FILE})"
+    )
     group.add_argument("--config-text", metavar="YAML", help="the same, inline")
     group.add_argument(
         "--protocol-version",

@@ -76,8 +76,8 @@ PATTERNS: Mapping[str, Read] = {
     "epp/request/subset.py _IPV4": Read(("1.2.3.4:",)),
     "epp/ext_proc/protocol.py _STATUS": Read(),
     "epp/request/subset.py _port": Read(),
-    "epp/request/inference_request.py _BOUNDARY": Read(('boundary="', "boundary=")),
-    "epp/request/inference_request.py _MODEL_FIELD": Read(
+    "epp/request/form_model.py _BOUNDARY": Read(('boundary="', "boundary=")),
+    "epp/request/form_model.py _MODEL_FIELD": Read(
         ("content-disposition:", "content-disposition: ;", 'content-disposition:;name="model"')
     ),
     "epp/wire/http2/header_blocks.py parse_timeout": Read(),
@@ -116,6 +116,7 @@ SPLITS: Mapping[str, str] = {
     "discovery/static/source.py _one_line": "a message of the YAML reader",
     "registry/kubernetes/pod.py parse_labels": "the labels of our own Pod, as the kubelet writes them",
     "epp/config/tls_rules.py suite_names": "the operator's flag",
+    "epp/config/worker_source.py _target_ports": "the operator's flag",
     "epp/endpoints/datastore.py Datastore": "two splits at most",
     "epp/envoy/flags.py parse": "the operator's flag",
     "epp/request/inference_api.py _known_suffix": "_MAX_SUFFIX characters",
