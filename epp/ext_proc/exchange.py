@@ -152,7 +152,7 @@ class Exchange:
     @property
     def ends_early(self) -> bool:
         """Whether the stream should end now: response bodies would come that nobody reads, and Envoy keeps its copies."""
-        return self._response_mode == _STREAMED and self.state is ExchangeState.ANSWERED
+        return self._response_mode == _STREAMED and self.may_end
 
     def sent(self) -> None:
         """All answers are written: release a body that went back to the data plane."""

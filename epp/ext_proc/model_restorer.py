@@ -126,7 +126,8 @@ class ModelRestorer:
             return False
 
     def _replaced(self, data: bytes, spans: list[tuple[int, int]]) -> bytes:
-        pieces, at = [], 0
+        pieces: list[bytes] = []
+        at = 0
         for start, end in spans:
             pieces += (data[at:start], self._named)
             at = end
