@@ -21,7 +21,7 @@ from epp.config.metric_flags import with_metrics
 from epp.config.picker_config import PickerConfig, load_config
 from epp.config.settings import LAME_DUCK, LEAST_INTERVAL, Settings
 from epp.config.validate import read_config
-from epp.config.worker_source import WorkerSource, choose_source, metrics_pool_name
+from epp.config.worker_source import WorkerSource, asks_for_tokens, choose_source, metrics_pool_name
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.metadata_feed import follow_discovery
@@ -224,7 +224,8 @@ class PickerServer(ResourceOwner):
             settings.tls.check_key(certificate.has_rsa_key(pair))
 
         if settings.cert_path is None:
-            return Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC)), check)
+            now = datetime.datetime.now(datetime.UTC)
+            return Certificate(certificate.self_signed(now, with_rsa=settings.tls.needs_rsa), check)
         served = Certificate(certificate.read(settings.cert_path), check)
         if settings.enable_cert_reload:
             self._start(served.reload_when_changed(settings.cert_path))
@@ -251,7 +252,8 @@ class PickerServer(ResourceOwner):
             lambda: status.describe(self._pool(), self._saturation()),
             lambda: self._describe_status(source),
         )
-        port = metrics_port.serve_metrics(app, settings, self._start)
+        reviewed_at = (source.url or default_url()) if asks_for_tokens(settings, source) else None
+        port = metrics_port.serve_metrics(app, settings, self._start, reviewed_at)
         self._metrics_address = await self._stack.enter_async_context(port)
 
     def _describe_status(self, source: WorkerSource) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Flags that name workers have their effect or stop the start: a picker with an em
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from epp.config.parameters import FileDiscoveryParameters
 from epp.config.settings import Settings
@@ -93,6 +93,19 @@ def _pool_url(settings: Settings, environment: Mapping[str, str]) -> str:
     if settings.pool_group:
         query["group"] = settings.pool_group
     return f"kubernetes://{_namespace(settings, environment)}?{urlencode(query)}"
+
+
+def asks_for_tokens(settings: Settings, source: WorkerSource) -> bool:
+    """Whether the metrics port serves only clients whose token the API server accepts.
+
+    Without the flag: if the Go picker's flags name a pool or a selector. There its default is true, so that who changes the
+    image does not open the page; elsewhere there may be no API server.
+    """
+    if settings.metrics_endpoint_auth is not None:
+        return settings.metrics_endpoint_auth
+    if settings.discovery is not None or source.url is None:
+        return False
+    return not {"pool", "selector"}.isdisjoint(parse_qs(urlsplit(source.url).query))
 
 
 def _selected(settings: Settings, environment: Mapping[str, str]) -> WorkerSource:

@@ -38,8 +38,9 @@ def application(
     async def status(_: web.Request) -> web.Response:
         return web.json_response(describe_status())
 
-    async def index(_: web.Request) -> web.Response:
-        return web.Response(text="/metrics\n/healthz\n/status\n/debug/endpoints\n")
+    async def index(request: web.Request) -> web.Response:
+        paths = (resource.canonical for resource in request.app.router.resources())
+        return web.Response(text="".join(f"{path}\n" for path in paths if path != "/"))
 
     app = web.Application()
     app.router.add_get("/", index)

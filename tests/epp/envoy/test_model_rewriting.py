@@ -21,6 +21,7 @@ from epp.envoy.config import render
 from epp.envoy.json_values import Address
 from epp.request.model_rewrite import ModelRewrites, RewriteRule, RewriteTarget
 from tests.epp.envoy.test_envoy import LOCAL, Mesh
+from tests.epp.envoy.test_failures import picker as process
 from tests.epp.scheduling.test_director import director
 
 ALIAS, SERVED = "gpt-4", "llama-3-8b-instruct"
@@ -42,6 +43,7 @@ class ModelServer:
     asked: list[dict[str, Any]] = field(default_factory=list)
     lengths: list[int | None] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
     port: int = 0
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -50,7 +52,7 @@ class ModelServer:
         body = json.loads(self.raw[-1])
         self.asked.append(body)
         if body.get("stream"):
-            return await self._stream(request, body["model"])
+            return await self._stream(request, body["model"], hold="hold" in body)
         content = {"id": "1", "model": body["model"], "choices": [{"text": word} for word in WORDS]}
         text = json.dumps(content).encode()
         if "compress" in body:
@@ -61,7 +63,7 @@ class ModelServer:
             )
         return web.Response(body=text, content_type="application/json")
 
-    async def _stream(self, request: web.Request, model: str) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, model: str, *, hold: bool) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         chunks = [{"id": "1", "model": model, "choices": [{"text": word}]} for word in WORDS]
@@ -71,6 +73,8 @@ class ModelServer:
         for at in range(0, len(text), 37):
             await response.write(text[at : at + 37])
             await asyncio.sleep(0)
+            if hold and at > len(text) // 2:
+                await self.go_on.wait()
         return response
 
 
@@ -99,8 +103,9 @@ class Gateway:
         self.picker = await self._mesh.picker()
         self.client = await self._stack.enter_async_context(aiohttp.ClientSession(auto_decompress=False))
 
-    async def url(self, **modes: str) -> str:
-        settings = replace(LOCAL, pickers=(Address("127.0.0.1", self.picker.port),), **modes)  # type: ignore[arg-type]
+    async def url(self, picker: Address | None = None, **modes: str) -> str:
+        asked = picker or Address("127.0.0.1", self.picker.port)
+        settings = replace(LOCAL, pickers=(asked,), **modes)  # type: ignore[arg-type]
         envoy = await self._mesh.envoy(render(settings))
         address: str = envoy.url("/v1/completions")
         return address
@@ -215,3 +220,27 @@ async def test_a_drain_lets_a_rewritten_answer_end(gateway: Gateway, modes: dict
         gateway.picker.transport.drain()
         seen = events(await answer.read())
     assert [event["model"] for event in seen] == [ALIAS] * len(WORDS)
+
+
+@pytest.mark.parametrize(
+    ("modes", "headers", "whole"), [(OURS, {}, True), (OURS, HEADER, False), (GO_GATEWAY, {}, False)]
+)
+async def test_a_killed_picker_cuts_only_answers_that_pass_through_it(
+    gateway: Gateway, modes: dict[str, str], headers: dict[str, str], whole: bool
+) -> None:
+    """As docs/envoy.md says. The picker is the whole program, killed in the middle of an answer."""
+    async with process("--endpoint", f"127.0.0.1:{gateway.worker.port}") as (running, address):
+        url = await gateway.url(Address.parse(address), **modes)
+        body = json.dumps({"model": ALIAS, "prompt": "x", "stream": True, "hold": True}).encode()
+        sent = {"content-type": "application/json"} | headers
+        async with gateway.client.post(url, data=body, headers=sent) as answer:
+            first = await answer.content.readline()
+            running.kill()
+            await running.wait()
+            gateway.worker.go_on.set()
+            if whole:
+                assert events(first + await answer.read())[-1]["model"] == ALIAS
+            else:
+                with pytest.raises(aiohttp.ClientError):
+                    await answer.read()
+    assert gateway.worker.asked[-1]["model"] == (SERVED if headers else ALIAS)

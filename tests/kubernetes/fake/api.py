@@ -22,6 +22,7 @@ from tests.kubernetes.fake.kinds import (
     resources_of,
     typed,
 )
+from tests.kubernetes.fake.reviews import Reviews
 from tests.kubernetes.fake.rv_log import ExpiredError, Object, RvLog
 from tests.kubernetes.fake.status import StatusError, expired, json_line, too_large
 from tests.kubernetes.fake.validation import ListOptions, check_slice
@@ -61,6 +62,7 @@ class FakeApi:
         """Resources whose CustomResourceDefinition is missing."""
         self.poor: set[str] = set()
         """Tokens of accounts without any right."""
+        self.reviews = Reviews()
         self._shutting_down = False
         self._open: set[Watch] = set()
         self._allow_loopback = allow_loopback
@@ -115,6 +117,8 @@ class FakeApi:
                 "resources": listed,
             }
             return Answer(200, once(json_line(found)))
+        if (review := self.reviews.answer(call)) is not None:
+            return review
         if call.resource not in KINDS and call.path.startswith(GROUPS):
             raise StatusError(404, "NotFound", "the server could not find the requested resource", about={})
         if call.resource not in KINDS or call.resource in self.not_installed:
