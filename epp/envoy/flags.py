@@ -22,16 +22,20 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
             mode=given.mode,
             listen=Address(given.listen_address, given.listen_port),
             admin=Address(given.admin_address, given.admin_port),
+            status=_status(given),
             pickers=given.epp or EnvoySettings().pickers,
             endpoints=given.endpoint,
             subset=subset,
             request_body=given.request_body,
-            response_body=given.response_body,
+            response_body="STREAMED"
+            if given.usage_metrics and given.response_body == "NONE"
+            else given.response_body,
             response_trailer=given.response_trailer,
             failure_mode_allow=given.failure_mode_allow,
             secure=given.secure,
             client_cert=given.client_cert,
             client_key=given.client_key,
+            ca_file=given.ca_file,
             message_timeout=given.message_timeout,
             route_timeout=given.route_timeout,
             request_timeout=given.request_timeout,
@@ -41,6 +45,10 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
         )
     except ValueError as error:
         parser.error(str(error))
+
+
+def _status(given: argparse.Namespace) -> Address | None:
+    return None if given.status_port is None else Address(given.listen_address, given.status_port)
 
 
 class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
@@ -69,9 +77,12 @@ def _address_flags(parser: argparse.ArgumentParser) -> None:
     add("--listen-port", type=port, default=8080, help="0 is any free port")
     add("--admin-address", default="127.0.0.1", help="address of Envoy's admin interface")
     add("--admin-port", type=port, default=9901, help="0 is any free port")
+    add("--status-port", type=port, help="serve /ready and /stats/prometheus at --listen-address")
     pickers = "a picker; repeatable (127.0.0.1:9002)"
     add("--epp", type=argument(Address.parse), action="append", metavar="HOST:PORT", help=pickers)
     _boolean(parser, "--secure", "--secure-serving", default=True, effect="TLS to the picker")
+    authority = "PEM, on Envoy's machine: who signs the pickers' certificates, which must name their --epp; without it any is accepted"
+    add("--ca-file", metavar="FILE", help=authority)
     certificate = "PEM, on Envoy's machine: its certificate for a picker with --client-ca-file"
     add("--client-cert", metavar="FILE", help=certificate)
     add("--client-key", metavar="FILE", help="PEM, the key of --client-cert")
@@ -108,6 +119,12 @@ def _processing_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--request-body", choices=BODY_MODES, default="FULL_DUPLEX_STREAMED", help="request_body_mode")
     add("--response-body", choices=BODY_MODES, default="NONE", help="response_body_mode")
+    _boolean(
+        parser,
+        "--usage-metrics",
+        default=False,
+        effect="send response bodies, for a picker with --usage-metrics: --response-body STREAMED",
+    )
     exact = "SEND: counts requests in flight until their last byte, at some cost"
     add("--response-trailer", choices=("SKIP", "SEND"), default="SKIP", help=exact)
     _boolean(parser, "--failure-mode-allow", default=False, effect="continue without a picker")

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct, Value
 
 from epp.ext_proc.exchange_settings import ProtocolVersion
+from epp.ext_proc.response_body import ResponseHead
 from epp.request.control_headers import (
     DESTINATION,
     DROPPED_REASON,
@@ -27,6 +28,7 @@ from epp.request.unreadable import UnreadableError
 from epp.wire.messages.ext_proc_pb2 import (
     CommonResponse,
     HeaderMap,
+    HeaderMutation,
     HeaderValue,
     HeaderValueOption,
     Metadata,
@@ -134,6 +136,16 @@ def read_status(headers: HeaderMap) -> int | None:
 _STATUS: Final = re.compile("[0-9]{3}")
 
 
+def read_response_head(headers: HeaderMap) -> ResponseHead:
+    """The start of a response, for readers of its body. Raises UnreadableError."""
+    fields: dict[str, str] = {}
+    for header in islice(headers.headers, _MAX_FIELDS):
+        name, value, _ = _header_cache.get(header) or _parse_header(header)
+        fields.setdefault(name, value)
+    status = fields.get(":status", "")
+    return ResponseHead(int(status) if _STATUS.fullmatch(status) else None, fields)
+
+
 def is_upgrade(headers: Mapping[str, str]) -> bool:
     """Whether a tunnel follows the headers instead of a body (RFC 9110 sections 7.8, 9.3.6); Envoy never sends its end."""
     return headers.get(":method") == "CONNECT" or "upgrade" in headers
@@ -154,11 +166,7 @@ def routing(
     value = ",".join(destinations) if version is ProtocolVersion.V1_0 else destinations[0]
     common = CommonResponse(clear_route_cache=True)
     for name, text in {DESTINATION: value, **headers}.items():
-        option = common.header_mutation.set_headers.add(
-            append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
-        )
-        option.header.key = name
-        option.header.raw_value = text.encode()
+        set_header(common.header_mutation, name, text)
     # a header is either set or removed, so the order in which the data plane applies both does not matter
     common.header_mutation.remove_headers.extend([name for name in controls if name not in headers])
     metadata = Struct()
@@ -195,10 +203,15 @@ def immediate(rejection: Rejection) -> ProcessingResponse:
     if rejection.reason is not None:
         headers[DROPPED_REASON] = rejection.reason
     for name, text in headers.items():
-        option = response.headers.set_headers.add(append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD)
-        option.header.key = name
-        option.header.raw_value = text.encode()
+        set_header(response.headers, name, text)
     return answer
+
+
+def set_header(mutation: HeaderMutation, name: str, value: str) -> None:
+    """Let the mutation write that header over any that is there."""
+    option = mutation.set_headers.add(append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD)
+    option.header.key = name
+    option.header.raw_value = value.encode()
 
 
 def _error_type(status: int) -> str:

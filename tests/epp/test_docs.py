@@ -13,7 +13,8 @@ from epp.config.catalogue import PLUGINS
 from epp.config.flags import parse
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
 from epp.endpoints.endpoint import NO_NUMBERS, EndpointPool
-from epp.telemetry.counters import PREFIX, Telemetry
+from epp.telemetry.counters import Telemetry
+from epp.telemetry.labels import PREFIX
 from epp.telemetry.pool_gauges import PoolGauges
 
 PAGE = (Path(__file__).parents[2] / "docs" / "picker.md").read_text()
@@ -68,7 +69,8 @@ def test_flags_of_older_go_pickers_stop_the_start_and_have_a_substitute(
 
 def test_every_flag_without_effect_is_said_to_have_none() -> None:
     (row,) = re.findall(r"^\| (`.*`) \| without effect \|$", PAGE, re.MULTILINE)
-    assert set(re.findall(r"--([a-z-]+)", row)) == {*go_flags.SWITCHES, *go_flags.VALUES}
+    without = {*go_flags.ALWAYS_OFF, *go_flags.ALWAYS_ON, *go_flags.VALUES}
+    assert set(re.findall(r"--([a-z-]+)", row)) == without
 
 
 def test_every_metric_is_named() -> None:
