@@ -15,7 +15,7 @@ from discovery.instance import (
 )
 
 SCHEMES: Final = (
-    "file:///path, static://host:port,..., static:///file.yaml, kubernetes://[namespace], memory://name"
+    "file:///path, static://host:port,..., static:///file.yaml, kubernetes://[namespace][?pool=NAME], memory://name"
 )
 """Of the built-in sources, for help and error messages."""
 
