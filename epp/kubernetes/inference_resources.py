@@ -5,14 +5,14 @@ Fields: the types of llm-d-router (apix/v1alpha2). `llm-d.ai/v1` names its pools
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from discovery.kubernetes.inference_pool import POOL_GROUP
 from epp.request.model_rewrite import RewriteRule, RewriteTarget
 
-POOL_GROUP: Final = "inference.networking.k8s.io"
 Object = Mapping[str, Any]
 Spec = TypeVar("Spec", bound="_Spec")
 

@@ -10,11 +10,11 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from discovery.kubernetes import ApiTransport, ClusterTransport, Timings
+from discovery.kubernetes.inference_pool import POOL_GROUP, PoolReference
 from discovery.kubernetes.informer import Informer
 from discovery.kubernetes.opening import find_cluster, parse_options
 from epp.kubernetes.followed_resource import OBJECTIVES, RECHECK, REWRITES, FollowedResource
 from epp.kubernetes.inference_resources import (
-    POOL_GROUP,
     Object,
     PoolIdentity,
     read_priorities,
@@ -26,9 +26,6 @@ from runtime.tasks import cancel_and_wait
 
 logger = logging.getLogger(__name__)
 
-_POOL_VERSIONS: Final = {POOL_GROUP: "v1"}
-_OLDER_POOL_VERSION: Final = "v1alpha2"
-"""Of InferencePools in any other group: inference.networking.x-k8s.io."""
 _FIRST_ANSWER: Final = 5.0
 """Seconds that entering waits, at most, until it is known whether the pool exists."""
 
@@ -59,8 +56,7 @@ class PoolResources(ResourceOwner):
         self._readers = readers
         self._reason: str | None = f"it is not known yet whether there is {self._described}"
         self._answered = asyncio.Event()
-        version = _POOL_VERSIONS.get(pool.group, _OLDER_POOL_VERSION)
-        path = f"/apis/{pool.group}/{version}/namespaces/{pool.namespace}/inferencepools"
+        path = PoolReference(pool.name, pool.group).path(pool.namespace)
         self._informer = Informer(transport, path, "", self._pool_changed, timings, name=pool.name)
         follow = partial(FollowedResource, transport, pool.namespace, timings=timings, recheck=recheck)
         self._objectives = follow(OBJECTIVES, self._apply_objectives)
@@ -134,5 +130,5 @@ async def open_pool_resources(url: str, readers: ResourceReaders) -> PoolResourc
         return None
     cluster = await find_cluster(options)
     namespace = parts.netloc or cluster.namespace
-    pool = PoolIdentity(namespace, options["pool"], options.get("group", POOL_GROUP))
+    pool = PoolIdentity(namespace, options["pool"], options.get("group") or POOL_GROUP)
     return PoolResources(ClusterTransport(cluster), pool, readers)

@@ -36,6 +36,11 @@ PATTERNS: Mapping[str, Read] = {
     "discovery/instance.py _HOST_NAME": Read(),
     "discovery/instance.py _LABEL": Read(),
     "discovery/instance.py _SUBDOMAIN": Read(longest=200),
+    "discovery/kubernetes/inference_pool.py _POOL_NAME": Read(longest=253),
+    "discovery/kubernetes/label_selector.py _MATCH_LABEL": Read(("a=", "a/b=")),
+    "discovery/kubernetes/label_selector.py _REQUIREMENT": Read(
+        ("a", "a in (", "a in (b,", "!", "a/", "a ="), longest=4096
+    ),
     "discovery/kubernetes/selection.py _SERVICE_NAME": Read(),
     "registry/filesystem/cleanup.py _TEMPORARY": Read((".a.",), longest=255),
     "dispatcher/broker/validation.py _CONTROL": Read(),
@@ -110,6 +115,9 @@ SPLITS: Mapping[str, str] = {
     "discovery/filesystem/file_events.py is_network_filesystem 2": "the kernel's",
     "discovery/filesystem/file_events.py is_network_filesystem 3": "the kernel's",
     "discovery/kubernetes/kubeconfig.py _exists": "the operator's $KUBECONFIG",
+    "discovery/kubernetes/opening.py _pods": "the operator's URL",
+    "discovery/kubernetes/pod_set.py _active_ports": "an annotation: the API server bounds them to 256 KiB",
+    "discovery/kubernetes/refusal.py rule_for": "a path of ours",
     "discovery/static/endpoints_file.py parse_hosts": "the operator's URL",
     "runtime/config/yaml_document.py parse_yaml": "the operator's file",
     "runtime/config/yaml_problem.py yaml_problem": "a message of the YAML reader",

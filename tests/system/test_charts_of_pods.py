@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from discovery.kubernetes.refusal import GET_NODES
 from epp.config.flags import parse as parse_epp_flags
 from epp.config.picker_config import DEFAULT_CONFIG
 from tests.system.charts import CHARTS, Object, container, helm, one, render, service, workload
@@ -334,3 +335,10 @@ def test_json_of_the_schema_is_written_once() -> None:
 
     for chart in ("epp", "gateway", "dispatcher"):
         json.loads((CHARTS / chart / "values.schema.json").read_text(), object_pairs_hook=unique)
+
+
+def test_zones_of_nodes_are_read_only_where_asked_for() -> None:
+    pods = {**IMAGE, "modelServers": {"matchLabels": LABELS}}
+    assert not [found for found in render("epp", pods) if found["kind"] == "ClusterRole"]
+    role = one(render("epp", {**pods, "nodeZones": True}), "ClusterRole")
+    assert role["rules"] == yaml.safe_load(GET_NODES.manifest())

@@ -101,9 +101,11 @@ async def knows(picker: PickerPod, *destinations: str) -> None:
 async def test_a_selector_and_ports_that_change_take_effect(cluster: Cluster) -> None:
     await install(cluster.admin, POOL_GROUP)
     await create(cluster, pool("vllm", "blue", 3000))
-    blue = await cluster.pod("blue", labels={"app": "blue"})
-    green = await cluster.pod("green", labels={"app": "green"})
-    async with a_picker(cluster) as picker:
+    async with (
+        model_servers(cluster, "blue", 3000, count=1) as [blue],
+        model_servers(cluster, "green", 3000, 3002, count=1) as [green],
+        a_picker(cluster) as picker,
+    ):
         await eventually(picker.serves)
         await knows(picker, f"{blue.address}:3000")
         await change_pool(cluster, {"selector": {"matchLabels": {"app": "green"}}})
@@ -118,14 +120,13 @@ async def test_a_selector_and_ports_that_change_take_effect(cluster: Cluster) ->
 
 async def test_a_pool_that_comes_goes_and_comes_again(cluster: Cluster) -> None:
     await install(cluster.admin, POOL_GROUP)
-    pod = await cluster.pod("a", labels={"app": "a"})
 
     async def refuses() -> bool:
         status = await picker.status()
         expected = f"there is not an InferencePool vllm of {POOL_GROUP} in the namespace {cluster.namespace}"
         return not await picker.serves() and status["serving"] is False and expected in str(status["reason"])
 
-    async with a_picker(cluster) as picker:
+    async with model_servers(cluster, "a", 3000, count=1) as [pod], a_picker(cluster) as picker:
         for _ in range(2):
             await eventually(refuses)
             await knows(picker)
@@ -147,7 +148,7 @@ async def test_objectives_give_priorities_and_rewrites_rewrite(cluster: Cluster)
         "targets": [{"modelRewrite": "food-v2", "weight": 1}],
     }
     made = (
-        custom(NEW_GROUP, "v1alpha2", "InferenceObjective", "batch", {"priority": -7, "poolRef": REF}),
+        custom(NEW_GROUP, "v1alpha2", "InferenceObjective", "batch", {"priority": 7, "poolRef": REF}),
         custom(NEW_GROUP, "v1alpha2", "InferenceModelRewrite", "food", {"poolRef": REF, "rules": [rule]}),
     )
     async with model_servers(cluster, "a", 3000, count=1) as [pod], a_picker(cluster) as picker:
@@ -162,14 +163,14 @@ async def test_objectives_give_priorities_and_rewrites_rewrite(cluster: Cluster)
             await eventually(followed)
             reached = await send(url, "food", {"x-llm-d-inference-objective": "batch"})
             assert json.loads(reached["body"])["model"] == "food-v2"
-            assert await priorities(picker) == {"-7"}
+            assert await priorities(picker) == {"7"}
             await delete(cluster, "inferenceobjectives", "batch", NEW_GROUP, "v1alpha2")
             await delete(cluster, "inferencemodelrewrites", "food", NEW_GROUP, "v1alpha2")
 
             async def as_sent() -> bool:
                 reached = await send(url, "food", {"x-llm-d-inference-objective": "batch"})
                 return bool(json.loads(reached["body"])["model"] == "food") and await priorities(picker) == {
-                    "-7",
+                    "7",
                     "0",
                 }
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from epp.kubernetes.inference_resources import POOL_GROUP, PoolIdentity, read_priorities, read_rewrites
+from discovery.kubernetes.inference_pool import POOL_GROUP
+from epp.kubernetes.inference_resources import PoolIdentity, read_priorities, read_rewrites
 from epp.request.model_rewrite import RewriteRule, RewriteTarget
 
 POOL = PoolIdentity("serving", "vllm", labels={"team": "a", "tier": "gold"})
