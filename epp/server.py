@@ -36,10 +36,13 @@ from epp.scheduling.director import Director, Policy
 from epp.scraping.scraper import Scraper
 from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
+from epp.telemetry.build_info import BuildInfo
 from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry, TimedDirector
 from epp.telemetry.pool_gauges import PoolGauges
 from epp.telemetry.rewrite_decisions import RewriteDecisions
+from epp.telemetry.scrape_error_counts import ScrapeErrorCounts
+from epp.telemetry.stream_counts import StreamCounts
 from epp.wire import certificate
 from epp.wire.certificate import Certificate, CertificateError, KeyPair
 from epp.wire.opening import open_transport
@@ -87,7 +90,7 @@ class PickerServer(ResourceOwner):
         self._tasks: list[asyncio.Task[None]] = []
         self._health = Health(clock)
         self._pool_name = metrics_pool_name(settings, os.environ)
-        self._telemetry = Telemetry(pool_name=self._pool_name)
+        self._telemetry = Telemetry(pool_name=self._pool_name, reads_usage=settings.usage_metrics)
         self._rewrites = ModelRewrites()
         self._admission = admission
         self._objectives = dict(settings.objectives)
@@ -165,7 +168,12 @@ class PickerServer(ResourceOwner):
         settings = self._settings
         director = TimedDirector(self._director, self._telemetry.scheduled, time.perf_counter)
         use_subset_hint = not settings.disable_endpoint_subset_filter
-        rules = ExchangeSettings(settings.protocol_version, settings.max_body_bytes, use_subset_hint)
+        rules = ExchangeSettings(
+            settings.protocol_version,
+            settings.max_body_bytes,
+            use_subset_hint,
+            (self._telemetry.read_answer,) if settings.usage_metrics else (),
+        )
         budget = MemoryBudget(settings.max_buffered_bytes)
 
         def exchange() -> Exchange:
@@ -173,7 +181,11 @@ class PickerServer(ResourceOwner):
 
         if settings.body_timeout:
             self._start(self._expire(budget))
-        return open_transport(settings.transport, exchange, self._health, budget, self._clock)
+        streams = StreamCounts(lambda: self._transport.open_streams)
+        if settings.enable_grpc_stream_metrics:
+            self._telemetry.registry.register(streams)
+        stream_ended = streams.ended if settings.enable_grpc_stream_metrics else None
+        return open_transport(settings.transport, exchange, self._health, budget, self._clock, stream_ended)
 
     async def _dispatch_waiting(self) -> None:
         """The one timer of admission: calls `dispatch` after each change and at the time that its last call returned."""
@@ -252,6 +264,7 @@ class PickerServer(ResourceOwner):
         decisions = RewriteDecisions()
         self._rewrites.on_decision = decisions.count
         self._telemetry.registry.register(decisions)
+        self._telemetry.registry.register(BuildInfo())
         if self._live_config is not None:
             self._telemetry.registry.register(ConfigGauges(self._live_config))
         stale_after = settings.metrics_staleness_threshold
@@ -328,6 +341,7 @@ class PickerServer(ResourceOwner):
     def _open_scraper(self, config: PickerConfig, rng: random.Random) -> None:
         scraping = scraping_of(config, self._settings)
         scraper = Scraper(self._datastore, scraping.settings, rng, tls=scraping.tls)
+        self._telemetry.registry.register(ScrapeErrorCounts(scraper.errors))
         self._start(scraper.run())
         if self._live_config is not None:
             parts = ConfiguredParts(self._director, self._datastore, scraper)

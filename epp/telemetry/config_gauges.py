@@ -7,7 +7,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from epp.config.live_config import LiveConfig
-from epp.telemetry.counters import PREFIX
+from epp.telemetry.labels import PREFIX
 
 
 class ConfigGauges(Collector):
