@@ -11,6 +11,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client import CollectorRegistry
+
 import discovery
 from discovery.opening import default_url, display_url
 from discovery.static.endpoints_file import EndpointsFile
@@ -33,6 +35,7 @@ from epp.request.body import MemoryBudget
 from epp.request.model_rewrite import ModelRewrites
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
+from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer
 from epp.scraping.scraper import Scraper
 from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
@@ -40,6 +43,7 @@ from epp.telemetry.build_info import BuildInfo
 from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry, TimedDirector
 from epp.telemetry.pool_gauges import PoolGauges
+from epp.telemetry.prefix_metrics import PrefixMetrics
 from epp.telemetry.rewrite_decisions import RewriteDecisions
 from epp.telemetry.scrape_error_counts import ScrapeErrorCounts
 from epp.telemetry.stream_counts import StreamCounts
@@ -268,7 +272,9 @@ class PickerServer(ResourceOwner):
         if self._live_config is not None:
             self._telemetry.registry.register(ConfigGauges(self._live_config))
         stale_after = settings.metrics_staleness_threshold
-        gauges = PoolGauges(self._pool_name, self._pool, self._saturation, stale_after)
+        gauges = CollectorRegistry()  # of what is computed on the event loop
+        gauges.register(PoolGauges(self._pool_name, self._pool, self._saturation, stale_after))
+        gauges.register(PrefixMetrics(self._prefix_producers))
         app = status.application(
             self._telemetry.registry,
             gauges,
@@ -278,6 +284,10 @@ class PickerServer(ResourceOwner):
         reviewed_at = (source.url or default_url()) if asks_for_tokens(settings, source) else None
         port = metrics_port.serve_metrics(app, settings, self._start, reviewed_at)
         self._metrics_address = await self._stack.enter_async_context(port)
+
+    def _prefix_producers(self) -> list[tuple[str, PrefixCacheProducer]]:
+        found = self._director.producers
+        return [(PRODUCER, one) for one in found if isinstance(one, PrefixCacheProducer)]
 
     def _describe_status(self, source: WorkerSource) -> dict[str, Any]:
         health, resources = self._health, self._resources

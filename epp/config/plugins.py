@@ -2,7 +2,7 @@
 
 import difflib
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from runtime.config.problems import ConfigError, Problems, config_error, did_you
 from runtime.entry_points import PluginError
 
 P = TypeVar("P", bound=Section)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,12 @@ class Plugin:
         return role in self.kind.roles
 
 
+@dataclass(frozen=True, slots=True)
+class _Connected:
+    parts: tuple[object, ...]
+    built: Any
+
+
 class Plugins:
     """The plugins of a file by name; adds the problems of each to `problems`.
 
@@ -49,6 +56,8 @@ class Plugins:
         self._kept: Mapping[tuple[str, str], Plugin] = {} if before is None else before._made
         self._made: dict[tuple[str, str], Plugin] = {}
         """By name and type, also those that the file does not list."""
+        self._kept_connected: Mapping[str, _Connected] = {} if before is None else before._connected
+        self._connected: dict[str, _Connected] = {}
         self._named: dict[str, Plugin] = {}
         self._broken: set[str] = set()
         for index, spec in sorted(enumerate(specs), key=lambda one: not _is_installed_producer(one[1])):
@@ -145,9 +154,21 @@ class Plugins:
         same = all(self._producer(f"{place}.parameters", name) is built for name, built in needs)
         return kept if same else None
 
+    def connected(self, name: str, parts: Sequence[object], build: Callable[[], T]) -> T:
+        """What `build` makes of other plugins or their parameters; the object in force, if its `parts` are the same objects.
+
+        For what learns from requests; anything else can be built anew.
+        """
+        found = self._connected.get(name) or self._kept_connected.get(name)
+        if found is None or not _are_same(found.parts, parts):
+            found = _Connected(tuple(parts), build())
+        self._connected[name] = found
+        built: T = found.built
+        return built
+
     def forget_kept(self) -> None:
         """Let go of the plugins in force that this file does not keep."""
-        self._kept = {}
+        self._kept, self._kept_connected = {}, {}
 
     def _producer(self, place: str, name: str) -> Any:
         """The producer that a plugin of an installed package asks for; one that the file does not list is built once."""
@@ -162,6 +183,10 @@ class Plugins:
             known = (*self.names(Role.PRODUCER), *GROUP.packages())
             raise ConfigError(place, f"no data producer is named {name[:60]!r}; {did_you_mean(name, known)}")
         return self._build(PluginSpec(type=name), place)
+
+
+def _are_same(some: Sequence[object], others: Sequence[object]) -> bool:
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
 
 
 def _is_same_kind(one: PluginType, other: PluginType) -> bool:

@@ -18,6 +18,7 @@ from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scheduler import Scheduler
+from epp.scheduling.work_ahead.plugins import WorkAheadProducer
 
 NOW = 100.0
 HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n"
@@ -67,6 +68,21 @@ def test_what_a_plugin_learnt_stays_if_its_name_type_and_parameters_do() -> None
     assert producer(config(PREFIX, again)) is not producer(first), (
         "what a configuration left out is forgotten"
     )
+
+
+def test_what_is_built_of_several_plugins_stays_while_they_do() -> None:
+    def work_ahead(of: PickerConfig) -> WorkAheadProducer:
+        [found] = [one for one in of.scheduler.producers if isinstance(one, WorkAheadProducer)]
+        return found
+
+    least_cost = "- {type: least-cost-scorer}\n"
+    first = config(least_cost)
+    second = config(least_cost + "- {type: queue-scorer}\n", first)
+    assert work_ahead(second) is work_ahead(first)
+    third = config(
+        least_cost + "- {type: approx-prefix-cache-producer, parameters: {lruCapacityPerServer: 9}}\n", second
+    )
+    assert work_ahead(third) is not work_ahead(first), "its prefixes are others"
 
 
 def test_a_prompt_goes_where_it_is_cached_also_after_a_change() -> None:
