@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client import CollectorRegistry
+
 import discovery
 from discovery.opening import default_url, display_url
 from discovery.static.endpoints_file import EndpointsFile
@@ -33,6 +35,8 @@ from epp.request.body import MemoryBudget
 from epp.request.model_rewrite import ModelRewrites
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
+from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer
+from epp.scheduling.scheduler import Scheduler
 from epp.scraping.schedule import ScrapeIntervals
 from epp.scraping.scraper import Scraper, ScrapeSettings
 from epp.telemetry import metrics_port
@@ -40,6 +44,7 @@ from epp.telemetry import pages as status
 from epp.telemetry.build_info import BuildInfo
 from epp.telemetry.counters import Telemetry, TimedDirector
 from epp.telemetry.pool_gauges import PoolGauges
+from epp.telemetry.prefix_metrics import PrefixMetrics
 from epp.telemetry.rewrite_decisions import RewriteDecisions
 from epp.telemetry.scrape_error_counts import ScrapeErrorCounts
 from epp.telemetry.stream_counts import StreamCounts
@@ -152,7 +157,7 @@ class PickerServer(ResourceOwner):
         self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
         self._director.waiting.observer = self._telemetry
         self._start(self._dispatch_waiting())
-        await self._open_status(source)
+        await self._open_status(source, scheduler)
         self._transport = self._open_transport()
         health = ListenAddress(settings.host, settings.grpc_health_port)
         self._health_listener = await self._listen("--grpc-health-port", health, processing=False)
@@ -251,14 +256,18 @@ class PickerServer(ResourceOwner):
         except ListenError as error:
             raise ListenError(f"{error} ({flag})") from error
 
-    async def _open_status(self, source: WorkerSource) -> None:
+    async def _open_status(self, source: WorkerSource, scheduler: Scheduler) -> None:
         settings = self._settings
         decisions = RewriteDecisions()
         self._rewrites.on_decision = decisions.count
         self._telemetry.registry.register(decisions)
         self._telemetry.registry.register(BuildInfo())
         stale_after = settings.metrics_staleness_threshold
-        gauges = PoolGauges(self._pool_name, self._pool, self._saturation, stale_after)
+        gauges = CollectorRegistry()  # of what is computed on the event loop
+        gauges.register(PoolGauges(self._pool_name, self._pool, self._saturation, stale_after))
+        producers = scheduler.producers
+        prefixes = [(PRODUCER, one) for one in producers if isinstance(one, PrefixCacheProducer)]
+        gauges.register(PrefixMetrics(prefixes))
         app = status.application(
             self._telemetry.registry,
             gauges,
