@@ -1,6 +1,6 @@
 """The prefix indexes under the Go picker's metric names, current and older. Computed on the event loop."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
@@ -18,13 +18,13 @@ _BYTES = "Bytes of a prompt that its worker was believed to hold."
 
 
 class PrefixMetrics(Collector):
-    """`producers`: each with its name. The older names have no labels, so there all producers count together."""
+    """`producers`: those of now, each with its name. The older names have no labels, so there all producers count together."""
 
-    def __init__(self, producers: Sequence[tuple[str, PrefixCacheProducer]]) -> None:
+    def __init__(self, producers: Callable[[], Sequence[tuple[str, PrefixCacheProducer]]]) -> None:
         self._producers = producers
 
     def collect(self) -> Iterator[Metric]:
-        found = self._producers
+        found = self._producers()
         if not found:
             return
         size = GaugeMetricFamily(PREFIX + "prefix_indexer_size", _SIZE, labels=_LABELS)

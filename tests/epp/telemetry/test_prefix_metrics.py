@@ -18,7 +18,7 @@ def producer() -> PrefixCacheProducer:
 
 def page(*producers: PrefixCacheProducer) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(PrefixMetrics([("mine", producer) for producer in producers]))
+    registry.register(PrefixMetrics(lambda: [("mine", producer) for producer in producers]))
     return registry
 
 
