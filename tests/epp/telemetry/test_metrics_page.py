@@ -9,15 +9,19 @@ from typing import Any
 import numpy as np
 from prometheus_client import Metric
 
+from epp.config.live_config import LiveConfig
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
 from epp.ext_proc.response_body import ResponseHead
 from epp.request.rejection import Rejection
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.scheduling.timed_plugins import PluginTimes
 from epp.scheduling.waiting import Dequeued
 from epp.scraping.scraper import ScrapeErrors
 from epp.telemetry.build_info import BuildInfo
+from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry
 from epp.telemetry.labels import REQUEST_LABELS
+from epp.telemetry.plugin_durations import PluginDurations
 from epp.telemetry.pool_gauges import PoolGauges
 from epp.telemetry.prefix_metrics import PrefixMetrics
 from epp.telemetry.rewrite_decisions import RewriteDecisions
@@ -52,7 +56,7 @@ def everything(picking: Any) -> Iterator[Metric]:
     telemetry.rejected(Rejection(503, "c", "m"), 3)
     yield from telemetry.collect()
     yield from PoolGauges("pool", pool, lambda: 1.0, 2.0).collect()
-    yield from PrefixMetrics([("approx-prefix-cache-producer", PrefixCacheProducer())]).collect()
+    yield from PrefixMetrics(lambda: [("approx-prefix-cache-producer", PrefixCacheProducer())]).collect()
     decisions = RewriteDecisions()
     decisions.count("rule", "a", "b")
     yield from decisions.collect()
@@ -61,6 +65,10 @@ def everything(picking: Any) -> Iterator[Metric]:
     yield from streams.collect()
     yield from ScrapeErrorCounts(ScrapeErrors()).collect()
     yield from BuildInfo().collect()
+    yield from ConfigGauges(LiveConfig(Path("picker.yaml"), "")).collect()
+    times = PluginTimes(lambda: 0.0)
+    times.of("Filter", "label-selector-filter", "mine").observe(0.1)
+    yield from PluginDurations(times).collect()
 
 
 def pool() -> EndpointPool:
@@ -134,6 +142,5 @@ def test_the_buckets_are_the_go_pickers(picking: Any) -> None:
         ]
         found[family.name] = [float(sample.labels["le"]) for sample in first if sample.labels["le"] != "+Inf"]
     for name, state in GO.items():
-        if numbers := state.split()[1:]:
-            if state.startswith("present"):
-                assert found[name] == [float(number) for number in numbers], name
+        if (numbers := state.split()[1:]) and state.startswith("present"):
+            assert found[name] == [float(number) for number in numbers], name
