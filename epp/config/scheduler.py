@@ -177,7 +177,6 @@ class _Producers:
     def __init__(self, plugins: Plugins) -> None:
         self._plugins = plugins
         self._built: dict[str, PrefixCacheProducer] = {}
-        self._work_ahead: dict[PrefixCacheProducer, WorkAheadProducer] = {}
 
     def scorer(self, plugin: Plugin) -> Scorer:
         """The scorer of a plugin, connected with its producer if it needs one."""
@@ -188,7 +187,9 @@ class _Producers:
         name = given.prefix_match_info_producer_name or self._plugins.first_name(PrefixProducerParameters)
         producer = self._producer(name or PRODUCER)
         if isinstance(given, LeastCostParameters):
-            work_ahead = self._work_ahead.setdefault(producer, WorkAheadProducer(producer))
+            work_ahead = self._plugins.connected(
+                f"work ahead, with {name}", [producer], lambda: WorkAheadProducer(producer)
+            )
             return LeastCostScorer(work_ahead, given.request_tokens, given.interference)
         return PrefixCacheScorer(producer, given.match_length_weight, given.match_length_scale_tokens)
 

@@ -61,6 +61,7 @@ class Datastore:
         """By endpoint: called once, when the next request is sent there."""
         self._defaults = defaults or EndpointDefaults()
         self._endpoints: dict[Key, Endpoint] = {}
+        self._instances: dict[Key, Instance] = {}
         self._rows: dict[Key, int] = {}
         self._epochs: dict[Key, str] = {}
         self._documents: dict[Key, Mapping[str, Any]] = {}
@@ -118,6 +119,20 @@ class Datastore:
         for changed in self.on_change:
             changed()
         if endpoint is not None:
+            self._call_hooks(self.on_load_change, endpoint)
+
+    def reread(self, defaults: EndpointDefaults) -> None:
+        """Make all endpoints anew with other defaults. Their numbers, their requests in flight and their caches stay."""
+        if defaults == self._defaults:
+            return
+        self._defaults = defaults
+        for key, instance in self._instances.items():
+            self._endpoints[key] = read_endpoint(instance, self._documents.get(key, {}), defaults)
+        self._index = None
+        self._state = object()
+        for changed in self.on_change:
+            changed()
+        for endpoint in self.endpoints:
             self._call_hooks(self.on_load_change, endpoint)
 
     def observe(self, endpoint: Endpoint, load: Load, now: float, period: float = 0.0) -> None:
@@ -246,6 +261,7 @@ class Datastore:
 
     def _upsert(self, instance: Instance, document: Mapping[str, Any] | None) -> Endpoint:
         key = (instance.id, instance.incarnation)
+        self._instances[key] = instance
         if document is not None:
             self._documents[key] = document
         endpoint = read_endpoint(instance, self._documents.get(key, {}), self._defaults)
@@ -285,6 +301,7 @@ class Datastore:
         self._numbers = np.delete(self._numbers, row, axis=1)
         del self._adapters[row]
         self._rows = {key: row for row, key in enumerate(self._endpoints)}
+        del self._instances[key]
         self._documents.pop(key, None)
         self._epochs.pop(key, None)
         self._cache_tokens.pop(key, None)
