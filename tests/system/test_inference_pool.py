@@ -55,7 +55,8 @@ REF: Final = {"group": POOL_GROUP, "kind": "InferencePool", "name": "vllm"}
 async def a_picker(cluster: Cluster, rules: Sequence[Object] = WHOLE_ROLE) -> AsyncIterator[PickerPod]:
     """Of the pool `vllm`, which need not be there."""
     await cluster.install(rights(cluster.namespace, rules))
-    async with picker_pod(cluster, arguments_of_the_fixture("vllm", cluster.namespace)) as picker:
+    arguments = [*arguments_of_the_fixture("vllm", cluster.namespace), "--metrics-endpoint-auth=false"]
+    async with picker_pod(cluster, arguments) as picker:
         yield picker
 
 
