@@ -116,7 +116,8 @@ def _routing_flags(parser: argparse.ArgumentParser) -> None:
 def _processing_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--request-body", choices=BODY_MODES, default="FULL_DUPLEX_STREAMED", help="request_body_mode")
-    add("--response-body", choices=BODY_MODES, default="NONE", help="response_body_mode")
+    read = "response_body_mode; STREAMED where the picker rewrites models or reads token usage"
+    add("--response-body", choices=BODY_MODES, default="NONE", help=read)
     exact = "SEND: counts requests in flight until their last byte, at some cost"
     add("--response-trailer", choices=("SKIP", "SEND"), default="SKIP", help=exact)
     _boolean(parser, "--failure-mode-allow", default=False, effect="continue without a picker")
