@@ -227,7 +227,7 @@ def _length(answers: list[ProcessingResponse]) -> str | None:
         common = getattr(answer, answer.WhichOneof("response") or "").response
         for option in common.header_mutation.set_headers:
             if option.header.key == "content-length":
-                return option.header.raw_value.decode()
+                return str(option.header.raw_value, "ascii")
     return None
 
 
