@@ -67,6 +67,7 @@ _REQUESTS: Final = (
 _ANSWERS: Final = (
     b'{"id":"1","model":"%s","choices":[{"message":{"model":"%s","content":"\\"model\\":"}}]}',
     b'{"type":"response.created","response":{ "model" : "%s","metadata":{"model":"%s"}}}',
+    b'data: {"id":"1","created":1,"model":"%s","choices":[{"delta":{"content":"%s"}}]}\n\ndata: [DONE]\n\n',
     b'event: x\r\ndata: {"model":"%s"}\r\n\r\ndata:{"message":{"model":"%s"}}\n\ndata: [DONE]\n\n',
 )
 _TOKENS: Final = (

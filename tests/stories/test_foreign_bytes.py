@@ -84,6 +84,7 @@ PATTERNS: Mapping[str, Read] = {
     "epp/ext_proc/model_fields.py _BRACKETS": Read(),
     "epp/ext_proc/model_fields.py _STRUCTURE": Read(),
     "epp/ext_proc/model_fields.py _TEXT": Read(("\\", "a\\")),
+    "epp/ext_proc/model_restorer.py _CHUNK": Read(('{"', '{"a":"', '{"a":1,', '{"a" ')),
     "epp/ext_proc/model_restorer.py _LINE_END": Read(),
     "epp/request/form_model.py _BOUNDARY": Read(('boundary="', "boundary=")),
     "epp/request/form_model.py _MODEL_FIELD": Read(
