@@ -27,7 +27,9 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
             endpoints=given.endpoint,
             subset=subset,
             request_body=given.request_body,
-            response_body=given.response_body,
+            response_body="STREAMED"
+            if given.usage_metrics and given.response_body == "NONE"
+            else given.response_body,
             response_trailer=given.response_trailer,
             failure_mode_allow=given.failure_mode_allow,
             secure=given.secure,
@@ -116,8 +118,14 @@ def _routing_flags(parser: argparse.ArgumentParser) -> None:
 def _processing_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--request-body", choices=BODY_MODES, default="FULL_DUPLEX_STREAMED", help="request_body_mode")
-    read = "response_body_mode; STREAMED where the picker rewrites models or reads token usage"
+    read = "response_body_mode; STREAMED for a picker that rewrites models"
     add("--response-body", choices=BODY_MODES, default="NONE", help=read)
+    _boolean(
+        parser,
+        "--usage-metrics",
+        default=False,
+        effect="send response bodies, for a picker with --usage-metrics: --response-body STREAMED",
+    )
     exact = "SEND: counts requests in flight until their last byte, at some cost"
     add("--response-trailer", choices=("SKIP", "SEND"), default="SKIP", help=exact)
     _boolean(parser, "--failure-mode-allow", default=False, effect="continue without a picker")
