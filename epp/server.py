@@ -6,6 +6,7 @@ import datetime
 import logging
 import os
 import random
+import shlex
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -328,9 +329,10 @@ class PickerServer(ResourceOwner):
         self._start(follow_discovery(events, self._datastore))
         members = await found.list_instances(settings.namespace, settings.component)
         if not members:
+            where = f" --discovery {shlex.quote(source.url)}" if source.url else ""
             log.warning(
-                "no worker of %s/%s is ready at %s yet; to list all candidates: python -m discovery explain %s %s",
-                settings.namespace, settings.component, _where(source), settings.namespace, settings.component,
+                "no worker of %s/%s is ready at %s yet; to list all candidates: python -m discovery explain %s %s%s",
+                settings.namespace, settings.component, _where(source), settings.namespace, settings.component, where,
             )  # fmt: skip
         await self._wait_for_metadata({member.id for member in members})
         of = settings.namespace, settings.component
