@@ -37,12 +37,14 @@ from epp.request.model_rewrite import ModelRewrites
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer
+from epp.scheduling.timed_plugins import PluginTimes
 from epp.scraping.scraper import Scraper
 from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
 from epp.telemetry.build_info import BuildInfo
 from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry, TimedDirector
+from epp.telemetry.plugin_durations import PluginDurations
 from epp.telemetry.pool_gauges import PoolGauges
 from epp.telemetry.prefix_metrics import PrefixMetrics
 from epp.telemetry.rewrite_decisions import RewriteDecisions
@@ -96,10 +98,12 @@ class PickerServer(ResourceOwner):
         self._health = Health(clock)
         self._pool_name = metrics_pool_name(settings, os.environ)
         self._telemetry = Telemetry(pool_name=self._pool_name, reads_usage=settings.usage_metrics)
+        self._plugin_times = PluginTimes(time.perf_counter)
         self._rewrites = ModelRewrites()
         self._admission = admission
         self._objectives = dict(settings.objectives)
         self._resources: PoolResources | None = None
+        self._watch: discovery.InstanceEventStream | None = None
         self._live_config: LiveConfig | None = None
 
     @property
@@ -146,7 +150,7 @@ class PickerServer(ResourceOwner):
             )
         address = self._listen_address()
         self._datastore = Datastore(defaults_of(config, settings))
-        policy, scheduler = self._policy(config), scheduler_of(config, settings)
+        policy, scheduler = self._policy(config), scheduler_of(config, settings, self._plugin_times)
         self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
         self._director.waiting.observer = self._telemetry
         self._start(self._dispatch_waiting())
@@ -273,6 +277,7 @@ class PickerServer(ResourceOwner):
         if self._live_config is not None:
             self._telemetry.registry.register(ConfigGauges(self._live_config))
         stale_after = settings.metrics_staleness_threshold
+        self._telemetry.registry.register(PluginDurations(self._plugin_times))
         gauges = CollectorRegistry()  # of what is computed on the event loop
         gauges.register(PoolGauges(self._pool_name, self._pool, self._saturation, stale_after))
         gauges.register(PrefixMetrics(self._prefix_producers))
@@ -291,12 +296,15 @@ class PickerServer(ResourceOwner):
         return [(PRODUCER, one) for one in found if isinstance(one, PrefixCacheProducer)]
 
     def _describe_status(self, source: WorkerSource) -> dict[str, Any]:
-        health, resources = self._health, self._resources
+        health, resources, watch = self._health, self._resources, self._watch
         reason = None if health.serving else health.withheld or "it starts or drains"
         return {
             "serving": health.serving,
             "reason": reason,
             "workers": _where(source),
+            "watch": {"state": watch.health.state, "reason": watch.health.reason}
+            if watch is not None
+            else None,
             "config": self._live_config.describe() if self._live_config is not None else None,
             **(resources.describe() if resources is not None else {}),
         }
@@ -306,13 +314,11 @@ class PickerServer(ResourceOwner):
         url = source.url or default_url()
         if source.file is not None or not url.startswith("kubernetes:"):
             return
-        from epp.kubernetes.pool_resources import (
-            ResourceReaders,
-            open_pool_resources,
-        )  # imports aiohttp's client
+        from epp.kubernetes import pool_resources  # imports the Kubernetes transport
 
-        readers = ResourceReaders(self._health.withhold, self._set_priorities, self._rewrites.replace)
-        resources = await open_pool_resources(url, readers)
+        on_pool, on_rules = self._health.withhold, self._rewrites.replace
+        readers = pool_resources.ResourceReaders(on_pool, self._set_priorities, on_rules)
+        resources = await pool_resources.open_pool_resources(url, readers)
         if resources is not None:
             self._resources = await self._stack.enter_async_context(resources)
 
@@ -325,8 +331,8 @@ class PickerServer(ResourceOwner):
         settings = self._settings
         found = await self._stack.enter_async_context(_discovery(source))
         watch = found.watch(settings.namespace, settings.component, metadata=True)
-        events = await self._stack.enter_async_context(watch)
-        self._start(follow_discovery(events, self._datastore))
+        self._watch = await self._stack.enter_async_context(watch)
+        self._start(follow_discovery(self._watch, self._datastore))
         members = await found.list_instances(settings.namespace, settings.component)
         if not members:
             where = f" --discovery {shlex.quote(source.url)}" if source.url else ""
@@ -357,7 +363,7 @@ class PickerServer(ResourceOwner):
         self._start(scraper.run())
         if self._live_config is not None:
             parts = ConfiguredParts(self._director, self._datastore, scraper)
-            change = Reconfiguration(self._settings, config, parts, self._policy, rng)
+            change = Reconfiguration(self._settings, config, parts, self._policy, self._plugin_times, rng)
             self._start(self._live_config.run(change.prepare))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
