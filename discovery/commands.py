@@ -184,7 +184,7 @@ def _document(metadata: dict[str, Any] | None) -> str:
 
 def _as_dict(instance: Instance) -> dict[str, Any]:
     names = ("id", "namespace", "component", "address", "port", "incarnation", "status", "zone", "node")
-    found = ("revision", "serving_port", "url", "reachable")
+    found = ("revision", "serving_port", "url", "reachable", "rank")
     return {name: getattr(instance, name) for name in (*names, *found)} | {
         "labels": dict(instance.labels),
         "ports": dict(instance.ports),
