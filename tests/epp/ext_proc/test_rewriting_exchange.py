@@ -108,7 +108,7 @@ def test_a_request_that_waits_is_rewritten_when_it_goes(
     asked(exchange, messages, mode)
     later.settle(rewriting(picking), 5)
     mutation = said[-1].request_body.response.body_mutation
-    assert REWRITTEN == (mutation.streamed_response.body if mode == DUPLEX else mutation.body)
+    assert (mutation.streamed_response.body if mode == DUPLEX else mutation.body) == REWRITTEN
 
 
 def test_at_every_split_point_of_the_request(director: Any, picking: Any, messages: Any) -> None:
