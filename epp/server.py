@@ -80,7 +80,7 @@ log = logging.getLogger(__name__)
 
 
 class PickerServer(ResourceOwner):
-    """An async context manager; once entered, workers are known, ports open and health is SERVING.
+    """An async context manager; once entered, workers are known and ports open. Health is SERVING, if there is the pool.
 
     Entering raises INPUT_ERRORS and FAILURES. `admission` None: requests are dispatched at once, or rejected while the
     pool is saturated.
