@@ -7,7 +7,6 @@ from pydantic import Field, model_validator
 
 from epp.config.document import Section
 from epp.scheduling.affinity.context_length import DEFAULT_LABEL
-from epp.scheduling.affinity.session_id import DEFAULT_HEADER
 from epp.scheduling.affinity.session_strategies import DEFAULT_TTL, TOKEN_HEADER
 from epp.scheduling.affinity.topology import TopologyLabels
 from epp.scheduling.handlers import data_parallel, header_profile
@@ -39,7 +38,9 @@ class ByLabelParameters(Section):
     @model_validator(mode="after")
     def _check_values(self) -> "ByLabelParameters":
         if not (self.valid_values or self.allows_no_label):
-            raise ValueError("no endpoint can have one of no values; give validValues, or allowsNoLabel: true")
+            raise ValueError(
+                "no endpoint can have one of no values; give validValues, or allowsNoLabel: true"
+            )
         return self
 
 

@@ -153,7 +153,9 @@ class Connections:
         if source.attribute == _AGENT_ATTRIBUTE and not source.producer:
             headers = agent_headers(self._plugins)
             if not headers:
-                raise ConfigError(place, f"nobody publishes {_AGENT_ATTRIBUTE!r}; list the plugin agent-identity")
+                raise ConfigError(
+                    place, f"nobody publishes {_AGENT_ATTRIBUTE!r}; list the plugin agent-identity"
+                )
             return HeaderSessionId(headers)
         if source.attribute != _SESSION_ATTRIBUTE:
             problem = f"no plugin publishes the attribute {source.attribute[:60]!r}"
@@ -171,17 +173,22 @@ class Connections:
         """A session is kept at the endpoint that answers, so that a profile can be named only where there is one."""
         place = f"plugins: {plugin.type}: parameters.profileName"
         if profile and profile not in self._profiles:
-            raise ConfigError(place, f"{profile[:60]!r} is no profile; {did_you_mean(profile, self._profiles)}")
+            raise ConfigError(
+                place, f"{profile[:60]!r} is no profile; {did_you_mean(profile, self._profiles)}"
+            )
         if profile and len(self._profiles) > 1:
             raise ConfigError(
-                place, "is not supported beside other profiles: leave it out, the endpoint that answers is kept"
+                place,
+                "is not supported beside other profiles: leave it out, the endpoint that answers is kept",
             )
 
     def _topology_labels(self, plugin: Plugin) -> TopologyLabels:
         given: Any = plugin.parameters
         name = given.topology_producer_name
         if not name:
-            return (self._plugins.first(TopologyExtractorParameters) or TopologyExtractorParameters()).labels()
+            return (
+                self._plugins.first(TopologyExtractorParameters) or TopologyExtractorParameters()
+            ).labels()
         place = f"plugins: {plugin.type}: parameters.topologyProducerName"
         found = self._plugins.resolve(name, place, Role.EXTRACTOR, default=True).parameters
         if not isinstance(found, TopologyExtractorParameters):
@@ -194,12 +201,14 @@ class Connections:
         if producer is None and "/" in key:
             name, _, publisher = key.rpartition("/")
             raise ConfigError(
-                f"{place}.{field}", f"an attribute and its producer are two parameters; write {field}: {name}, producer: {publisher}"
+                f"{place}.{field}",
+                f"an attribute and its producer are two parameters; write {field}: {name}, producer: {publisher}",
             )
         if producer not in (None, _CORE_EXTRACTOR):
             self._plugins.check_not_broken(producer or "")
             raise ConfigError(
-                f"{place}.producer", f"{producer!r} publishes no number of an endpoint; expected {_CORE_EXTRACTOR}"
+                f"{place}.producer",
+                f"{producer!r} publishes no number of an endpoint; expected {_CORE_EXTRACTOR}",
             )
         if key not in self._attributes:
             problem = f"no customMetrics of {_CORE_EXTRACTOR} has the attributeKey {key[:60]!r}"

@@ -12,9 +12,7 @@ _ONE_PROFILE: Final = "use single-profile-handler: one profile picks one worker 
 _DISAGGREGATED: Final = f"{_ONE_PROFILE}, with decode-filter where workers have roles"
 _FLOW: Final = "leave it out: flow control is not supported; requests of negative priority are rejected while the pool is full"
 _PARSER: Final = "use openai-parser, or passthrough-parser for bodies that must not be parsed"
-_ONE_PAGE: Final = (
-    "each worker has one page: use customMetrics of core-metrics-extractor for a number that the model server publishes"
-)
+_ONE_PAGE: Final = "each worker has one page: use customMetrics of core-metrics-extractor for a number that the model server publishes"
 _CLUSTERS: Final = "use {}: there is one cluster"
 
 _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {

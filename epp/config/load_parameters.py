@@ -71,9 +71,7 @@ class AttributeScorerParameters(Section):
 
 
 class ThresholdParameters(Section):
-    operator: Literal[
-        "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Equal", "NotEqual"
-    ]
+    operator: Literal["LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Equal", "NotEqual"]
     value: float = Field(default=0.0, allow_inf_nan=False)
 
 

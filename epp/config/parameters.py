@@ -181,7 +181,9 @@ class EngineParameters(Section):
 
     def engine(self, attributes: Mapping[str, WorkerMetric]) -> Engine:
         """Raises ValueError for a text that is not a metric. `attributes`: the metric of each custom metric's key."""
-        custom = {attributes[one.attribute_key]: (Series.parse(one.metric_spec),) for one in self.custom_metrics}
+        custom = {
+            attributes[one.attribute_key]: (Series.parse(one.metric_spec),) for one in self.custom_metrics
+        }
         return Engine.of(
             self.name,
             waiting=self.queued_requests_spec,

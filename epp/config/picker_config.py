@@ -21,12 +21,12 @@ from epp.config.document import (
     PriorityBand,
     read_document,
 )
+from epp.config.misspelt_keys import correct_keys
 from epp.config.parameters import (
     ExtractorParameters,
     FileDiscoveryParameters,
     MetricsSourceParameters,
 )
-from epp.config.misspelt_keys import correct_keys
 from epp.config.plugins import Plugins
 from epp.config.scheduler import profile_specs, read_scheduler
 from epp.endpoints.endpoint_document import ENGINE_LABELS, EndpointDefaults
@@ -210,9 +210,7 @@ def _all_headers(setters: Sequence[ResponseHeaders]) -> ResponseHeaders | None:
     return headers_of
 
 
-def _engines(
-    extractor: ExtractorParameters, attributes: Mapping[str, WorkerMetric]
-) -> tuple[Engine, ...]:
+def _engines(extractor: ExtractorParameters, attributes: Mapping[str, WorkerMetric]) -> tuple[Engine, ...]:
     own = [one.engine(attributes) for one in extractor.engine_configs]
     replaced = {engine.name for engine in own}
     engines = (*own, *(engine for engine in ENGINES if engine.name not in replaced))

@@ -92,7 +92,9 @@ def _build_scheduler(
     handler: Plugin, built: dict[str, _BuiltProfile], connections: Connections, plugins: Plugins
 ) -> BuiltScheduler:
     profiles = {name: one.profile for name, one in built.items()}
-    admitters = {name: plugins.resolve(name, "plugins", Role.ADMITTER) for name in plugins.names(Role.ADMITTER)}
+    admitters = {
+        name: plugins.resolve(name, "plugins", Role.ADMITTER) for name in plugins.names(Role.ADMITTER)
+    }
     steps = [f"{Role.ADMITTER.value} {name}{_type_suffix(name, one)}" for name, one in admitters.items()]
     followers = [one.built for one in admitters.values()] + connections.followers
     if isinstance(handler.built, SingleProfileHandler):
@@ -152,9 +154,7 @@ def _build_profile(
 
 def _prefix_producers(scorers: Sequence[WeightedScorer]) -> tuple[DataProducer, ...]:
     found = [
-        one.scorer.producer
-        for one in scorers
-        if isinstance(one.scorer, PrefixCacheScorer | NoHitLruScorer)
+        one.scorer.producer for one in scorers if isinstance(one.scorer, PrefixCacheScorer | NoHitLruScorer)
     ]
     return tuple(dict.fromkeys(found))
 

@@ -147,7 +147,9 @@ class Datastore:
         for column, value in values:
             if column is None or value is None or value == numbers[column, row]:
                 continue
-            changed |= not (math.isnan(value) and math.isnan(numbers[column, row]))  # an optional number: still unknown
+            changed |= not (
+                math.isnan(value) and math.isnan(numbers[column, row])
+            )  # an optional number: still unknown
             numbers[column, row] = value
         if load.adapters is not None and load.adapters != self._adapters[row]:
             self._adapters[row] = load.adapters

@@ -36,5 +36,7 @@ class HeaderSelectionFilter:
 
 def tell_served(pick: Pick, served: str | None) -> Mapping[str, str]:
     """The response header with the destination that served, as the data plane wrote it."""
-    is_told = served is not None and len(served) <= _MAX_DESTINATION and served.isascii() and served.isprintable()
+    is_told = (
+        served is not None and len(served) <= _MAX_DESTINATION and served.isascii() and served.isprintable()
+    )
     return {SERVED_HEADER: served if served is not None and is_told else _UNKNOWN}

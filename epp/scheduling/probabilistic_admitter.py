@@ -3,6 +3,7 @@
 Formula: llm-d-router, plugins/requestcontrol/admitter/probabilisticadmitter.
 """
 
+import math
 import random
 
 import numpy as np
@@ -52,6 +53,7 @@ class ProbabilisticAdmitter(RequestFollower):
         loads = np.where(np.isfinite(pool.age), loads, 1.0)
         loads = np.where(pool.pageless, pool.inflight / self._queue_depth, loads)
         try:
-            return min(float(loads.mean()) ** self._power * self._k, 1.0)
+            probability = math.pow(float(loads.mean()), self._power) * self._k
         except OverflowError:
             return 1.0
+        return min(probability, 1.0)

@@ -48,7 +48,9 @@ class ContextLengthAware:
         length = context_length(request)
         labelled = np.isfinite(least)
         low, high = np.where(labelled, least, 0.0), np.where(labelled, most, 1.0)
-        scores = np.where((low <= length) & (length <= high), _inside(length, low, high), _outside(length, low, high))
+        scores = np.where(
+            (low <= length) & (length <= high), _inside(length, low, high), _outside(length, low, high)
+        )
         scores = np.where(labelled, scores, 0.0)
         return np.where(np.isinf(least), _UNLABELLED, scores)
 

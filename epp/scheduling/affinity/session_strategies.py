@@ -84,7 +84,11 @@ class SessionBindings(RequestFollower):
     """
 
     def __init__(
-        self, sources: Sequence[SessionId], ttl: float = DEFAULT_TTL, key: bytes = b"", most: int = MAX_SESSIONS
+        self,
+        sources: Sequence[SessionId],
+        ttl: float = DEFAULT_TTL,
+        key: bytes = b"",
+        most: int = MAX_SESSIONS,
     ) -> None:
         self._sources = tuple(sources)
         self._ttl = ttl

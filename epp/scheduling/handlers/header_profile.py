@@ -47,5 +47,9 @@ class HeaderProfileHandler:
 
     def _unknown_profile(self, request: InferenceRequest) -> Rejection:
         named = request.headers.get(self._header, "").strip()
-        said = f"the header {self._header} names {named[:100]!r}" if named else f"there is no header {self._header}"
+        said = (
+            f"the header {self._header} names {named[:100]!r}"
+            if named
+            else f"there is no header {self._header}"
+        )
         return Rejection(400, "invalid_request_error", f"{said}; expected the name of a scheduling profile")

@@ -25,9 +25,12 @@ def missing(path: Path) -> set[str]:
     except ConfigError as error:
         found = set()
         for problem in error.problems:
-            named = re.match(r"'([a-z-]+)' is a plugin of the Go picker that adsum does not have; ", problem.detail)
+            named = re.match(
+                r"'([a-z-]+)' is a plugin of the Go picker that adsum does not have; ", problem.detail
+            )
             is_gate = problem.detail.startswith("flow control is not supported; ")
-            assert (named or is_gate) and problem.line, str(problem)
+            assert named or is_gate, str(problem)
+            assert problem.line is not None
             found.add(named[1] if named else "flowControl")
         return found
     return set()
