@@ -26,6 +26,7 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.metadata_feed import follow_discovery
 from epp.endpoints.missing_workers import Consequence, MissingWorkers
+from epp.endpoints.worker_metrics import WORKER_METRICS
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
@@ -127,9 +128,13 @@ class PickerServer(ResourceOwner):
                 "flags without effect with this source of workers: %s", ", ".join(source.ignored_flags)
             )
         address = self._listen_address()
-        self._datastore = Datastore(replace(config.defaults, serving_port_name=settings.serving_port_name))
+        defaults = replace(config.defaults, serving_port_name=settings.serving_port_name)
+        self._datastore = Datastore(defaults, (*WORKER_METRICS, *config.attributes))
         policy = Policy(
-            objectives=settings.objectives, models=settings.models, passthrough=config.passthrough
+            objectives=settings.objectives,
+            models=settings.models,
+            passthrough=config.passthrough,
+            fairness_headers=config.fairness_headers,
         )
         scheduler = (
             config.scheduler.with_reported_scores() if settings.emit_endpoint_scores else config.scheduler
@@ -138,7 +143,7 @@ class PickerServer(ResourceOwner):
         self._director.waiting.observer = self._telemetry
         self._start(self._dispatch_waiting())
         await self._open_status()
-        self._transport = self._open_transport()
+        self._transport = self._open_transport(config)
         health = ListenAddress(settings.host, settings.grpc_health_port)
         self._health_listener = await self._listen("--grpc-health-port", health, processing=False)
         await self._open_discovery(source)
@@ -147,11 +152,13 @@ class PickerServer(ResourceOwner):
         self._stack.callback(self._health.close)
         self._health.set_serving(True)
 
-    def _open_transport(self) -> Transport:
+    def _open_transport(self, config: PickerConfig) -> Transport:
         settings = self._settings
         director = TimedDirector(self._director, self._telemetry.scheduled, time.perf_counter)
         use_subset_hint = not settings.disable_endpoint_subset_filter
-        rules = ExchangeSettings(settings.protocol_version, settings.max_body_bytes, use_subset_hint)
+        rules = ExchangeSettings(
+            settings.protocol_version, settings.max_body_bytes, use_subset_hint, config.response_headers
+        )
         budget = MemoryBudget(settings.max_buffered_bytes)
 
         def exchange() -> Exchange:

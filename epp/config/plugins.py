@@ -56,8 +56,9 @@ class Plugins:
 
         With `default`, the name of a built-in type that the file does not list is a plugin of that type.
         """
-        if not name or name in self._broken:
+        if not name:
             raise config_error(())  # its own problem is reported already
+        self.check_not_broken(name)
         plugin = self._named.get(name)
         if plugin is None and default and name in PLUGINS:
             plugin = self._build(PluginSpec(type=name), place)
@@ -69,6 +70,16 @@ class Plugins:
             wanted = " or ".join(role.value for role in roles)
             raise ConfigError(place, f"{name!r} cannot be used here, expected a {wanted}")
         return plugin
+
+    def check_not_broken(self, name: str) -> None:
+        """Raises ConfigError without a problem if the plugin of that name has problems of its own, reported already."""
+        if name in self._broken:
+            raise config_error(())
+
+    @property
+    def any_broken(self) -> bool:
+        """Whether a plugin of the file could not be built: it may be the one that something seems to lack."""
+        return bool(self._broken)
 
     def first(self, parameters: type[P]) -> P | None:
         """The parameters of the first plugin whose parameters are of that class."""
@@ -109,8 +120,7 @@ class Plugins:
 
     def _producer(self, place: str, name: str) -> Any:
         """The producer that a plugin of an installed package asks for; one that the file does not list is built once."""
-        if name in self._broken:
-            raise config_error(())
+        self.check_not_broken(name)
         if name not in self._named:
             self._named[name] = self._unlisted_producer(name, place)
         return self.resolve(name, place, Role.PRODUCER).built
@@ -136,4 +146,7 @@ def _unknown_type(name: str) -> str:
         return f"{name!r} is a plugin of the Go picker that adsum does not have; {instead}"
     known = (*PLUGINS, *GROUP.packages())
     near = difflib.get_close_matches(name[:100], (*known, *GO_ONLY), n=1)
-    return f"{name[:60]!r} is not a plugin type; {did_you_mean(name, near or known)}"
+    problem = f"{name[:60]!r} is not a plugin type; {did_you_mean(name, near or known)}"
+    if near and near[0] in GO_ONLY:
+        return f"{problem} That is a plugin of the Go picker that adsum does not have; {GO_ONLY[near[0]]}"
+    return problem

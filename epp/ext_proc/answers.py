@@ -74,6 +74,13 @@ def unchanged(kind: str) -> bytes:
     return answer.SerializeToString()
 
 
+def with_response_headers(headers: Mapping[str, str]) -> bytes:
+    """The answer to the response headers that sets these."""
+    answer = ProcessingResponse()
+    protocol.set_headers(answer.response_headers.response.header_mutation, headers)
+    return answer.SerializeToString()
+
+
 def immediate(rejection: Rejection) -> bytes:
     """The serialised ImmediateResponse of a rejection."""
     return protocol.immediate(rejection).SerializeToString()

@@ -306,7 +306,11 @@ class Exchange:
             self._report(self._pick, message, now)
         passes = self._response_mode in _DUPLEX and not message.response_headers.end_of_stream
         self.state = self.state.after_response_headers(body_passes=passes)
-        return [answers.unchanged("response_headers")]
+        set_headers = self._settings.response_headers
+        if set_headers is None or self._pick is None:
+            return [answers.unchanged("response_headers")]
+        served = protocol.parse_served(message.metadata_context)
+        return [answers.with_response_headers(set_headers(self._pick, served))]
 
     def _response_body(self, message: ProcessingRequest) -> list[Answer]:
         if self._response_mode not in _DUPLEX and self._response_mode != _UNSTATED:

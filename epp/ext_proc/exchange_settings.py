@@ -1,7 +1,15 @@
 """The operator's settings for all exchanges of a picker. Pure."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:  # --help need not wait for numpy
+    from epp.scheduling.pick import Pick
+
+ResponseHeaders: TypeAlias = Callable[["Pick", str | None], Mapping[str, str]]
+"""Headers to set on the answer to a request; the second argument: the destination that served it, if the data plane says."""
 
 
 class ProtocolVersion(StrEnum):
@@ -16,12 +24,14 @@ class ProtocolVersion(StrEnum):
 class ExchangeSettings:
     """Settings of all exchanges. `max_body_bytes`: the largest request body.
 
-    `use_subset_hint` False: the data plane's hint about which endpoints may be picked is ignored.
+    `use_subset_hint` False: the data plane's hint about which endpoints may be picked is ignored. `response_headers`: None
+    if no plugin sets any.
     """
 
     version: ProtocolVersion = ProtocolVersion.V1_0
     max_body_bytes: int = 64 * 1024 * 1024
     use_subset_hint: bool = True
+    response_headers: ResponseHeaders | None = None
 
     @property
     def reads_subset_hint(self) -> bool:

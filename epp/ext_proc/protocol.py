@@ -27,6 +27,7 @@ from epp.request.unreadable import UnreadableError
 from epp.wire.messages.ext_proc_pb2 import (
     CommonResponse,
     HeaderMap,
+    HeaderMutation,
     HeaderValue,
     HeaderValueOption,
     Metadata,
@@ -153,12 +154,7 @@ def routing(
     """
     value = ",".join(destinations) if version is ProtocolVersion.V1_0 else destinations[0]
     common = CommonResponse(clear_route_cache=True)
-    for name, text in {DESTINATION: value, **headers}.items():
-        option = common.header_mutation.set_headers.add(
-            append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
-        )
-        option.header.key = name
-        option.header.raw_value = text.encode()
+    set_headers(common.header_mutation, {DESTINATION: value, **headers})
     # a header is either set or removed, so the order in which the data plane applies both does not matter
     common.header_mutation.remove_headers.extend([name for name in controls if name not in headers])
     metadata = Struct()
@@ -194,11 +190,16 @@ def immediate(rejection: Rejection) -> ProcessingResponse:
         headers["retry-after"] = str(max(1, math.ceil(rejection.retry_after)))
     if rejection.reason is not None:
         headers[DROPPED_REASON] = rejection.reason
+    set_headers(response.headers, headers)
+    return answer
+
+
+def set_headers(mutation: HeaderMutation, headers: Mapping[str, str]) -> None:
+    """Set these headers, whatever was there before."""
     for name, text in headers.items():
-        option = response.headers.set_headers.add(append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD)
+        option = mutation.set_headers.add(append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD)
         option.header.key = name
         option.header.raw_value = text.encode()
-    return answer
 
 
 def _error_type(status: int) -> str:

@@ -65,7 +65,8 @@ class InferenceRequest:
 
     `model` is empty if the request names none: a GET, or a path or content type that is not read. `prompt` is set to None
     once the request is scheduled, since it keeps the whole body in memory. `prefixes`: the prompt's block hashes, by data
-    producer. `scores`: of the scored endpoints, by destination, if the profile reports them.
+    producer. `scores`: of the scored endpoints, by destination, if the profile reports them. `peer`: the `Endpoint` that
+    another profile chose for the request, if the profile handler says so.
     """
 
     __slots__ = (
@@ -75,6 +76,7 @@ class InferenceRequest:
         "model",
         "objective",
         "path",
+        "peer",
         "prefixes",
         "priority",
         "prompt",
@@ -98,6 +100,7 @@ class InferenceRequest:
         self.prompt: Prompt | None = None
         self.prefixes: dict[object, PrefixChain] = {}
         self.scores: Mapping[str, float] | None = None
+        self.peer: object = None
 
     def clear_scores(self) -> None:
         """Forget them before another profile runs. Where the caller assigns None, mypyc takes a later read for None too."""

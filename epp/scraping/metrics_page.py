@@ -35,7 +35,7 @@ Page: TypeAlias = bytes | bytearray
 def read_load(page: Page, engine: Engine) -> Load:
     """The numbers on the page, by the series of that engine."""
     max_lora, adapters = _lora(page, engine.lora)
-    others = {one: one.clamp(_latest(page, series)) for one, series in engine.others.items()}
+    others = {one: one.believed(_latest(page, series)) for one, series in engine.others.items()}
     return Load(
         waiting=WAITING.clamp(_latest(page, engine.waiting)),
         running=RUNNING.clamp(_latest(page, engine.running)),

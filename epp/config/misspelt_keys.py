@@ -1,0 +1,51 @@
+"""Takes a misspelt top-level key of a configuration for the key that was meant, so that what is inside is checked too (pure)."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from epp.config.document import ConfigDocument
+from runtime.config.problems import Problem, Problems, config_error, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectedKeys:
+    """`given`: the document with the keys that were meant; `written`: how each of these is written in the file."""
+
+    given: dict[str, Any]
+    written: Mapping[str, str]
+
+    def as_written(self, place: str) -> str:
+        """The place in the file."""
+        for meant, written in self.written.items():
+            rest = place.removeprefix(meant)
+            if rest != place and rest[:1] in ("", ".", "["):
+                return written + rest
+        return place
+
+
+def correct_keys(given: dict[str, Any], problems: Problems) -> CorrectedKeys:
+    """Add a problem for each misspelt key. A key stays as it is if it is like none, or if that one is there too."""
+    known = [field.alias or name for name, field in ConfigDocument.model_fields.items()]
+    written: dict[str, str] = {}
+    for key in given:
+        if key in known:
+            continue
+        near = difflib.get_close_matches(str(key)[:100], known, n=1)
+        if near and near[0] not in given and near[0] not in written:
+            written[near[0]] = str(key)
+            problems.of(partial(_unknown, str(key), known))
+    corrected = {_meant(key, written): value for key, value in given.items()}
+    return CorrectedKeys(corrected, written)
+
+
+def _meant(key: str, written: Mapping[str, str]) -> str:
+    return next((meant for meant, name in written.items() if name == key), key)
+
+
+def _unknown(key: str, known: list[str]) -> None:
+    """Raises the error of a section that has this field."""
+    problem = f"unknown field {key[:60]!r}; {did_you_mean(key, known)}"
+    raise config_error([Problem("", problem, key=key)])
