@@ -149,7 +149,7 @@ class Connections:
     def _session_id(self, plugin: Plugin, source: SessionIdSourceParameters, at: int) -> SessionId:
         if source.header:
             return HeaderSessionId((source.header,))
-        place = f"plugins: {plugin.type}: parameters.sessionIdConfig.sources[{at}]"
+        place = f"{plugin.place}.parameters.sessionIdConfig.sources[{at}]"
         if source.attribute == _AGENT_ATTRIBUTE and not source.producer:
             headers = agent_headers(self._plugins)
             if not headers:
@@ -171,7 +171,7 @@ class Connections:
 
     def _check_profile(self, plugin: Plugin, profile: str) -> None:
         """A session is kept at the endpoint that answers, so that a profile can be named only where there is one."""
-        place = f"plugins: {plugin.type}: parameters.profileName"
+        place = f"{plugin.place}.parameters.profileName"
         if profile and profile not in self._profiles:
             raise ConfigError(
                 place, f"{profile[:60]!r} is no profile; {did_you_mean(profile, self._profiles)}"
@@ -189,7 +189,7 @@ class Connections:
             return (
                 self._plugins.first(TopologyExtractorParameters) or TopologyExtractorParameters()
             ).labels()
-        place = f"plugins: {plugin.type}: parameters.topologyProducerName"
+        place = f"{plugin.place}.parameters.topologyProducerName"
         found = self._plugins.resolve(name, place, Role.EXTRACTOR, default=True).parameters
         if not isinstance(found, TopologyExtractorParameters):
             raise ConfigError(place, f"{name!r} is no topology-extractor")
@@ -197,7 +197,7 @@ class Connections:
 
     def _attribute(self, plugin: Plugin, field: str, key: str, producer: str | None) -> WorkerMetric:
         """The metric that an attribute names; the rules are those of the Go picker, ResolveConfiguredKey."""
-        place = f"plugins: {plugin.type}: parameters"
+        place = f"{plugin.place}.parameters"
         if producer is None and "/" in key:
             name, _, publisher = key.rpartition("/")
             raise ConfigError(
@@ -219,7 +219,7 @@ class Connections:
         """The named one, else the file's first, else the default one; shared by all that need it."""
         name = name or self._plugins.first_name(PrefixProducerParameters) or PRODUCER
         if name not in self._prefix_producers:
-            place = f"plugins: {plugin.type}: parameters.prefixMatchInfoProducerName"
+            place = f"{plugin.place}.parameters.prefixMatchInfoProducerName"
             found = self._plugins.resolve(name, place, Role.PRODUCER, default=True).built
             if not isinstance(found, PrefixCacheProducer):
                 raise ConfigError(place, f"{name!r} finds no prefixes, expected an {PRODUCER}")

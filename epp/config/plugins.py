@@ -20,12 +20,16 @@ P = TypeVar("P", bound=Section)
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """One plugin of the file; `built`: a filter, a scorer, ..., or the parameters if its type has no code."""
+    """One plugin of the file; `built`: a filter, a scorer, ..., or the parameters if its type has no code.
+
+    `place`: in the file, of the plugin or of the reference that brought it.
+    """
 
     type: str
     kind: PluginType
     parameters: Section
     built: Any
+    place: str
 
     def has(self, role: Role) -> bool:
         return role in self.kind.roles
@@ -115,8 +119,8 @@ class Plugins:
         parameters = read_section(kind.parameters, spec.parameters, f"{place}.parameters")
         if isinstance(kind, InstalledPluginType):
             context = BuildContext(self._rng, partial(self._producer, f"{place}.parameters"))
-            return Plugin(spec.type, kind, parameters, kind.build_plugin(parameters, context, place))
-        return Plugin(spec.type, kind, parameters, kind.build(parameters, self._rng))
+            return Plugin(spec.type, kind, parameters, kind.build_plugin(parameters, context, place), place)
+        return Plugin(spec.type, kind, parameters, kind.build(parameters, self._rng), place)
 
     def _producer(self, place: str, name: str) -> Any:
         """The producer that a plugin of an installed package asks for; one that the file does not list is built once."""
