@@ -132,7 +132,7 @@ def _structural(role: Role, parameters: type[Section] = NoParameters) -> PluginT
 
 
 def _connected(role: Role, parameters: type[Section], *, scraped: bool = False) -> PluginType:
-    """A type that is built where the plugins that it needs are known: epp.config.connections."""
+    """A type that is built where the plugins that it needs are known: epp.config.connected_plugins."""
     return PluginType(frozenset({role}), parameters, lambda given, rng: given, scraped)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from pydantic.alias_generators import to_camel
 
 from epp.config.catalogue import PLUGINS, Role
-from epp.config.connections import Connections, agent_headers
+from epp.config.connected_plugins import ConnectedPlugins, agent_headers
 from epp.config.document import (
     ConfigDocument,
     DataLayer,
@@ -101,7 +101,7 @@ def load_config(text: str | None, *, rng: random.Random, staleness: float = 2.0)
     extractor = plugins.first(ExtractorParameters) or ExtractorParameters()
     attributes = extractor.attributes()
     specs = profile_specs(document, plugins)
-    connections = Connections(plugins, [spec.name for spec in specs], attributes, rng)
+    connections = ConnectedPlugins(plugins, [spec.name for spec in specs], attributes, rng)
     built = read_scheduler(specs, plugins, connections, staleness, problems)
     detector = problems.of(partial(_detector, document, plugins))
     metrics = _metrics(document.data_layer, plugins, problems)

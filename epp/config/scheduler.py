@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from epp.config.catalogue import Role
-from epp.config.connections import Connections
+from epp.config.connected_plugins import ConnectedPlugins
 from epp.config.document import ConfigDocument, ProfilePlugin, ProfileSpec
 from epp.config.installed import InstalledPluginType
 from epp.config.parameters import PickerParameters
@@ -49,7 +49,7 @@ def profile_specs(document: ConfigDocument, plugins: Plugins) -> Sequence[Profil
 def read_scheduler(
     specs: Sequence[ProfileSpec],
     plugins: Plugins,
-    connections: Connections,
+    connections: ConnectedPlugins,
     staleness: float,
     problems: Problems,
 ) -> BuiltScheduler | None:
@@ -89,7 +89,7 @@ def _check_profiles(handler: Plugin, profiles: Sequence[str]) -> bool:
 
 
 def _build_scheduler(
-    handler: Plugin, built: dict[str, _BuiltProfile], connections: Connections, plugins: Plugins
+    handler: Plugin, built: dict[str, _BuiltProfile], connections: ConnectedPlugins, plugins: Plugins
 ) -> BuiltScheduler:
     profiles = {name: one.profile for name, one in built.items()}
     admitters = {
@@ -130,7 +130,7 @@ def _resolve_plugins(
 
 
 def _build_profile(
-    used: list[_UsedPlugin], plugins: Plugins, connections: Connections, place: str, staleness: float
+    used: list[_UsedPlugin], plugins: Plugins, connections: ConnectedPlugins, place: str, staleness: float
 ) -> _BuiltProfile:
     scorers = [one for one in used if one.plugin.has(Role.SCORER)]
     picker = _picker([one.plugin for one in used if one.plugin.has(Role.PICKER)], plugins, place)

@@ -47,7 +47,7 @@ _SESSION_ATTRIBUTE: Final = "SessionIDDataKey"
 _AGENT_ATTRIBUTE: Final = "agent-identity"
 
 
-class Connections:
+class ConnectedPlugins:
     """`profiles`: the names of all; `attributes`: the metrics that endpoint-attribute plugins may name.
 
     `followers` learn of every request, whichever profile runs; `response_headers` set headers of its answer.
@@ -233,13 +233,13 @@ def agent_headers(plugins: Plugins) -> tuple[str, ...]:
     return () if given is None else (*filter(None, given.additional_session_headers), *AGENT_HEADERS)
 
 
-_CONNECTED: Final[Mapping[type, Callable[[Connections, Plugin], Any]]] = {
-    PrefixScorerParameters: Connections.prefix_scorer,
-    NoHitLruParameters: Connections.no_hit_lru,
-    AttributeScorerParameters: Connections.attribute_scorer,
-    AttributeFilterParameters: Connections.attribute_filter,
-    TopologyScorerParameters: Connections.topology_scorer,
-    TopologyFilterParameters: Connections.topology_filter,
-    SessionAffinityParameters: Connections.session_affinity,
+_CONNECTED: Final[Mapping[type, Callable[[ConnectedPlugins, Plugin], Any]]] = {
+    PrefixScorerParameters: ConnectedPlugins.prefix_scorer,
+    NoHitLruParameters: ConnectedPlugins.no_hit_lru,
+    AttributeScorerParameters: ConnectedPlugins.attribute_scorer,
+    AttributeFilterParameters: ConnectedPlugins.attribute_filter,
+    TopologyScorerParameters: ConnectedPlugins.topology_scorer,
+    TopologyFilterParameters: ConnectedPlugins.topology_filter,
+    SessionAffinityParameters: ConnectedPlugins.session_affinity,
 }
 """By the parameters of the type."""
