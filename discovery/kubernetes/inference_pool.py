@@ -34,7 +34,7 @@ class PoolReference:
     group: str = POOL_GROUP
 
     def __post_init__(self) -> None:
-        if not _POOL_NAME.fullmatch(self.name) or len(self.name) > 253:
+        if len(self.name) > 253 or not _POOL_NAME.fullmatch(self.name):
             raise ValueError(
                 f"InferencePool name {self.name[:300]!r}; expected a DNS-1123 subdomain: lower-case letters, digits, "
                 "'-' and '.'"

@@ -51,6 +51,7 @@ class Informer:
         self._objects: dict[str, dict[str, Any]] = {}
         self._transport = transport
         self._path = path
+        self._rule, self._namespace = rule_for(path)
         self._on_change = on_change
         self._timings = timings or Timings()
         self._selection = {"labelSelector": selector} if selector else {}
@@ -118,9 +119,8 @@ class Informer:
         return changed
 
     def _explain(self, lost: SyncLost) -> str:
-        rule = rule_for(self._path)
-        namespace = self._path.strip("/").split("/")[-2]
-        return f"{rule.qualified}: {explain_refusal(lost.code, lost.reason, rule, namespace)}"
+        refused = explain_refusal(lost.code, lost.reason, self._rule, self._namespace)
+        return f"{self._rule.qualified}: {refused}"
 
     def _set_problem(self, problem: str | None) -> bool:
         """Returns whether it changed; logs changes."""
@@ -130,5 +130,5 @@ class Informer:
         if problem is not None:
             _log.warning("cannot follow %s", problem)
         else:
-            _log.info("%s can be followed again", rule_for(self._path).qualified)
+            _log.info("%s can be followed again", self._rule.qualified)
         return True

@@ -8,11 +8,12 @@ _LIMIT: Final = 4096
 _NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _KEY = rf"(?:[a-z0-9](?:[-a-z0-9.]{{0,251}}[a-z0-9])?/)?{_NAME}"
 _VALUE = rf"(?:{_NAME})?"
-_EQUALITY = rf"\s*(?:==?|!=)\s*{_VALUE}"
-_SET = rf"\s+(?:in|notin)\s*\(\s*{_VALUE}(?:\s*,\s*{_VALUE})*\s*\)"
-_ORDER = r"\s*[<>]\s*[0-9]{1,19}"
+# possessive quantifiers: in a row of spaces there is one way to match
+_EQUALITY = rf"\s*+(?:==?|!=)\s*+{_VALUE}"
+_SET = rf"\s++(?:in|notin)\s*+\(\s*+{_VALUE}\s*+(?:,\s*+{_VALUE}\s*+)*+\)"
+_ORDER = r"\s*+[<>]\s*+[0-9]{1,19}"
 _REQUIREMENT: Final = re.compile(
-    rf"\s*(?:!\s*{_KEY}|{_KEY}(?:{_EQUALITY}|{_SET}|{_ORDER})?)\s*(?:,(?=.)|\Z)", re.ASCII | re.DOTALL
+    rf"\s*+(?:!\s*+{_KEY}|{_KEY}(?:{_EQUALITY}|{_SET}|{_ORDER})?)\s*+(?:,(?=.)|\Z)", re.ASCII | re.DOTALL
 )
 _MATCH_LABEL: Final = re.compile(rf"{_KEY}={_VALUE}", re.ASCII)
 

@@ -60,10 +60,11 @@ class PolicyRule:
         return f'- apiGroups: ["{self.group}"]\n  resources: ["{self.resource}"]\n  verbs: [{", ".join(self.verbs)}]'
 
 
-def rule_for(path: str, verbs: tuple[str, ...] = ("get", "list", "watch")) -> PolicyRule:
-    """The rule for the resource of `/api/v1/namespaces/NS/RESOURCE` or `/apis/GROUP/VERSION/namespaces/NS/RESOURCE`."""
+def rule_for(path: str) -> tuple[PolicyRule, str]:
+    """The rule to follow `/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE`, or `/api/v1/...`, and the namespace."""
     parts = path.strip("/").split("/")
-    return PolicyRule(parts[1] if parts[0] == "apis" else "", parts[-1], verbs)
+    group = parts[1] if parts[0] == "apis" else ""
+    return PolicyRule(group, parts[-1], ("get", "list", "watch")), parts[-2]
 
 
 LIST_SLICES: Final = PolicyRule("discovery.k8s.io", "endpointslices", ("list", "watch"))

@@ -109,7 +109,7 @@ def load_config(text: str | None, *, rng: random.Random, staleness: float = 2.0)
     file_discovery = problems.of(partial(_file_discovery, document.data_layer, plugins))
     passthrough = _is_passthrough(document, plugins, problems)
     if problems or built is None or detector is None or engines is None:
-        raise problems.error(lambda place: written.line(corrected.as_written(place)))
+        raise problems.error(lambda place: written.line(corrected.as_written(place)), written.text)
     return PickerConfig(
         scheduler=built.scheduler,
         detector=detector,

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct, Value
 
 from epp.ext_proc.exchange_settings import ProtocolVersion
+from epp.ext_proc.response_body import ResponseHead
 from epp.request.control_headers import (
     DESTINATION,
     DROPPED_REASON,
@@ -135,6 +136,16 @@ def read_status(headers: HeaderMap) -> int | None:
 _STATUS: Final = re.compile("[0-9]{3}")
 
 
+def read_response_head(headers: HeaderMap) -> ResponseHead:
+    """The start of a response, for readers of its body. Raises UnreadableError."""
+    fields: dict[str, str] = {}
+    for header in islice(headers.headers, _MAX_FIELDS):
+        name, value, _ = _header_cache.get(header) or _parse_header(header)
+        fields.setdefault(name, value)
+    status = fields.get(":status", "")
+    return ResponseHead(int(status) if _STATUS.fullmatch(status) else None, fields)
+
+
 def is_upgrade(headers: Mapping[str, str]) -> bool:
     """Whether a tunnel follows the headers instead of a body (RFC 9110 sections 7.8, 9.3.6); Envoy never sends its end."""
     return headers.get(":method") == "CONNECT" or "upgrade" in headers
@@ -154,7 +165,8 @@ def routing(
     """
     value = ",".join(destinations) if version is ProtocolVersion.V1_0 else destinations[0]
     common = CommonResponse(clear_route_cache=True)
-    set_headers(common.header_mutation, {DESTINATION: value, **headers})
+    for name, text in {DESTINATION: value, **headers}.items():
+        set_header(common.header_mutation, name, text)
     # a header is either set or removed, so the order in which the data plane applies both does not matter
     common.header_mutation.remove_headers.extend([name for name in controls if name not in headers])
     metadata = Struct()
@@ -190,16 +202,16 @@ def immediate(rejection: Rejection) -> ProcessingResponse:
         headers["retry-after"] = str(max(1, math.ceil(rejection.retry_after)))
     if rejection.reason is not None:
         headers[DROPPED_REASON] = rejection.reason
-    set_headers(response.headers, headers)
+    for name, text in headers.items():
+        set_header(response.headers, name, text)
     return answer
 
 
-def set_headers(mutation: HeaderMutation, headers: Mapping[str, str]) -> None:
-    """Set these headers, whatever was there before."""
-    for name, text in headers.items():
-        option = mutation.set_headers.add(append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD)
-        option.header.key = name
-        option.header.raw_value = text.encode()
+def set_header(mutation: HeaderMutation, name: str, value: str) -> None:
+    """Let the mutation write that header over any that is there."""
+    option = mutation.set_headers.add(append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD)
+    option.header.key = name
+    option.header.raw_value = value.encode()
 
 
 def _error_type(status: int) -> str:

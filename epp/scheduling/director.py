@@ -16,6 +16,7 @@ from epp.request.inference_request import (
     parse_request,
     passthrough_request,
 )
+from epp.request.model_rewrite import ModelRewrites
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling import reservations
@@ -35,14 +36,15 @@ class Policy:
 
     `objectives`: the priority of each objective, 0 for others; requests below 0 are shed at saturation. `models`: the only
     models that exist (endpoint picker protocol 0.3.0), empty: no such rule. `retry_after`: seconds, for requests that are
-    shed. `passthrough`: bodies are not read, all requests are routed by load. `fairness_headers`: in lower case; the first
-    that a request has is its fairness id, if it names none itself.
+    shed. `passthrough`: bodies are not read, all requests are routed by load. `rewrites`: which model serves a request.
+    `fairness_headers`: in lower case; the first that a request has is its fairness id, if it names none itself.
     """
 
     objectives: Mapping[str, int] = field(default_factory=dict)
     models: frozenset[str] = frozenset()
     retry_after: float = 1.0
     passthrough: bool = False
+    rewrites: ModelRewrites = field(default_factory=ModelRewrites)
     fairness_headers: tuple[str, ...] = ()
 
 
@@ -67,6 +69,7 @@ class Director:
         self._producers = scheduler.producers
         self._detector = detector
         self._policy = policy
+        self._rng = rng
         self._new_id: Callable[[], str] = lambda: f"{rng.getrandbits(128):032x}"
         self._admission: AdmissionController = admission or ShedWhenSaturated(detector, policy.retry_after)
         # as an object: compiled, a bool of numpy would be no bool
@@ -122,6 +125,10 @@ class Director:
         if self._policy.fairness_headers and request.fairness_id == DEFAULT_FAIRNESS_ID:
             named = (headers.get(name, "").strip() for name in self._policy.fairness_headers)
             request.fairness_id = next(filter(None, named), DEFAULT_FAIRNESS_ID)
+        if request.model:
+            target = self._policy.rewrites.target(request.model, headers, self._rng)
+            if target is not None and target != request.model:
+                request.rewrite(target)
         return request
 
     def _pick(self, request: InferenceRequest, candidates: EndpointPool) -> Pick:
@@ -186,12 +193,12 @@ class Director:
         pool = self._datastore.pool(now)
         model = request.model
         if model and self._policy.models and model not in self._policy.models:
-            raise _model_not_found(model)
+            raise _model_not_found(request)
         if not len(pool):
             raise _no_endpoints("no endpoint is ready")
         serving = self._datastore.serving(model) if model else None
         if serving is not None and not serving.any():
-            raise _model_not_found(model)
+            raise _model_not_found(request)
         if serving is not None or subset is not None:
             pool = _narrow(pool, serving, subset)
         if self._datastore.all_reachable:  # the common case, without a mask
@@ -210,8 +217,10 @@ def _narrow(pool: EndpointPool, serving: Mask | None, subset: Subset | None) -> 
     return pool.select(mask)
 
 
-def _model_not_found(model: str) -> Rejection:
-    return Rejection(404, "model_not_found", f"the model {model[:200]!r} does not exist here")
+def _model_not_found(request: InferenceRequest) -> Rejection:
+    """In the client's words: the model that it named, not what a rule made of it."""
+    named = request.model if request.rewritten_from is None else request.rewritten_from
+    return Rejection(404, "model_not_found", f"the model {named[:200]!r} does not exist here")
 
 
 def _no_endpoints(message: str) -> Rejection:

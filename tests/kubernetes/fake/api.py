@@ -11,6 +11,7 @@ from typing import Any
 from tests.kubernetes.fake.calls import Answer, Call, once
 from tests.kubernetes.fake.faults import FaultScript, gzip_members
 from tests.kubernetes.fake.kinds import GROUPS, KINDS, about, group_of, plural_of, qualified, typed
+from tests.kubernetes.fake.reviews import Reviews
 from tests.kubernetes.fake.rv_log import ExpiredError, Object, RvLog
 from tests.kubernetes.fake.status import StatusError, expired, json_line, too_large
 from tests.kubernetes.fake.validation import ListOptions, check_slice
@@ -50,6 +51,7 @@ class FakeApi:
         """Resources whose CustomResourceDefinition is missing."""
         self.poor: set[str] = set()
         """Tokens of accounts without any right."""
+        self.reviews = Reviews()
         self._shutting_down = False
         self._open: set[Watch] = set()
         self._allow_loopback = allow_loopback
@@ -95,6 +97,8 @@ class FakeApi:
 
     async def _route(self, call: Call) -> Answer:
         self._admit(call)
+        if (review := self.reviews.answer(call)) is not None:
+            return review
         if call.resource not in KINDS and call.path.startswith(GROUPS):
             raise StatusError(404, "NotFound", "the server could not find the requested resource", about={})
         if call.resource not in KINDS or call.resource in self.not_installed:
