@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from epp.config.document import ConfigDocument
-from runtime.config.problems import Problem, Problems, config_error, did_you_mean
+from epp.config.document import API_VERSION, KIND, ConfigDocument, read_section
+from runtime.config.problems import Problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def correct_keys(given: dict[str, Any], problems: Problems) -> CorrectedKeys:
         near = difflib.get_close_matches(str(key)[:100], known, n=1)
         if near and near[0] not in given and near[0] not in written:
             written[near[0]] = str(key)
-            problems.of(partial(_unknown, str(key), known))
+            problems.of(partial(_refuse, str(key)))
     corrected = {_meant(key, written): value for key, value in given.items()}
     return CorrectedKeys(corrected, written)
 
@@ -45,7 +45,6 @@ def _meant(key: str, written: Mapping[str, str]) -> str:
     return next((meant for meant, name in written.items() if name == key), key)
 
 
-def _unknown(key: str, known: list[str]) -> None:
-    """Raises the error of a section that has this field."""
-    problem = f"unknown field {key[:60]!r}; {did_you_mean(key, known)}"
-    raise config_error([Problem("", problem, key=key)])
+def _refuse(key: str) -> None:
+    """Raises the error of a document that is sound but for this key."""
+    read_section(ConfigDocument, {"apiVersion": API_VERSION, "kind": KIND, key: 0}, "")
