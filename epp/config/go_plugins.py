@@ -23,11 +23,11 @@ _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "prefix-cache-affinity-filter",
         "p2p-source-producer",
     ),
-    "leave it out: tokens are estimated from characters": ("token-producer", "tokenizer"),
+    "leave it out: 4 bytes of a prompt count as one token": ("token-producer", "tokenizer"),
     "use active-request-scorer: requests in flight are counted, tokens are not": ("token-load-scorer",),
+    "use probabilistic-admitter, which refuses by load: no latency is predicted": ("latency-slo-admitter",),
     _LATENCY: (
         "latency-scorer",
-        "latency-slo-admitter",
         "predicted-latency-producer",
         "slo-headroom-tier-filter",
     ),
