@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client import CollectorRegistry
+
 import discovery
 from discovery.opening import default_url, display_url
 from discovery.static.endpoints_file import EndpointsFile
@@ -34,13 +36,19 @@ from epp.request.body import MemoryBudget
 from epp.request.model_rewrite import ModelRewrites
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
+from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer
+from epp.scheduling.scheduler import Scheduler
 from epp.scraping.schedule import ScrapeIntervals
 from epp.scraping.scraper import Scraper, ScrapeSettings
 from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
+from epp.telemetry.build_info import BuildInfo
 from epp.telemetry.counters import Telemetry, TimedDirector
 from epp.telemetry.pool_gauges import PoolGauges
+from epp.telemetry.prefix_metrics import PrefixMetrics
 from epp.telemetry.rewrite_decisions import RewriteDecisions
+from epp.telemetry.scrape_error_counts import ScrapeErrorCounts
+from epp.telemetry.stream_counts import StreamCounts
 from epp.wire import certificate
 from epp.wire.certificate import Certificate, CertificateError, KeyPair
 from epp.wire.opening import open_transport
@@ -88,7 +96,7 @@ class PickerServer(ResourceOwner):
         self._tasks: list[asyncio.Task[None]] = []
         self._health = Health(clock)
         self._pool_name = metrics_pool_name(settings, os.environ)
-        self._telemetry = Telemetry(pool_name=self._pool_name)
+        self._telemetry = Telemetry(pool_name=self._pool_name, reads_usage=settings.usage_metrics)
         self._rewrites = ModelRewrites()
         self._admission = admission
         self._objectives = dict(settings.objectives)
@@ -152,7 +160,7 @@ class PickerServer(ResourceOwner):
         self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
         self._director.waiting.observer = self._telemetry
         self._start(self._dispatch_waiting())
-        await self._open_status(source)
+        await self._open_status(source, scheduler)
         self._transport = self._open_transport(config)
         health = ListenAddress(settings.host, settings.grpc_health_port)
         self._health_listener = await self._listen("--grpc-health-port", health, processing=False)
@@ -171,6 +179,7 @@ class PickerServer(ResourceOwner):
             settings.protocol_version,
             settings.max_body_bytes,
             use_subset_hint,
+            response_readers=(self._telemetry.read_answer,) if settings.usage_metrics else (),
             response_headers=config.response_headers,
         )
         budget = MemoryBudget(settings.max_buffered_bytes)
@@ -180,7 +189,11 @@ class PickerServer(ResourceOwner):
 
         if settings.body_timeout:
             self._start(self._expire(budget))
-        return open_transport(settings.transport, exchange, self._health, budget, self._clock)
+        streams = StreamCounts(lambda: self._transport.open_streams)
+        if settings.enable_grpc_stream_metrics:
+            self._telemetry.registry.register(streams)
+        stream_ended = streams.ended if settings.enable_grpc_stream_metrics else None
+        return open_transport(settings.transport, exchange, self._health, budget, self._clock, stream_ended)
 
     async def _dispatch_waiting(self) -> None:
         """The one timer of admission: calls `dispatch` after each change and at the time that its last call returned."""
@@ -247,13 +260,18 @@ class PickerServer(ResourceOwner):
         except ListenError as error:
             raise ListenError(f"{error} ({flag})") from error
 
-    async def _open_status(self, source: WorkerSource) -> None:
+    async def _open_status(self, source: WorkerSource, scheduler: Scheduler) -> None:
         settings = self._settings
         decisions = RewriteDecisions()
         self._rewrites.on_decision = decisions.count
         self._telemetry.registry.register(decisions)
+        self._telemetry.registry.register(BuildInfo())
         stale_after = settings.metrics_staleness_threshold
-        gauges = PoolGauges(self._pool_name, self._pool, self._saturation, stale_after)
+        gauges = CollectorRegistry()  # of what is computed on the event loop
+        gauges.register(PoolGauges(self._pool_name, self._pool, self._saturation, stale_after))
+        producers = scheduler.producers
+        prefixes = [(PRODUCER, one) for one in producers if isinstance(one, PrefixCacheProducer)]
+        gauges.register(PrefixMetrics(prefixes))
         app = status.application(
             self._telemetry.registry,
             gauges,
@@ -340,7 +358,9 @@ class PickerServer(ResourceOwner):
                 "metrics pages are scraped over https without verifying certificates, so any server at a worker's address "
                 "is trusted; set insecureSkipVerify: false or caCertPath to verify them"
             )
-        self._start(Scraper(self._datastore, rules, rng, tls=tls).run())
+        scraper = Scraper(self._datastore, rules, rng, tls=tls)
+        self._telemetry.registry.register(ScrapeErrorCounts(scraper.errors))
+        self._start(scraper.run())
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

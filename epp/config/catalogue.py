@@ -35,6 +35,7 @@ from epp.config.parameters import (
     FileDiscoveryParameters,
     InflightLoadParameters,
     InFlightParameters,
+    LeastCostParameters,
     LoadAwareParameters,
     MetricsSourceParameters,
     ModelsSourceParameters,
@@ -207,6 +208,7 @@ PLUGINS: Final[Mapping[str, PluginType]] = {
         HeaderLabelParameters,
         scraped=False,
     ),
+    "least-cost-scorer": _connected(Role.SCORER, LeastCostParameters, scraped=True),
     "topology-affinity-scorer": _connected(Role.SCORER, TopologyScorerParameters),
     "topology-affinity-filter": _connected(Role.FILTER, TopologyFilterParameters),
     "context-length-aware": PluginType(

@@ -16,7 +16,7 @@ from epp.config.affinity_parameters import (
 )
 from epp.config.catalogue import Role
 from epp.config.load_parameters import AttributeFilterParameters, AttributeScorerParameters
-from epp.config.parameters import PrefixProducerParameters, PrefixScorerParameters
+from epp.config.parameters import LeastCostParameters, PrefixProducerParameters, PrefixScorerParameters
 from epp.config.plugins import Plugin, Plugins
 from epp.endpoints.worker_metrics import WorkerMetric
 from epp.ext_proc.exchange_settings import ResponseHeaders
@@ -40,6 +40,7 @@ from epp.scheduling.plugin import DataProducer
 from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
 from epp.scheduling.scorers.endpoint_attribute import EndpointAttributeScorer
 from epp.scheduling.scorers.no_hit_lru import DEFAULT_SIZE, NoHitLruScorer
+from epp.scheduling.work_ahead.plugins import LeastCostScorer, WorkAheadProducer
 from runtime.config.problems import ConfigError, did_you_mean
 
 _CORE_EXTRACTOR: Final = "core-metrics-extractor"
@@ -68,6 +69,7 @@ class ConnectedPlugins:
         self._rng = rng
         self._built: dict[str, Any] = {}
         self._prefix_producers: dict[str, PrefixCacheProducer] = {}
+        self._work_ahead: dict[PrefixCacheProducer, WorkAheadProducer] = {}
         for name in plugins.names(Role.RESPONSE_HEADERS):
             self.response_headers.append(plugins.resolve(name, "plugins", Role.RESPONSE_HEADERS).built)
 
@@ -92,6 +94,12 @@ class ConnectedPlugins:
         given: Any = plugin.parameters
         producer = self._prefix_producer(plugin, given.prefix_match_info_producer_name)
         return PrefixCacheScorer(producer, given.match_length_weight, given.match_length_scale_tokens)
+
+    def least_cost_scorer(self, plugin: Plugin) -> LeastCostScorer:
+        given: Any = plugin.parameters
+        prefixes = self._prefix_producer(plugin, given.prefix_match_info_producer_name)
+        work_ahead = self._work_ahead.setdefault(prefixes, WorkAheadProducer(prefixes))
+        return LeastCostScorer(work_ahead, given.request_tokens, given.interference)
 
     def no_hit_lru(self, plugin: Plugin) -> NoHitLruScorer:
         given: Any = plugin.parameters
@@ -235,6 +243,7 @@ def agent_headers(plugins: Plugins) -> tuple[str, ...]:
 
 _CONNECTED: Final[Mapping[type, Callable[[ConnectedPlugins, Plugin], Any]]] = {
     PrefixScorerParameters: ConnectedPlugins.prefix_scorer,
+    LeastCostParameters: ConnectedPlugins.least_cost_scorer,
     NoHitLruParameters: ConnectedPlugins.no_hit_lru,
     AttributeScorerParameters: ConnectedPlugins.attribute_scorer,
     AttributeFilterParameters: ConnectedPlugins.attribute_filter,

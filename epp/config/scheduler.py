@@ -18,6 +18,7 @@ from epp.scheduling.prefix.plugins import PrefixCacheScorer
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scheduler import Scheduler
 from epp.scheduling.scorers.no_hit_lru import NoHitLruScorer
+from epp.scheduling.work_ahead.plugins import LeastCostScorer
 from runtime.config.problems import ConfigError, Problems, config_error
 
 _SCHEDULING: Final = (Role.FILTER, Role.SCORER, Role.PICKER)
@@ -142,7 +143,7 @@ def _build_profile(
     profile = SchedulerProfile(
         filters=tuple(connections.built(one.name, one.plugin) for one in used if one.plugin.has(Role.FILTER)),
         scorers=tuple(weighted),
-        producers=_prefix_producers(weighted),
+        producers=_data_producers(weighted),
         picker=picker.built,
         max_endpoints=parameters.max_num_of_endpoints if isinstance(parameters, PickerParameters) else 1,
         staleness=staleness if any(one.plugin.kind.scraped for one in scorers) else None,
@@ -152,10 +153,13 @@ def _build_profile(
     return _BuiltProfile(profile, (*_steps(used), choice))
 
 
-def _prefix_producers(scorers: Sequence[WeightedScorer]) -> tuple[DataProducer, ...]:
-    found = [
-        one.scorer.producer for one in scorers if isinstance(one.scorer, PrefixCacheScorer | NoHitLruScorer)
-    ]
+def _data_producers(scorers: Sequence[WeightedScorer]) -> tuple[DataProducer, ...]:
+    found: list[DataProducer] = []
+    for one in scorers:
+        if isinstance(one.scorer, LeastCostScorer):
+            found += [one.scorer.producer, one.scorer.producer.prefixes]
+        elif isinstance(one.scorer, PrefixCacheScorer | NoHitLruScorer):
+            found.append(one.scorer.producer)
     return tuple(dict.fromkeys(found))
 
 

@@ -142,7 +142,11 @@ class Datastore:
             (Column.RUNNING, load.running),
             (Column.KV_USAGE, load.kv_usage),
             (Column.MAX_LORA, load.max_lora),
-            *((self._metric_rows.get(metric), value) for metric, value in load.others.items()),
+            *(
+                (self._metric_rows.get(metric), value)
+                for metric, value in load.others.items()
+                if not metric.counter
+            ),
         ]
         for column, value in values:
             if column is None or value is None or value == numbers[column, row]:
@@ -151,6 +155,7 @@ class Datastore:
                 math.isnan(value) and math.isnan(numbers[column, row])
             )  # an optional number: still unknown
             numbers[column, row] = value
+        self._store_counters(row, load)
         if load.adapters is not None and load.adapters != self._adapters[row]:
             self._adapters[row] = load.adapters
             self._adapters_snapshot = None
@@ -163,6 +168,13 @@ class Datastore:
             self._state = object()
         if changed or reported:
             self._call_hooks(self.on_load_change, endpoint)
+
+    def _store_counters(self, row: int, load: Load) -> None:
+        """Counters grow with every scrape of a busy worker, and no cached score reads them: no new state."""
+        for metric, value in load.others.items():
+            column = self._metric_rows.get(metric)
+            if metric.counter and column is not None:
+                self._numbers[column, row] = value
 
     def record_failed_scrape(self, endpoint: Endpoint, *, has_page: bool) -> None:
         """A scrape failed: the worker has no metrics page, or (`has_page`) for another reason."""

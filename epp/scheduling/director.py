@@ -180,6 +180,7 @@ class Director:
             else:
                 producer.failed(pick.request)
         pick.request.prefixes.clear()
+        pick.request.data.clear()
 
     def saturation(self, now: float) -> float:
         """The load of all endpoints, 1.0 = full."""

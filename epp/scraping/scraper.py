@@ -40,6 +40,20 @@ _BUFFER_BYTES: Final = 256 * 1024
 _CACHE_SIZE_ATTEMPTS: Final = 5
 """Pages that are searched for the size of the worker's cache: it is there from the beginning, or never."""
 
+
+@dataclass(slots=True)
+class ScrapeErrors:
+    """`failed`: all scrapes that failed; `fetch`: those whose page did not come."""
+
+    failed: int = 0
+    fetch: int = 0
+
+    @property
+    def read(self) -> int:
+        """Scrapes whose page came and could not be used."""
+        return self.failed - self.fetch
+
+
 OnError = Callable[[Endpoint, str], None]
 
 
@@ -64,6 +78,7 @@ class Scraper:
         self._tls = tls
         self._buffer = bytearray(_BUFFER_BYTES)
         self._on_error = on_error
+        self.errors = ScrapeErrors()
         self._tasks: dict[_Target, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -105,7 +120,7 @@ class Scraper:
             while True:
                 started = time.monotonic()
                 try:
-                    page = await client.get()
+                    page = await self._fetch(client)
                     engine, load = _read_page(page, engine, settings.engines)
                     if load.problem:  # observe() drops the numbers; the rest is that of a failed scrape
                         self._datastore.observe(endpoint, load, started)
@@ -134,11 +149,19 @@ class Scraper:
         schedule.succeed(now, in_use=bool(load.running or load.waiting or self._datastore.inflight(endpoint)))
         self._datastore.observe(endpoint, load, now, schedule.period(now - started))
 
+    async def _fetch(self, client: PageClient) -> Page:
+        try:
+            return await client.get()
+        except PageError:
+            self.errors.fetch += 1
+            raise
+
     def _size_cache(self, endpoint: Endpoint, tokens: int | None) -> None:
         if tokens is not None:
             self._datastore.set_cache_tokens(endpoint, tokens)
 
     def _record_failure(self, endpoint: Endpoint, error: Exception, schedule: EndpointSchedule) -> None:
+        self.errors.failed += 1
         has_page = not isinstance(error, NoPageError)
         self._datastore.record_failed_scrape(endpoint, has_page=has_page)
         self._report_failure(endpoint, _cause(error), first=not schedule.failures, has_page=has_page)

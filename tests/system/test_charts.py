@@ -20,6 +20,7 @@ from tests.system.charts import CHARTS, container, helm, one, pod_spec, render, 
 from tests.system.test_inference_pool import WHOLE_ROLE
 
 IMAGE = {"image": "registry.example/adsum:1"}
+KIND = "EndpointPickerConfig"
 VALUES: dict[str, Sequence[Mapping[str, Any]]] = {
     "worker": [
         IMAGE,
@@ -56,7 +57,7 @@ VALUES: dict[str, Sequence[Mapping[str, Any]]] = {
         {
             **IMAGE,
             "workers": {"kubernetesNamespace": "gpu", "serviceTemplate": "{namespace}-{component}"},
-            "config": {"plugins": [{"type": "queue-scorer"}]},
+            "config": {"apiVersion": "llm-d.ai/v1", "kind": KIND, "plugins": [{"type": "queue-scorer"}]},
             "tlsSecret": "tls",
             "objectives": {"batch": -1, "chat": 2},
             "extraArgs": ["--max-body-bytes=1000000"],

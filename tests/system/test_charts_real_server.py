@@ -1,11 +1,13 @@
 """What the charts render, put before the real API server: every field is one that it knows, and a picker runs with it."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
 import pytest
 
+from epp.wire.messages.health_pb2 import HealthCheckResponse
 from tests.eventually import eventually
 from tests.system.api_client import Administrator
 from tests.system.charts import Object, container, one, render
@@ -18,6 +20,8 @@ from tests.system.inference_extension import (
     install,
     model_servers,
     picker_pod,
+    pool,
+    rights,
 )
 from tests.system.test_charts import RENDERINGS
 from tests.system.test_charts_dispatcher import VALUES as DISPATCHER
@@ -78,6 +82,9 @@ async def test_the_server_knows_every_field(cluster: Cluster, chart: str, values
 
 async def grant(cluster: Cluster, objects: list[Object]) -> None:
     """The rights of a release, in effect, and its account's token mounted."""
+    for found in objects:
+        if found["kind"].startswith("ClusterRole"):
+            await cluster.admin.ask("POST", await place(cluster.admin, found), found)
     kinds = ("ServiceAccount", "Role", "RoleBinding")
     await cluster.install([found for found in objects if found["kind"] in kinds])
 
@@ -139,3 +146,101 @@ async def test_a_picker_of_the_go_chart_s_values_follows_the_pods(
 def test_the_server_is_asked_about_every_chart() -> None:
     charts = {path.parent.name for path in Path(__file__).parents[2].glob("charts/*/Chart.yaml")}
     assert {chart for chart, _ in ALL} == charts
+
+
+async def test_the_metrics_page_of_a_monitored_picker_is_for_the_token_that_the_chart_makes(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The Go chart's values for Prometheus: its token may read the page, a stranger's may not, and none may not."""
+    await install(cluster.admin, POOL_GROUP, NEW_GROUP, OLD_GROUP)
+    router = {
+        "modelServers": {"matchLabels": {"app": "vllm"}},
+        "monitoring": {"prometheus": {"enabled": True}},
+    }
+    objects = render("epp", {**IMAGE, "router": router}, "r", cluster.namespace)
+    await grant(cluster, objects)
+    await create(cluster, one(objects, "InferencePool"))
+    account = one(objects, "ServiceAccount")["metadata"]["name"]
+    assert one(objects, "Secret")["metadata"]["annotations"]["kubernetes.io/service-account.name"] == account
+    token = await cluster.admin.account_token(cluster.namespace, account)
+    stranger = await cluster.admin.account_token(cluster.namespace, "stranger")
+    arguments, variables = pod_arguments(objects, tmp_path)
+    async with picker_pod(cluster, arguments, variables) as picker, aiohttp.ClientSession() as client:
+        await eventually(picker.serves)
+
+        async def status(bearer: str) -> int:
+            headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+            async with client.get("http://127.0.0.1:9090/metrics", headers=headers) as answer:
+                return answer.status
+
+        await eventually(lambda: _is(status(token), 200))
+        assert await status("") == 401
+        assert await status(stranger) == 403
+
+
+async def _is(answer: Awaitable[int], expected: int) -> bool:
+    return await answer == expected
+
+
+GO_CHART: Final = (
+    ("--pool-name", "vllm"),
+    ("--pool-namespace", "{namespace}"),
+    ("--pool-group", "inference.networking.k8s.io"),
+    ("--zap-encoder", "json"),
+    ("--config-file", "{folder}/default-plugins.yaml"),
+    ("--ha-enable-leader-election",),
+    ("--grpc-health-port", "9003"),
+    ("--v=3",),
+    ("--tracing=false",),
+    ("--metrics-endpoint-auth=false",),
+)
+"""The arguments that the Go picker's chart renders for two replicas, in its order and its form."""
+GO_CONFIGURATION: Final = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: metrics-data-source
+  parameters: {scheme: "http", path: "/metrics", insecureSkipVerify: true}
+- type: core-metrics-extractor
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+"""
+"""What that chart mounts."""
+GO_ROLE: Final = (
+    {"apiGroups": [OLD_GROUP], "resources": ["inferenceobjectives", "inferencemodelrewrites"]},
+    {"apiGroups": [NEW_GROUP], "resources": ["inferenceobjectives", "inferencemodelrewrites"]},
+    {"apiGroups": [POOL_GROUP], "resources": ["inferencepools"]},
+    {"apiGroups": [""], "resources": ["pods"]},
+)
+"""Its two Roles; each rule has the verbs get, watch and list."""
+
+
+async def test_only_the_image_of_the_go_picker_s_chart_changes(cluster: Cluster, tmp_path: Path) -> None:
+    """Its arguments, configuration, variables, rights and both of its probes."""
+    await install(cluster.admin, POOL_GROUP, NEW_GROUP, OLD_GROUP)
+    (tmp_path / "default-plugins.yaml").write_text(GO_CONFIGURATION)
+    rules = [{**rule, "verbs": ["get", "watch", "list"]} for rule in GO_ROLE]
+    await cluster.install(rights(cluster.namespace, rules, "vllm-epp"))
+    words = [word for pair in GO_CHART for word in pair]
+    arguments = [word.format(namespace=cluster.namespace, folder=tmp_path) for word in words]
+    variables = {"NAMESPACE": cluster.namespace, "POD_NAME": "vllm-epp-7c9f-x"}
+    await create(cluster, pool("vllm", "vllm", 3000))
+    async with (
+        model_servers(cluster, "vllm", 3000, count=2) as pods,
+        picker_pod(cluster, arguments, variables) as picker,
+    ):
+        expected = {f"{pod.address}:3000" for pod in pods}
+
+        async def followed() -> bool:
+            return await picker.destinations() == expected
+
+        await eventually(followed)
+        for service in ("inference-extension", "readiness", "liveness"):
+            await eventually(lambda name=service: _is(picker.health(name), HealthCheckResponse.SERVING))
