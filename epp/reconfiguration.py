@@ -15,6 +15,7 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint_document import EndpointDefaults
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.scheduler import Scheduler
+from epp.scheduling.timed_plugins import PluginTimes, time_plugins
 from epp.scraping.schedule import ScrapeIntervals
 from epp.scraping.scraper import Scraper, ScrapeSettings
 from runtime.config.problems import ConfigError
@@ -51,11 +52,13 @@ class Reconfiguration:
         settings: Settings,
         config: PickerConfig,
         parts: ConfiguredParts,
+        times: PluginTimes,
         rng: random.Random,
     ) -> None:
         self._settings = settings
         self._config = config
         self._parts = parts
+        self._times = times
         self._rng = rng
 
     def prepare(self, text: str) -> Callable[[], None]:
@@ -69,7 +72,7 @@ class Reconfiguration:
         )
         config = with_metrics(config, settings.metric_names)
         self._check_unchanged(config)
-        scheduler = scheduler_of(config, settings)
+        scheduler = scheduler_of(config, settings, self._times)
         self._teach(scheduler)
         same_pages = (config.metrics, config.engines) == (self._config.metrics, self._config.engines)
         scraping = None if same_pages else scraping_of(config, settings)
@@ -106,8 +109,10 @@ class Reconfiguration:
             log.warning("%s", warning)
 
 
-def scheduler_of(config: PickerConfig, settings: Settings) -> Scheduler:
-    return config.scheduler.with_reported_scores() if settings.emit_endpoint_scores else config.scheduler
+def scheduler_of(config: PickerConfig, settings: Settings, times: PluginTimes) -> Scheduler:
+    scheduler = config.scheduler.with_reported_scores() if settings.emit_endpoint_scores else config.scheduler
+    time_plugins(scheduler, times)
+    return scheduler
 
 
 def defaults_of(config: PickerConfig, settings: Settings) -> EndpointDefaults:

@@ -39,12 +39,14 @@ from epp.request.model_rewrite import ModelRewrites
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer
+from epp.scheduling.timed_plugins import PluginTimes
 from epp.scraping.scraper import Scraper
 from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
 from epp.telemetry.build_info import BuildInfo
 from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry, TimedDirector
+from epp.telemetry.plugin_durations import PluginDurations
 from epp.telemetry.pool_gauges import PoolGauges
 from epp.telemetry.prefix_metrics import PrefixMetrics
 from epp.telemetry.rewrite_decisions import RewriteDecisions
@@ -98,6 +100,7 @@ class PickerServer(ResourceOwner):
         self._health = Health(clock)
         self._pool_name = metrics_pool_name(settings, os.environ)
         self._telemetry = Telemetry(pool_name=self._pool_name, reads_usage=settings.usage_metrics)
+        self._plugin_times = PluginTimes(time.perf_counter)
         self._rewrites = ModelRewrites()
         self._admission = admission
         self._objectives = dict(settings.objectives)
@@ -149,7 +152,7 @@ class PickerServer(ResourceOwner):
             )
         address = self._listen_address()
         self._datastore = Datastore(defaults_of(config, settings), (*WORKER_METRICS, *config.attributes))
-        policy, scheduler = self._policy(config), scheduler_of(config, settings)
+        policy, scheduler = self._policy(config), scheduler_of(config, settings, self._plugin_times)
         self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
         self._director.waiting.observer = self._telemetry
         self._start(self._dispatch_waiting())
@@ -281,6 +284,7 @@ class PickerServer(ResourceOwner):
         if self._live_config is not None:
             self._telemetry.registry.register(ConfigGauges(self._live_config))
         stale_after = settings.metrics_staleness_threshold
+        self._telemetry.registry.register(PluginDurations(self._plugin_times))
         gauges = CollectorRegistry()  # of what is computed on the event loop
         gauges.register(PoolGauges(self._pool_name, self._pool, self._saturation, stale_after))
         gauges.register(PrefixMetrics(self._prefix_producers))
@@ -366,7 +370,7 @@ class PickerServer(ResourceOwner):
         self._start(scraper.run())
         if self._live_config is not None:
             parts = ConfiguredParts(self._director, self._datastore, scraper, self._policy, self._serve)
-            change = Reconfiguration(self._settings, config, parts, rng)
+            change = Reconfiguration(self._settings, config, parts, self._plugin_times, rng)
             self._start(self._live_config.run(change.prepare))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

@@ -147,6 +147,7 @@ def _build_profile(
         picker=picker.built,
         max_endpoints=parameters.max_num_of_endpoints if isinstance(parameters, PickerParameters) else 1,
         staleness=staleness if any(one.plugin.kind.scraped for one in scorers) else None,
+        names=tuple(_names(used, picker)),
     )
     number = profile.max_endpoints
     choice = f"picker {picker.type}, {number} endpoint{'s' if number > 1 else ''}"
@@ -161,6 +162,13 @@ def _data_producers(scorers: Sequence[WeightedScorer]) -> tuple[DataProducer, ..
         elif isinstance(one.scorer, PrefixCacheScorer | NoHitLruScorer):
             found.append(one.scorer.producer)
     return tuple(dict.fromkeys(found))
+
+
+def _names(used: list[_UsedPlugin], picker: Plugin) -> Iterator[tuple[str, str]]:
+    """For `SchedulerProfile.names`."""
+    for role in (Role.FILTER, Role.SCORER):
+        yield from ((one.plugin.type, one.name) for one in used if one.plugin.has(role))
+    yield picker.type, next((one.name for one in used if one.plugin is picker), picker.type)
 
 
 def _steps(used: list[_UsedPlugin]) -> Iterator[str]:

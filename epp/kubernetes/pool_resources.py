@@ -9,11 +9,17 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from discovery.kubernetes import ApiTransport, ClusterTransport, Timings
+from discovery.kubernetes import ClusterTransport, Timings
 from discovery.kubernetes.inference_pool import POOL_GROUP, PoolReference
 from discovery.kubernetes.informer import Informer
 from discovery.kubernetes.opening import find_cluster, parse_options
-from epp.kubernetes.followed_resource import OBJECTIVES, RECHECK, REWRITES, FollowedResource
+from epp.kubernetes.followed_resource import (
+    OBJECTIVES,
+    RECHECK,
+    REWRITES,
+    Applied,
+    FollowedResource,
+)
 from epp.kubernetes.inference_resources import (
     Object,
     PoolIdentity,
@@ -44,7 +50,7 @@ class PoolResources(ResourceOwner):
 
     def __init__(
         self,
-        transport: ApiTransport,
+        transport: ClusterTransport,
         pool: PoolIdentity,
         readers: ResourceReaders,
         *,
@@ -109,15 +115,15 @@ class PoolResources(ResourceOwner):
                 logger.warning("NOT_SERVING: %s", self._reason)
             self._readers.pool(self._reason)
 
-    def _apply_objectives(self, objects: Iterable[Object]) -> Mapping[str, str]:
+    def _apply_objectives(self, objects: Iterable[Object]) -> Applied:
         read = read_priorities(objects, self._pool)
         self._readers.priorities(read.by_objective)
-        return read.problems
+        return Applied(frozenset(read.by_objective), read.problems)
 
-    def _apply_rewrites(self, objects: Iterable[Object]) -> Mapping[str, str]:
+    def _apply_rewrites(self, objects: Iterable[Object]) -> Applied:
         read = read_rewrites(objects, self._pool)
         self._readers.rewrites(read.rules)
-        return read.problems
+        return Applied(read.names, read.problems)
 
 
 async def open_pool_resources(url: str, readers: ResourceReaders) -> PoolResources | None:

@@ -198,6 +198,36 @@ async def test_without_the_rights_requests_are_served_and_the_missing_verb_is_na
             assert (await send(url))["pod"] == pod.name
 
 
+async def test_conditions_are_written_where_the_role_allows_it_and_only_there(cluster: Cluster) -> None:
+    """The Go picker writes none, and its Role allows none."""
+    await install(cluster.admin, POOL_GROUP, NEW_GROUP)
+    await create(cluster, pool("vllm", "a", 3000))
+    rule = {"targets": [{"modelRewrite": "base"}]}
+    await create(cluster, objective(NEW_GROUP, 1))
+    await create(
+        cluster,
+        custom(NEW_GROUP, "v1alpha2", "InferenceModelRewrite", "all", {"poolRef": REF, "rules": [rule]}),
+    )
+    elsewhere = {"priority": 1, "poolRef": {**REF, "name": "another"}}
+    await create(cluster, custom(NEW_GROUP, "v1alpha2", "InferenceObjective", "elsewhere", elsewhere))
+
+    async def accepted(resource: str, name: str) -> str | None:
+        path = f"{collection(cluster, resource, NEW_GROUP, 'v1alpha2')}/{name}"
+        conditions = (await cluster.admin.ask("GET", path)).get("status", {}).get("conditions", ())
+        return next((str(one["status"]) for one in conditions if one["type"] == "Accepted"), None)
+
+    status = {"apiGroups": [NEW_GROUP], "resources": ["inferenceobjectives/status"], "verbs": ["patch"]}
+    async with a_picker(cluster, (*WHOLE_ROLE, status)) as picker:
+
+        async def written() -> bool:
+            return await accepted("inferenceobjectives", "batch") == "True"
+
+        await eventually(written)
+        assert (await picker.resource("InferenceModelRewrite"))["count"] == 1
+        assert await accepted("inferenceobjectives", "elsewhere") != "True", "it is of another pool"
+        assert await accepted("inferencemodelrewrites", "all") != "True", "the Role does not allow it"
+
+
 async def test_a_selector_needs_no_pool_and_no_other_right_than_pods(cluster: Cluster) -> None:
     """As the Go picker's chart without Gateway API starts it; NAMESPACE and POD_NAME come from the downward API."""
     await cluster.install(rights(cluster.namespace, ROLE[1:]))
