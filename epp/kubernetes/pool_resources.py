@@ -60,7 +60,7 @@ class PoolResources(ResourceOwner):
         self._transport = transport
         self._pool = pool
         self._readers = readers
-        self._reason: str | None = f"it is not known yet whether there is {self._described}"
+        self._reason: str | None = self._unknown
         self._answered = asyncio.Event()
         path = PoolReference(pool.name, pool.group).path(pool.namespace)
         self._informer = Informer(transport, path, "", self._pool_changed, timings, name=pool.name)
@@ -93,7 +93,13 @@ class PoolResources(ResourceOwner):
 
     @property
     def _described(self) -> str:
-        return f"an InferencePool {self._pool.name} of {self._pool.group} in the namespace {self._pool.namespace}"
+        return (
+            f"InferencePool {self._pool.name} of {self._pool.group} in the namespace {self._pool.namespace}"
+        )
+
+    @property
+    def _unknown(self) -> str:
+        return f"it is not known yet whether there is an {self._described}"
 
     def _pool_changed(self) -> None:
         self._answered.set()
@@ -105,12 +111,12 @@ class PoolResources(ResourceOwner):
             self._objectives.refresh()
             self._rewrites.refresh()
         elif self._informer.synced:
-            self._reason = f"there is not {self._described}"
+            self._reason = f"there is no {self._described}"
         else:
-            self._reason = self._informer.problem
+            self._reason = self._informer.problem or self._unknown
         if self._reason != before:
             if self._reason is None:
-                logger.info("there is %s", self._described)
+                logger.info("there is the %s", self._described)
             else:
                 logger.warning("NOT_SERVING: %s", self._reason)
             self._readers.pool(self._reason)

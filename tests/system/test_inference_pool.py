@@ -124,7 +124,7 @@ async def test_a_pool_that_comes_goes_and_comes_again(cluster: Cluster) -> None:
 
     async def refuses() -> bool:
         status = await picker.status()
-        expected = f"there is not an InferencePool vllm of {POOL_GROUP} in the namespace {cluster.namespace}"
+        expected = f"there is no InferencePool vllm of {POOL_GROUP} in the namespace {cluster.namespace}"
         return not await picker.serves() and status["serving"] is False and expected in str(status["reason"])
 
     async with model_servers(cluster, "a", 3000, count=1) as [pod], a_picker(cluster) as picker:
@@ -138,7 +138,7 @@ async def test_a_pool_that_comes_goes_and_comes_again(cluster: Cluster) -> None:
             await delete(cluster, "inferencepools", "vllm", POOL_GROUP, "v1")
         await eventually(refuses)
         assert picker.process.returncode is None
-        assert picker.log.read_text().count("NOT_SERVING: there is not an InferencePool vllm") == 3
+        assert picker.log.read_text().count("NOT_SERVING: there is no InferencePool vllm") == 3
 
 
 async def test_objectives_give_priorities_and_rewrites_rewrite(cluster: Cluster) -> None:
