@@ -6,40 +6,49 @@ import datetime
 import logging
 import os
 import random
-import ssl
+import shlex
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client import CollectorRegistry
+
 import discovery
 from discovery.opening import default_url, display_url
 from discovery.static.endpoints_file import EndpointsFile
 from discovery.static.source import StaticSource
+from epp.config.live_config import LiveConfig
 from epp.config.metric_flags import with_metrics
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.settings import LAME_DUCK, LEAST_INTERVAL, Settings
-from epp.config.validate import read_config
+from epp.config.settings import LAME_DUCK, Settings
+from epp.config.validate import read_text
 from epp.config.worker_source import WorkerSource, asks_for_tokens, choose_source, metrics_pool_name
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.metadata_feed import follow_discovery
 from epp.endpoints.missing_workers import Consequence, MissingWorkers
+from epp.endpoints.worker_metrics import WORKER_METRICS
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
+from epp.reconfiguration import ConfiguredParts, Reconfiguration, defaults_of, scheduler_of, scraping_of
 from epp.request.body import MemoryBudget
 from epp.request.model_rewrite import ModelRewrites
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
-from epp.scraping.schedule import ScrapeIntervals
-from epp.scraping.scraper import Scraper, ScrapeSettings
+from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer
+from epp.scheduling.timed_plugins import PluginTimes
+from epp.scraping.scraper import Scraper
 from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
 from epp.telemetry.build_info import BuildInfo
+from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry, TimedDirector
+from epp.telemetry.plugin_durations import PluginDurations
 from epp.telemetry.pool_gauges import PoolGauges
+from epp.telemetry.prefix_metrics import PrefixMetrics
 from epp.telemetry.rewrite_decisions import RewriteDecisions
 from epp.telemetry.scrape_error_counts import ScrapeErrorCounts
 from epp.telemetry.stream_counts import StreamCounts
@@ -73,7 +82,7 @@ log = logging.getLogger(__name__)
 
 
 class PickerServer(ResourceOwner):
-    """An async context manager; once entered, workers are known, ports open and health is SERVING.
+    """An async context manager; once entered, workers are known and ports open. Health is SERVING, if there is the pool.
 
     Entering raises INPUT_ERRORS and FAILURES. `admission` None: requests are dispatched at once, or rejected while the
     pool is saturated.
@@ -91,10 +100,13 @@ class PickerServer(ResourceOwner):
         self._health = Health(clock)
         self._pool_name = metrics_pool_name(settings, os.environ)
         self._telemetry = Telemetry(pool_name=self._pool_name, reads_usage=settings.usage_metrics)
+        self._plugin_times = PluginTimes(time.perf_counter)
         self._rewrites = ModelRewrites()
         self._admission = admission
         self._objectives = dict(settings.objectives)
         self._resources: PoolResources | None = None
+        self._watch: discovery.InstanceEventStream | None = None
+        self._live_config: LiveConfig | None = None
 
     @property
     def ready_line(self) -> str:
@@ -139,21 +151,13 @@ class PickerServer(ResourceOwner):
                 "flags without effect with this source of workers: %s", ", ".join(source.ignored_flags)
             )
         address = self._listen_address()
-        self._datastore = Datastore(replace(config.defaults, serving_port_name=settings.serving_port_name))
-        policy = Policy(
-            objectives=self._objectives,
-            models=settings.models,
-            passthrough=config.passthrough,
-            rewrites=self._rewrites,
-        )
-        scheduler = (
-            config.scheduler.with_reported_scores() if settings.emit_endpoint_scores else config.scheduler
-        )
+        self._datastore = Datastore(defaults_of(config, settings), (*WORKER_METRICS, *config.attributes))
+        policy, scheduler = self._policy(config), scheduler_of(config, settings, self._plugin_times)
         self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
         self._director.waiting.observer = self._telemetry
         self._start(self._dispatch_waiting())
         await self._open_status(source)
-        self._transport = self._open_transport()
+        self._transport = self._open_transport(config)
         health = ListenAddress(settings.host, settings.grpc_health_port)
         self._health_listener = await self._listen("--grpc-health-port", health, processing=False)
         await self._open_pool_resources(source)
@@ -163,20 +167,30 @@ class PickerServer(ResourceOwner):
         self._stack.callback(self._health.close)
         self._health.set_serving(True)
 
-    def _open_transport(self) -> Transport:
+    def _policy(self, config: PickerConfig) -> Policy:
+        return Policy(
+            objectives=self._objectives,
+            models=self._settings.models,
+            passthrough=config.passthrough,
+            rewrites=self._rewrites,
+            fairness_headers=config.fairness_headers,
+        )
+
+    def _open_transport(self, config: PickerConfig) -> Transport:
         settings = self._settings
         director = TimedDirector(self._director, self._telemetry.scheduled, time.perf_counter)
         use_subset_hint = not settings.disable_endpoint_subset_filter
-        rules = ExchangeSettings(
+        self._exchange_settings = ExchangeSettings(
             settings.protocol_version,
             settings.max_body_bytes,
             use_subset_hint,
-            (self._telemetry.read_answer,) if settings.usage_metrics else (),
+            response_readers=(self._telemetry.read_answer,) if settings.usage_metrics else (),
+            response_headers=config.response_headers,
         )
         budget = MemoryBudget(settings.max_buffered_bytes)
 
         def exchange() -> Exchange:
-            return Exchange(director, rules, self._telemetry, budget)
+            return Exchange(director, self._exchange_settings, self._telemetry, budget)
 
         if settings.body_timeout:
             self._start(self._expire(budget))
@@ -185,6 +199,9 @@ class PickerServer(ResourceOwner):
             self._telemetry.registry.register(streams)
         stream_ended = streams.ended if settings.enable_grpc_stream_metrics else None
         return open_transport(settings.transport, exchange, self._health, budget, self._clock, stream_ended)
+
+    def _serve(self, config: PickerConfig) -> None:
+        self._exchange_settings = replace(self._exchange_settings, response_headers=config.response_headers)
 
     async def _dispatch_waiting(self) -> None:
         """The one timer of admission: calls `dispatch` after each change and at the time that its last call returned."""
@@ -206,18 +223,25 @@ class PickerServer(ResourceOwner):
 
     def _load_config(self, rng: random.Random) -> PickerConfig:
         settings = self._settings
-        staleness = settings.metrics_staleness_threshold
-        if settings.config_file is not None:
-            config = read_config(settings.config_file, rng=rng, staleness=staleness)
-        else:
-            try:
-                config = load_config(settings.config_text, rng=rng, staleness=staleness)
-            except ConfigError as error:
-                raise ConfigError("--config-text", str(error)) from error
+        path, text = settings.config_file, settings.config_text
+        if path is not None:
+            text = read_text(path)
+            self._live_config = LiveConfig(path, text)
+        try:
+            config = load_config(text, rng=rng, staleness=settings.metrics_staleness_threshold)
+        except ConfigError as error:
+            raise error.in_file("--config-text" if path is None else path) from error
         config = with_metrics(config, settings.metric_names)
         for warning in config.warnings:
             log.warning("%s", warning)
         return config
+
+    def reread_config(self) -> None:
+        """Have the configuration file read now, if there is one. For SIGHUP."""
+        if self._live_config is None:
+            log.info("no configuration file is read again: --config-file names none")
+        else:
+            self._live_config.trigger()
 
     def _listen_address(self) -> ListenAddress:
         settings = self._settings
@@ -257,8 +281,13 @@ class PickerServer(ResourceOwner):
         self._rewrites.on_decision = decisions.count
         self._telemetry.registry.register(decisions)
         self._telemetry.registry.register(BuildInfo())
+        if self._live_config is not None:
+            self._telemetry.registry.register(ConfigGauges(self._live_config))
         stale_after = settings.metrics_staleness_threshold
-        gauges = PoolGauges(self._pool_name, self._pool, self._saturation, stale_after)
+        self._telemetry.registry.register(PluginDurations(self._plugin_times))
+        gauges = CollectorRegistry()  # of what is computed on the event loop
+        gauges.register(PoolGauges(self._pool_name, self._pool, self._saturation, stale_after))
+        gauges.register(PrefixMetrics(self._prefix_producers))
         app = status.application(
             self._telemetry.registry,
             gauges,
@@ -269,13 +298,21 @@ class PickerServer(ResourceOwner):
         port = metrics_port.serve_metrics(app, settings, self._start, reviewed_at)
         self._metrics_address = await self._stack.enter_async_context(port)
 
+    def _prefix_producers(self) -> list[tuple[str, PrefixCacheProducer]]:
+        found = self._director.producers
+        return [(PRODUCER, one) for one in found if isinstance(one, PrefixCacheProducer)]
+
     def _describe_status(self, source: WorkerSource) -> dict[str, Any]:
-        health, resources = self._health, self._resources
+        health, resources, watch = self._health, self._resources, self._watch
         reason = None if health.serving else health.withheld or "it starts or drains"
         return {
             "serving": health.serving,
             "reason": reason,
             "workers": _where(source),
+            "watch": {"state": watch.health.state, "reason": watch.health.reason}
+            if watch is not None
+            else None,
+            "config": self._live_config.describe() if self._live_config is not None else None,
             **(resources.describe() if resources is not None else {}),
         }
 
@@ -284,13 +321,11 @@ class PickerServer(ResourceOwner):
         url = source.url or default_url()
         if source.file is not None or not url.startswith("kubernetes:"):
             return
-        from epp.kubernetes.pool_resources import (
-            ResourceReaders,
-            open_pool_resources,
-        )  # imports aiohttp's client
+        from epp.kubernetes import pool_resources  # imports the Kubernetes transport
 
-        readers = ResourceReaders(self._health.withhold, self._set_priorities, self._rewrites.replace)
-        resources = await open_pool_resources(url, readers)
+        on_pool, on_rules = self._health.withhold, self._rewrites.replace
+        readers = pool_resources.ResourceReaders(on_pool, self._set_priorities, on_rules)
+        resources = await pool_resources.open_pool_resources(url, readers)
         if resources is not None:
             self._resources = await self._stack.enter_async_context(resources)
 
@@ -303,13 +338,14 @@ class PickerServer(ResourceOwner):
         settings = self._settings
         found = await self._stack.enter_async_context(_discovery(source))
         watch = found.watch(settings.namespace, settings.component, metadata=True)
-        events = await self._stack.enter_async_context(watch)
-        self._start(follow_discovery(events, self._datastore))
+        self._watch = await self._stack.enter_async_context(watch)
+        self._start(follow_discovery(self._watch, self._datastore))
         members = await found.list_instances(settings.namespace, settings.component)
         if not members:
+            where = f" --discovery {shlex.quote(source.url)}" if source.url else ""
             log.warning(
-                "no worker of %s/%s is ready at %s yet; to list all candidates: python -m discovery explain %s %s",
-                settings.namespace, settings.component, _where(source), settings.namespace, settings.component,
+                "no worker of %s/%s is ready at %s yet; to list all candidates: python -m discovery explain %s %s%s",
+                settings.namespace, settings.component, _where(source), settings.namespace, settings.component, where,
             )  # fmt: skip
         await self._wait_for_metadata({member.id for member in members})
         of = settings.namespace, settings.component
@@ -328,26 +364,14 @@ class PickerServer(ResourceOwner):
         self._datastore.on_change.remove(changed.set)
 
     def _open_scraper(self, config: PickerConfig, rng: random.Random) -> None:
-        source = config.metrics
-        if source is None:
-            return
-        interval = source.interval or self._settings.refresh_metrics_interval
-        if interval is not None and interval < LEAST_INTERVAL:
-            log.warning(
-                "metrics are scraped every %g s, the least interval, not every %g s", LEAST_INTERVAL, interval
-            )
-            interval = LEAST_INTERVAL
-        intervals = ScrapeIntervals() if interval is None else ScrapeIntervals.fixed(interval)
-        rules = ScrapeSettings(intervals=intervals, engines=config.engines)
-        tls = source.tls()
-        if tls is not None and tls.verify_mode is ssl.CERT_NONE:  # the Go picker's default
-            log.warning(
-                "metrics pages are scraped over https without verifying certificates, so any server at a worker's address "
-                "is trusted; set insecureSkipVerify: false or caCertPath to verify them"
-            )
-        scraper = Scraper(self._datastore, rules, rng, tls=tls)
+        scraping = scraping_of(config, self._settings)
+        scraper = Scraper(self._datastore, scraping.settings, rng, tls=scraping.tls)
         self._telemetry.registry.register(ScrapeErrorCounts(scraper.errors))
         self._start(scraper.run())
+        if self._live_config is not None:
+            parts = ConfiguredParts(self._director, self._datastore, scraper, self._policy, self._serve)
+            change = Reconfiguration(self._settings, config, parts, self._plugin_times, rng)
+            self._start(self._live_config.run(change.prepare))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

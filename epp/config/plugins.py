@@ -2,8 +2,8 @@
 
 import difflib
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,26 +16,51 @@ from runtime.config.problems import ConfigError, Problems, config_error, did_you
 from runtime.entry_points import PluginError
 
 P = TypeVar("P", bound=Section)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """One plugin of the file; `built`: a filter, a scorer, ..., or the parameters if its type has no code."""
+    """One plugin of the file; `built`: a filter, a scorer, ..., or the parameters if its type has no code.
 
+    `needs`: the producers by name that it got while it was built. `place`: in the file, of the plugin or of the reference
+    that brought it.
+    """
+
+    name: str
     type: str
     kind: PluginType
     parameters: Section
     built: Any
+    place: str
+    needs: Mapping[str, Any] = field(default_factory=dict)
 
     def has(self, role: Role) -> bool:
         return role in self.kind.roles
 
 
-class Plugins:
-    """The plugins of a file by name; adds the problems of each to `problems`."""
+@dataclass(frozen=True, slots=True)
+class _Connected:
+    parts: tuple[object, ...]
+    built: Any
 
-    def __init__(self, specs: list[PluginSpec], rng: random.Random, problems: Problems) -> None:
+
+class Plugins:
+    """The plugins of a file by name; adds the problems of each to `problems`.
+
+    `before`: those of the configuration in force. A plugin whose name, type and parameters are the same is the same object,
+    with what it has learnt.
+    """
+
+    def __init__(
+        self, specs: list[PluginSpec], rng: random.Random, problems: Problems, before: "Plugins | None" = None
+    ) -> None:
         self._rng = rng
+        self._kept: Mapping[tuple[str, str], Plugin] = {} if before is None else before._made
+        self._made: dict[tuple[str, str], Plugin] = {}
+        """By name and type, also those that the file does not list."""
+        self._kept_connected: Mapping[str, _Connected] = {} if before is None else before._connected
+        self._connected: dict[str, _Connected] = {}
         self._named: dict[str, Plugin] = {}
         self._broken: set[str] = set()
         for index, spec in sorted(enumerate(specs), key=lambda one: not _is_installed_producer(one[1])):
@@ -56,8 +81,9 @@ class Plugins:
 
         With `default`, the name of a built-in type that the file does not list is a plugin of that type.
         """
-        if not name or name in self._broken:
+        if not name:
             raise config_error(())  # its own problem is reported already
+        self.check_not_broken(name)
         plugin = self._named.get(name)
         if plugin is None and default and name in PLUGINS:
             plugin = self._build(PluginSpec(type=name), place)
@@ -69,6 +95,16 @@ class Plugins:
             wanted = " or ".join(role.value for role in roles)
             raise ConfigError(place, f"{name!r} cannot be used here, expected a {wanted}")
         return plugin
+
+    def check_not_broken(self, name: str) -> None:
+        """Raises ConfigError without a problem if the plugin of that name has problems of its own, reported already."""
+        if name in self._broken:
+            raise config_error(())
+
+    @property
+    def any_broken(self) -> bool:
+        """Whether a plugin of the file could not be built: it may be the one that something seems to lack."""
+        return bool(self._broken)
 
     def first(self, parameters: type[P]) -> P | None:
         """The parameters of the first plugin whose parameters are of that class."""
@@ -102,15 +138,57 @@ class Plugins:
         if kind is None:
             raise ConfigError(f"{place}.type", unknown)
         parameters = read_section(kind.parameters, spec.parameters, f"{place}.parameters")
-        if isinstance(kind, InstalledPluginType):
-            context = BuildContext(self._rng, partial(self._producer, f"{place}.parameters"))
-            return Plugin(spec.type, kind, parameters, kind.build_plugin(parameters, context, place))
-        return Plugin(spec.type, kind, parameters, kind.build(parameters, self._rng))
+        key = spec.name or spec.type, spec.type
+        plugin = self._kept_plugin(key, kind, parameters, place)
+        if plugin is None and isinstance(kind, InstalledPluginType):
+            plugin = self._build_installed(key[0], kind, parameters, place)
+        if plugin is None:
+            plugin = Plugin(key[0], spec.type, kind, parameters, kind.build(parameters, self._rng), place)
+        self._made[key] = plugin
+        return plugin
+
+    def _build_installed(
+        self, name: str, kind: InstalledPluginType, parameters: Section, place: str
+    ) -> Plugin:
+        needs: dict[str, Any] = {}
+
+        def find(name: str) -> Any:
+            needs[name] = self._producer(f"{place}.parameters", name)
+            return needs[name]
+
+        built = kind.build_plugin(parameters, BuildContext(self._rng, find), place)
+        return Plugin(name, kind.name, kind, parameters, built, place, needs)
+
+    def _kept_plugin(
+        self, key: tuple[str, str], kind: PluginType, parameters: Section, place: str
+    ) -> Plugin | None:
+        """The plugin in force, if it would be built alike."""
+        kept = self._kept.get(key)
+        if kept is None or kept.parameters != parameters or not _is_same_kind(kept.kind, kind):
+            return None
+        needs = kept.needs.items()
+        same = all(self._producer(f"{place}.parameters", name) is built for name, built in needs)
+        return replace(kept, place=place) if same else None
+
+    def connected(self, name: str, parts: Sequence[object], build: Callable[[], T]) -> T:
+        """What `build` makes of `parts`: other plugins, parameters. The object in force, if its parts were equal.
+
+        For what learns from requests; anything else can be built anew.
+        """
+        found = self._connected.get(name) or self._kept_connected.get(name)
+        if found is None or found.parts != tuple(parts):
+            found = _Connected(tuple(parts), build())
+        self._connected[name] = found
+        built: T = found.built
+        return built
+
+    def forget_kept(self) -> None:
+        """Let go of the plugins in force that this file does not keep."""
+        self._kept, self._kept_connected = {}, {}
 
     def _producer(self, place: str, name: str) -> Any:
         """The producer that a plugin of an installed package asks for; one that the file does not list is built once."""
-        if name in self._broken:
-            raise config_error(())
+        self.check_not_broken(name)
         if name not in self._named:
             self._named[name] = self._unlisted_producer(name, place)
         return self.resolve(name, place, Role.PRODUCER).built
@@ -120,6 +198,13 @@ class Plugins:
             known = (*self.names(Role.PRODUCER), *GROUP.packages())
             raise ConfigError(place, f"no data producer is named {name[:60]!r}; {did_you_mean(name, known)}")
         return self._build(PluginSpec(type=name), place)
+
+
+def _is_same_kind(one: PluginType, other: PluginType) -> bool:
+    """A type of an installed package is declared anew by each configuration."""
+    if isinstance(one, InstalledPluginType) and isinstance(other, InstalledPluginType):
+        return one.declaration is other.declaration
+    return one is other
 
 
 def _is_installed_producer(spec: PluginSpec) -> bool:
@@ -136,4 +221,7 @@ def _unknown_type(name: str) -> str:
         return f"{name!r} is a plugin of the Go picker that adsum does not have; {instead}"
     known = (*PLUGINS, *GROUP.packages())
     near = difflib.get_close_matches(name[:100], (*known, *GO_ONLY), n=1)
-    return f"{name[:60]!r} is not a plugin type; {did_you_mean(name, near or known)}"
+    problem = f"{name[:60]!r} is not a plugin type; {did_you_mean(name, near or known)}"
+    if near and near[0] in GO_ONLY:
+        return f"{problem} That is a plugin of the Go picker that adsum does not have; {GO_ONLY[near[0]]}"
+    return problem

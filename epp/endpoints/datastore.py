@@ -1,6 +1,7 @@
 """Keeps the endpoints that discovery reports, their numbers and their requests in flight."""
 
 import logging
+import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -61,6 +62,7 @@ class Datastore:
         """By endpoint: called once, when the next request is sent there."""
         self._defaults = defaults or EndpointDefaults()
         self._endpoints: dict[Key, Endpoint] = {}
+        self._instances: dict[Key, Instance] = {}
         self._rows: dict[Key, int] = {}
         self._epochs: dict[Key, str] = {}
         self._documents: dict[Key, Mapping[str, Any]] = {}
@@ -120,6 +122,20 @@ class Datastore:
         if endpoint is not None:
             self._call_hooks(self.on_load_change, endpoint)
 
+    def reread(self, defaults: EndpointDefaults) -> None:
+        """Make all endpoints anew with other defaults. Their numbers, their requests in flight and their caches stay."""
+        if defaults == self._defaults:
+            return
+        self._defaults = defaults
+        for key, instance in self._instances.items():
+            self._endpoints[key] = read_endpoint(instance, self._documents.get(key, {}), defaults)
+        self._index = None
+        self._state = object()
+        for changed in self.on_change:
+            changed()
+        for endpoint in self.endpoints:
+            self._call_hooks(self.on_load_change, endpoint)
+
     def observe(self, endpoint: Endpoint, load: Load, now: float, period: float = 0.0) -> None:
         """Store the numbers of one scrape; numbers that are not on the page stay.
 
@@ -148,9 +164,12 @@ class Datastore:
             ),
         ]
         for column, value in values:
-            if column is not None and value is not None and value != numbers[column, row]:
-                numbers[column, row] = value
-                changed = True
+            if column is None or value is None or value == numbers[column, row]:
+                continue
+            changed |= not (
+                math.isnan(value) and math.isnan(numbers[column, row])
+            )  # an optional number: still unknown
+            numbers[column, row] = value
         self._store_counters(row, load)
         if load.adapters is not None and load.adapters != self._adapters[row]:
             self._adapters[row] = load.adapters
@@ -246,6 +265,7 @@ class Datastore:
 
     def _upsert(self, instance: Instance, document: Mapping[str, Any] | None) -> Endpoint:
         key = (instance.id, instance.incarnation)
+        self._instances[key] = instance
         if document is not None:
             self._documents[key] = document
         endpoint = read_endpoint(instance, self._documents.get(key, {}), self._defaults)
@@ -285,6 +305,7 @@ class Datastore:
         self._numbers = np.delete(self._numbers, row, axis=1)
         del self._adapters[row]
         self._rows = {key: row for row, key in enumerate(self._endpoints)}
+        del self._instances[key]
         self._documents.pop(key, None)
         self._epochs.pop(key, None)
         self._cache_tokens.pop(key, None)

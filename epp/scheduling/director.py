@@ -1,6 +1,5 @@
 """Turns a request into a pick: parse, find the endpoints that may serve it, admit, schedule, reserve."""
 
-import functools
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,8 +8,13 @@ from typing import Final
 import numpy as np
 
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import EndpointPool, Mask
-from epp.request.inference_request import InferenceRequest, parse_request, passthrough_request
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
+from epp.request.inference_request import (
+    DEFAULT_FAIRNESS_ID,
+    InferenceRequest,
+    parse_request,
+    passthrough_request,
+)
 from epp.request.model_rewrite import ModelRewrites
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
@@ -32,6 +36,7 @@ class Policy:
     `objectives`: the priority of each objective, 0 for others; requests below 0 are shed at saturation. `models`: the only
     models that exist (endpoint picker protocol 0.3.0), empty: no such rule. `retry_after`: seconds, for requests that are
     shed. `passthrough`: bodies are not read, all requests are routed by load. `rewrites`: which model serves a request.
+    `fairness_headers`: in lower case; the first that a request has is its fairness id, if it names none itself.
     """
 
     objectives: Mapping[str, int] = field(default_factory=dict)
@@ -39,6 +44,7 @@ class Policy:
     retry_after: float = 1.0
     passthrough: bool = False
     rewrites: ModelRewrites = field(default_factory=ModelRewrites)
+    fairness_headers: tuple[str, ...] = ()
 
 
 class Director:
@@ -59,19 +65,41 @@ class Director:
     ) -> None:
         self._datastore = datastore
         self._schedule = scheduler.schedule
-        self._producers = scheduler.producers
+        self.producers: list[DataProducer] = []
+        """Those that are told of the next picks."""
+        self._follow: list[_Following] = []
         self._detector = detector
         self._policy = policy
         self._rng = rng
         self._new_id: Callable[[], str] = lambda: f"{rng.getrandbits(128):032x}"
+        self._sheds = admission is None
         self._admission: AdmissionController = admission or ShedWhenSaturated(detector, policy.retry_after)
         # as an object: compiled, a bool of numpy would be no bool
         self._admits: Callable[[InferenceRequest, EndpointPool, float], object] = self._admission.admit
         self.waiting = WaitingRequests(self, datastore, self._admission.withdraw)
-        for producer in self._producers:
-            datastore.on_reset.append(producer.forget)
-            datastore.on_cache_size.append(producer.sized)
-            datastore.on_change.append(functools.partial(self._retain, producer))
+        self._use(scheduler.producers)
+
+    def reconfigure(self, scheduler: Scheduler, detector: SaturationDetector, policy: Policy) -> None:
+        """Pick by these from now on. Picks that were made end with the data producers that they were made with.
+
+        An `admission` that was given stays. `scheduler.producers` that are new have been told of what they follow.
+        """
+        self._use(scheduler.producers)
+        self._schedule = scheduler.schedule
+        self._detector, self._policy = detector, policy
+        if self._sheds:
+            self._admission = ShedWhenSaturated(detector, policy.retry_after)
+            self._admits = self._admission.admit
+
+    def _use(self, producers: list[DataProducer]) -> None:
+        """Let these follow the endpoints, instead of those before."""
+        for following in [one for one in self._follow if not _has(producers, one.producer)]:
+            following.end(self._datastore)
+            self._follow.remove(following)
+        for producer in producers:
+            if not _has(self.producers, producer):
+                self._follow.append(_Following(producer, self._datastore))
+        self.producers = producers
 
     def direct(
         self,
@@ -115,6 +143,9 @@ class Director:
         read = passthrough_request if self._policy.passthrough else parse_request
         request = read(headers, body, self._new_id)
         request.priority = self._policy.objectives.get(request.objective or "", 0)
+        if self._policy.fairness_headers and request.fairness_id == DEFAULT_FAIRNESS_ID:
+            named = (headers.get(name, "").strip() for name in self._policy.fairness_headers)
+            request.fairness_id = next(filter(None, named), DEFAULT_FAIRNESS_ID)
         if request.model:
             target = self._policy.rewrites.target(request.model, headers, self._rng)
             if target is not None and target != request.model:
@@ -124,13 +155,11 @@ class Director:
     def _pick(self, request: InferenceRequest, candidates: EndpointPool) -> Pick:
         pick = self._schedule(request, candidates)
         request.prompt = None  # it refers to the whole body, which would stay in memory until the answer ends
-        for producer in self._producers:
+        pick.producers = self.producers
+        for producer in self.producers:
             producer.picked(request, pick.in_flight_at)
         reservations.reserve(pick, self._datastore)
         return pick
-
-    def _retain(self, producer: DataProducer) -> None:
-        producer.retain(self._datastore.endpoints)
 
     def served(self, pick: Pick, destination: str, now: float) -> None:
         """The data plane reports which destination served: the request counts as in flight there instead.
@@ -164,7 +193,7 @@ class Director:
         if pick.settled:
             return
         pick.settled = True
-        for producer in self._producers:
+        for producer in pick.producers:
             if served:
                 producer.served(pick.request, pick.in_flight_at)
             else:
@@ -196,6 +225,30 @@ class Director:
             return pool
         reachable = pool.reachable
         return pool.select(reachable) if reachable.any() else pool
+
+
+class _Following:
+    """The hooks by which a data producer follows the endpoints of a datastore."""
+
+    __slots__ = ("_forget", "_retain", "_sized", "producer")
+
+    def __init__(self, producer: DataProducer, datastore: Datastore) -> None:
+        self.producer = producer
+        self._forget: Callable[[Endpoint], None] = producer.forget
+        self._sized: Callable[[Endpoint, int], None] = producer.sized
+        self._retain: Callable[[], None] = lambda: producer.retain(datastore.endpoints)
+        datastore.on_reset.append(self._forget)
+        datastore.on_cache_size.append(self._sized)
+        datastore.on_change.append(self._retain)
+
+    def end(self, datastore: Datastore) -> None:
+        datastore.on_reset.remove(self._forget)
+        datastore.on_cache_size.remove(self._sized)
+        datastore.on_change.remove(self._retain)
+
+
+def _has(producers: list[DataProducer], producer: DataProducer) -> bool:
+    return any(producer is one for one in producers)
 
 
 def _narrow(pool: EndpointPool, serving: Mask | None, subset: Subset | None) -> EndpointPool:

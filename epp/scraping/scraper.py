@@ -60,43 +60,59 @@ OnError = Callable[[Endpoint, str], None]
 class Scraper:
     """Keeps the numbers of a datastore's endpoints fresh while `run` runs.
 
-    `tls`: for endpoints whose scheme is https. `on_error`: called with the endpoint and the cause of each failure.
+    `settings` None: nothing is scraped. `tls`: for endpoints whose scheme is https. `on_error`: called with the endpoint and
+    the cause of each failure.
     """
 
     def __init__(
         self,
         datastore: Datastore,
-        settings: ScrapeSettings,
+        settings: ScrapeSettings | None,
         rng: random.Random,
         *,
         tls: ssl.SSLContext | None = None,
         on_error: OnError | None = None,
     ) -> None:
         self._datastore = datastore
-        self._settings = settings
-        self._schedule = ScrapeSchedule(settings.intervals, rng)
+        self._is_on = settings is not None
+        self._settings = settings or ScrapeSettings()
+        self._schedule = ScrapeSchedule(self._settings.intervals, rng)
         self._tls = tls
         self._buffer = bytearray(_BUFFER_BYTES)
         self._on_error = on_error
         self.errors = ScrapeErrors()
         self._tasks: dict[_Target, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self._rng = rng
+
+    def reconfigure(self, settings: ScrapeSettings | None, tls: ssl.SSLContext | None) -> None:
+        """Scrape by these from now on, None: nothing. The numbers stay until the next scrape."""
+        if settings is not None:
+            self._settings = settings
+            self._schedule = ScrapeSchedule(settings.intervals, self._rng)
+        self._is_on, self._tls = settings is not None, tls
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks.clear()
+        self._changed.set()
 
     async def run(self) -> None:
         """Scrape every endpoint of the datastore until cancelled."""
-        changed = asyncio.Event()
-        self._datastore.on_change.append(changed.set)
+        changed = self._changed.set
+        self._datastore.on_change.append(changed)
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
                     self._reconcile(group)
-                    await changed.wait()
-                    changed.clear()
+                    await self._changed.wait()
+                    self._changed.clear()
         finally:
-            self._datastore.on_change.remove(changed.set)
+            self._datastore.on_change.remove(changed)
             self._tasks.clear()
 
     def _reconcile(self, group: asyncio.TaskGroup) -> None:
-        wanted = {_Target.of(endpoint): endpoint for endpoint in self._datastore.endpoints}
+        endpoints = self._datastore.endpoints if self._is_on else ()
+        wanted = {_Target.of(endpoint): endpoint for endpoint in endpoints}
         for target in self._tasks.keys() - wanted.keys():
             self._tasks.pop(target).cancel()
         for target in wanted.keys() - self._tasks.keys():

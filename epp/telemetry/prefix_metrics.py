@@ -18,7 +18,7 @@ _BYTES = "Bytes of a prompt that its worker was believed to hold."
 
 
 class PrefixMetrics(Collector):
-    """`producers`: those of now, by name. The older names have no labels, so there all producers count together."""
+    """`producers`: those of now, each with its name. The older names have no labels, so there all producers count together."""
 
     def __init__(self, producers: Callable[[], Sequence[tuple[str, PrefixCacheProducer]]]) -> None:
         self._producers = producers

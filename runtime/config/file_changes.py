@@ -48,4 +48,6 @@ class FileChanges:
             async for _ in awatch(folder, debounce=100, step=20, recursive=False):
                 self._requested.set()
         except (OSError, RuntimeError) as error:  # the limit of inotify, or the folder is gone
-            log.warning("%s cannot be watched, so %s is read every %g s: %s", folder, self._path, POLL_INTERVAL, error)
+            log.warning(
+                "%s cannot be watched, so %s is read every %g s: %s", folder, self._path, POLL_INTERVAL, error
+            )

@@ -270,6 +270,7 @@ def test_requests_that_cannot_be_parsed() -> None:
         ({**IMAGE, "config": {"apiVersion": "v2", "kind": "EndpointPickerConfig"}}, "/config"),
         ({**IMAGE, "autoscaling": {"enabled": True, "maxReplicas": 1}}, "autoscaling.minReplicas is more"),
         ({**IMAGE, "autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": None}}}, "resources.requests.cpu"),
+        ({**IMAGE, "autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": "8"}}}, "uses one core"),
         ({**IMAGE, "httpRoute": {"create": True}}, "leads to an InferencePool"),
         ({**IMAGE, "workers": {"source": "pods"}, "inferencePool": {"create": True}}, "nobody reads it"),
     ],
@@ -303,6 +304,11 @@ def test_pickers_are_scaled_on_processor_time() -> None:
     assert metric["resource"]["name"] == "cpu"
     assert container(objects, "epp")["resources"]["requests"]["cpu"]
     assert one(objects, "PodDisruptionBudget")
+
+
+@pytest.mark.parametrize("cpu", [1, "1", "500m", "0.5", 0.25])
+def test_a_share_of_a_core_can_be_reached(cpu: Any) -> None:
+    render("epp", {**IMAGE, "autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": cpu}}})
 
 
 def test_a_network_policy_lets_gateways_pick_and_prometheus_read() -> None:

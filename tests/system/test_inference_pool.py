@@ -55,7 +55,8 @@ REF: Final = {"group": POOL_GROUP, "kind": "InferencePool", "name": "vllm"}
 async def a_picker(cluster: Cluster, rules: Sequence[Object] = WHOLE_ROLE) -> AsyncIterator[PickerPod]:
     """Of the pool `vllm`, which need not be there."""
     await cluster.install(rights(cluster.namespace, rules))
-    async with picker_pod(cluster, arguments_of_the_fixture("vllm", cluster.namespace)) as picker:
+    arguments = [*arguments_of_the_fixture("vllm", cluster.namespace), "--metrics-endpoint-auth=false"]
+    async with picker_pod(cluster, arguments) as picker:
         yield picker
 
 
@@ -123,7 +124,7 @@ async def test_a_pool_that_comes_goes_and_comes_again(cluster: Cluster) -> None:
 
     async def refuses() -> bool:
         status = await picker.status()
-        expected = f"there is not an InferencePool vllm of {POOL_GROUP} in the namespace {cluster.namespace}"
+        expected = f"there is no InferencePool vllm of {POOL_GROUP} in the namespace {cluster.namespace}"
         return not await picker.serves() and status["serving"] is False and expected in str(status["reason"])
 
     async with model_servers(cluster, "a", 3000, count=1) as [pod], a_picker(cluster) as picker:
@@ -137,7 +138,7 @@ async def test_a_pool_that_comes_goes_and_comes_again(cluster: Cluster) -> None:
             await delete(cluster, "inferencepools", "vllm", POOL_GROUP, "v1")
         await eventually(refuses)
         assert picker.process.returncode is None
-        assert picker.log.read_text().count("NOT_SERVING: there is not an InferencePool vllm") == 3
+        assert picker.log.read_text().count("NOT_SERVING: there is no InferencePool vllm") == 3
 
 
 async def test_objectives_give_priorities_and_rewrites_rewrite(cluster: Cluster) -> None:
@@ -195,6 +196,55 @@ async def test_without_the_rights_requests_are_served_and_the_missing_verb_is_na
             await eventually(named)
         async with a_gateway() as url:
             assert (await send(url))["pod"] == pod.name
+
+
+async def test_conditions_are_written_where_the_role_allows_it_and_only_there(cluster: Cluster) -> None:
+    """The Go picker writes none, and its Role allows none."""
+    await install(cluster.admin, POOL_GROUP, NEW_GROUP)
+    await create(cluster, pool("vllm", "a", 3000))
+    rule = {"targets": [{"modelRewrite": "base"}]}
+    await create(cluster, objective(NEW_GROUP, 1))
+    await create(
+        cluster,
+        custom(NEW_GROUP, "v1alpha2", "InferenceModelRewrite", "all", {"poolRef": REF, "rules": [rule]}),
+    )
+    elsewhere = {"priority": 1, "poolRef": {**REF, "name": "another"}}
+    await create(cluster, custom(NEW_GROUP, "v1alpha2", "InferenceObjective", "elsewhere", elsewhere))
+
+    async def accepted(resource: str, name: str) -> str | None:
+        path = f"{collection(cluster, resource, NEW_GROUP, 'v1alpha2')}/{name}"
+        conditions = (await cluster.admin.ask("GET", path)).get("status", {}).get("conditions", ())
+        return next((str(one["status"]) for one in conditions if one["type"] == "Accepted"), None)
+
+    status = {"apiGroups": [NEW_GROUP], "resources": ["inferenceobjectives/status"], "verbs": ["patch"]}
+    async with a_picker(cluster, (*WHOLE_ROLE, status)) as picker:
+
+        async def written() -> bool:
+            return await accepted("inferenceobjectives", "batch") == "True"
+
+        await eventually(written)
+        assert (await picker.resource("InferenceModelRewrite"))["count"] == 1
+        assert await accepted("inferenceobjectives", "elsewhere") != "True", "it is of another pool"
+        assert await accepted("inferencemodelrewrites", "all") != "True", "the Role does not allow it"
+
+
+async def test_a_selector_needs_no_pool_and_no_other_right_than_pods(cluster: Cluster) -> None:
+    """As the Go picker's chart without Gateway API starts it; NAMESPACE and POD_NAME come from the downward API."""
+    await cluster.install(rights(cluster.namespace, ROLE[1:]))
+    flags = ["--endpoint-selector", "app in (a,b),!old", "--endpoint-target-ports", "3000,3002"]
+    pod_of_picker = {"NAMESPACE": cluster.namespace, "POD_NAME": "the-picker-7c9f8d-x2x9z"}
+    async with (
+        model_servers(cluster, "a", 3000, 3002, count=1) as [a],
+        model_servers(cluster, "b", 3000, 3002, count=1) as [b],
+        model_servers(cluster, "c", 3000, count=1),
+        picker_pod(cluster, [*flags, "--metrics-endpoint-auth=false"], pod_of_picker) as picker,
+    ):
+        assert await picker.serves()
+        await knows(picker, *(f"{pod.address}:{port}" for pod in (a, b) for port in (3000, 3002)))
+        await cluster.admin.patch("pods", cluster.namespace, b.name, {"metadata": {"labels": {"old": "yes"}}})
+        await knows(picker, *(f"{a.address}:{port}" for port in (3000, 3002)))
+        assert 'llm_d_epp_ready_endpoints{name="the-picker"} 2.0' in await picker.page("/metrics")
+        assert "resources" not in await picker.status()
 
 
 async def test_definitions_may_be_installed_while_the_picker_runs_and_the_newer_group_counts(
