@@ -58,6 +58,7 @@ def read_endpoint(instance: Instance, document: Mapping[str, Any], defaults: End
         zone=instance.zone,
         node=instance.node,
         reachable=instance.reachable,
+        namespace=instance.namespace,
     )
 
 

@@ -14,7 +14,7 @@ from epp.scheduling.scheduler import Scheduler
 from runtime.histogram import Histogram
 
 BOUNDS: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
-EVERY: Final = 64
+EVERY: Final = 500
 """One of so many picks is measured. It takes longer than the others: it finds the best endpoint by scoring all."""
 PluginLabels: TypeAlias = tuple[str, str, str]
 """Extension point, type and name."""

@@ -20,7 +20,7 @@ class PluginDurations(Collector):
         for prefix in (PREFIX, EXTENSION_PREFIX):
             family = HistogramMetricFamily(
                 prefix + "plugin_duration_seconds",
-                "How long plugins take, measured in one pick of 64.",
+                "How long plugins take, measured in one pick of 500.",
                 labels=_LABELS,
             )
             for labels, seconds in self._times.current().items():
