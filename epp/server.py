@@ -32,6 +32,7 @@ from epp.health import Health
 from epp.request.body import MemoryBudget
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
+from epp.scraping.model_lists import ModelListRules, ModelLists
 from epp.scraping.schedule import ScrapeIntervals
 from epp.scraping.scraper import Scraper, ScrapeSettings
 from epp.telemetry import metrics_port
@@ -129,7 +130,10 @@ class PickerServer(ResourceOwner):
         address = self._listen_address()
         self._datastore = Datastore(replace(config.defaults, serving_port_name=settings.serving_port_name))
         policy = Policy(
-            objectives=settings.objectives, models=settings.models, passthrough=config.passthrough
+            objectives=settings.objectives,
+            models=settings.models,
+            passthrough=config.passthrough,
+            models_endpoint=settings.models_endpoint,
         )
         scheduler = (
             config.scheduler.with_reported_scores() if settings.emit_endpoint_scores else config.scheduler
@@ -143,6 +147,7 @@ class PickerServer(ResourceOwner):
         self._health_listener = await self._listen("--grpc-health-port", health, processing=False)
         await self._open_discovery(source)
         self._open_scraper(config, rng)
+        self._open_model_lists(config, rng)
         self._listener = await self._listen("--grpc-port", address, processing=True)
         self._stack.callback(self._health.close)
         self._health.set_serving(True)
@@ -285,6 +290,10 @@ class PickerServer(ResourceOwner):
                 "is trusted; set insecureSkipVerify: false or caCertPath to verify them"
             )
         self._start(Scraper(self._datastore, rules, rng, tls=tls).run())
+
+    def _open_model_lists(self, config: PickerConfig, rng: random.Random) -> None:
+        tls = None if config.metrics is None else config.metrics.tls()
+        self._start(ModelLists(self._datastore, ModelListRules(), rng, tls=tls).run())
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

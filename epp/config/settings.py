@@ -62,6 +62,7 @@ class Settings:
     metrics_client_ca_file: Path | None = None
     disable_endpoint_subset_filter: bool = False
     emit_endpoint_scores: bool = False
+    models_endpoint: bool = True
     refresh_metrics_interval: float | None = None
     metrics_staleness_threshold: float = 2.0
     serving_port_name: str | None = None

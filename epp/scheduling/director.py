@@ -9,8 +9,10 @@ from typing import Final
 import numpy as np
 
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import EndpointPool, Mask
-from epp.request.inference_request import InferenceRequest, parse_request, passthrough_request
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
+from epp.endpoints.models_page import MODELS_PATH, ModelsPage
+from epp.request.inference_request import InferenceRequest, parse_request, passthrough_request, request_path
+from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling import reservations
@@ -30,13 +32,15 @@ class Policy:
 
     `objectives`: the priority of each objective, 0 for others; requests below 0 are shed at saturation. `models`: the only
     models that exist (endpoint picker protocol 0.3.0), empty: no such rule. `retry_after`: seconds, for requests that are
-    shed. `passthrough`: bodies are not read, all requests are routed by load.
+    shed. `passthrough`: bodies are not read, all requests are routed by load. `models_endpoint`: `GET /v1/models` is answered
+    with the models of the pool.
     """
 
     objectives: Mapping[str, int] = field(default_factory=dict)
     models: frozenset[str] = frozenset()
     retry_after: float = 1.0
     passthrough: bool = False
+    models_endpoint: bool = False
 
 
 class Director:
@@ -60,6 +64,7 @@ class Director:
         self._producers = scheduler.producers
         self._detector = detector
         self._policy = policy
+        self._models_page = ModelsPage(policy.models) if policy.models_endpoint else None
         self._new_id: Callable[[], str] = lambda: f"{rng.getrandbits(128):032x}"
         self._admission: AdmissionController = admission or ShedWhenSaturated(detector, policy.retry_after)
         # as an object: compiled, a bool of numpy would be no bool
@@ -76,12 +81,16 @@ class Director:
         body: bytes | bytearray | memoryview | None,
         subset: Subset | None,
         now: float,
-    ) -> Pick | WaitingRequest:
-        """Pick endpoints and reserve them, or let the request wait; `headers` with lower-case names.
+    ) -> Pick | WaitingRequest | OwnAnswer:
+        """Pick endpoints and reserve them, let the request wait, or answer it; `headers` with lower-case names.
 
         `body` None: there may be one, but the pick does not see it. Raises `Rejection`; any other exception is a fault of a
         plugin. If it raises, nothing is reserved.
         """
+        if not body and self._models_page is not None and _asks_for_models(headers):
+            page = self._models_page.render(self._allowed(subset))
+            if page is not None:
+                return OwnAnswer(page)
         request = self._prepare(headers, body)
         candidates = self.candidates(request, subset, now)
         if self._admits(request, candidates, now):
@@ -90,6 +99,12 @@ class Director:
         self._admission.enqueue(waiting, now)
         self.waiting.add(waiting, now)
         return waiting
+
+    def _allowed(self, subset: Subset | None) -> tuple[Endpoint, ...]:
+        endpoints = self._datastore.endpoints
+        if subset is None:
+            return endpoints
+        return tuple([endpoint for endpoint in endpoints if subset.allows(endpoint.address, endpoint.port)])
 
     def dispatch(self, now: float) -> float | None:
         """Let the admission dispatch. Returns the time of the next call at the latest; None: not before `waiting.wake`.
@@ -147,6 +162,11 @@ class Director:
         if pick.in_flight_at:
             self._settle(pick, served=200 <= status < 300)
 
+    def disconnected(self, pick: Pick, now: float) -> None:
+        """The data plane could not reach the worker, or the connection to it broke: find out whether it lives."""
+        if pick.in_flight_at:
+            self._datastore.suspect(pick.in_flight_at[0])
+
     def release(self, pick: Pick, now: float) -> None:
         """The request is over, for any reason. May be called twice."""
         reservations.release(pick, self._datastore)
@@ -188,6 +208,10 @@ class Director:
             return pool
         reachable = pool.reachable
         return pool.select(reachable) if reachable.any() else pool
+
+
+def _asks_for_models(headers: Mapping[str, str]) -> bool:
+    return headers.get(":method") == "GET" and request_path(headers).endswith(MODELS_PATH)
 
 
 def _narrow(pool: EndpointPool, serving: Mask | None, subset: Subset | None) -> EndpointPool:

@@ -70,6 +70,7 @@ def describe(pool: EndpointPool, saturation: float) -> dict[str, Any]:
     """The state of each endpoint; null means not known yet. `age`: of its numbers, in seconds."""
     age = pool.age
     seen = np.isfinite(age)
+    reachable = pool.reachable
     columns = {
         "inflight": pool.inflight,
         "waiting": np.where(seen, pool.waiting, np.nan),
@@ -83,7 +84,7 @@ def describe(pool: EndpointPool, saturation: float) -> dict[str, Any]:
             {
                 "id": endpoint.id,
                 "destination": endpoint.destination,
-                "reachable": endpoint.reachable,
+                "reachable": bool(reachable[index]),
                 "models": sorted(endpoint.models),
                 **{name: _finite(column[index]) for name, column in columns.items()},
             }
