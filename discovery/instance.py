@@ -73,6 +73,9 @@ class Instance:
     `incarnation` is "" if the source knows only addresses. `ports`: by name, as in an EndpointSlice (TCP only), `port`
     among them. `revision` (the metadata's ETag) and `serving_port` (its `transport.http.port`) are set in
     `watch(..., metadata=True)` only, `reachable` in every watch.
+
+    `rank`: for Pods that an InferencePool or a label selector selects, the index of the target port that this is. Its id
+    is `<pod>-rank-<rank>`, its incarnation `<pod UID>/<container>`, and `port` serves whatever its metadata says.
     """
 
     id: str
@@ -89,6 +92,7 @@ class Instance:
     revision: str | None = None
     serving_port: int | None = None
     reachable: bool = True
+    rank: int | None = None
     reader: MetadataReader | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -100,6 +104,16 @@ class Instance:
     def url(self) -> str:
         """Where requests go: to `serving_port` if it is known, else to `port`."""
         return f"http://{authority(self.address, self.serving_port or self.port)}"
+
+    @property
+    def registered_id(self) -> str:
+        """By what a worker that registers itself calls itself: the Pod's name if this is one rank of it."""
+        return self.id if self.rank is None else self.id.removesuffix(f"-rank-{self.rank}")
+
+    @property
+    def registered_incarnation(self) -> str:
+        """As `registered_id`: the Pod's UID."""
+        return self.incarnation if self.rank is None else self.incarnation.partition("/")[0]
 
     async def metadata(self) -> dict[str, Any]:
         """The worker's document, by a conditional GET or from the pushed copy. Raises `MetadataUnavailableError`."""

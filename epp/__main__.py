@@ -39,10 +39,10 @@ def _run(given: Sequence[str]) -> int:
         return print_error(
             f"{problem}, without a command the picker starts; see {program('epp')} --help", WRONG_INPUT
         )
-    settings, verbosity, ignored = flags.parse(given)
+    settings, log_settings, ignored = flags.parse(given)
     from epp.process import run
 
-    return run(settings, verbosity, ignored)
+    return run(settings, log_settings, ignored)
 
 
 def _envoy_config(given: Sequence[str]) -> int:

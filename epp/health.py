@@ -18,7 +18,7 @@ class UnknownServiceError(Exception):
 
 
 class Health:
-    """`liveness` is always SERVING, the services in READINESS while `serving` is set. `clock` returns monotonic seconds."""
+    """`liveness` is always SERVING, the services in READINESS while `serving`. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -27,16 +27,24 @@ class Health:
         self.watchers: set[Callable[[], None]] = set()
         """Called after a change of any status, and by `close`."""
         self.closed = False
+        self.withheld: str | None = None
+        """Why the picker is NOT_SERVING although `set_serving` was called; None: it is not."""
         self._serving = False
 
     @property
     def serving(self) -> bool:
         """Whether this picker should get traffic."""
-        return self._serving
+        return self._serving and self.withheld is None
 
     def set_serving(self, serving: bool) -> None:
         self._serving = serving
         self._notify()
+
+    def withhold(self, reason: str | None) -> None:
+        """Be NOT_SERVING for `reason` until it is None again."""
+        if reason != self.withheld:
+            self.withheld = reason
+            self._notify()
 
     def close(self) -> None:
         """End all Watch streams, after their last status, so that a server can drain."""
@@ -59,7 +67,7 @@ class Health:
 
     def status(self, service: str) -> HealthCheckResponse.ServingStatus:
         """The status that Watch sends: SERVICE_UNKNOWN for an unknown service."""
-        if service == LIVENESS or (service in READINESS and self._serving):
+        if service == LIVENESS or (service in READINESS and self.serving):
             return HealthCheckResponse.SERVING
         return (
             HealthCheckResponse.NOT_SERVING if service in READINESS else HealthCheckResponse.SERVICE_UNKNOWN

@@ -10,8 +10,10 @@ from typing import Protocol
 
 from discovery.errors import AdsumError
 from epp.config import go_flags
-from epp.config.settings import Settings
+from epp.config.log_flags import LogSettings
+from epp.config.settings import Settings, TransportKind
 from runtime.command_line import FAILED, INTERRUPTED, SUCCEEDED, WRONG_INPUT, print_error
+from runtime.config.problems import ConfigError
 from runtime.serving.descriptors import raise_descriptor_limit
 from runtime.signals import stop_signals, until_signalled
 
@@ -21,15 +23,18 @@ _GC_THRESHOLD = 10_000
 """The first threshold of the garbage collector, for new objects. A high one is safe: a request leaves no cycles."""
 
 
-def run(settings: Settings, verbosity: int, ignored: Sequence[str]) -> int:
+def run(settings: Settings, log_settings: LogSettings, ignored: Sequence[str]) -> int:
     """Returns the exit code; `ignored`: given flags without effect."""
     raise_descriptor_limit()
-    level = logging.WARNING if verbosity <= 0 else logging.INFO if verbosity < 4 else logging.DEBUG
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(log_settings.form())
+    logging.basicConfig(level=log_settings.level, handlers=[handler])
     for library in ("grpc", "watchfiles", "asyncio", "hpack"):
-        logging.getLogger(library).setLevel(logging.WARNING)
+        logging.getLogger(library).setLevel(max(logging.WARNING, log_settings.level))
     if ignored:
         log.warning("flags without effect: %s", ", ".join(go_flags.explain(name) for name in ignored))
+    for remark in settings.tls.remarks:
+        log.warning("%s", remark)
     try:
         return asyncio.run(_run_picker(settings))
     except KeyboardInterrupt:
@@ -40,12 +45,18 @@ async def _run_picker(settings: Settings) -> int:
     os.environ.setdefault(
         "GRPC_VERBOSITY", "NONE"
     )  # what fails is said once, by us; read when grpc is imported
+    if (
+        settings.transport is TransportKind.GRPC and settings.tls.ciphers
+    ):  # grpc has no option for it, only this variable
+        os.environ["GRPC_SSL_CIPHER_SUITES"] = ":".join(settings.tls.ciphers)
     from epp.ext_proc import exchange
     from epp.server import FAILURES, INPUT_ERRORS, PickerServer
 
     async with contextlib.AsyncExitStack() as stack:
         try:
             server = await stack.enter_async_context(PickerServer(settings))
+        except ConfigError as error:
+            return print_error(error.with_lines, WRONG_INPUT)
         except INPUT_ERRORS as error:
             return print_error(error, WRONG_INPUT)
         except FAILURES as error:

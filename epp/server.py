@@ -8,20 +8,20 @@ import os
 import random
 import ssl
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import discovery
-from discovery.opening import display_url
+from discovery.opening import default_url, display_url
 from discovery.static.endpoints_file import EndpointsFile
 from discovery.static.source import StaticSource
 from epp.config.metric_flags import with_metrics
 from epp.config.picker_config import PickerConfig, load_config
 from epp.config.settings import LAME_DUCK, LEAST_INTERVAL, Settings
 from epp.config.validate import read_config
-from epp.config.worker_source import WorkerSource, choose_source
+from epp.config.worker_source import WorkerSource, asks_for_tokens, choose_source, metrics_pool_name
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.metadata_feed import follow_discovery
@@ -30,6 +30,7 @@ from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
 from epp.request.body import MemoryBudget
+from epp.request.model_rewrite import ModelRewrites
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
 from epp.scraping.model_lists import ModelListRules, ModelLists
@@ -39,6 +40,7 @@ from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
 from epp.telemetry.counters import Telemetry, TimedDirector
 from epp.telemetry.pool_gauges import PoolGauges
+from epp.telemetry.rewrite_decisions import RewriteDecisions
 from epp.wire import certificate
 from epp.wire.certificate import Certificate, CertificateError, KeyPair
 from epp.wire.opening import open_transport
@@ -47,6 +49,9 @@ from runtime.config.problems import ConfigError
 from runtime.resource_owner import ResourceOwner
 from runtime.serving.sockets import ListenError
 from runtime.tasks import cancel_and_wait
+
+if TYPE_CHECKING:
+    from epp.kubernetes.pool_resources import PoolResources
 
 INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
 """Errors in the command line or in a file that it names."""
@@ -82,8 +87,12 @@ class PickerServer(ResourceOwner):
         self._clock = clock
         self._tasks: list[asyncio.Task[None]] = []
         self._health = Health(clock)
-        self._telemetry = Telemetry(pool_name=settings.pool_name or settings.component)
+        self._pool_name = metrics_pool_name(settings, os.environ)
+        self._telemetry = Telemetry(pool_name=self._pool_name)
+        self._rewrites = ModelRewrites()
         self._admission = admission
+        self._objectives = dict(settings.objectives)
+        self._resources: PoolResources | None = None
 
     @property
     def ready_line(self) -> str:
@@ -130,9 +139,10 @@ class PickerServer(ResourceOwner):
         address = self._listen_address()
         self._datastore = Datastore(replace(config.defaults, serving_port_name=settings.serving_port_name))
         policy = Policy(
-            objectives=settings.objectives,
+            objectives=self._objectives,
             models=settings.models,
             passthrough=config.passthrough,
+            rewrites=self._rewrites,
             models_endpoint=settings.models_endpoint,
         )
         scheduler = (
@@ -141,10 +151,11 @@ class PickerServer(ResourceOwner):
         self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
         self._director.waiting.observer = self._telemetry
         self._start(self._dispatch_waiting())
-        await self._open_status()
+        await self._open_status(source)
         self._transport = self._open_transport()
         health = ListenAddress(settings.host, settings.grpc_health_port)
         self._health_listener = await self._listen("--grpc-health-port", health, processing=False)
+        await self._open_pool_resources(source)
         await self._open_discovery(source)
         self._open_scraper(config, rng)
         self._open_model_lists(config, rng)
@@ -216,7 +227,8 @@ class PickerServer(ResourceOwner):
             settings.tls.check_key(certificate.has_rsa_key(pair))
 
         if settings.cert_path is None:
-            return Certificate(certificate.self_signed(datetime.datetime.now(datetime.UTC)), check)
+            now = datetime.datetime.now(datetime.UTC)
+            return Certificate(certificate.self_signed(now, with_rsa=settings.tls.needs_rsa), check)
         served = Certificate(certificate.read(settings.cert_path), check)
         if settings.enable_cert_reload:
             self._start(served.reload_when_changed(settings.cert_path))
@@ -230,17 +242,52 @@ class PickerServer(ResourceOwner):
         except ListenError as error:
             raise ListenError(f"{error} ({flag})") from error
 
-    async def _open_status(self) -> None:
+    async def _open_status(self, source: WorkerSource) -> None:
         settings = self._settings
+        decisions = RewriteDecisions()
+        self._rewrites.on_decision = decisions.count
+        self._telemetry.registry.register(decisions)
         stale_after = settings.metrics_staleness_threshold
-        gauges = PoolGauges(
-            settings.pool_name or settings.component, self._pool, self._saturation, stale_after
-        )
+        gauges = PoolGauges(self._pool_name, self._pool, self._saturation, stale_after)
         app = status.application(
-            self._telemetry.registry, gauges, lambda: status.describe(self._pool(), self._saturation())
+            self._telemetry.registry,
+            gauges,
+            lambda: status.describe(self._pool(), self._saturation()),
+            lambda: self._describe_status(source),
         )
-        port = metrics_port.serve_metrics(app, settings, self._start)
+        reviewed_at = (source.url or default_url()) if asks_for_tokens(settings, source) else None
+        port = metrics_port.serve_metrics(app, settings, self._start, reviewed_at)
         self._metrics_address = await self._stack.enter_async_context(port)
+
+    def _describe_status(self, source: WorkerSource) -> dict[str, Any]:
+        health, resources = self._health, self._resources
+        reason = None if health.serving else health.withheld or "it starts or drains"
+        return {
+            "serving": health.serving,
+            "reason": reason,
+            "workers": _where(source),
+            **(resources.describe() if resources is not None else {}),
+        }
+
+    async def _open_pool_resources(self, source: WorkerSource) -> None:
+        """Follow what Kubernetes has for an InferencePool, if the workers are one's."""
+        url = source.url or default_url()
+        if source.file is not None or not url.startswith("kubernetes:"):
+            return
+        from epp.kubernetes.pool_resources import (
+            ResourceReaders,
+            open_pool_resources,
+        )  # imports aiohttp's client
+
+        readers = ResourceReaders(self._health.withhold, self._set_priorities, self._rewrites.replace)
+        resources = await open_pool_resources(url, readers)
+        if resources is not None:
+            self._resources = await self._stack.enter_async_context(resources)
+
+    def _set_priorities(self, by_objective: Mapping[str, int]) -> None:
+        """An InferenceObjective counts before a flag of the same name."""
+        self._objectives.clear()
+        self._objectives.update({**self._settings.objectives, **by_objective})
 
     async def _open_discovery(self, source: WorkerSource) -> None:
         settings = self._settings
@@ -250,10 +297,9 @@ class PickerServer(ResourceOwner):
         self._start(follow_discovery(events, self._datastore))
         members = await found.list_instances(settings.namespace, settings.component)
         if not members:
-            where = source.file.path if source.file is not None else display_url(source.url)
             log.warning(
                 "no worker of %s/%s is ready at %s yet; to list all candidates: python -m discovery explain %s %s",
-                settings.namespace, settings.component, where, settings.namespace, settings.component,
+                settings.namespace, settings.component, _where(source), settings.namespace, settings.component,
             )  # fmt: skip
         await self._wait_for_metadata({member.id for member in members})
         of = settings.namespace, settings.component
@@ -305,6 +351,10 @@ class PickerServer(ResourceOwner):
 
     def _saturation(self) -> float:
         return self._director.saturation(self._clock())
+
+
+def _where(source: WorkerSource) -> str:
+    return source.file.path if source.file is not None else display_url(source.url)
 
 
 def _discovery(source: WorkerSource) -> discovery.SourceDiscovery:

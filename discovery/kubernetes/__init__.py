@@ -1,11 +1,14 @@
-"""Source: instances are the Pods in the EndpointSlices of one Service, watched at a Kubernetes API server.
+"""Sources: instances are the Pods in the EndpointSlices of one Service, or the Pods that a label selector or an InferencePool
+selects; both are watched at a Kubernetes API server.
 
 Only `kubeconfig` imports Kubernetes' own client.
 """
 
 from discovery.kubernetes.cluster import load_cluster
 from discovery.kubernetes.credentials import Cluster
+from discovery.kubernetes.inference_pool import PodTargets, PoolReference
 from discovery.kubernetes.opening import open_kubernetes
+from discovery.kubernetes.pods_source import PodsSource
 from discovery.kubernetes.selection import LabelSelection, Selection, ServiceSelection
 from discovery.kubernetes.source import KubernetesSource
 from discovery.kubernetes.timings import Timings
@@ -17,6 +20,9 @@ __all__ = [
     "ClusterTransport",
     "KubernetesSource",
     "LabelSelection",
+    "PodTargets",
+    "PodsSource",
+    "PoolReference",
     "Response",
     "Selection",
     "ServiceSelection",

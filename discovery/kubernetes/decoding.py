@@ -5,17 +5,45 @@ from operator import ne
 
 import msgspec
 
-from discovery.kubernetes.wire import EndpointSlice, RawSlice, SliceEndpoint, decode_endpoints
+from discovery.kubernetes.resource_decoder import ObjectEvent, Page, WatchEvent
+from discovery.kubernetes.wire import (
+    BookmarkEvent,
+    DeletedEvent,
+    EndpointSlice,
+    ErrorEvent,
+    RawSlice,
+    SliceEndpoint,
+    decode_endpoints,
+    decode_event,
+    decode_list,
+)
 
 
 class SliceDecoder:
-    """Remembers the last endpoints of each slice. Each event carries a whole slice, of which one endpoint changed.
+    """ResourceDecoder that remembers the last endpoints of each slice. Each event carries a whole slice, of which one
+    endpoint changed.
 
     Equal bytes have equal content, so that what was decoded from them may be shared.
     """
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[tuple[msgspec.Raw, ...], tuple[SliceEndpoint, ...]]] = {}
+
+    def page(self, body: bytes) -> Page[EndpointSlice]:
+        found = decode_list(body)
+        slices = self.decode_all(found.items or ())
+        return Page(slices, found.metadata.resource_version, found.metadata.continue_token)
+
+    def event(self, line: bytes) -> WatchEvent[EndpointSlice]:
+        match decode_event(line):
+            case BookmarkEvent() | ErrorEvent() as event:
+                return event
+            case DeletedEvent(deleted):
+                self.forget(deleted.metadata.name)
+                return ObjectEvent(deleted.metadata.name, deleted.metadata.resource_version, None)
+            case event:
+                metadata = event.object.metadata
+                return ObjectEvent(metadata.name, metadata.resource_version, self.decode(event.object))
 
     def decode(self, raw: RawSlice) -> EndpointSlice:
         """Raises msgspec.DecodeError or UnicodeDecodeError for endpoints that do not fit the API."""

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Final, TypeVar
 
-import msgspec
-
+from discovery.kubernetes.api_read import ApiReadError, read_api
 from discovery.kubernetes.objects import Pod, PodList, Service, ServiceList, pod_problem
 from discovery.kubernetes.refusal import (
     GET_SERVICES,
@@ -13,29 +12,18 @@ from discovery.kubernetes.refusal import (
     LIST_SLICES,
     PolicyRule,
     explain_refusal,
-    parse_refusal,
 )
 from discovery.kubernetes.selection import LabelSelection, Selection
-from discovery.kubernetes.transport import ApiTransport, TransportError
-from discovery.kubernetes.wire import EndpointSliceList, decode_status
+from discovery.kubernetes.transport import ApiTransport
+from discovery.kubernetes.wire import EndpointSliceList
 from discovery.source import Candidate, ComponentKey, component_key
 
 SLICES: Final = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
 _IN_NO_SLICE: Final = (
     "it is ready and in no EndpointSlice: does the EndpointSlice controller run, does its node exist?"
 )
-_DEADLINE: Final = 10.0
-_BODY_LIMIT: Final = 64 * 1024 * 1024
 
 T = TypeVar("T")
-
-
-class ApiReadError(Exception):
-    """The text says why, and which Role rule is missing. `code`: the HTTP status, None without an answer."""
-
-    def __init__(self, code: int | None, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 class Diagnostics:
@@ -136,20 +124,11 @@ class Diagnostics:
         return None
 
     async def _get(self, path: str, params: Mapping[str, str], kind: type[T], rule: PolicyRule) -> T:
-        body = bytearray()
         try:
-            async with asyncio.timeout(_DEADLINE), self._transport.open(path, params) as response:
-                async for chunk in response.chunks:
-                    body += chunk
-                    if len(body) > _BODY_LIMIT:
-                        raise ApiReadError(None, f"{path}: the answer is longer than {_BODY_LIMIT} bytes")
-                status, headers = response.status, response.headers
-            if status == 200:
-                return msgspec.json.decode(body, type=kind)
-        except (TransportError, TimeoutError, msgspec.DecodeError) as error:
-            raise ApiReadError(None, f"{path}: {str(error) or 'no answer in time'}") from error
-        text = parse_refusal(status, decode_status(body), headers).text
-        raise ApiReadError(status, explain_refusal(status, text, rule, self._namespace))
+            return await read_api(self._transport, path, params, kind)
+        except ApiReadError as error:
+            text = explain_refusal(error.code, str(error), rule, self._namespace)
+            raise ApiReadError(error.code, text) from error
 
 
 def _pod_problems(

@@ -7,17 +7,14 @@ EndpointSlices). So no event of a single slice says that a pod came or went: onl
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, compress, islice
+from itertools import chain, compress
 from operator import is_not
-from typing import Final
 
-from discovery.copy_on_write import CopyOnWriteDict
 from discovery.instance import Instance, InstanceStatus, MetadataReader
 from discovery.kubernetes.endpointslice import AddressSelection, ParsedSlice, parse_slice, status_of
+from discovery.kubernetes.instance_set import InstanceSet
 from discovery.kubernetes.wire import EndpointSlice, SliceEndpoint
-from discovery.source import Candidate, ComponentKey, PersistentSnapshot, is_ready
-
-_EXPIRED_AT_ONCE: Final = 1000
+from discovery.source import Candidate, ComponentKey, PersistentSnapshot
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,25 +43,20 @@ class MergedSet:
     ) -> None:
         self._key = key
         self._address_selection = address_selection
-        self._grace = grace
         self._reader = reader
         self._slices: dict[str, ParsedSlice] = {}
         self._slices_of: dict[str, set[str]] = {}
         self._in_several: set[str] = set()
-        self._instances: CopyOnWriteDict[Instance] = CopyOnWriteDict()
-        self._ready: CopyOnWriteDict[Instance] = CopyOnWriteDict()
-        self._excluded: dict[str, tuple[Candidate, ...]] = {}
-        self._missing: dict[str, float] = {}
+        self._instances = InstanceSet(grace)
 
     @property
     def expires_at(self) -> float | None:
         """When to call `expire` if no slice changes before."""
-        return min(self._missing.values(), default=None)
+        return self._instances.expires_at
 
     def snapshot(self) -> PersistentSnapshot:
         without_pod = (parsed.excluded for parsed in self._slices.values() if parsed.excluded)
-        excluded = chain.from_iterable(chain(self._excluded.values(), without_pod))
-        return PersistentSnapshot(self._instances.frozen(), self._ready.frozen(), excluded)
+        return self._instances.snapshot(chain.from_iterable(without_pod))
 
     def replace(self, slices: Iterable[EndpointSlice], now: float) -> Iterator[bool]:
         """Replaces all slices, one at each step of the iterator, so that the caller may let other tasks run between
@@ -93,19 +85,12 @@ class MergedSet:
         return before is not None and self._slice_changed(before, None, name, now)
 
     def expire(self, now: float) -> bool:
-        """Removes pods whose grace is over; returns whether there were any. A part of very many, so that the event loop
-        is not held up: `expires_at` then stays in the past.
-        """
-        late = (pod for pod, deadline in self._missing.items() if deadline <= now)
-        gone = list(islice(late, _EXPIRED_AT_ONCE))
-        for pod in gone:
-            del self._missing[pod]
-            self._store(pod, None, ())
-        return bool(gone)
+        """As `InstanceSet.expire`."""
+        return self._instances.expire(now)
 
     def restart_grace(self, now: float) -> None:
-        """The API server was lost until now: nothing could show us the missing pods."""
-        self._missing = {pod: max(deadline, now + self._grace) for pod, deadline in self._missing.items()}
+        """As `InstanceSet.restart_grace`."""
+        self._instances.restart_grace(now)
 
     def _slice_changed(
         self, before: ParsedSlice | None, after: ParsedSlice | None, name: str, now: float
@@ -145,36 +130,13 @@ class MergedSet:
         names = self._slices_of[pod]
         if not names:
             del self._slices_of[pod]
-            return self._pod_missing(pod, now)
-        self._missing.pop(pod, None)
+            return self._instances.miss(pod, now)
         shown = [PodEndpoint(self._slices[name], self._slices[name].pods[pod]) for name in names]
         best, replaced = (shown[0], ()) if len(shown) == 1 else _choose(pod, shown)
         instance = self._instance(pod, best)
         if instance is None:
-            return self._store(pod, None, (Candidate(pod, reason=best.slice.problem), *replaced))
-        return self._store(pod, instance, replaced)
-
-    def _pod_missing(self, pod: str, now: float) -> bool:
-        if pod in self._missing:
-            return False
-        if self._grace > 0 and is_ready(self._instances.get(pod)):
-            self._missing[pod] = now + self._grace
-            return False
-        return self._store(pod, None, ())
-
-    def _store(self, pod: str, instance: Instance | None, excluded: tuple[Candidate, ...]) -> bool:
-        """`excluded`: candidates of the pod's name that are no instances. Returns whether anything changed."""
-        known = self._instances.get(pod)
-        if known == instance and self._excluded.get(pod, ()) == excluded:
-            return False
-        if known != instance:
-            _put(self._instances, pod, instance)
-            _put(self._ready, pod, instance if is_ready(instance) else None)
-        if excluded:
-            self._excluded[pod] = excluded
-        else:
-            self._excluded.pop(pod, None)
-        return True
+            return self._instances.show(pod, None, (Candidate(pod, reason=best.slice.problem), *replaced))
+        return self._instances.show(pod, instance, replaced)
 
     def _instance(self, pod: str, shown: PodEndpoint) -> Instance | None:
         parsed, endpoint = shown.slice, shown.endpoint
@@ -193,13 +155,6 @@ class MergedSet:
             ports=parsed.ports,
             reader=self._reader,
         )
-
-
-def _put(into: CopyOnWriteDict[Instance], pod: str, instance: Instance | None) -> None:
-    if instance is not None:
-        into[pod] = instance
-    else:
-        into.pop(pod, None)
 
 
 def _choose(pod: str, shown: list[PodEndpoint]) -> tuple[PodEndpoint, tuple[Candidate, ...]]:

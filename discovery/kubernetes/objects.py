@@ -1,14 +1,30 @@
-"""Decodes Services and pods, and says why a pod is not ready. Unknown fields are skipped. Pure."""
+"""Decodes Services, Pods and Nodes, and says why a pod is not ready. Unknown fields are skipped. Pure."""
 
 from typing import Final
 
 import msgspec
 
+from discovery.kubernetes.resource_decoder import WholeDecoder
 
-class ObjectMeta(msgspec.Struct, frozen=True, rename="camel"):
+_ACTIVE_PORTS: Final = {
+    "active_ports": "llm-d.ai/active-ports",
+    "old_active_ports": "inference.networking.k8s.io/active-ports",
+}
+
+
+class Annotations(msgspec.Struct, frozen=True, gc=False, rename=_ACTIVE_PORTS):
+    """Those that the Go picker reads: the ports of a Pod that serve now, separated by commas."""
+
+    active_ports: str | None = None
+    old_active_ports: str | None = None
+
+
+class ObjectMeta(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     name: str = ""
     uid: str = ""
+    resource_version: str = ""
     labels: dict[str, str] | None = None
+    annotations: Annotations | None = None
     deletion_timestamp: str | None = None
 
 
@@ -26,36 +42,60 @@ class Service(msgspec.Struct, frozen=True):
     spec: ServiceSpec = ServiceSpec()
 
 
-class ContainerStateWaiting(msgspec.Struct, frozen=True):
+class ContainerStateWaiting(msgspec.Struct, frozen=True, gc=False):
     reason: str = ""
     message: str = ""
 
 
-class ContainerState(msgspec.Struct, frozen=True):
+class ContainerState(msgspec.Struct, frozen=True, gc=False):
     waiting: ContainerStateWaiting | None = None
 
 
-class ContainerStatus(msgspec.Struct, frozen=True):
+class ContainerStatus(msgspec.Struct, frozen=True, gc=False, rename={"id": "containerID"}):
+    """`id`: `runtime://` and the id of the container that runs, or ran last; another one after each restart."""
+
     name: str = ""
+    id: str = ""
     state: ContainerState | None = None
 
 
-class PodCondition(msgspec.Struct, frozen=True):
+class PodCondition(msgspec.Struct, frozen=True, gc=False):
     type: str = ""
     status: str = ""
     message: str = ""
 
 
-class PodStatus(msgspec.Struct, frozen=True, rename={"address": "podIP", "containers": "containerStatuses"}):
+class PodStatus(
+    msgspec.Struct, frozen=True, gc=False, rename={"address": "podIP", "containers": "containerStatuses"}
+):
     phase: str = ""
     address: str = ""
     conditions: tuple[PodCondition, ...] | None = None
     containers: tuple[ContainerStatus, ...] | None = None
 
 
-class Pod(msgspec.Struct, frozen=True):
+class ContainerPort(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    container_port: int = 0
+
+
+class Container(msgspec.Struct, frozen=True, gc=False):
+    name: str = ""
+    ports: tuple[ContainerPort, ...] | None = None
+
+
+class PodSpec(msgspec.Struct, frozen=True, gc=False, rename="camel"):
+    node_name: str = ""
+    containers: tuple[Container, ...] | None = None
+
+
+class Pod(msgspec.Struct, frozen=True, gc=False):
     metadata: ObjectMeta
+    spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+
+class Node(msgspec.Struct, frozen=True):
+    metadata: ObjectMeta
 
 
 class ServiceList(msgspec.Struct, frozen=True):
@@ -66,11 +106,28 @@ class PodList(msgspec.Struct, frozen=True):
     items: tuple[Pod, ...] | None = None
 
 
+_decode_pod = msgspec.json.Decoder(Pod).decode
+
+
+def pod_decoder() -> WholeDecoder[Pod]:
+    """For a Reflector over Pods."""
+    return WholeDecoder(_decode_pod, lambda pod: (pod.metadata.name, pod.metadata.resource_version))
+
+
 _PENDING: Final = "Pending"
 
 
 def pod_problem(pod: Pod) -> str | None:
-    """Why the pod is not ready, None if it is. The first cause counts: a container that waits also fails its probe."""
+    """Why the pod of a registered worker is not ready, None if it is."""
+    if (cause := start_problem(pod)) is not None:
+        return cause
+    if (ready := _condition(pod, "Ready")) is not None and ready.status == "False":
+        return f"its pod is not ready: its readiness probe (GET /health) fails{_message(ready)}"
+    return None
+
+
+def start_problem(pod: Pod) -> str | None:
+    """Why the pod cannot be ready. The first cause counts: a container that waits also fails its probe."""
     if pod.metadata.deletion_timestamp is not None:
         return "its pod is terminating"
     waiting = next((c for c in pod.status.containers or () if c.state and c.state.waiting), None)
@@ -78,17 +135,32 @@ def pod_problem(pod: Pod) -> str | None:
         state = waiting.state.waiting
         message = f": {state.message}" if state.message else ""
         return f"its container {waiting.name} waits: {state.reason}{message}"
-    failed = {c.type: c for c in pod.status.conditions or () if c.status == "False"}
-    if pod.status.phase == _PENDING and "PodScheduled" in failed:
-        return f"its pod is not scheduled: {failed['PodScheduled'].message}"
+    scheduled = _condition(pod, "PodScheduled")
+    if pod.status.phase == _PENDING and scheduled is not None and scheduled.status == "False":
+        return f"its pod is not scheduled: {scheduled.message}"
     if pod.status.phase != "Running":
         return f"its pod is {pod.status.phase or 'in no phase'}"
     if not pod.status.address:
         return "its pod has no address yet"
-    if "Ready" in failed:
-        return f"its pod is not ready: its readiness probe (GET /health) fails{_message(failed['Ready'])}"
     return None
 
 
-def _message(condition: PodCondition) -> str:
-    return f" ({condition.message})" if condition.message else ""
+def is_ready(pod: Pod) -> bool:
+    """Whether the pod should get requests: its condition Ready is true, and nobody has deleted it."""
+    ready = _condition(pod, "Ready")
+    return pod.metadata.deletion_timestamp is None and ready is not None and ready.status == "True"
+
+
+def not_ready_reason(pod: Pod) -> str:
+    """Why `is_ready` is false."""
+    ready = _condition(pod, "Ready")
+    status = "missing" if ready is None else ready.status
+    return start_problem(pod) or f"its pod's condition Ready is {status}{_message(ready)}"
+
+
+def _condition(pod: Pod, kind: str) -> PodCondition | None:
+    return next((c for c in pod.status.conditions or () if c.type == kind), None)
+
+
+def _message(condition: PodCondition | None) -> str:
+    return f" ({condition.message})" if condition is not None and condition.message else ""

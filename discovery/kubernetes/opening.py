@@ -9,6 +9,14 @@ from urllib.parse import SplitResult, parse_qsl
 from discovery.instance import check_namespace
 from discovery.kubernetes.cluster import load_cluster
 from discovery.kubernetes.credentials import Cluster
+from discovery.kubernetes.inference_pool import (
+    POOL_GROUP,
+    PodTargets,
+    PoolReference,
+    check_ports,
+)
+from discovery.kubernetes.label_selector import check_label_selector
+from discovery.kubernetes.pods_source import PodsSource
 from discovery.kubernetes.selection import LabelSelection, Selection, ServiceSelection
 from discovery.kubernetes.source import KubernetesSource
 from discovery.kubernetes.timings import Timings
@@ -16,20 +24,23 @@ from discovery.kubernetes.transport import ClusterTransport
 from discovery.source import Candidate, ComponentKey, Report, Source
 
 EXPECTED: Final = (
-    "kubernetes://[namespace][?service={template} | labels=true][&port=http][&grace=0.5]"
-    "[&context=NAME][&kubeconfig=PATH][&server=http://host:port]"
+    "kubernetes://[namespace][?service={template} | labels=true][&port=http] for workers that register themselves, "
+    "?pool=NAME[&group=GROUP] or ?selector=app%3Dvllm&ports=8000,8001 for Pods; each with "
+    "[&grace=0.5][&context=NAME][&kubeconfig=PATH][&server=http://host:port]"
 )
-_PARAMETERS: Final = frozenset(
-    ["service", "labels", "port", "grace", "context", "kubeconfig", "server", "assert_service"]
-)
+_OF_SLICES: Final = frozenset(["service", "labels", "port", "assert_service"])
+PODS_PARAMETERS: Final = frozenset(["selector", "ports", "pool", "group"])
+"""With these a URL selects Pods, and no Service is needed."""
+_PARAMETERS: Final = _OF_SLICES | PODS_PARAMETERS | {"grace", "context", "kubeconfig", "server"}
 
 
 class DeferredSource:
     """Makes its source on first use, once for all keys: that needs the network or slow imports."""
 
-    def __init__(self, make: Callable[[], Awaitable[KubernetesSource]]) -> None:
+    def __init__(self, make: Callable[[], Awaitable[Source]], *, needs_documents: bool = True) -> None:
+        self.needs_documents = needs_documents
         self._make = make
-        self._source: KubernetesSource | None = None
+        self._source: Source | None = None
         self._lock = asyncio.Lock()
 
     async def run(self, key: ComponentKey, report: Report) -> None:
@@ -50,7 +61,7 @@ class DeferredSource:
         if self._source is not None:
             await self._source.aclose()
 
-    async def _get(self) -> KubernetesSource:
+    async def _get(self) -> Source:
         async with self._lock:
             if self._source is None:
                 self._source = await self._make()
@@ -61,10 +72,17 @@ def open_kubernetes(parts: SplitResult, url: str) -> Source:
     """`parts`: `url` split. ValueError for a URL that is not of the form `EXPECTED`."""
     options = parse_options(parts, url)
     namespace = _namespace(parts, url)
-    selection = _selection(options, url)
     grace = _grace(options.get("grace", "0.5"), url)
+    if (pods := _pods(options, url)) is not None:
 
-    async def make() -> KubernetesSource:
+        async def make_of_pods() -> Source:
+            cluster = await find_cluster(options)
+            return PodsSource(ClusterTransport(cluster), namespace or cluster.namespace, pods, grace=grace)
+
+        return DeferredSource(make_of_pods, needs_documents=PodsSource.needs_documents)
+    selection = _selection(options, url)
+
+    async def make() -> Source:
         cluster = await find_cluster(options)
         return KubernetesSource(
             ClusterTransport(cluster),
@@ -111,6 +129,35 @@ def _namespace(parts: SplitResult, url: str) -> str | None:
         return check_namespace(parts.netloc)
     except ValueError as error:
         raise ValueError(f"{url!r}: the Kubernetes {error}; expected {EXPECTED}") from error
+
+
+def _pods(options: Mapping[str, str], url: str) -> PodTargets | PoolReference | None:
+    """None: the URL is about slices. ValueError for parameters that exclude each other, or that make no sense."""
+    given = options.keys() & PODS_PARAMETERS
+    if not given:
+        return None
+    if others := sorted(options.keys() & _OF_SLICES):
+        raise ValueError(
+            f"{url!r}: {', '.join(sorted(given))} and {', '.join(others)} exclude each other: Pods are selected, "
+            "not a Service"
+        )
+    try:
+        if "pool" in options and not options.keys() & {"selector", "ports"}:
+            return PoolReference(options["pool"], options.get("group") or POOL_GROUP)
+        if given == {"selector", "ports"}:
+            ports = check_ports(map(_port, options["ports"].split(",")))
+            return PodTargets(check_label_selector(options["selector"]), ports)
+    except ValueError as error:
+        raise ValueError(f"{url!r}: {error}") from error
+    raise ValueError(
+        f"{url!r}: expected pool=NAME, with group= if it is another one than {POOL_GROUP}; or both selector= and ports="
+    )
+
+
+def _port(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 5:
+        return int(text)
+    raise ValueError(f"target port {text[:20]!r}; expected 1 to 65535")
 
 
 def _selection(options: Mapping[str, str], url: str) -> Selection:

@@ -1,4 +1,4 @@
-"""Keeps a copy of one Service's EndpointSlices by LIST, then WATCH: a state machine without I/O.
+"""Keeps a copy of the objects of one resource by LIST, then WATCH: a state machine without I/O.
 
 `Reflector.next_step` says what to send. The answer's headers, bytes and end, and the passing of time go in; events for
 the copy come out. The rules are those of client-go's Reflector and of the Kubernetes API concepts.
@@ -7,21 +7,21 @@ the copy come out. The rules are those of client-go's Reflector and of the Kuber
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from discovery.kubernetes.decoding import SliceDecoder
 from discovery.kubernetes.recovery import NextRequest, Recovery
 from discovery.kubernetes.reflector_events import (
+    ObjectDeleted,
+    ObjectsListed,
+    ObjectUpdated,
     ReflectorEvent,
-    SliceDeleted,
-    SlicesListed,
-    SliceUpdated,
     SyncLost,
     SyncRestored,
 )
 from discovery.kubernetes.refusal import parse_refusal
+from discovery.kubernetes.resource_decoder import ObjectEvent, ResourceDecoder
 from discovery.kubernetes.response_body import (
     NO_PAGES,
     ErrorBody,
@@ -31,20 +31,12 @@ from discovery.kubernetes.response_body import (
     WatchBody,
 )
 from discovery.kubernetes.timings import Timings
-from discovery.kubernetes.wire import (
-    BookmarkEvent,
-    DeletedEvent,
-    ErrorEvent,
-    decode_event,
-    decode_list,
-    decode_status,
-    is_older,
-)
+from discovery.kubernetes.wire import BookmarkEvent, ErrorEvent, decode_status, is_older
 
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Send GET for the slices with this query."""
+    """Send GET for the objects with this query."""
 
     params: Mapping[str, str]
 
@@ -71,8 +63,8 @@ class Requested:
     pages: ListPages
 
 
+T = TypeVar("T")
 Step: TypeAlias = Get | Wait
-_Event = TypeVar("_Event", SyncRestored, ReflectorEvent)
 ReflectorState: TypeAlias = Idle | Requested | ListBody | WatchBody | ErrorBody
 
 
@@ -80,7 +72,10 @@ class MalformedEventError(ValueError):
     """A watch event that no API server sends."""
 
 
-class Reflector:
+_UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+class Reflector(Generic[T]):
     """After each `Get` call `headers_received`, then `data_received` until `finished`, `eof_received` or `deadline`.
 
         Idle ──next_step: Get──► Requested ──headers_received──► ListBody     200, a list was asked for
@@ -91,16 +86,17 @@ class Reflector:
 
     `next_step` in Idle returns Wait until `Recovery.wait_until`, then Get: the next page of a list that goes on, else
     what `Recovery.next_request` says. The copy is out of sync from SyncLost until any other event.
+    `selection`: the query parameters that select objects, such as `labelSelector`.
     """
 
-    def __init__(self, selector: str, timings: Timings) -> None:
+    def __init__(self, selection: Mapping[str, str], decoder: ResourceDecoder[T], timings: Timings) -> None:
         self.deadline = float("inf")
-        self._selector = selector
+        self._selection = dict(selection)
+        self._decoder = decoder
         self._timings = timings
         self._recovery = Recovery(timings)
         self._state: ReflectorState = Idle()
-        self._last_event: ReflectorEvent | None = None
-        self._slices = SliceDecoder()
+        self._last_event: ReflectorEvent[T] | None = None
 
     @property
     def finished(self) -> bool:
@@ -121,12 +117,12 @@ class Reflector:
             return Wait(self._recovery.wait_until, self._recovery.probe_connection)
         self._state = Requested(pages)
         self.deadline = now + self._timings.list_deadline
-        params = {"labelSelector": self._selector}
+        params = self._selection
         if pages.continue_token:
             return Get(params | {"continue": pages.continue_token})
         version = self._recovery.resource_version
-        # No limit: one Service's slices are a small list (10,000 pods are 3 MB), and with a resourceVersion a limit
-        # would keep the server from answering out of its watch cache (client-go turns paging off for that reason).
+        # No limit: with a resourceVersion it would keep the server from answering out of its watch cache (client-go turns
+        # paging off for that reason), and the list of one selection is small (the slices of 10,000 pods are 3 MB).
         # Nor a streaming list (KEP-3157, sendInitialEvents): it saves the server memory in lists of hundreds of megabytes.
         match self._recovery.next_request:
             case NextRequest.LIST:
@@ -151,7 +147,7 @@ class Reflector:
         else:
             self._state = ListBody(self._state.pages if isinstance(self._state, Requested) else NO_PAGES)
 
-    def data_received(self, chunk: bytes, now: float) -> list[ReflectorEvent]:
+    def data_received(self, chunk: bytes, now: float) -> list[ReflectorEvent[T]]:
         """`chunk` may begin and end anywhere in the body."""
         match self._state:
             case WatchBody() as watch:
@@ -165,7 +161,7 @@ class Reflector:
         due = self.timer_at
         return self._restored() if due is not None and now >= due else []
 
-    def eof_received(self, now: float) -> list[ReflectorEvent]:
+    def eof_received(self, now: float) -> list[ReflectorEvent[T]]:
         """The body has ended, and is complete as far as HTTP can tell."""
         match self._state:
             case WatchBody() as watch:
@@ -183,7 +179,7 @@ class Reflector:
 
     def request_failed(
         self, reason: str, now: float, *, connect_failed: bool = False
-    ) -> list[ReflectorEvent]:
+    ) -> list[ReflectorEvent[T]]:
         """No answer came, it broke off, or `deadline` has passed. `connect_failed`: there was not even a connection."""
         if isinstance(self._state, WatchBody):
             self._note_lifetime(self._state, now)
@@ -204,21 +200,21 @@ class Reflector:
             self._recovery.reset_backoff()
         return lived
 
-    def _watch_data(self, watch: WatchBody, chunk: bytes, now: float) -> list[ReflectorEvent]:
+    def _watch_data(self, watch: WatchBody, chunk: bytes, now: float) -> list[ReflectorEvent[T]]:
         self._note_lifetime(watch, now)
-        events: list[ReflectorEvent] = []
+        events: list[ReflectorEvent[T]] = []
         try:
             for line in watch.lines.feed(chunk):
                 events += self._watch_event(watch, line, now)
                 if self.finished:
                     return events
-        except (msgspec.DecodeError, MalformedEventError, LineTooLongError, UnicodeDecodeError) as error:
+        except (*_UNDECODABLE, MalformedEventError, LineTooLongError) as error:
             return events + self._relist(f"the watch sent something that is no event: {error}", now)
         self.deadline = watch.deadline
         return events or [*(self._restored() if watch.has_events else ())]
 
-    def _watch_event(self, watch: WatchBody, line: bytes, now: float) -> list[ReflectorEvent]:
-        match decode_event(line):
+    def _watch_event(self, watch: WatchBody, line: bytes, now: float) -> list[ReflectorEvent[T]]:
+        match self._decoder.event(line):
             case ErrorEvent(status):
                 return self._finish(self._recovery.request_refused(parse_refusal(status.code, status), now))
             case BookmarkEvent(bookmark):
@@ -226,17 +222,13 @@ class Reflector:
                     return self._version_regressed(now)
                 watch.event_received(now, bookmark=True)
                 return []
-            case event:
-                name = event.object.metadata.name
+            case ObjectEvent(name, version, changed):
                 if not name:
-                    raise MalformedEventError("a slice without a name")
-                if not self._advance_version(event.object.metadata.resource_version):
+                    raise MalformedEventError("an object without a name")
+                if not self._advance_version(version):
                     return self._version_regressed(now)
                 watch.event_received(now)
-                if isinstance(event, DeletedEvent):
-                    self._slices.forget(name)
-                    return self._emit(SliceDeleted(name))
-                return self._emit(SliceUpdated(self._slices.decode(event.object)))
+                return self._emit(ObjectDeleted(name) if changed is None else ObjectUpdated(changed))
 
     def _advance_version(self, version: str) -> bool:
         """False for a version that is older than the last: events of one watch come in the order of their versions."""
@@ -245,28 +237,27 @@ class Reflector:
         self._recovery.resource_version = version or self._recovery.resource_version
         return True
 
-    def _version_regressed(self, now: float) -> list[ReflectorEvent]:
+    def _version_regressed(self, now: float) -> list[ReflectorEvent[T]]:
         return self._finish(self._recovery.version_expired(now, consistent=True))
 
-    def _list_complete(self, body: ListBody, now: float) -> list[ReflectorEvent]:
+    def _list_complete(self, body: ListBody, now: float) -> list[ReflectorEvent[T]]:
         try:
-            page = decode_list(bytes(body.body))
-            items = self._slices.decode_all(page.items or ())
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return self._relist(f"the list is no EndpointSliceList: {error}", now)
-        if not page.metadata.resource_version:
+            page = self._decoder.page(bytes(body.body))
+        except _UNDECODABLE as error:
+            return self._relist(f"the list cannot be decoded: {error}", now)
+        if not page.resource_version:
             return self._relist("the list has no resourceVersion", now)
-        slices = body.pages.slices + items
-        if page.metadata.continue_token:
-            self._state = Idle(ListPages(slices, page.metadata.continue_token))
+        objects = (*body.pages.objects, *page.objects)
+        if page.continue_token:
+            self._state = Idle(ListPages(objects, page.continue_token))
             return []
-        lost = self._recovery.list_received(page.metadata.resource_version, now)
+        lost = self._recovery.list_received(page.resource_version, now)
         if lost is not None:
             return self._finish(lost)
-        self._slices.retain(slices)
-        return self._finish(SlicesListed(slices))
+        self._decoder.retain(objects)
+        return self._finish(ObjectsListed(objects))
 
-    def _error_complete(self, body: ErrorBody, now: float) -> list[ReflectorEvent]:
+    def _error_complete(self, body: ErrorBody, now: float) -> list[ReflectorEvent[T]]:
         if body.status == 200:
             return self._relist(
                 f"HTTP 200 with {body.content_type}, expected JSON: the server is no Kubernetes API server, "
@@ -277,20 +268,21 @@ class Reflector:
         refusal = parse_refusal(body.status, status, body.headers)
         return self._finish(self._recovery.request_refused(refusal, now))
 
-    def _relist(self, reason: str, now: float) -> list[ReflectorEvent]:
+    def _relist(self, reason: str, now: float) -> list[ReflectorEvent[T]]:
         """The answer cannot be used, and an event may be in it: the watch cannot go on from the last version."""
         return self._finish(self._recovery.request_failed(reason, now, relist=True))
 
     def _restored(self) -> list[SyncRestored]:
-        return self._emit(SyncRestored()) if isinstance(self._last_event, SyncLost) else []
+        if not isinstance(self._last_event, SyncLost):
+            return []
+        self._last_event = restored = SyncRestored()
+        return [restored]
 
-    def _finish(self, event: SlicesListed | SyncLost | None) -> list[ReflectorEvent]:
+    def _finish(self, event: ObjectsListed[T] | SyncLost | None) -> list[ReflectorEvent[T]]:
         """Drops the rest of the answer, and the earlier pages of its list: a list whose page failed starts again."""
         self._state = Idle()
-        return self._emit(event)
+        return [] if event is None else self._emit(event)
 
-    def _emit(self, event: _Event | None) -> list[_Event]:
-        if event is None:
-            return []
+    def _emit(self, event: ReflectorEvent[T]) -> list[ReflectorEvent[T]]:
         self._last_event = event
         return [event]

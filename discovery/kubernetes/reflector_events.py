@@ -1,27 +1,27 @@
-"""Events of a Reflector: changes of its copy of the slices, and whether the copy is in sync. Pure."""
+"""Events of a Reflector: changes of its copy of the objects, and whether the copy is in sync. Pure."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
-from discovery.kubernetes.wire import EndpointSlice
-
-
-@dataclass(frozen=True, slots=True)
-class SlicesListed:
-    """A complete list: it replaces all slices that were known."""
-
-    slices: tuple[EndpointSlice, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class SliceUpdated:
-    """One slice was added or modified."""
+class ObjectsListed(Generic[T]):
+    """A complete list: it replaces all objects that were known."""
 
-    slice: EndpointSlice
+    objects: tuple[T, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SliceDeleted:
+class ObjectUpdated(Generic[T]):
+    """One object was added or modified."""
+
+    object: T
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectDeleted:
     name: str
 
 
@@ -38,4 +38,4 @@ class SyncRestored:
     """After SyncLost: the server answers again, and nothing has changed so far."""
 
 
-ReflectorEvent: TypeAlias = SlicesListed | SliceUpdated | SliceDeleted | SyncLost | SyncRestored
+ReflectorEvent: TypeAlias = ObjectsListed[T] | ObjectUpdated[T] | ObjectDeleted | SyncLost | SyncRestored

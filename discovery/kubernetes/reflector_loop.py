@@ -1,35 +1,50 @@
 """Runs a Reflector over a transport: sends the requests that it asks for, passes it the answers as they arrive."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Generic, Protocol, TypeVar
 
 from discovery.kubernetes.reflector import Get, Reflector, Wait
-from discovery.kubernetes.snapshot_publisher import SnapshotPublisher
+from discovery.kubernetes.reflector_events import ReflectorEvent, SyncRestored
 from discovery.kubernetes.timings import Timings
 from discovery.kubernetes.transport import ApiTransport, TransportError
 
+T = TypeVar("T")
 
-class ReflectorLoop:
-    """One request at a time. The publisher gets the reflector's events in order."""
+
+class ReflectorReader(Protocol[T]):
+    """Gets a reflector's events, in order."""
+
+    async def apply(self, events: Iterable[ReflectorEvent[T]]) -> None:
+        """Events that came together. What it raises ends the loop."""
+        ...
+
+    def sync_restored(self, event: SyncRestored) -> None:
+        """`apply` for a timer, which cannot await."""
+        ...
+
+
+class ReflectorLoop(Generic[T]):
+    """One request at a time."""
 
     def __init__(
         self,
-        reflector: Reflector,
+        reflector: Reflector[T],
         transport: ApiTransport,
         path: str,
         timings: Timings,
-        publisher: SnapshotPublisher,
+        reader: ReflectorReader[T],
     ) -> None:
         self._reflector = reflector
         self._transport = transport
         self._path = path
         self._timings = timings
         self._clock = timings.clock
-        self._publisher = publisher
+        self._reader = reader
 
     async def run(self) -> None:
-        """Runs until it is cancelled. Raises what `SnapshotPublisher.apply` raises, and nothing else."""
+        """Runs until it is cancelled. Raises what `ReflectorReader.apply` raises, and nothing else."""
         while True:
             match self._reflector.next_step(self._clock()):
                 case Wait(until, probe_connection=False):
@@ -55,14 +70,14 @@ class ReflectorLoop:
                 finished = await self._read_response(get, timeout)
         except TransportError as error:
             lost = reflector.request_failed(str(error), self._clock(), connect_failed=error.connect_failed)
-            await self._publisher.apply(lost)
+            await self._reader.apply(lost)
         except TimeoutError:
-            await self._publisher.apply(
+            await self._reader.apply(
                 reflector.request_failed("the server stopped sending before its answer ended", self._clock())
             )
         else:
             if not finished:
-                await self._publisher.apply(reflector.eof_received(self._clock()))
+                await self._reader.apply(reflector.eof_received(self._clock()))
 
     async def _read_response(self, get: Get, timeout: asyncio.Timeout) -> bool:
         """Returns whether the reflector needs no more of the answer; False: the body has ended."""
@@ -72,7 +87,7 @@ class ReflectorLoop:
             timeout.reschedule(self._loop_time(reflector.deadline))
             with self._timer():
                 async for chunk in response.chunks:
-                    await self._publisher.apply(reflector.data_received(chunk, self._clock()))
+                    await self._reader.apply(reflector.data_received(chunk, self._clock()))
                     if reflector.finished:
                         return True
                     timeout.reschedule(self._loop_time(reflector.deadline))
@@ -93,7 +108,7 @@ class ReflectorLoop:
 
     def _timer_expired(self) -> None:
         for restored in self._reflector.timer_expired(self._clock()):
-            self._publisher.sync_restored(restored)
+            self._reader.sync_restored(restored)
 
     def _loop_time(self, moment: float) -> float:
         """A moment of `Timings.clock` on the event loop's clock."""

@@ -50,14 +50,29 @@ class PolicyRule:
     resource: str
     verbs: tuple[str, ...]
 
+    @property
+    def qualified(self) -> str:
+        """The resource as the server's messages name it."""
+        return f"{self.resource}.{self.group}" if self.group else self.resource
+
     def manifest(self) -> str:
         """The rule as YAML."""
         return f'- apiGroups: ["{self.group}"]\n  resources: ["{self.resource}"]\n  verbs: [{", ".join(self.verbs)}]'
 
 
+def rule_for(path: str) -> tuple[PolicyRule, str]:
+    """The rule to follow `/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE`, or `/api/v1/...`, and the namespace."""
+    parts = path.strip("/").split("/")
+    group = parts[1] if parts[0] == "apis" else ""
+    return PolicyRule(group, parts[-1], ("get", "list", "watch")), parts[-2]
+
+
 LIST_SLICES: Final = PolicyRule("discovery.k8s.io", "endpointslices", ("list", "watch"))
 GET_SERVICES: Final = PolicyRule("", "services", ("get", "list"))
 LIST_PODS: Final = PolicyRule("", "pods", ("list",))
+GET_NODES: Final = PolicyRule("", "nodes", ("get",))
+WATCH_PODS: Final = PolicyRule("", "pods", ("get", "list", "watch"))
+_BUILT_IN_GROUPS: Final = ("", "discovery.k8s.io")
 
 
 def explain_refusal(code: int | None, text: str, rule: PolicyRule, namespace: str) -> str:
@@ -69,6 +84,10 @@ def explain_refusal(code: int | None, text: str, rule: PolicyRule, namespace: st
         )
     if code == 401:
         return f"{text}: the credentials are not accepted; is the token or the kubeconfig of another cluster?"
-    if code == 404:
+    if code == 404 and rule.group in _BUILT_IN_GROUPS:
         return f"{text}: it serves no {rule.resource} there; is this a Kubernetes API server, 1.21 or newer?"
+    if code == 404:
+        return (
+            f"{text}: the CustomResourceDefinition {rule.qualified} is not installed, or not in this version"
+        )
     return text

@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from discovery.kubernetes.timings import Timings
-from discovery.kubernetes.wire import EndpointSlice
 
 LINE_LIMIT: Final = 16 * 1024 * 1024
 """Bytes of one watch event; a slice of 1,000 endpoints, the most that the API allows, makes 0.3 MB."""
@@ -68,9 +67,9 @@ class ErrorBody:
 
 @dataclass(frozen=True, slots=True)
 class ListPages:
-    """The slices of a list's pages so far, and the token that asks for the next page."""
+    """The objects of a list's pages so far, and the token that asks for the next page."""
 
-    slices: tuple[EndpointSlice, ...] = ()
+    objects: tuple[Any, ...] = ()
     continue_token: str = ""
 
 

@@ -3,23 +3,21 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Final, Generic, Protocol, TypeVar
 
 from discovery.errors import ForbiddenError
-from discovery.kubernetes.merge import MergedSet
 from discovery.kubernetes.reflector_events import (
+    ObjectDeleted,
+    ObjectsListed,
+    ObjectUpdated,
     ReflectorEvent,
-    SliceDeleted,
-    SlicesListed,
-    SliceUpdated,
     SyncLost,
     SyncRestored,
 )
-from discovery.kubernetes.refusal import LIST_SLICES, explain_refusal
+from discovery.kubernetes.refusal import PolicyRule, explain_refusal
 from discovery.kubernetes.timings import Timings
-from discovery.kubernetes.wire import EndpointSlice
-from discovery.source import Report
+from discovery.source import Report, Snapshot
 from runtime.tasks import cancel_and_wait
 
 _YIELD_AFTER: Final = 0.005
@@ -27,25 +25,46 @@ _YIELD_AFTER: Final = 0.005
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
-class SnapshotPublisher:
-    """Reports the merged set of one component. `on_none_ready` runs once after `Timings.none_ready_warning` seconds
-    without a ready instance.
+
+class CandidateSet(Protocol[T_contra]):
+    """What follows from the objects of the cluster: `MergedSet` of slices, `PodSet` of Pods. Documented there."""
+
+    @property
+    def expires_at(self) -> float | None: ...
+    def snapshot(self) -> Snapshot: ...
+    def replace(self, objects: Iterable[T_contra], now: float, /) -> Iterator[bool]: ...
+    def put(self, found: T_contra, now: float, /) -> bool: ...
+    def remove(self, name: str, now: float, /) -> bool: ...
+    def expire(self, now: float, /) -> bool: ...
+    def restart_grace(self, now: float, /) -> None: ...
+
+
+class SnapshotPublisher(Generic[T]):
+    """Reports the set of one component. `rule`: the right that its reflector needs in `namespace`. `on_none_ready` runs once
+    after `Timings.none_ready_warning` seconds without a ready instance.
     """
 
-    def __init__(self, merged: MergedSet, report: Report, namespace: str, timings: Timings) -> None:
+    def __init__(
+        self, merged: CandidateSet[T], report: Report, rule: PolicyRule, namespace: str, timings: Timings
+    ) -> None:
         self.on_none_ready: Callable[[], Awaitable[None]] | None = None
         self._merged = merged
         self._report = report
+        self._rule = rule
         self._namespace = namespace
         self._timings = timings
         self._has_synced = False
+        self._is_replacing = False
+        self._has_unreported = False
         self._is_lost = False
         self._grace: asyncio.TimerHandle | None = None
         self._none_ready: asyncio.TimerHandle | None = None
         self._warning: asyncio.Task[None] | None = None
 
-    async def apply(self, events: Iterable[ReflectorEvent]) -> None:
+    async def apply(self, events: Iterable[ReflectorEvent[T]]) -> None:
         """Reports at most one snapshot for events that came together. ForbiddenError when the first list is refused."""
         changed = False
         for event in events:
@@ -55,8 +74,8 @@ class SnapshotPublisher:
                         self._publish()
                     changed = False
                     self._mark_lost(event)
-                case SlicesListed(slices):
-                    changed |= await self._replace(slices)
+                case ObjectsListed(objects):
+                    changed |= await self._replace(objects)
                 case _:
                     changed |= self._apply_one(event)
         if changed:
@@ -69,6 +88,22 @@ class SnapshotPublisher:
             self._publish()
         self._schedule_expiry()
 
+    def set_changed(self) -> None:
+        """The set changed by something else than an event. Half of a list is not reported."""
+        self._has_unreported = True
+        if self._has_synced and not self._is_replacing:
+            self._publish()
+
+    def report_next_list(self) -> None:
+        """Report the next list even if it changes nothing."""
+        self._has_unreported = True
+
+    def report_now(self) -> None:
+        """Report the set though no list has arrived: it is known to be complete."""
+        self._has_synced = True
+        self._publish()
+        self._schedule_expiry()
+
     async def aclose(self) -> None:
         for timer in (self._grace, self._none_ready):
             if timer is not None:
@@ -76,34 +111,38 @@ class SnapshotPublisher:
         if self._warning is not None:
             await cancel_and_wait(self._warning)
 
-    def _apply_one(self, event: SliceUpdated | SliceDeleted | SyncRestored) -> bool:
+    def _apply_one(self, event: ObjectUpdated[T] | ObjectDeleted | SyncRestored) -> bool:
         """Returns whether there is something to report."""
         now = self._timings.clock()
         restored = self._mark_restored(now)
         match event:
-            case SliceUpdated(updated):
+            case ObjectUpdated(updated):
                 return self._merged.put(updated, now) or restored
-            case SliceDeleted(name):
+            case ObjectDeleted(name):
                 return self._merged.remove(name, now) or restored
             case SyncRestored():
                 return restored
 
-    async def _replace(self, slices: tuple[EndpointSlice, ...]) -> bool:
-        # A pod whose grace ends meanwhile may be in a slice of this list that is not merged yet
+    async def _replace(self, objects: tuple[T, ...]) -> bool:
+        # What was missing until now and whose grace ends meanwhile may be in a part of this list that is not merged yet
         self._cancel_expiry()
         now = self._timings.clock()
         changed = self._mark_restored(now) or not self._has_synced
         started = time.perf_counter()
-        for step_changed in self._merged.replace(slices, now):
-            changed |= step_changed
-            if time.perf_counter() - started > _YIELD_AFTER:
-                await asyncio.sleep(0)
-                started = time.perf_counter()
+        self._is_replacing = True
+        try:
+            for step_changed in self._merged.replace(objects, now):
+                changed |= step_changed
+                if time.perf_counter() - started > _YIELD_AFTER:
+                    await asyncio.sleep(0)
+                    started = time.perf_counter()
+        finally:
+            self._is_replacing = False
         self._has_synced = True
-        return changed
+        return changed or self._has_unreported
 
     def _mark_lost(self, lost: SyncLost) -> None:
-        reason = explain_refusal(lost.code, lost.reason, LIST_SLICES, self._namespace)
+        reason = explain_refusal(lost.code, lost.reason, self._rule, self._namespace)
         # Before the first list nobody depends on us, and a missing Role is a mistake to report at once; afterwards the
         # known set stays, whatever the server answers
         if lost.code == 403 and not self._has_synced:
@@ -122,6 +161,7 @@ class SnapshotPublisher:
         return restored
 
     def _publish(self) -> None:
+        self._has_unreported = False
         snapshot = self._merged.snapshot()
         self._report(snapshot)
         self._schedule_warning(empty=not snapshot.instances)

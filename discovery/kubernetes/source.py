@@ -3,11 +3,13 @@
 import logging
 from collections.abc import Sequence
 
+from discovery.kubernetes.decoding import SliceDecoder
 from discovery.kubernetes.diagnostics import SLICES, Diagnostics
 from discovery.kubernetes.endpointslice import AddressSelection
 from discovery.kubernetes.merge import MergedSet
 from discovery.kubernetes.reflector import Reflector
 from discovery.kubernetes.reflector_loop import ReflectorLoop
+from discovery.kubernetes.refusal import LIST_SLICES
 from discovery.kubernetes.selection import Selection
 from discovery.kubernetes.snapshot_publisher import SnapshotPublisher
 from discovery.kubernetes.timings import Timings
@@ -48,9 +50,9 @@ class KubernetesSource:
         report.degraded(
             f"no answer yet to the first list of {selector} in the Kubernetes namespace {self._namespace}"
         )
-        reflector = Reflector(selector, self._timings)
+        reflector = Reflector({"labelSelector": selector}, SliceDecoder(), self._timings)
         merged = MergedSet(key, self._address_selection, self._grace, report.reader)
-        publisher = SnapshotPublisher(merged, report, self._namespace, self._timings)
+        publisher = SnapshotPublisher(merged, report, LIST_SLICES, self._namespace, self._timings)
         publisher.on_none_ready = lambda: self._warn(key)
         path = SLICES.format(self._namespace)
         try:

@@ -1,4 +1,4 @@
-"""Sends GETs to an API server with aiohttp, and streams the answers."""
+"""Sends GETs to an API server with aiohttp, and streams the answers; POSTs small documents."""
 
 import asyncio
 import socket
@@ -22,6 +22,9 @@ _KEEPALIVE: Final = (
 )
 """A watch may be silent for minutes, so that only the kernel can notice a peer that vanished: in 20 s, measured with
 packets dropped in a network namespace."""
+
+
+_JSON: Final = {"Content-Type": "application/json"}
 
 
 class TransportError(Exception):
@@ -60,7 +63,7 @@ class ApiTransport(Protocol):
 
 
 class ClusterTransport:
-    """ApiTransport over aiohttp. After a 401 the credentials are read again and the request is repeated once; after a
+    """ApiTransport over aiohttp, and POSTs. After a 401 the credentials are read again and the request is repeated once; after a
     certificate that does not verify, so are the certificate authorities. Both are rotated while we run.
     """
 
@@ -73,7 +76,26 @@ class ClusterTransport:
     @asynccontextmanager
     async def open(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[Response]:
         url = URL(self._cluster.server.rstrip("/") + path).with_query(params)
-        response = await self._get_authenticated(url)
+        async with self._answer(url, None) as answer:
+            yield answer
+
+    async def post(self, path: str, document: bytes, limit: int) -> tuple[int, bytes]:
+        """The status and the body of the answer; TransportError if none arrives or its body is longer than `limit`."""
+        url = URL(self._cluster.server.rstrip("/") + path)
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._timings.header_deadline), self._answer(url, document) as answer:
+                async for chunk in answer.chunks:
+                    body += chunk
+                    if len(body) > limit:
+                        raise TransportError(f"{self._cluster.server}: an answer of more than {limit} bytes")
+        except TimeoutError as error:
+            raise TransportError(f"{self._cluster.server}: no answer in time") from error
+        return answer.status, bytes(body)
+
+    @asynccontextmanager
+    async def _answer(self, url: URL, document: bytes | None) -> AsyncGenerator[Response]:
+        response = await self._ask_authenticated(url, document)
         try:
             async with aclosing(_chunks(response)) as chunks:
                 yield Response(response.status, response.headers, chunks)
@@ -97,32 +119,34 @@ class ClusterTransport:
             await self._session.close()
             await asyncio.sleep(0)  # aborted connections are closed in the next iteration of the event loop
 
-    async def _get_authenticated(self, url: URL) -> aiohttp.ClientResponse:
-        response = await self._get_verified(url)
+    async def _ask_authenticated(self, url: URL, document: bytes | None) -> aiohttp.ClientResponse:
+        response = await self._ask_verified(url, document)
         if response.status == 401:
             _abort(response)
             self._cluster.credentials.rejected()
-            response = await self._get_verified(url)
+            response = await self._ask_verified(url, document)
         return response
 
-    async def _get_verified(self, url: URL) -> aiohttp.ClientResponse:
+    async def _ask_verified(self, url: URL, document: bytes | None) -> aiohttp.ClientResponse:
         try:
-            return await self._get(url)
+            return await self._ask(url, document)
         except _CertificateError:
             self._tls = None
         try:
-            return await self._get(url)
+            return await self._ask(url, document)
         except _CertificateError as error:
             raise TransportError(str(error)) from error
 
-    async def _get(self, url: URL) -> aiohttp.ClientResponse:
+    async def _ask(self, url: URL, document: bytes | None) -> aiohttp.ClientResponse:
         identity = await self._identity()
         deadline = self._timings.header_deadline
         try:
             async with asyncio.timeout(deadline):
-                return await self._open_session().get(
+                return await self._open_session().request(
+                    "GET" if document is None else "POST",
                     url,
-                    headers=identity.headers,
+                    data=document,
+                    headers={**identity.headers, **({} if document is None else _JSON)},
                     ssl=await self._ssl_context(identity.tls),
                     server_hostname=identity.tls.server_name if identity.tls else None,
                     proxy=self._cluster.proxy,

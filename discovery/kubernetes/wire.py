@@ -1,4 +1,4 @@
-"""Decodes what the API server sends: EndpointSlices, their list, watch events, Status. Unknown fields are skipped.
+"""Decodes what the API server sends: EndpointSlices, lists, watch events, Status. Unknown fields are skipped.
 
 Structs have the names and fields of the API (discovery.k8s.io/v1, meta/v1), as far as we read them. An absent field and
 null are alike: a slice without pods has `endpoints: null`. What does not fit raises msgspec.ValidationError.
@@ -99,6 +99,14 @@ class RawSliceList(msgspec.Struct, frozen=True):
     items: tuple[RawSlice, ...] | None = None
 
 
+class RawList(msgspec.Struct, frozen=True):
+    """One page of a list of any kind."""
+
+    kind: str
+    metadata: ListMeta
+    items: tuple[msgspec.Raw, ...] | None = None
+
+
 class BookmarkObject(msgspec.Struct, frozen=True):
     metadata: SliceMetadata
 
@@ -147,19 +155,29 @@ class ErrorEvent(msgspec.Struct, frozen=True, tag_field="type", tag="ERROR"):
     object: Status
 
 
+class RawEvent(msgspec.Struct, frozen=True):
+    """An event of a watch of any kind."""
+
+    type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
+    object: msgspec.Raw
+
+
 decode_list = msgspec.json.Decoder(RawSliceList).decode
+decode_raw_list = msgspec.json.Decoder(RawList).decode
+decode_raw_event = msgspec.json.Decoder(RawEvent).decode
+decode_bookmark = msgspec.json.Decoder(BookmarkObject).decode
+decode_error = msgspec.json.Decoder(Status).decode
 decode_event = msgspec.json.Decoder(
     AddedEvent | ModifiedEvent | DeletedEvent | BookmarkEvent | ErrorEvent
 ).decode
 decode_endpoints = msgspec.json.Decoder(tuple[SliceEndpoint, ...]).decode
 decode_slice = msgspec.json.Decoder(EndpointSlice).decode
-_decode_status = msgspec.json.Decoder(Status).decode
 
 
 def decode_status(body: bytes | bytearray) -> Status:
     """An empty Status for a body that is none, such as a proxy's HTML page."""
     try:
-        return _decode_status(body)
+        return decode_error(body)
     except msgspec.DecodeError:
         return Status()
 

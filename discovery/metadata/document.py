@@ -111,11 +111,14 @@ def verify_identity(instance: Instance, headers: Mapping[str, str]) -> bool:
         return False
     named = headers.get(INSTANCE_ID_HEADER)
     incarnation = headers.get(INSTANCE_INCARNATION_HEADER)
-    if named is not None and named != instance.id:
-        raise _other_instance(instance, f"the answer is of instance {named!r}, expected {instance.id!r}")
-    if incarnation is not None and incarnation != instance.incarnation:
+    if named is not None and named != instance.registered_id:
         raise _other_instance(
-            instance, f"the answer is of incarnation {incarnation!r}, expected {instance.incarnation!r}"
+            instance, f"the answer is of instance {named!r}, expected {instance.registered_id!r}"
+        )
+    if incarnation is not None and incarnation != instance.registered_incarnation:
+        raise _other_instance(
+            instance,
+            f"the answer is of incarnation {incarnation!r}, expected {instance.registered_incarnation!r}",
         )
     return named is not None and incarnation is not None
 

@@ -25,6 +25,8 @@ def may_name(instance: Instance, port: int) -> bool:
 
 def serving_port(instance: Instance, document: Mapping[str, Any]) -> int | None:
     """`transport.http.port`, or `Transport.http.port`; None where there is none or the document may not name it."""
+    if instance.rank is not None:
+        return None  # one document may describe all ranks of a Pod: who selected them names the port of each
     transport = document.get("transport") or document.get("Transport")
     http = transport.get("http") if isinstance(transport, Mapping) else None
     port = read_port(http.get("port")) if isinstance(http, Mapping) else None

@@ -3,17 +3,18 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from dispatcher.broker.message import DispatchCandidate
 from dispatcher.broker.opening import open_broker
-from dispatcher.broker.queue import Broker, Queue
+from dispatcher.broker.queue import Broker, Queue, QueueError
 from dispatcher.broker.quota import Quotas
 from dispatcher.config.config_file import Config, QueueConfig
 from dispatcher.gates.building import GateDependencies, build_gate, meter_states
 from dispatcher.gates.gate import DispatchGate, Outcome, RefusedError
 from dispatcher.gates.meter import Meters
 from dispatcher.pump.lanes import target_tls
+from runtime.entry_points import in_one_line
 
 MAX_SHOWN = 10
 """Requests of one queue that are printed."""
@@ -77,19 +78,39 @@ def _metric_lines(gate: DispatchGate) -> Iterator[str]:
 
 
 async def _would_send(queue: Queue, gate: DispatchGate) -> list[str]:
-    """Ask the gate for the head of the queue, one request after the other; the slots are released unused."""
+    """Ask the gate for the head of the queue, one request after the other; the slots are released unused.
+
+    If nothing waits, it is asked for a request that does not exist: only `admit` says why a gate without a metric is closed.
+    """
     lines = []
+    waiting = await queue.peek(MAX_SHOWN)
     async with AsyncExitStack() as held:
-        for candidate in await queue.peek(MAX_SHOWN):
-            try:
-                slot = await held.enter_async_context(gate.admit(candidate))
-            except RefusedError as refusal:
-                lines.append(f"  would not send {_describe(candidate)}: {refusal.reason}")
+        for candidate in waiting or [_NO_REQUEST]:
+            if (refusal := await _refusal(held, gate, candidate)) is not None:
+                lines.append(f"  would not send {_describe(candidate)}: {refusal}")
                 break
-            slot.outcome = Outcome.UNUSED
             lines.append(f"  would send {_describe(candidate)}")
-    return lines or ["  nothing waits"]
+    return lines if waiting else ["  nothing waits", *(line for line in lines if "would not" in line)]
+
+
+async def _refusal(held: AsyncExitStack, gate: DispatchGate, candidate: DispatchCandidate) -> str | None:
+    """Why the gate refuses it; None: it is admitted, until `held` is left."""
+    try:
+        slot = await held.enter_async_context(gate.admit(candidate))
+    except RefusedError as refusal:
+        return refusal.reason
+    except QueueError:
+        raise
+    except Exception as error:  # noqa: BLE001  # a gate of an installed package may raise anything; the other queues are shown
+        return f"the gate failed: {in_one_line(error)}"
+    slot.outcome = Outcome.UNUSED
+    return None
+
+
+_NO_REQUEST: Final = DispatchCandidate(id="", token="", tenant="default", deadline_ms=0, size=0)
 
 
 def _describe(candidate: DispatchCandidate) -> str:
+    if candidate is _NO_REQUEST:
+        return "a request"
     return f"{candidate.id!r} of tenant {candidate.tenant!r}, {candidate.size} bytes"

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from dispatcher.broker.queue import QueueRules
@@ -23,7 +22,7 @@ from dispatcher.delivery.route import (
 from dispatcher.gates.catalogue import GateSpec, parse_gate
 from runtime.config.problems import ConfigError, Problems
 from runtime.config.sections import ConfigSection, parsed_by, read_section
-from runtime.config.yaml_problem import yaml_problem
+from runtime.config.yaml_document import YamlDocument, parse_yaml
 from runtime.durations import parse_duration
 from runtime.sizes import parse_size
 
@@ -192,16 +191,28 @@ class Config(ConfigSection):
 
 def read_config(text: str, environment: Mapping[str, str]) -> Config:
     """Parse and check YAML; raises ConfigError with all problems. It quotes no value: one may be a secret."""
-    try:
-        given = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        raise ConfigError("", f"not YAML: {yaml_problem(error, secrets=True)}; {_YAML_RULE}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError("", f"not YAML: {yaml_problem(error, secrets=True)}") from error
-    if not isinstance(given, dict):
-        raise ConfigError("", "expected a mapping with broker, targets and queues")
-    config = read_section(Config, given, "", secrets=True, context=environment)
+    written = _parse(text)
     problems = Problems()
+    config = problems.of(lambda: read_section(Config, written.given, "", secrets=True, context=environment))
+    if config is not None:
+        _check(config, problems)
+    if problems or config is None:
+        raise problems.error(written.line)
+    return config
+
+
+def _parse(text: str) -> YamlDocument:
+    try:
+        written = parse_yaml(text, secrets=True)
+    except ConfigError as error:
+        raise ConfigError("", f"{error}; {_YAML_RULE}") from error
+    if not isinstance(written.given, dict):
+        raise ConfigError("", "expected a mapping with broker, targets and queues")
+    return written
+
+
+def _check(config: Config, problems: Problems) -> None:
+    """Add what does not fit together."""
     _check_names(config, problems)
     for queue in config.queues:
         _check_queue(queue, config, problems)
@@ -209,9 +220,6 @@ def read_config(text: str, environment: Mapping[str, str]) -> Config:
         problems.of(lambda: _check_units(config))
     if config.front_door is not None:
         problems.of(partial(config.queue, config.front_door.queue))
-    if problems:
-        raise problems.error()
-    return config
 
 
 def _check_names(config: Config, problems: Problems) -> None:

@@ -32,9 +32,9 @@ def size(text: str, most: int = 2**63 - 1) -> int:
     return number
 
 
-def int32(text: str) -> int:
-    """A size in bytes that fits a gRPC channel option."""
-    return size(text, 2**31 - 1)
+def message_size(text: str) -> int | None:
+    """A size in bytes that fits a gRPC channel option; None, the default, for 0 and an empty text, as in the Go picker."""
+    return None if text in ("", "0") else size(text, 2**31 - 1)
 
 
 def _number(text: str, most: int) -> int | None:
@@ -65,13 +65,3 @@ def objective(text: str) -> tuple[str, int]:
             f"{quoted(text)} is not NAME=PRIORITY with a whole number, as batch=-1"
         )
     return name, number
-
-
-def metrics_auth(text: str) -> bool:
-    """Accepts only false: the metrics page cannot authenticate by token."""
-    if boolean(text):
-        raise argparse.ArgumentTypeError(
-            "the metrics page cannot check tokens; restrict it with --metrics-client-ca-file and --metrics-cert-dir, "
-            "with --metrics-address 127.0.0.1 or a NetworkPolicy, and set --metrics-endpoint-auth=false"
-        )
-    return False

@@ -2,32 +2,35 @@
 
 import argparse
 import difflib
+import os
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
-from epp.config import go_flags
+from epp.config import go_flags, log_flags
 from epp.config.flag_values import (
     boolean,
     duration,
-    int32,
+    message_size,
     metric,
-    metrics_auth,
     objective,
     port,
-    quantity,
     size,
 )
+from epp.config.log_flags import LogSettings
 from epp.config.metric_flags import METRIC_FLAGS
 from epp.config.settings import Settings, TransportKind
 from epp.config.tls_rules import TlsRules
 from epp.ext_proc.exchange_settings import ProtocolVersion
 from runtime.command_line import Parser, ShowVersion, program
 
+CONFIG_FILE: Final = "ADSUM_EPP_CONFIG_FILE"
+"""The environment variable that names the configuration file where arguments must stay as they are."""
 
-def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
-    """Settings, verbosity, and the names of given flags that have no effect. Exits with 2 on bad input."""
+
+def parse(arguments: Sequence[str]) -> tuple[Settings, LogSettings, list[str]]:
+    """Settings, the log's, and the names of given flags that have no effect. Exits with 2 on bad input."""
     parser = build_parser()
     given, unknown = parser.parse_known_args(arguments)
     if unknown:
@@ -35,8 +38,11 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
     if fault := _exclusive_flags(given):
         parser.error(fault)
     values = {name: value for name, value in vars(given).items() if name in _FIELDS and value is not None}
+    if given.config_file is None and given.config_text is None and (named := os.environ.get(CONFIG_FILE)):
+        values["config_file"] = Path(named)
     values["models"] = frozenset(given.model)
     values["objectives"] = dict(given.objective)
+    values["endpoint_target_ports"] = tuple(given.endpoint_target_ports)
     values["metric_names"] = {
         name: series
         for name in METRIC_FLAGS
@@ -49,13 +55,14 @@ def parse(arguments: Sequence[str]) -> tuple[Settings, int, list[str]]:
             parser.error(f"--endpoint: {error}")
         values["discovery"] = "static://" + ",".join(given.endpoint)
     try:
-        values["tls"] = TlsRules.from_flags(given.tls_min_version, given.tls_cipher_suites)
+        tls = TlsRules.from_flags(given.tls_min_version, given.tls_cipher_suites)
+        values["tls"] = tls.without_tls() if given.secure_serving is False and tls != TlsRules() else tls
     except ValueError as error:
         parser.error(f"--tls-min-version, --tls-cipher-suites: {error}")
     settings = Settings(**values)
     if fault := _inconsistent_flags(settings):
         parser.error(fault)
-    return settings, given.v, _flags_without_effect(given)
+    return settings, log_flags.read(given), go_flags.without_effect(vars(given))
 
 
 def parse_validate(arguments: Sequence[str]) -> Path:
@@ -94,17 +101,10 @@ def _exclusive_flags(given: argparse.Namespace) -> str | None:
 
 def _inconsistent_flags(settings: Settings) -> str | None:
     """The problem of flags that need or contradict each other; None if there is none."""
-    if not settings.secure_serving:
-        if settings.client_ca_file is not None:
-            return "--client-ca-file needs --secure-serving: without TLS there are no client certificates"
-        if settings.tls != TlsRules():
-            return (
-                "--tls-min-version and --tls-cipher-suites need --secure-serving: without it there is no TLS"
-            )
-    if settings.transport is TransportKind.GRPC and settings.tls != TlsRules():
-        return (
-            "--tls-min-version and --tls-cipher-suites need --transport http2: grpc.aio has no such options"
-        )
+    if not settings.secure_serving and settings.client_ca_file is not None:
+        return "--client-ca-file needs --secure-serving: without TLS there are no client certificates"
+    if settings.transport is TransportKind.GRPC and settings.tls.minimum is not TlsRules().minimum:
+        return "--tls-min-version VersionTLS13 needs --transport http2: grpc.aio has no such option"
     if settings.metrics_client_ca_file is not None and settings.metrics_cert_dir is None:
         return (
             "--metrics-client-ca-file needs --metrics-cert-dir: without TLS there are no client certificates"
@@ -112,13 +112,6 @@ def _inconsistent_flags(settings: Settings) -> str | None:
     if settings.max_body_bytes > settings.max_buffered_bytes:
         return "--max-buffered-bytes, the limit of all bodies together, is less than --max-body-bytes, the limit of one"
     return None
-
-
-def _flags_without_effect(given: argparse.Namespace) -> list[str]:
-    """The given flags that have no effect here, without switches that are off."""
-    names = (*go_flags.SWITCHES, *go_flags.VALUES)
-    values = {name: getattr(given, name.replace("-", "_")) for name in names}
-    return sorted(name for name, value in values.items() if value not in (None, False))
 
 
 _SIMILARITY: Final = 0.8
@@ -148,11 +141,11 @@ def build_parser() -> argparse.ArgumentParser:
     _metrics(parser.add_argument_group("numbers on the workers' pages"))
     _limits(parser.add_argument_group("limits"))
     _picking(parser.add_argument_group("picking"))
+    _observing(parser.add_argument_group("observing"))
     parser.add_argument("--version", action=ShowVersion)
-    for name in go_flags.SWITCHES:
+    for name in (*go_flags.ALWAYS_OFF, *go_flags.ALWAYS_ON):
         _switch(parser, name, argparse.SUPPRESS)
-    for name in go_flags.VALUES:
-        kind = quantity if name.endswith("-size") else str
+    for name, (kind, _) in go_flags.VALUES.items():
         parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     return parser
 
@@ -180,15 +173,34 @@ def _workers(group: Any) -> None:
 
 
 def _pool(group: Any) -> None:
-    """The Go picker's flags that name a pool; `worker_source.py` decides which are accepted."""
-    group.add_argument("--pool-name", help="the pool's name on the metrics page (default: --component)")
+    """The Go picker's flags that name workers; `worker_source.py` says what they exclude and need."""
+    group.add_argument(
+        "--pool-name",
+        metavar="NAME",
+        help="the workers are the Pods of this InferencePool; with --discovery, the pool's name on the metrics page",
+    )
     group.add_argument(
         "--pool-namespace",
         metavar="NAME",
-        help="the namespace of --discovery kubernetes:// if its URL has none",
+        help="of the InferencePool or the Pods ($NAMESPACE, default: default)",
     )
-    for name in ("pool-group", "endpoint-selector", "endpoint-target-ports"):
-        group.add_argument(f"--{name}", help=argparse.SUPPRESS)
+    group.add_argument(
+        "--pool-group",
+        metavar="GROUP",
+        help="the InferencePool's API group (default: inference.networking.k8s.io)",
+    )
+    group.add_argument(
+        "--endpoint-selector",
+        metavar="LABELS",
+        help="the workers are the Pods that this label selector selects, without an InferencePool: app=vllm",
+    )
+    group.add_argument(
+        "--endpoint-target-ports",
+        metavar="PORT,...",
+        action="append",
+        default=[],
+        help="the ports of those Pods, each a worker of its own",
+    )
 
 
 def _metrics(group: Any) -> None:
@@ -222,8 +234,10 @@ def _security(group: Any) -> None:
         metavar="FILE",
         help="serve the metrics page only to clients with a certificate signed by one of these",
     )
-    group.add_argument(
-        "--metrics-endpoint-auth", nargs="?", const="true", type=metrics_auth, help=argparse.SUPPRESS
+    _switch(
+        group,
+        "metrics-endpoint-auth",
+        "the metrics port answers clients whose bearer token the API server accepts (default: true with workers of a pool)",
     )
 
 
@@ -256,21 +270,19 @@ def _serving(group: Any) -> None:
         choices=list(TransportKind),
         help="the gRPC server: our own or grpc.aio (default: http2)",
     )
-    group.add_argument(
-        "-v",
-        "--v",
-        type=int,
-        default=2,
-        metavar="LEVEL",
-        help="0 warnings, 2 state changes, 4 debug (default: 2)",
-    )
+
+
+def _observing(group: Any) -> None:
+    log_flags.add(group)
+    _switch(group, "enable-pprof", "serve /debug/profile?seconds=5 on the metrics port (default: false)")
+    _switch(group, "enable-grpc-stream-metrics", "count ext_proc streams by how they end (default: false)")
 
 
 def _limits(group: Any) -> None:
     group.add_argument(
         "--drain-timeout", type=duration, metavar="DURATION", help="after SIGTERM (default: 30s)"
     )
-    group.add_argument("--grpc-max-recv-msg-size", type=int32, metavar="SIZE", help="default: 4Mi")
+    group.add_argument("--grpc-max-recv-msg-size", type=message_size, metavar="SIZE", help="default: 4Mi")
     group.add_argument("--max-body-bytes", type=size, metavar="SIZE", help="of one request (default: 64Mi)")
     group.add_argument(
         "--max-buffered-bytes",
@@ -293,7 +305,9 @@ def _picking(group: Any) -> None:
     ):
         _switch(group, name, f"{effect} (default: false)")
     _switch(group, "models-endpoint", "answer GET /v1/models with the models of all workers (default: true)")
-    group.add_argument("--config-file", type=Path, metavar="FILE", help="EndpointPickerConfig YAML")
+    group.add_argument(
+        "--config-file", type=Path, metavar="FILE", help=f"EndpointPickerConfig YAML (${CONFIG_FILE})"
+    )
     group.add_argument("--config-text", metavar="YAML", help="the same, inline")
     group.add_argument(
         "--protocol-version",

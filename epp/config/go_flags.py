@@ -4,31 +4,46 @@ A flag that selects workers, metrics or clients is never here: it has its effect
 (`worker_source.py`, `metric_flags.py`, `tls_rules.py`).
 """
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
-SWITCHES: Final[Mapping[str, str]] = {
-    "allow-experimental-plugins": "every built-in plugin may be used",
-    "enable-grpc-stream-metrics": "gRPC streams are not counted by themselves",
-    "enable-pprof": "Python has no pprof pages",
+from epp.config.flag_values import duration, quantity
+
+ALWAYS_OFF: Final[Mapping[str, str]] = {
     "ha-enable-leader-election": "every replica serves: there is no leader",
-    "health-checking": "health is always served",
-    "tracing": "no traces are written",
-    "zap-devel": "the log has one form",
+    "tracing": "traces are not built yet",
 }
-"""Boolean flags."""
+"""Boolean flags that have no effect if they are true."""
 
-VALUES: Final[Mapping[str, str]] = {
-    "grpc-max-send-msg-size": "no large messages are sent",
-    "refresh-prometheus-metrics-interval": "gauges are computed when /metrics is read",
-    "zap-encoder": "the log has one form",
-    "zap-log-level": "-v sets the log level",
-    "zap-stacktrace-level": "the log has one form",
-    "zap-time-encoding": "the log has one form",
+ALWAYS_ON: Final[Mapping[str, str]] = {
+    "allow-experimental-plugins": "every built-in plugin may be used",
+    "health-checking": "health is always served",
 }
-"""Flags with any other value."""
+"""Boolean flags that have no effect if they are false."""
+
+VALUES: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
+    "grpc-max-send-msg-size": (quantity, "no large messages are sent"),
+    "refresh-prometheus-metrics-interval": (duration, "gauges are computed when /metrics is read"),
+    "zap-stacktrace-level": (str, "a traceback is logged for a fault of the picker only"),
+}
+"""Flags with any other value: how it is parsed, and the reason."""
+
+
+def without_effect(given: Mapping[str, object]) -> list[str]:
+    """The names of the given flags, by attribute, that do not do what they say."""
+    names = [
+        *(name for name in ALWAYS_OFF if given[_attribute(name)]),
+        *(name for name in ALWAYS_ON if given[_attribute(name)] is False),
+        *(name for name in VALUES if given[_attribute(name)] is not None),
+    ]
+    return sorted(names)
 
 
 def explain(name: str) -> str:
     """The flag and why it has no effect, for the log."""
-    return f"--{name} ({SWITCHES.get(name) or VALUES[name]})"
+    reason = ALWAYS_OFF.get(name) or ALWAYS_ON.get(name) or VALUES[name][1]
+    return f"--{name} ({reason})"
+
+
+def _attribute(name: str) -> str:
+    return name.replace("-", "_")

@@ -95,7 +95,7 @@ def load_config(text: str | None, *, rng: random.Random, staleness: float = 2.0)
     file_discovery = problems.of(partial(_file_discovery, document.data_layer, plugins))
     passthrough = _is_passthrough(document, plugins, problems)
     if problems or built is None or detector is None or engines is None:
-        raise problems.error(written.line)
+        raise problems.error(written.line, written.text)
     return PickerConfig(
         scheduler=built.scheduler,
         detector=detector,

@@ -33,7 +33,9 @@ class TransportKind(StrEnum):
 class Settings:
     """Times in seconds, sizes in bytes; port 0 is any free port. Field names follow the flags.
 
-    `refresh_metrics_interval` None: short for endpoints with requests, longer for others.
+    `endpoint_target_ports`: lists with commas, one for each time that the flag was given. `refresh_metrics_interval` None:
+    short for endpoints with requests, longer for others. `metrics_endpoint_auth` None: as in the Go picker, if it is
+    started like one (`worker_source.py`).
     """
 
     discovery: str | None = None
@@ -55,11 +57,14 @@ class Settings:
     pool_namespace: str | None = None
     pool_group: str | None = None
     endpoint_selector: str | None = None
-    endpoint_target_ports: str | None = None
+    endpoint_target_ports: Sequence[str] = ()
     metric_names: Mapping[str, Sequence[Series]] = field(default_factory=dict)
     tls: TlsRules = field(default_factory=TlsRules)
     metrics_cert_dir: Path | None = None
     metrics_client_ca_file: Path | None = None
+    metrics_endpoint_auth: bool | None = None
+    enable_pprof: bool = False
+    enable_grpc_stream_metrics: bool = False
     disable_endpoint_subset_filter: bool = False
     emit_endpoint_scores: bool = False
     models_endpoint: bool = True

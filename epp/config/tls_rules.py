@@ -1,8 +1,8 @@
 """The least TLS version and the cipher suites: translates the Go picker's flags to OpenSSL's names (pure)."""
 
 import ssl
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from runtime.quoting import quoted
@@ -25,27 +25,56 @@ _OF_TLS_1_3: Final = frozenset(
 """OpenSSL offers all three. Neither Go's crypto/tls nor `ssl.SSLContext.set_ciphers` can disable one."""
 
 
+_PROHIBITED: Final = frozenset(
+    [
+        *(f"TLS_ECDHE_{key}_WITH_{suite}" for key in ("ECDSA", "RSA") for suite in (
+            "AES_128_CBC_SHA", "AES_256_CBC_SHA", "AES_128_CBC_SHA256", "RC4_128_SHA",
+        )),
+        *(f"TLS_RSA_WITH_{suite}" for suite in (
+            "RC4_128_SHA", "3DES_EDE_CBC_SHA", "AES_128_CBC_SHA", "AES_256_CBC_SHA", "AES_128_CBC_SHA256",
+            "AES_128_GCM_SHA256", "AES_256_GCM_SHA384",
+        )),
+        "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+    ]
+)  # fmt: skip
+"""The other suites that Go knows (crypto/tls, CipherSuites and InsecureCipherSuites)."""
+
+
 @dataclass(frozen=True, slots=True)
 class TlsRules:
-    """`ciphers`: OpenSSL's names of TLS 1.2 suites; empty means OpenSSL's default."""
+    """`ciphers`: OpenSSL's names of TLS 1.2 suites; empty means OpenSSL's default. `remarks`: what of the flags has no effect."""
 
     minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
     ciphers: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def from_flags(cls, version: str | None, suites: str | None) -> "TlsRules":
-        """Parse the values of both flags; raises ValueError."""
-        minimum = ssl.TLSVersion.TLSv1_2 if version is None else minimum_version(version)
-        names = [] if suites is None else cipher_suites(suites)
-        if names and not any(names):  # only suites of TLS 1.3
-            return cls(ssl.TLSVersion.TLSv1_3)
-        return cls(minimum, tuple(name for name in names if name))
+        """Parse the values of both flags, empty as in Go: not given. Raises ValueError."""
+        minimum = minimum_version(version) if version else ssl.TLSVersion.TLSv1_2
+        remarks = [f"--tls-min-version {version}: {_WHY_1_2}"] if version in _TOO_OLD else []
+        names = suite_names(suites or "")
+        ciphers = tuple(_SUITES[name] for name in names if name in _SUITES)
+        remarks += _suite_remarks(names)
+        if names and not ciphers:  # a client with TLS 1.2 could use none of them
+            minimum = ssl.TLSVersion.TLSv1_3
+        return cls(minimum, ciphers, tuple(remarks))
+
+    def without_tls(self) -> "TlsRules":
+        """The same rules, with the remark that the gRPC port has no TLS to which they apply."""
+        remark = "--tls-min-version and --tls-cipher-suites: the gRPC port has no TLS, since --secure-serving is false"
+        return replace(self, remarks=(*self.remarks, remark))
 
     def apply(self, context: ssl.SSLContext) -> None:
         """Configure a context; raises ssl.SSLError if OpenSSL has none of the ciphers."""
         context.minimum_version = self.minimum
         if self.ciphers:
             context.set_ciphers(":".join(self.ciphers))
+
+    @property
+    def needs_rsa(self) -> bool:
+        """Whether clients with TLS 1.2 can use RSA keys only."""
+        return bool(self.ciphers) and not any("-ECDSA-" in name for name in self.ciphers)
 
     def check_key(self, is_rsa: bool) -> None:
         """Raise ValueError if no suite fits the certificate's key: no client with TLS 1.2 could be served."""
@@ -58,33 +87,35 @@ class TlsRules:
             )
 
 
+_WHY_1_2: Final = "TLS 1.2 is the least that HTTP/2 allows (RFC 9113, 9.2), so it is the least here"
+
+
 def minimum_version(name: str) -> ssl.TLSVersion:
-    """Parse Go's name of a TLS version; raises ValueError."""
+    """Parse Go's name of a TLS version; raises ValueError. TLS 1.2 for older ones."""
     if name in _TOO_OLD:
-        raise ValueError(
-            f"{name!r}: HTTP/2 needs TLS 1.2 (RFC 9113, 9.2); expected VersionTLS12 or VersionTLS13"
-        )
+        return ssl.TLSVersion.TLSv1_2
     if name not in _VERSIONS:
         raise ValueError(f"{quoted(name)} is not a TLS version; expected VersionTLS12 or VersionTLS13")
     return _VERSIONS[name]
 
 
-def cipher_suites(text: str) -> list[str]:
-    """OpenSSL's names of a comma-separated list, "" for a suite of TLS 1.3; raises ValueError."""
+def suite_names(text: str) -> list[str]:
+    """Go's names in a comma-separated list; raises ValueError for a name that Go does not know."""
     names = [name for part in text.split(",") if (name := part.strip())]
-    if not names:
-        raise ValueError(f"{quoted(text)} names no cipher suite; expected some of: {_listed(_SUITES)}")
     for name in names:
-        if name not in _SUITES and name not in _OF_TLS_1_3:
-            raise ValueError(
-                f"{name[:60]!r} is not a suite that HTTP/2 allows (RFC 9113, appendix A); expected some of: "
-                f"{_listed(_SUITES)}"
-            )
+        if name not in _SUITES and name not in _OF_TLS_1_3 and name not in _PROHIBITED:
+            raise ValueError(f"{name[:60]!r} is not a cipher suite; expected some of: {_listed(_SUITES)}")
+    return names
+
+
+def _suite_remarks(names: Sequence[str]) -> Iterator[str]:
+    if left_out := [name for name in names if name in _PROHIBITED]:
+        yield f"--tls-cipher-suites: HTTP/2 prohibits {_listed(left_out)} (RFC 9113, appendix A), so they are not offered"
     if (newer := _OF_TLS_1_3.intersection(names)) and newer != _OF_TLS_1_3:
-        raise ValueError(
-            f"{_listed(sorted(newer))}: suites of TLS 1.3 cannot be selected one by one; name all three or none"
+        yield (
+            f"--tls-cipher-suites: all suites of TLS 1.3 are offered, not only {_listed(sorted(newer))}: neither Go nor "
+            "OpenSSL's Python module can select them"
         )
-    return [_SUITES.get(name, "") for name in names]
 
 
 def _listed(names: Sequence[str] | dict[str, str]) -> str:

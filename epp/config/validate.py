@@ -45,7 +45,7 @@ def validate(path: Path) -> int:
     except PluginError as error:
         return print_error(error, FAILED)
     except ConfigError as error:
-        return print_error(error, WRONG_INPUT if isinstance(error.__cause__, OSError) else FAILED)
+        return print_error(error.with_lines, WRONG_INPUT if isinstance(error.__cause__, OSError) else FAILED)
     sys.stdout.writelines(
         f"{line}\n" for line in (f"{path} is valid", *_describe(config), *_installed_types(installed))
     )

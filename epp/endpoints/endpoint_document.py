@@ -47,7 +47,9 @@ def read_endpoint(
     model = _section(document, "model")
     labels = _texts(_mapping(document.get("labels"))) | dict(instance.labels)
     named = instance.ports.get(defaults.serving_port_name or "")
-    port = _port(instance, http, "port") or named or instance.port
+    # the target port of a pool is the rank's own: one document may describe all ranks of a Pod
+    declared = _port(instance, http, "port") if instance.rank is None else None
+    port = declared or named or instance.port
     return Endpoint(
         id=instance.id,
         incarnation=instance.incarnation,

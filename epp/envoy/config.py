@@ -14,7 +14,9 @@ from epp.config.settings import HEALTH_FAILURES, HEALTH_INTERVAL
 from epp.envoy.access_log import access_log, served_header
 from epp.envoy.json_values import Json, socket_address, static_hosts, typed_config, unlimited_circuit_breakers
 from epp.envoy.local_replies import local_replies
+from epp.envoy.picker_tls import picker_tls
 from epp.envoy.settings import EnvoySettings
+from epp.envoy.status import admin_cluster, status_listener
 from epp.envoy.workers import WORKERS, original_dst, override_host, retry_policy
 from epp.ext_proc.protocol import EXT_PROC, METADATA_NAMESPACE, SUBSET_NAMESPACE
 from epp.request.control_headers import DATA_PLANE_ONLY, DESTINATION, SUBSET
@@ -38,12 +40,13 @@ def bootstrap(settings: EnvoySettings) -> Json:
         workers = override_host(settings.endpoints)
     else:
         workers = original_dst(with_fallback=settings.fallback)
+    listeners, clusters = [_listener(settings)], [*workers, _picker_cluster(settings)]
+    if settings.status is not None:
+        listeners.append(status_listener(settings.status))
+        clusters.append(admin_cluster(settings.admin))
     return {
         "admin": {"address": socket_address(settings.admin)},
-        "static_resources": {
-            "listeners": [_listener(settings)],
-            "clusters": [*workers, _picker_cluster(settings)],
-        },
+        "static_resources": {"listeners": listeners, "clusters": clusters},
     }
 
 
@@ -175,19 +178,9 @@ def _picker_cluster(settings: EnvoySettings) -> Json:
             )
         },
     }
-    if settings.secure:  # no validation context: the picker's default certificate is self-signed
-        newest = {"tls_maximum_protocol_version": "TLSv1_3"}  # Envoy's default for clients is TLS 1.2
-        tls = {"alpn_protocols": ["h2"], "tls_params": newest, **_client_certificate(settings)}
-        context = typed_config("transport_sockets.tls.v3.UpstreamTlsContext", common_tls_context=tls)
-        cluster["transport_socket"] = {"name": "envoy.transport_sockets.tls", "typed_config": context}
+    if settings.secure:
+        cluster["transport_socket"] = picker_tls(settings)
     return cluster
-
-
-def _client_certificate(settings: EnvoySettings) -> Json:
-    if settings.client_cert is None:
-        return {}
-    files = {"certificate_chain": settings.client_cert, "private_key": settings.client_key}
-    return {"tls_certificates": [{name: {"filename": path} for name, path in files.items()}]}
 
 
 def _health_check() -> Json:

@@ -22,6 +22,7 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
             mode=given.mode,
             listen=Address(given.listen_address, given.listen_port),
             admin=Address(given.admin_address, given.admin_port),
+            status=_status(given),
             pickers=given.epp or EnvoySettings().pickers,
             endpoints=given.endpoint,
             subset=subset,
@@ -32,6 +33,7 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
             secure=given.secure,
             client_cert=given.client_cert,
             client_key=given.client_key,
+            ca_file=given.ca_file,
             message_timeout=given.message_timeout,
             route_timeout=given.route_timeout,
             request_timeout=given.request_timeout,
@@ -41,6 +43,10 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
         )
     except ValueError as error:
         parser.error(str(error))
+
+
+def _status(given: argparse.Namespace) -> Address | None:
+    return None if given.status_port is None else Address(given.listen_address, given.status_port)
 
 
 class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
@@ -69,9 +75,12 @@ def _address_flags(parser: argparse.ArgumentParser) -> None:
     add("--listen-port", type=port, default=8080, help="0 is any free port")
     add("--admin-address", default="127.0.0.1", help="address of Envoy's admin interface")
     add("--admin-port", type=port, default=9901, help="0 is any free port")
+    add("--status-port", type=port, help="serve /ready and /stats/prometheus at --listen-address")
     pickers = "a picker; repeatable (127.0.0.1:9002)"
     add("--epp", type=argument(Address.parse), action="append", metavar="HOST:PORT", help=pickers)
     _boolean(parser, "--secure", "--secure-serving", default=True, effect="TLS to the picker")
+    authority = "PEM, on Envoy's machine: who signs the pickers' certificates, which must name their --epp; without it any is accepted"
+    add("--ca-file", metavar="FILE", help=authority)
     certificate = "PEM, on Envoy's machine: its certificate for a picker with --client-ca-file"
     add("--client-cert", metavar="FILE", help=certificate)
     add("--client-key", metavar="FILE", help="PEM, the key of --client-cert")

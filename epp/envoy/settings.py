@@ -17,11 +17,13 @@ class EnvoySettings:
     `fallback`: original-dst tries the picker's second choice if the first cannot be reached. `request_timeout`: for a
     client to send its whole request, body included. `access_log`: a file on Envoy's machine, "" for none.
     `client_cert`, `client_key`: PEM files on Envoy's machine, for a picker that asks for a client certificate.
+    `ca_file`: a PEM file there; None: any certificate of a picker is accepted. `status`: `/ready` and Prometheus' page.
     """
 
     mode: str = "original-dst"
     listen: Address = _LISTEN
     admin: Address = _ADMIN
+    status: Address | None = None
     pickers: Sequence[Address] = (_PICKER,)
     endpoints: Sequence[Address] = ()
     subset: Sequence[str] | None = None
@@ -32,6 +34,7 @@ class EnvoySettings:
     secure: bool = True
     client_cert: str | None = None
     client_key: str | None = None
+    ca_file: str | None = None
     message_timeout: str = "10s"
     route_timeout: str = "0s"
     request_timeout: str = "60s"
@@ -40,6 +43,17 @@ class EnvoySettings:
     served_header: bool = True
 
     def __post_init__(self) -> None:
+        """Raises ValueError for settings that contradict each other."""
+        self._check_workers()
+        self._check_tls()
+        if self.status is not None and self.admin.port == 0:
+            raise ValueError("--status-port needs --admin-port: the port 0 is not known before Envoy runs")
+        if self.response_body == "FULL_DUPLEX_STREAMED" and self.response_trailer != "SEND":
+            raise ValueError(
+                "Envoy allows FULL_DUPLEX_STREAMED response bodies only with --response-trailer SEND"
+            )
+
+    def _check_workers(self) -> None:
         if self.mode == "override-host" and not self.endpoints:
             raise ValueError("override-host needs the workers' addresses: give --endpoint HOST:PORT for each")
         if self.mode == "original-dst" and self.endpoints:
@@ -48,11 +62,11 @@ class EnvoySettings:
             )
         if self.mode == "override-host" and self.fallback:
             raise ValueError("override-host takes no --fallback: it always tries the picker's whole list")
+
+    def _check_tls(self) -> None:
         if (self.client_cert is None) != (self.client_key is None):
             raise ValueError("a client certificate is two files; give --client-cert and --client-key")
         if self.client_cert is not None and not self.secure:
             raise ValueError("--client-cert needs --secure: without TLS there are no certificates")
-        if self.response_body == "FULL_DUPLEX_STREAMED" and self.response_trailer != "SEND":
-            raise ValueError(
-                "Envoy allows FULL_DUPLEX_STREAMED response bodies only with --response-trailer SEND"
-            )
+        if self.ca_file is not None and not self.secure:
+            raise ValueError("--ca-file needs --secure: without TLS there are no certificates")

@@ -27,13 +27,23 @@ RoutedKind: TypeAlias = Literal["request_headers", "request_body"]
 BodyKind: TypeAlias = Literal["request_body", "response_body"]
 
 
-def picked(pick: Pick, version: ProtocolVersion, controls: tuple[str, ...], kind: RoutedKind) -> bytes:
+def picked(
+    pick: Pick,
+    version: ProtocolVersion,
+    controls: tuple[str, ...],
+    kind: RoutedKind,
+    length: int | None = None,
+) -> bytes:
     """The answer that routes a request by its pick, with the candidates' scores if the pick has them.
 
-    `controls`: the control headers that came with the request, which are removed.
+    `controls`: the control headers that came with the request, which are removed. `length`: the Content-Length of a body
+    that changes; None: it does not change, or its client sent none.
     """
     destinations = tuple([endpoint.destination for endpoint in pick.endpoints])
-    if pick.headers:
+    if length is not None:
+        headers = {**pick.headers, "content-length": str(length)}
+        answer = route(destinations, version, controls, kind, headers)
+    elif pick.headers:
         answer = route(destinations, version, controls, kind, pick.headers)
     else:
         usual = not controls or CLIENT_HEADERS.issuperset(controls)
@@ -60,6 +70,13 @@ cached_route: Final = lru_cache(maxsize=8192)(route)
 """The same, cached: only for headers whose names clients cannot invent, or they would fill the cache."""
 
 
+def with_body(routed: bytes, body: bytes) -> bytes:
+    """The answer of `route` to a buffered body, which becomes this one."""
+    answer = ProcessingResponse.FromString(routed)
+    answer.request_body.response.body_mutation.body = body
+    return answer.SerializeToString()
+
+
 def with_scores(routed: bytes, scores: Mapping[str, float]) -> bytes:
     """The answer of `route` with the score of each candidate in its dynamic metadata."""
     answer = ProcessingResponse.FromString(routed)
@@ -72,6 +89,29 @@ def unchanged(kind: str) -> bytes:
     """The empty answer to a message of that kind: continue without a change."""
     answer = ProcessingResponse()
     getattr(answer, kind).SetInParent()
+    return answer.SerializeToString()
+
+
+@lru_cache
+def without_length(kind: Literal["response_headers"]) -> bytes:
+    """The answer to headers whose body may get another length: their Content-Length is removed."""
+    answer = ProcessingResponse()
+    getattr(answer, kind).response.header_mutation.remove_headers.append("content-length")
+    return answer.SerializeToString()
+
+
+def replaced(kind: BodyKind, body: Buffer | None, *, with_length: bool) -> bytes:
+    """Send other bytes for a body or a piece of it (BUFFERED, STREAMED), None: unchanged; with their Content-Length or not."""
+    if body is None:
+        return unchanged(kind)
+    answer = ProcessingResponse()
+    common = getattr(answer, kind).response
+    if body:
+        common.body_mutation.body = bytes(body)
+    else:
+        common.body_mutation.clear_body = True
+    if with_length:
+        protocol.set_header(common.header_mutation, "content-length", str(len(body)))
     return answer.SerializeToString()
 
 

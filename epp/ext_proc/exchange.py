@@ -14,7 +14,10 @@ from epp.ext_proc.answers import Answer
 from epp.ext_proc.exchange_settings import ExchangeSettings, ProtocolVersion
 from epp.ext_proc.exchange_state import ExchangeState
 from epp.ext_proc.request_director import Deferral, Observer, RequestDirector
+from epp.ext_proc.response_readers import ResponseReaders, open_readers
 from epp.request.body import Body, Buffer, MemoryBudget
+from epp.request.inference_request import InferenceRequest
+from epp.request.model_value import replace_model
 from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
@@ -28,6 +31,9 @@ _REQUEST: Final = frozenset({"request_headers", "request_body", "request_trailer
 _DUPLEX: Final = (ProcessingMode.FULL_DUPLEX_STREAMED, ProcessingMode.GRPC)
 _UNSTATED: Final[int] = -1
 """No response mode was stated: no body is expected; if one comes, it is sent back as in FULL_DUPLEX_STREAMED."""
+_STREAMED: Final[int] = ProcessingMode.STREAMED
+_READABLE: Final = (*_DUPLEX, ProcessingMode.STREAMED, ProcessingMode.BUFFERED)
+"""The response modes in which a whole body comes: BUFFERED_PARTIAL may send a part only."""
 
 # Bound once: access to a member of an enumeration is slow in Python 3.11, and every request passes these.
 _COLLECTING: Final = ExchangeState.COLLECTING
@@ -58,6 +64,7 @@ class Exchange:
         "_mode",
         "_observer",
         "_pick",
+        "_readers",
         "_response_mode",
         "_settings",
         "_started",
@@ -85,6 +92,7 @@ class Exchange:
         self._body = Body(settings.max_body_bytes, budget or MemoryBudget(settings.max_body_bytes))
         self._started = 0.0
         self._pick: Pick | None = None
+        self._readers: ResponseReaders | None = None
         self._deferral: Deferral | None = None
         self._answer: Callable[[list[Answer]], None] | None = None
         self._fail: Callable[[ExchangeError], None] | None = None
@@ -109,9 +117,11 @@ class Exchange:
             case "response_headers":
                 return self._response_headers(message, now)
             case "response_body":
-                return self._response_body(message)
+                return self._response_body(message, now)
             case "response_trailers":
                 self.state = self.state.after_response_piece(last=True)
+                if self._readers is not None:
+                    return self._readers.answer_trailers(now)
                 return [answers.unchanged("response_trailers")]
             case _:
                 raise ExchangeError("a message of an unknown kind; expected Envoy's ext_proc v3")
@@ -134,6 +144,11 @@ class Exchange:
         if self.state is ExchangeState.REQUEST_PASSES:
             return self._mode not in _DUPLEX
         return self.state is ExchangeState.ANSWERED
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the stream should end now: response bodies would come that nobody reads, and Envoy keeps its copies."""
+        return self._response_mode == _STREAMED and self.may_end
 
     def sent(self) -> None:
         """All answers are written: release a body that went back to the data plane."""
@@ -248,7 +263,7 @@ class Exchange:
             raise ExchangeError("the pick was deferred, but nothing listens with on_answer")
         self._deferral = outcome
         if body:
-            self._body.replace(body)
+            self._body.replace([body])
         outcome.subscribe(self._settle)
         return []
 
@@ -275,9 +290,12 @@ class Exchange:
         if self._observer is not None:
             self._observer.picked(pick, now)
         whole = waited is _WAITING_BODY
+        length = None if pick.request.rewritten_from is None else self._rewrite_model(pick.request)
         if whole and self._mode not in _DUPLEX:
-            return [answers.picked(pick, self._settings.version, self._controls, "request_body")]
-        answer = answers.picked(pick, self._settings.version, self._controls, "request_headers")
+            answer = answers.picked(pick, self._settings.version, self._controls, "request_body", length)
+            rewritten = pick.request.rewritten_from is not None
+            return [answers.with_body(answer, b"".join(self._body.detach())) if rewritten else answer]
+        answer = answers.picked(pick, self._settings.version, self._controls, "request_headers", length)
         if whole or waited is ExchangeState.WAITING_PIECES:
             return [answer, *answers.streamed("request_body", self._body.detach(), end_of_stream=whole)]
         if waited is not ExchangeState.WAITING_TRAILERS:
@@ -286,6 +304,12 @@ class Exchange:
         pieces = self._body.detach()
         body = answers.streamed("request_body", pieces, end_of_stream=False) if pieces else []
         return [answer, *body, answers.unchanged("request_trailers")]
+
+    def _rewrite_model(self, request: InferenceRequest) -> int | None:
+        """Let the body name the model that serves it; return its new Content-Length, None if its client sent none."""
+        pieces = replace_model(self._headers, self._body.joined(), request.model)
+        self._body.replace(pieces)
+        return sum(map(len, pieces)) if "content-length" in self._headers else None
 
     def _refuse_body(self, rejection: Rejection) -> None:
         """The budget refuses the body, between two messages."""
@@ -304,18 +328,42 @@ class Exchange:
         self._abandon(now)
         if message.HasField("protocol_config"):
             self._response_mode = message.protocol_config.response_body_mode
+        ended = message.response_headers.end_of_stream
         if self._pick is None:
             self._body.discard()
         elif self.state < _BOTH_PASS:
             self._report(self._pick, message, now)
-        passes = self._response_mode in _DUPLEX and not message.response_headers.end_of_stream
+            if not ended:
+                self._open_readers(self._pick, message, now)
+        readers = self._readers
+        expected = self._response_mode in _DUPLEX or (
+            readers is not None and self._response_mode in _READABLE
+        )
+        passes = expected and not ended
         self.state = self.state.after_response_headers(body_passes=passes)
-        return [answers.unchanged("response_headers")]
+        return [answers.unchanged("response_headers") if readers is None else readers.answer_headers()]
 
-    def _response_body(self, message: ProcessingRequest) -> list[Answer]:
+    def _open_readers(self, pick: Pick, message: ProcessingRequest, now: float) -> None:
+        openers = self._settings.response_readers
+        if not openers and pick.request.rewritten_from is None:
+            return  # the common case
+        head = protocol.read_response_head(message.response_headers.headers)
+        readers = open_readers(openers, pick, head, self._started, now)
+        if not readers:
+            return
+        mode = _FULL_DUPLEX if self._response_mode == _UNSTATED else self._response_mode
+        if mode in _READABLE:
+            self._readers = ResponseReaders(readers, mode, head)
+        else:
+            self._settings.unread_bodies.missing()
+
+    def _response_body(self, message: ProcessingRequest, now: float) -> list[Answer]:
+        piece = message.response_body
+        if self._readers is not None:
+            self.state = self.state.after_response_piece(last=piece.end_of_stream)
+            return self._readers.answer_piece(piece.body, end_of_stream=piece.end_of_stream, now=now)
         if self._response_mode not in _DUPLEX and self._response_mode != _UNSTATED:
             return [answers.unchanged("response_body")]
-        piece = message.response_body
         self.state = self.state.after_response_piece(last=piece.end_of_stream)
         return answers.streamed("response_body", (piece.body,), end_of_stream=piece.end_of_stream)
 

@@ -1,7 +1,9 @@
 """The operator's settings for all exchanges of a picker. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from epp.ext_proc.response_body import ResponseReaderOpener, UnreadBodies
 
 
 class ProtocolVersion(StrEnum):
@@ -16,12 +18,15 @@ class ProtocolVersion(StrEnum):
 class ExchangeSettings:
     """Settings of all exchanges. `max_body_bytes`: the largest request body.
 
-    `use_subset_hint` False: the data plane's hint about which endpoints may be picked is ignored.
+    `use_subset_hint` False: the data plane's hint about which endpoints may be picked is ignored. `response_readers`: each
+    may read the bodies of responses. `unread_bodies` hears of a body that had to be read and does not come.
     """
 
     version: ProtocolVersion = ProtocolVersion.V1_0
     max_body_bytes: int = 64 * 1024 * 1024
     use_subset_hint: bool = True
+    response_readers: tuple[ResponseReaderOpener, ...] = ()
+    unread_bodies: UnreadBodies = field(default_factory=UnreadBodies)
 
     @property
     def reads_subset_hint(self) -> bool:

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.struct_pb2 import Struct, Value
 
 from epp.ext_proc.exchange_settings import ProtocolVersion
+from epp.ext_proc.response_body import ResponseHead
 from epp.request.control_headers import (
     DESTINATION,
     DROPPED_REASON,
@@ -27,6 +28,7 @@ from epp.request.unreadable import UnreadableError
 from epp.wire.messages.ext_proc_pb2 import (
     CommonResponse,
     HeaderMap,
+    HeaderMutation,
     HeaderValue,
     HeaderValueOption,
     Metadata,
@@ -140,10 +142,7 @@ def is_disconnect(headers: HeaderMap) -> bool:
     Our configuration of Envoy says so in `proxy-status`. Otherwise Envoy's own answer is a 503 in plain text without what a
     server's answer has here: Envoy adds `date` and `server` to its own only after ext_proc.
     """
-    found: dict[str, str] = {}
-    for header in islice(headers.headers, _MAX_FIELDS):
-        name, value, _ = _header_cache.get(header) or _parse_header(header)
-        found[name] = value
+    found = read_response_head(headers).headers
     told = found.get(PROXY_STATUS)
     if told is not None:
         return told.partition("error=")[2].partition(";")[0].strip() in DISCONNECTS
@@ -157,6 +156,16 @@ DISCONNECTS: Final = frozenset({"destination_unavailable", "connection_terminate
 _OF_SERVERS: Final = frozenset({"date", "server", "x-envoy-upstream-service-time", "x-envoy-overloaded"})
 """`date`: RFC 9110 section 6.6.1. Envoy adds the third to each answer of a worker, and the fourth to its own when a circuit
 breaker is open."""
+
+
+def read_response_head(headers: HeaderMap) -> ResponseHead:
+    """The start of a response, for readers of its body. Raises UnreadableError."""
+    fields: dict[str, str] = {}
+    for header in islice(headers.headers, _MAX_FIELDS):
+        name, value, _ = _header_cache.get(header) or _parse_header(header)
+        fields.setdefault(name, value)
+    status = fields.get(":status", "")
+    return ResponseHead(int(status) if _STATUS.fullmatch(status) else None, fields)
 
 
 def is_upgrade(headers: Mapping[str, str]) -> bool:
@@ -179,11 +188,7 @@ def routing(
     value = ",".join(destinations) if version is ProtocolVersion.V1_0 else destinations[0]
     common = CommonResponse(clear_route_cache=True)
     for name, text in {DESTINATION: value, **headers}.items():
-        option = common.header_mutation.set_headers.add(
-            append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
-        )
-        option.header.key = name
-        option.header.raw_value = text.encode()
+        set_header(common.header_mutation, name, text)
     # a header is either set or removed, so the order in which the data plane applies both does not matter
     common.header_mutation.remove_headers.extend([name for name in controls if name not in headers])
     metadata = Struct()
@@ -228,10 +233,15 @@ def immediate_json(
     response.details = details
     response.body = body
     for name, text in {"content-type": "application/json", **headers}.items():
-        option = response.headers.set_headers.add(append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD)
-        option.header.key = name
-        option.header.raw_value = text.encode()
+        set_header(response.headers, name, text)
     return answer
+
+
+def set_header(mutation: HeaderMutation, name: str, value: str) -> None:
+    """Let the mutation write that header over any that is there."""
+    option = mutation.set_headers.add(append_action=HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD)
+    option.header.key = name
+    option.header.raw_value = value.encode()
 
 
 def _error_type(status: int) -> str:

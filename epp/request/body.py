@@ -129,9 +129,9 @@ class Body:
             self._pieces = [whole] if whole else []
         return whole
 
-    def replace(self, whole: Buffer) -> None:
-        """Hold the result of `joined` in place of the pieces."""
-        self._pieces = [whole]
+    def replace(self, pieces: list[Buffer]) -> None:
+        """Hold these in place of the pieces: the result of `joined`, or nearly the same; counted as before."""
+        self._pieces = pieces
 
     def detach(self) -> list[Buffer]:
         """Hand over the pieces; their bytes count until `discard`."""

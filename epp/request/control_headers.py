@@ -13,6 +13,7 @@ SCORES: Final = "x-gateway-destination-endpoint-scores"
 DROPPED_REASON: Final = "x-llm-d-request-dropped-reason"
 OBJECTIVE: Final = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 FAIRNESS_ID: Final = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+MODEL_REWRITE: Final = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
 """The current name and its older alias, which counts if the first is absent."""
 
 DATA_PLANE_ONLY: Final = (FALLBACK, SERVED, SUBSET)
@@ -22,7 +23,7 @@ _OTHERS: Final = frozenset(
     {"x-slo-ttft-ms", "x-slo-tpot-ms", "x-prefiller-host-port", "x-encoder-hosts-ports"}
     | {"x-data-parallel-host-port", "x-kv-cache-source-host-port"}
 )
-CLIENT_HEADERS: Final = frozenset({*OBJECTIVE, *FAIRNESS_ID})
+CLIENT_HEADERS: Final = frozenset({*OBJECTIVE, *FAIRNESS_ID, *MODEL_REWRITE})
 """Control headers that clients may send to the picker."""
 
 

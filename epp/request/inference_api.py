@@ -17,7 +17,9 @@ _MAX_BLANK: Final = 1024
 
 
 class Prompt(Protocol):
-    """The prompt of a request, as bytes of its JSON."""
+    """The prompt of a request, as bytes of its JSON; `model`: the one that serves it."""
+
+    model: str | None
 
     def prefix(self, limit: int | None) -> bytes:
         """The first `limit` bytes, None: all. The next turn of a chat has the same prefix, since closing brackets are left out."""

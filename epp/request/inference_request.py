@@ -1,6 +1,5 @@
 """Reads from a request what a pick depends on: model, prompt, streaming, objective, fairness id."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
@@ -8,6 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from epp.request.control_headers import FAIRNESS_ID, OBJECTIVE
+from epp.request.form_model import form_model_span
 from epp.request.inference_api import (
     APIS,
     APIS_WITHOUT_OBJECTS,
@@ -29,10 +29,6 @@ _FORM: Final = "application/x-www-form-urlencoded"
 DEFAULT_FAIRNESS_ID: Final = "default-flow"
 _PATH_HEADERS: Final = (":path", "x-original-path", "x-forwarded-path")
 _DEFAULT_PATH: Final = "/v1/completions"
-_MAX_PARTS: Final = 64
-"""Parts of a form that are searched for the model."""
-_PART_HEADER_SCAN: Final = 1024
-"""Bytes of a part's header that are searched for its name."""
 
 
 class PrefixChain:
@@ -63,9 +59,10 @@ class PrefixChain:
 class InferenceRequest:
     """One request. Sizes in bytes; `prompt_size` is that of the prompt, messages or input as JSON.
 
-    `model` is empty if the request names none: a GET, or a path or content type that is not read. `prompt` is set to None
-    once the request is scheduled, since it keeps the whole body in memory. `prefixes`: the prompt's block hashes, by data
-    producer. `scores`: of the scored endpoints, by destination, if the profile reports them.
+    `model` is empty if the request names none: a GET, or a path or content type that is not read. `rewritten_from`: the
+    model that the client named, if `model` is another one, which serves the request. `prompt` is set to None once the
+    request is scheduled, since it keeps the whole body in memory. `prefixes`: the prompt's block hashes, by data producer.
+    `scores`: of the scored endpoints, by destination, if the profile reports them.
     """
 
     __slots__ = (
@@ -80,6 +77,7 @@ class InferenceRequest:
         "prompt",
         "prompt_size",
         "request_id",
+        "rewritten_from",
         "scores",
         "streaming",
     )
@@ -89,6 +87,7 @@ class InferenceRequest:
         self.path = path
         self.headers = headers
         self.model = model
+        self.rewritten_from: str | None = None
         self.streaming = False
         self.objective: str | None = None
         self.priority = 0
@@ -98,6 +97,13 @@ class InferenceRequest:
         self.prompt: Prompt | None = None
         self.prefixes: dict[object, PrefixChain] = {}
         self.scores: Mapping[str, float] | None = None
+
+    def rewrite(self, model: str) -> None:
+        """Let that model serve the request; its workers' prefix caches know the prompt under that name."""
+        self.rewritten_from = self.model
+        self.model = model
+        if self.prompt is not None:
+            self.prompt.model = model
 
     def clear_scores(self) -> None:
         """Forget them before another profile runs. Where the caller assigns None, mypyc takes a later read for None too."""
@@ -224,26 +230,6 @@ def _json_fault(error: Exception) -> str:
     return "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
-_BOUNDARY: Final = re.compile(r'boundary=(?:"([^"]{1,70})"|([^\s;]{1,70}))', re.IGNORECASE)
-_MODEL_FIELD: Final = re.compile(
-    rb'content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;|\r?$)', re.IGNORECASE | re.MULTILINE
-)
-
-
 def _form_model(content_type: str, body: bytes) -> str:
-    """The form field `model` (RFC 7578, as audio transcriptions send it), empty when it cannot be found."""
-    found = _BOUNDARY.search(content_type)
-    if found is None:
-        return ""
-    delimiter = b"--" + (found[1] or found[2]).encode("utf-8", "replace")
-    start = 0 if body.startswith(delimiter) else body.find(b"\r\n" + delimiter)
-    for _ in range(_MAX_PARTS):
-        head = body.find(b"\r\n", start + 2) if start >= 0 else -1
-        value = body.find(b"\r\n\r\n", head) if head >= 0 else -1
-        end = body.find(b"\r\n" + delimiter, value) if value >= 0 else -1
-        if end < 0:
-            return ""
-        if _MODEL_FIELD.search(body, head, min(value, head + _PART_HEADER_SCAN)):
-            return body[value + 4 : end].decode("utf-8", "replace").strip()
-        start = end
-    return ""
+    span = form_model_span(content_type, body)
+    return "" if span is None else body[slice(*span)].decode("utf-8", "replace").strip()

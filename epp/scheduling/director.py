@@ -12,6 +12,7 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
 from epp.endpoints.models_page import MODELS_PATH, ModelsPage
 from epp.request.inference_request import InferenceRequest, parse_request, passthrough_request, request_path
+from epp.request.model_rewrite import ModelRewrites
 from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
@@ -33,7 +34,7 @@ class Policy:
     `objectives`: the priority of each objective, 0 for others; requests below 0 are shed at saturation. `models`: the only
     models that exist (endpoint picker protocol 0.3.0), empty: no such rule. `retry_after`: seconds, for requests that are
     shed. `passthrough`: bodies are not read, all requests are routed by load. `models_endpoint`: `GET /v1/models` is answered
-    with the models of the pool.
+    with the models of the pool. `rewrites`: which model serves a request.
     """
 
     objectives: Mapping[str, int] = field(default_factory=dict)
@@ -41,6 +42,7 @@ class Policy:
     retry_after: float = 1.0
     passthrough: bool = False
     models_endpoint: bool = False
+    rewrites: ModelRewrites = field(default_factory=ModelRewrites)
 
 
 class Director:
@@ -65,6 +67,7 @@ class Director:
         self._detector = detector
         self._policy = policy
         self._models_page = ModelsPage(policy.models) if policy.models_endpoint else None
+        self._rng = rng
         self._new_id: Callable[[], str] = lambda: f"{rng.getrandbits(128):032x}"
         self._admission: AdmissionController = admission or ShedWhenSaturated(detector, policy.retry_after)
         # as an object: compiled, a bool of numpy would be no bool
@@ -127,6 +130,10 @@ class Director:
         read = passthrough_request if self._policy.passthrough else parse_request
         request = read(headers, body, self._new_id)
         request.priority = self._policy.objectives.get(request.objective or "", 0)
+        if request.model:
+            target = self._policy.rewrites.target(request.model, headers, self._rng)
+            if target is not None and target != request.model:
+                request.rewrite(target)
         return request
 
     def _pick(self, request: InferenceRequest, candidates: EndpointPool) -> Pick:
@@ -196,12 +203,12 @@ class Director:
         pool = self._datastore.pool(now)
         model = request.model
         if model and self._policy.models and model not in self._policy.models:
-            raise _model_not_found(model)
+            raise _model_not_found(request)
         if not len(pool):
             raise _no_endpoints("no endpoint is ready")
         serving = self._datastore.serving(model) if model else None
         if serving is not None and not serving.any():
-            raise _model_not_found(model)
+            raise _model_not_found(request)
         if serving is not None or subset is not None:
             pool = _narrow(pool, serving, subset)
         if self._datastore.all_reachable:  # the common case, without a mask
@@ -224,8 +231,10 @@ def _narrow(pool: EndpointPool, serving: Mask | None, subset: Subset | None) -> 
     return pool.select(mask)
 
 
-def _model_not_found(model: str) -> Rejection:
-    return Rejection(404, "model_not_found", f"the model {model[:200]!r} does not exist here")
+def _model_not_found(request: InferenceRequest) -> Rejection:
+    """In the client's words: the model that it named, not what a rule made of it."""
+    named = request.model if request.rewritten_from is None else request.rewritten_from
+    return Rejection(404, "model_not_found", f"the model {named[:200]!r} does not exist here")
 
 
 def _no_endpoints(message: str) -> Rejection:

@@ -135,8 +135,8 @@ class Telemetry:
         """The requests that wait, with the tally that counted them."""
         self._anything_queued = False
         self._tallies: dict[Labels, _RequestTally] = {}
-        self._shortcuts: dict[tuple[str, str, int], _RequestTally] = {}
-        """By model, fairness id and priority; only tallies whose labels have these values unchanged."""
+        self._shortcuts: dict[tuple[str | None, str, str, int], _RequestTally] = {}
+        """By `rewritten_from`, model, fairness id and priority; only tallies whose labels have these values unchanged."""
         self._swept_at = 0.0
         self._scheduler = Histogram(_SCHEDULER_BUCKETS)
         self.registry.register(self)
@@ -252,20 +252,26 @@ class Telemetry:
         return tally
 
     def _tally_of(self, request: InferenceRequest) -> _RequestTally:
-        model, fairness_id, priority = request.model, request.fairness_id, request.priority
-        return self._shortcuts.get((model, fairness_id, priority)) or self._tally_of_labels(
-            model, fairness_id, priority
-        )
+        named, model, fairness_id = request.rewritten_from, request.model, request.fairness_id
+        found = self._shortcuts.get((named, model, fairness_id, request.priority))
+        return found or self._tally_of_labels(request)
 
-    def _tally_of_labels(self, model: str, fairness_id: str, priority: int) -> _RequestTally:
+    def _tally_of_labels(self, request: InferenceRequest) -> _RequestTally:
         """The tally of these values. Beyond the limit only the priority is kept: clients do not choose that."""
-        labels = (label_value(model), label_value(model), label_value(fairness_id), str(priority))
-        unchanged = labels[0] == model and labels[2] == fairness_id
+        named, model, fairness_id = request.rewritten_from, request.model, request.fairness_id
+        values = (model if named is None else named, model, fairness_id)
+        labels = (
+            label_value(values[0]),
+            label_value(values[1]),
+            label_value(values[2]),
+            str(request.priority),
+        )
+        unchanged = labels[:3] == values
         if labels not in self._tallies and len(self._tallies) >= self._limit:
             unchanged, labels = False, (OTHER, OTHER, OTHER, labels[-1])
         tally = self._tallies.get(labels) or self._tallies.setdefault(labels, _RequestTally(labels))
         if unchanged:
-            self._shortcuts[model, fairness_id, priority] = tally
+            self._shortcuts[named, model, fairness_id, request.priority] = tally
         return tally
 
     def _sweep(self, now: float) -> None:

@@ -1,15 +1,18 @@
-"""Serves the metrics port, with TLS and client certificates if the flags say so."""
+"""Serves the metrics port: with TLS, client certificates, tokens and the profile page, as the flags say."""
 
 import logging
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from discovery.errors import DiscoveryError
 from epp.config.settings import Settings
 from epp.config.tls_rules import TlsRules
+from epp.telemetry.profile import ProfilePage
 from epp.wire import certificate
 from epp.wire.certificate import Certificate
 from epp.wire.server.tls import server_context
@@ -18,6 +21,9 @@ from runtime.addresses import is_loopback
 from runtime.serving.pages import PageServer
 from runtime.serving.sockets import ListenError, listening_sockets
 
+if TYPE_CHECKING:
+    from epp.telemetry.metrics_auth import MetricsAuth
+
 log = logging.getLogger(__name__)
 
 StartTask = Callable[[Coroutine[Any, Any, None]], None]
@@ -25,28 +31,58 @@ StartTask = Callable[[Coroutine[Any, Any, None]], None]
 
 
 @asynccontextmanager
-async def serve_metrics(app: web.Application, settings: Settings, start: StartTask) -> AsyncIterator[str]:
-    """Yields the `host:port` that it listens on; raises ListenError and CertificateError."""
+async def serve_metrics(
+    app: web.Application, settings: Settings, start: StartTask, reviewed_at: str | None = None
+) -> AsyncIterator[str]:
+    """Yields the `host:port` that it listens on; raises ListenError, CertificateError and DiscoveryError.
+
+    `reviewed_at`: clients need a token, which the API server of this discovery URL reviews; of other URLs, the pod's or
+    the kubeconfig's.
+    """
     host = settings.metrics_address or settings.host
     listen = ListenAddress(host, settings.metrics_port)
     tls = _tls(settings, start)
-    try:
-        listening = listening_sockets(host, settings.metrics_port)
-    except OSError as error:
-        raise ListenError(f"{listen.listen_error()} (--metrics-port)") from error
-    pages = PageServer(app, listening, "the metrics port", tls=tls)
-    try:
+    if settings.enable_pprof:
+        app.router.add_get("/debug/profile", ProfilePage().get)
+    async with AsyncExitStack() as stack:
+        if reviewed_at is not None:
+            app.middlewares.append((await stack.enter_async_context(_auth(reviewed_at))).check)
+        try:
+            listening = listening_sockets(host, settings.metrics_port)
+        except OSError as error:
+            raise ListenError(f"{listen.listen_error()} (--metrics-port)") from error
+        pages = PageServer(app, listening, "the metrics port", tls=tls)
+        stack.push_async_callback(pages.aclose)
         await pages.start()
         address = listen.authority(pages.port)
-        if settings.metrics_client_ca_file is None and not is_loopback(host):
+        if reviewed_at is None and settings.metrics_client_ca_file is None and not is_loopback(host):
             log.info(
-                "the metrics page is served to every client that reaches %s; restrict it with --metrics-client-ca-file "
-                "or a NetworkPolicy",
+                "the metrics page is served to every client that reaches %s; restrict it with --metrics-endpoint-auth, "
+                "--metrics-client-ca-file or a NetworkPolicy",
                 address,
             )
         yield address
-    finally:
-        await pages.aclose()
+
+
+@asynccontextmanager
+async def _auth(url: str) -> AsyncIterator["MetricsAuth"]:
+    from discovery.kubernetes.access_review import (
+        AccessReviews,
+    )  # aiohttp's client, which other pickers do without
+    from discovery.kubernetes.opening import find_cluster, parse_options
+    from discovery.kubernetes.transport import ClusterTransport
+    from epp.telemetry.metrics_auth import MetricsAuth
+
+    parts = urlsplit(url)
+    try:
+        cluster = await find_cluster(parse_options(parts, url) if parts.scheme == "kubernetes" else {})
+    except DiscoveryError as error:
+        problem = (
+            f"--metrics-endpoint-auth: {error}; without an API server give --metrics-endpoint-auth=false"
+        )
+        raise DiscoveryError(problem) from error
+    async with aclosing(ClusterTransport(cluster)) as transport:
+        yield MetricsAuth(AccessReviews(transport))
 
 
 def _tls(settings: Settings, start: StartTask) -> ssl.SSLContext | None:

@@ -1,4 +1,4 @@
-"""The pages of the metrics port: /metrics, /healthz, /debug/endpoints."""
+"""The pages of the metrics port: /metrics, /healthz, /status, /debug/endpoints."""
 
 import asyncio
 import math
@@ -14,9 +14,14 @@ from epp.telemetry.exposition import Exposition, negotiate_format
 
 
 def application(
-    counters: Collector, gauges: Collector, describe: Callable[[], Mapping[str, Any]]
+    counters: Collector,
+    gauges: Collector,
+    describe: Callable[[], Mapping[str, Any]],
+    describe_status: Callable[[], Mapping[str, Any]] = dict,
 ) -> web.Application:
-    """`counters` may be read in any thread, `gauges` only on the event loop; `describe` returns /debug/endpoints."""
+    """`counters` may be read in any thread, `gauges` only on the event loop. `describe` returns /debug/endpoints,
+    `describe_status` /status.
+    """
 
     exposition = Exposition(counters, gauges)
 
@@ -30,13 +35,18 @@ def application(
     async def endpoints(_: web.Request) -> web.Response:
         return web.json_response(describe())
 
-    async def index(_: web.Request) -> web.Response:
-        return web.Response(text="/metrics\n/healthz\n/debug/endpoints\n")
+    async def status(_: web.Request) -> web.Response:
+        return web.json_response(describe_status())
+
+    async def index(request: web.Request) -> web.Response:
+        paths = (resource.canonical for resource in request.app.router.resources())
+        return web.Response(text="".join(f"{path}\n" for path in paths if path != "/"))
 
     app = web.Application()
     app.router.add_get("/", index)
     app.router.add_get("/metrics", metrics)
     app.router.add_get("/healthz", health)
+    app.router.add_get("/status", status)
     app.router.add_get("/debug/endpoints", endpoints)
     return app
 
@@ -85,7 +95,7 @@ def describe(pool: EndpointPool, saturation: float) -> dict[str, Any]:
                 "id": endpoint.id,
                 "destination": endpoint.destination,
                 "reachable": bool(reachable[index]),
-                "models": sorted(endpoint.models),
+                "models": sorted(endpoint.models or {model.id for model in endpoint.listed_models}),
                 **{name: _finite(column[index]) for name, column in columns.items()},
             }
             for index, endpoint in enumerate(pool.endpoints)

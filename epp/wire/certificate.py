@@ -157,9 +157,13 @@ def _file(content: bytes) -> Iterator[str]:
         yield file.name
 
 
-def self_signed(now: datetime.datetime) -> KeyPair:
-    """A new P-256 pair, which encrypts but proves no identity; the Go picker too serves one by default."""
-    key = ec.generate_private_key(ec.SECP256R1())
+def self_signed(now: datetime.datetime, *, with_rsa: bool = False) -> KeyPair:
+    """A new P-256 or RSA pair, which encrypts but proves no identity; the Go picker too serves one by default."""
+    key = (
+        rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        if with_rsa
+        else ec.generate_private_key(ec.SECP256R1())
+    )
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "endpoint-picker")])
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
     builder = builder.serial_number(x509.random_serial_number())

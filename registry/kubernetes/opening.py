@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
-from discovery.kubernetes.opening import find_cluster, parse_options
+from discovery.kubernetes.opening import PODS_PARAMETERS, find_cluster, parse_options
 from discovery.kubernetes.selection import SERVICE_TEMPLATE, LabelSelection, Selection, ServiceSelection
 from discovery.kubernetes.transport import ApiTransport, ClusterTransport
 from registry.kubernetes.membership import KubernetesMembership, ServiceCheck
@@ -51,4 +51,6 @@ def _service_check(options: Mapping[str, str], url: str) -> ServiceCheck | None:
     async def connect() -> ApiTransport:
         return ClusterTransport(await find_cluster(options))
 
-    return ServiceCheck(connect, selection, options.get("port", "http")) if wanted == "true" else None
+    if wanted == "false" or options.keys() & PODS_PARAMETERS:
+        return None
+    return ServiceCheck(connect, selection, options.get("port", "http"))

@@ -2,25 +2,37 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
+
+_MAX_QUOTE: Final = 80
+"""Characters of a line that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """`place`: such as `targets[0].url`. `detail`: what was found and what was expected. `line`: in the file, None if it
-    is unknown. `key`: the key at that place that the problem is about.
+    is unknown. `key`: the key at that place that the problem is about. `text`: of that line, empty if it may be secret.
     """
 
     place: str
     detail: str
     line: int | None = None
     key: str = ""
+    text: str = ""
 
     def __str__(self) -> str:
         told = f"{self.place}: {self.detail}" if self.place else self.detail
         return told if self.line is None else f"line {self.line}: {told}"
+
+    @property
+    def with_text(self) -> str:
+        """The problem, and below it the text of its line."""
+        text = self.text.strip()[:_MAX_QUOTE]
+        return (
+            f"{self}\n    {self.line} | {text if text.isprintable() else repr(text)}" if text else str(self)
+        )
 
 
 class ConfigError(ValueError):
@@ -31,9 +43,7 @@ class ConfigError(ValueError):
     ) -> None:
         self.problems = (Problem(place, detail),) if problems is None else problems
         self._file = f"{file}: " if file else ""
-        told = [str(problem) for problem in self.problems]
-        text = told[0] if len(told) == 1 else "\n  ".join((f"{len(told)} problems:", *told))
-        super().__init__(self._file + text)
+        super().__init__(self._text(str(problem) for problem in self.problems))
 
     def in_file(self, file: object) -> "ConfigError":
         """The same error with the file's name before its text."""
@@ -43,6 +53,16 @@ class ConfigError(ValueError):
     def one_line(self) -> str:
         """The text without line breaks, for a log."""
         return self._file + "; ".join(map(str, self.problems))
+
+    @property
+    def with_lines(self) -> str:
+        """The text for a terminal: below each problem the line that it is about."""
+        return self._text(problem.with_text for problem in self.problems)
+
+    def _text(self, problems: Iterable[str]) -> str:
+        told = list(problems)
+        text = told[0] if len(told) == 1 else "\n  ".join((f"{len(told)} problems:", *told))
+        return self._file + text
 
 
 def config_error(problems: Iterable[Problem]) -> ConfigError:
@@ -69,9 +89,16 @@ class Problems:
             self._found.extend(error.problems)
             return None
 
-    def error(self, line: Callable[[str], int | None] = lambda place: None) -> ConfigError:
-        """The error for all problems, in the order of the file. `line` returns the line of a place."""
-        found = [replace(one, line=line(f"{one.place}.{one.key}")) for one in dict.fromkeys(self._found)]
+    def error(
+        self,
+        line: Callable[[str], int | None] = lambda place: None,
+        text: Callable[[int | None], str] = lambda number: "",
+    ) -> ConfigError:
+        """The error for all problems, in the order of the file. `line` returns the line of a place, `text` what it says."""
+        found = []
+        for one in dict.fromkeys(self._found):
+            number = line(f"{one.place}.{one.key}")
+            found.append(replace(one, line=number, text=text(number)))
         return config_error(sorted(found, key=lambda problem: problem.line or 0))
 
 

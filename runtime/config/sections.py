@@ -56,7 +56,7 @@ def _problem(section: type[BaseModel], fault: ErrorDetails, place: str, *, secre
     path, found = fault["loc"], fault["input"]
     if fault["type"] == "extra_forbidden":
         name = str(path[-1])
-        detail = f"unknown field {name[:60]!r}; {_alternatives(name, _known_fields(section, path[:-1]), listed=secrets)}"
+        detail = f"unknown field {name[:60]!r}; {_alternatives(name, _known_fields(section, path[:-1]), secrets=secrets)}"
         return Problem(place_of(path[:-1], place), detail, key=name)
     detail = describe_fault(fault)
     if secrets:
@@ -70,11 +70,10 @@ def _problem(section: type[BaseModel], fault: ErrorDetails, place: str, *, secre
 _SHORTER: Final = ("Input should be", "expected", 1)
 
 
-def _alternatives(name: str, known: list[str], *, listed: bool) -> str:
+def _alternatives(name: str, known: list[str], *, secrets: bool) -> str:
+    all_of_them = f"known: {', '.join(known) or 'none'}"
     near = did_you_mean(name, known)
-    if near.startswith("did") and not listed:
-        return near
-    return f"known: {', '.join(known) or 'none'}"
+    return all_of_them if secrets or not near.startswith("did") else f"{near} {all_of_them}"
 
 
 def _quoted(found: str | float) -> str:

@@ -369,7 +369,7 @@ async def test_a_configuration_that_is_not_sound(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump({"broker": "redis://x", "targets": [{"name": "a"}]}))
     code, out, complaint = await command("--config", str(path))
     assert (code, out) == (2, "")
-    assert complaint == f"error: {path}: targets[0].url: it is missing; this field has no default\n"
+    assert complaint == f"error: {path}: line 3: targets[0].url: it is missing; this field has no default\n"
 
 
 @pytest.mark.parametrize(
@@ -404,9 +404,9 @@ async def test_all_that_is_wrong_with_a_file_is_told_a_line_each(tmp_path: Path)
     path.write_text("broker: redis://:geheim@[geheim]")
     code, out, complaint = await command("--config", str(path), "--dry-run")
     assert (code, out) == (2, "")
-    first, broker, targets = complaint.splitlines()
+    first, targets, broker = complaint.splitlines()  # what is missing has no line
     assert first == f"error: {path}: 2 problems:"
-    assert broker.startswith("  broker: expected redis://")
+    assert broker.startswith("  line 1: broker: expected redis://")
     assert targets == "  targets: it is missing; this field has no default"
     assert "geheim" not in complaint
 

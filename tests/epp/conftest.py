@@ -120,10 +120,21 @@ class Message:
 
     @staticmethod
     def response_headers(
-        status: str = "200", context: Metadata | None = None, values: Mapping[str, str] | None = None
+        status: str = "200",
+        context: Metadata | None = None,
+        values: Mapping[str, str] | None = None,
+        *,
+        end_of_stream: bool = False,
     ) -> ProcessingRequest:
         message = ProcessingRequest(metadata_context=context)
         message.response_headers.headers.CopyFrom(_map({":status": status} | dict(values or {})))
+        message.response_headers.end_of_stream = end_of_stream
+        return message
+
+    @staticmethod
+    def response_trailers() -> ProcessingRequest:
+        message = ProcessingRequest()
+        message.response_trailers.trailers.CopyFrom(_map({"x-checksum": "1"}))
         return message
 
     @staticmethod

@@ -69,6 +69,18 @@ async def test_readiness_follows_serving(health: Health, probe: Probe, service: 
     assert await probe.check(service) == NOT_SERVING
 
 
+async def test_a_reason_withholds_readiness_and_nothing_else(health: Health, probe: Probe) -> None:
+    health.set_serving(True)
+    health.withhold("there is no pool")
+    assert (await probe.check("readiness"), health.withheld) == (NOT_SERVING, "there is no pool")
+    assert await probe.check("liveness") == SERVING
+    health.withhold(None)
+    assert await probe.check("readiness") == SERVING
+    health.set_serving(False)
+    health.withhold(None)
+    assert await probe.check("readiness") == NOT_SERVING, "a picker that drains stays so"
+
+
 async def test_liveness_always_serves(probe: Probe) -> None:
     assert await probe.check("liveness") == SERVING
 

@@ -209,6 +209,16 @@ async def test_secure_serving(messages: Any, tmp_path: Path, own: bool, transpor
             await check(address, "liveness")  # plain text
 
 
+async def test_the_status_page_says_whether_it_serves(nobody: str) -> None:
+    async with PickerServer(local(discovery=nobody)) as server:
+        page = json.loads(await fetch(ports(server)["metrics"], "/status"))
+        assert page == {"serving": True, "reason": None, "workers": nobody}
+        assert "/status" in await fetch(ports(server)["metrics"], "/")
+        await server.drain()
+        page = json.loads(await fetch(ports(server)["metrics"], "/status"))
+        assert page == {"serving": False, "reason": "it starts or drains", "workers": nobody}
+
+
 @TRANSPORTS
 async def test_drain_says_so_first(nobody: str, transport: TransportKind) -> None:
     async with PickerServer(local(discovery=nobody, transport=transport)) as server:

@@ -52,14 +52,20 @@ TOLD = [
     "line 4: featureGates[0]: 'flowcontrol' is not a feature gate; did you mean 'flowControl'?",
     "line 6: plugins[0].type: 'quewe-scorer' is not a plugin type; did you mean 'queue-scorer'?",
     "line 9: plugins[1].parameters.matchLengthWeight: Input should be less than or equal to 1, found 2",
-    "line 10: plugins[1].parameters: unknown field 'matchLength'; did you mean 'matchLengthWeight'?",
+    (
+        "line 10: plugins[1].parameters: unknown field 'matchLength'; did you mean 'matchLengthWeight'? "
+        "known: prefixMatchInfoProducerName, matchLengthWeight, matchLengthScaleTokens"
+    ),
     (
         "line 11: plugins[2].type: 'token-load-scorer' is a plugin of the Go picker that adsum does not have; use "
         "active-request-scorer: requests in flight are counted, tokens are not"
     ),
     "line 13: plugins[3]: unknown field 'wieght'; known: type, name, parameters",
     "line 15: plugins[5]: expected a mapping, found 5",
-    "line 16: unknown field 'schedulingProfile'; did you mean 'schedulingProfiles'?",
+    (
+        "line 16: unknown field 'schedulingProfile'; did you mean 'schedulingProfiles'? known: apiVersion, "
+        "kind, featureGates, plugins, schedulingProfiles, dataLayer, flowControl, requestHandler, saturationDetector, parser"
+    ),
     "line 21: schedulingProfiles[0].plugins[1].pluginRef: no plugin is named 'queu'; did you mean 'queue'?",
     "line 22: schedulingProfiles[0].plugins[2].weight: Input should be greater than or equal to 0, found -1",
     (
@@ -88,7 +94,9 @@ def test_a_broken_file_is_told_and_exits_with_1(tmp_path: Path) -> None:
     assert (said.returncode, said.stdout) == (1, "")
     first, *lines = said.stderr.splitlines()
     assert first == f"error: {path}: {len(TOLD)} problems:"
-    assert lines == [f"  {line}" for line in TOLD]
+    assert lines[::2] == [f"  {line}" for line in TOLD]
+    numbers = [int(line.removeprefix("line ").partition(":")[0]) for line in TOLD]
+    assert lines[1::2] == [f"    {number} | {WRONG.splitlines()[number - 1].strip()}" for number in numbers]
 
 
 def test_the_picker_itself_tells_all_of_them_too(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 import json
 import random
-from typing import Any
+from typing import Any, TypeAlias
 
+from discovery.kubernetes.decoding import SliceDecoder
 from discovery.kubernetes.reflector import Get, Reflector, Wait
 from discovery.kubernetes.reflector_events import ReflectorEvent
 from discovery.kubernetes.timings import Timings
+from discovery.kubernetes.wire import EndpointSlice
 
+Event: TypeAlias = ReflectorEvent[EndpointSlice]
 JSON = {"Content-Type": "application/json"}
 
 
@@ -41,8 +44,10 @@ class ReflectorHarness:
     def __init__(self, **timings: Any) -> None:
         self.now = 0.0
         self.waits: list[float] = []
-        self.events: list[ReflectorEvent] = []
-        self.reflector = Reflector("a=b", Timings(uniform=random.Random(7).uniform, **timings))
+        self.events: list[Event] = []
+        self.reflector = Reflector(
+            {"labelSelector": "a=b"}, SliceDecoder(), Timings(uniform=random.Random(7).uniform, **timings)
+        )
 
     def next_request(self) -> dict[str, str]:
         """The query of its next GET, after all waits, without the label selector."""
@@ -59,27 +64,27 @@ class ReflectorHarness:
     def head(self, code: int = 200, headers: dict[str, str] | None = None) -> None:
         self.reflector.headers_received(code, JSON | (headers or {}), self.now)
 
-    def answers(self, body: dict[str, Any] | bytes, code: int = 200, **headers: str) -> list[ReflectorEvent]:
+    def answers(self, body: dict[str, Any] | bytes, code: int = 200, **headers: str) -> list[Event]:
         self.head(code, {name.replace("_", "-"): value for name, value in headers.items()})
         return self.sends(body if isinstance(body, bytes) else json.dumps(body).encode()) + self.ends()
 
-    def sends(self, chunk: bytes, after: float = 0.0) -> list[ReflectorEvent]:
+    def sends(self, chunk: bytes, after: float = 0.0) -> list[Event]:
         self.now += after
         news = self.reflector.data_received(chunk, self.now)
         self.events += news
         return news
 
-    def ends(self, after: float = 0.0) -> list[ReflectorEvent]:
+    def ends(self, after: float = 0.0) -> list[Event]:
         self.now += after
         news = [] if self.reflector.finished else self.reflector.eof_received(self.now)
         self.events += news
         return news
 
-    def breaks(self, after: float = 0.0) -> list[ReflectorEvent]:
+    def breaks(self, after: float = 0.0) -> list[Event]:
         self.now += after
         return self.reflector.request_failed("connection reset", self.now)
 
-    def fails_to_connect(self, after: float = 0.0) -> list[ReflectorEvent]:
+    def fails_to_connect(self, after: float = 0.0) -> list[Event]:
         self.now += after
         return self.reflector.request_failed("connection refused", self.now, connect_failed=True)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from discovery.kubernetes.reflector import Wait
-from discovery.kubernetes.reflector_events import SlicesListed, SliceUpdated, SyncLost
+from discovery.kubernetes.reflector_events import ObjectsListed, ObjectUpdated, SyncLost
 from tests.kubernetes.reflector_harness import (
     TOO_LARGE,
     ReflectorHarness,
@@ -186,7 +186,7 @@ def test_a_malformed_line_causes_a_list(bad: bytes) -> None:
     """Rows 14 and 16; what came before it counts."""
     harness = ReflectorHarness().watching(5)
     put, lost = harness.sends(line("ADDED", a_slice("x", 6))) + harness.sends(bad)
-    assert isinstance(put, SliceUpdated)
+    assert isinstance(put, ObjectUpdated)
     assert isinstance(lost, SyncLost)
     assert harness.reflector.finished
     assert kind(harness.next_request()) == "list since 6"
@@ -282,7 +282,7 @@ def test_an_older_list_is_not_believed_at_once() -> None:
     assert isinstance(harness.answers(a_list(40, "ghost"))[0], SyncLost)
     assert kind(harness.next_request()) == "list"
     [listed] = harness.answers(a_list(40, "ghost"))
-    assert isinstance(listed, SlicesListed)
+    assert isinstance(listed, ObjectsListed)
     assert kind(harness.next_request()) == "watch 40"
 
 
@@ -294,7 +294,7 @@ def test_a_fresh_list_after_a_stale_one() -> None:
     harness.answers(a_list(40))
     harness.next_request()
     [listed] = harness.answers(a_list(51))
-    assert isinstance(listed, SlicesListed)
+    assert isinstance(listed, ObjectsListed)
     assert kind(harness.next_request()) == "watch 51"
 
 
@@ -318,5 +318,5 @@ def test_a_page_that_fails_starts_the_list_anew(fail: Callable[[ReflectorHarness
     fail(harness)
     assert kind(harness.next_request()) == "list"
     [listed] = harness.answers(a_list(9, "b"))
-    assert isinstance(listed, SlicesListed)
-    assert [s.metadata.name for s in listed.slices] == ["b"]
+    assert isinstance(listed, ObjectsListed)
+    assert [s.metadata.name for s in listed.objects] == ["b"]

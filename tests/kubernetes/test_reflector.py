@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discovery.kubernetes.reflector_events import SliceDeleted, SlicesListed, SliceUpdated, SyncRestored
+from discovery.kubernetes.reflector_events import ObjectDeleted, ObjectsListed, ObjectUpdated, SyncRestored
 from tests.kubernetes.reflector_harness import (
     TOO_LARGE,
     ReflectorHarness,
@@ -23,8 +23,8 @@ def test_list_then_watch() -> None:
     harness = ReflectorHarness()
     assert harness.next_request() == {}
     [listed] = harness.answers(a_list(7, "x", "y"))
-    assert isinstance(listed, SlicesListed)
-    assert [s.metadata.name for s in listed.slices] == ["x", "y"]
+    assert isinstance(listed, ObjectsListed)
+    assert [s.metadata.name for s in listed.objects] == ["x", "y"]
     watch = harness.next_request()
     seconds = int(watch.pop("timeoutSeconds"))
     assert watch == {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": "7"}
@@ -37,9 +37,9 @@ def test_events_advance_the_version() -> None:
     put, changed, gone = harness.sends(
         line("ADDED", a_slice("x", 6)) + line("MODIFIED", a_slice("x", 7)) + line("DELETED", a_slice("x", 8))
     )
-    assert isinstance(put, SliceUpdated)
-    assert isinstance(changed, SliceUpdated)
-    assert gone == SliceDeleted("x")
+    assert isinstance(put, ObjectUpdated)
+    assert isinstance(changed, ObjectUpdated)
+    assert gone == ObjectDeleted("x")
     assert harness.sends(bookmark(30)) == []
     assert harness.ends(60.0) == []
     assert kind(harness.next_request()) == "watch 30"
@@ -54,7 +54,7 @@ def test_events_cut_anywhere(cuts: list[int]) -> None:
     for cut in [*cuts, len(text)]:
         harness.sends(text[start : start + cut])
         start += cut
-    assert [type(news) for news in harness.events] == [SlicesListed, SliceUpdated]
+    assert [type(news) for news in harness.events] == [ObjectsListed, ObjectUpdated]
     harness.ends(60.0)
     assert kind(harness.next_request()) == "watch 9"
 
@@ -94,8 +94,8 @@ def test_pages_are_followed_when_the_server_makes_them() -> None:
     assert harness.answers(a_list(9, "b", rest="t2")) == []
     assert kind(harness.next_request()) == "page t2"
     [listed] = harness.answers(a_list(9, "c"))
-    assert isinstance(listed, SlicesListed)
-    assert [s.metadata.name for s in listed.slices] == ["a", "b", "c"]
+    assert isinstance(listed, ObjectsListed)
+    assert [s.metadata.name for s in listed.objects] == ["a", "b", "c"]
 
 
 def test_sync_is_restored_when_a_quiet_stream_lives_on() -> None:
@@ -195,7 +195,7 @@ def test_random_histories_make_progress_without_a_hot_loop(history: Iterable[str
         count += 1
         if "watch" in params:
             assert params["resourceVersion"].isdigit()
-            assert any(isinstance(news, SlicesListed) for news in harness.events)
+            assert any(isinstance(news, ObjectsListed) for news in harness.events)
         react(harness, what, params, version)
     assert count <= 12 + 4 * harness.now
     for _ in range(4):

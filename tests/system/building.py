@@ -1,9 +1,11 @@
 """Builds what these tests run, and keeps it in `.build/` until its sources change.
 
-By Go an API server, helm, h2spec; by mypyc the picker. h2load comes from the distribution's packages.
+By Go an API server, helm, h2spec; by mypyc the picker. h2load comes from the distribution's packages, the CRDs of the Gateway
+API inference extension from its Go module.
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -22,6 +24,8 @@ SOURCES: Final = Path(__file__).parent / "apiserver"
 KUBERNETES: Final = "v1.37.1"
 """The version that `apiserver/go.mod` requires, which a server does not know by itself."""
 GO: Final = (1, 26)
+INFERENCE_EXTENSION: Final = "sigs.k8s.io/gateway-api-inference-extension@v1.5.0"
+CRDS: Final = ROOT / ".build" / "crds"
 
 
 class BuildError(Exception):
@@ -65,6 +69,25 @@ def build_all() -> None:
             continue
         _build(tool)
         tool.stamp.write_text(tool.made_of)
+    fetch_crds()
+
+
+def fetch_crds() -> None:
+    """Copies the CRDs of INFERENCE_EXTENSION to CRDS, if they are not there; raises BuildError."""
+    stamp = CRDS / ".made-of"
+    if stamp.is_file() and stamp.read_text() == INFERENCE_EXTENSION:
+        return
+    _check_go()
+    done = _go("mod", "download", "-json", INFERENCE_EXTENSION, where=ROOT)
+    if done.returncode != 0:
+        raise BuildError(
+            f"there are no CRDs; `go mod download {INFERENCE_EXTENSION}` said:\n{done.stdout[-2000:]}"
+        )
+    module = Path(json.loads(done.stdout)["Dir"])
+    CRDS.mkdir(parents=True, exist_ok=True)
+    for crd in (module / "config" / "crd" / "bases").glob("*.yaml"):
+        (CRDS / crd.name).write_bytes(crd.read_bytes())
+    stamp.write_text(INFERENCE_EXTENSION)
 
 
 def install_h2load() -> None:
@@ -105,20 +128,24 @@ def _build(tool: Tool) -> None:
     BINARIES.mkdir(parents=True, exist_ok=True)
     print(f"building {tool.name} (the first time some minutes) ...", file=sys.stderr, flush=True)
     started = time.monotonic()
-    environment = os.environ | {"GOBIN": str(BINARIES), "GOWORK": "off"}
-    done = subprocess.run(
-        ["go", *tool.build],
-        cwd=tool.where,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
+    done = _go(*tool.build, where=tool.where)
     if done.returncode != 0:
         raise BuildError(
             f"{tool.name} does not build; `go {' '.join(tool.build)}` said:\n{done.stderr[-4000:]}"
         )
     print(f"built {tool.name} in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+
+
+def _go(*arguments: str, where: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"GOBIN": str(BINARIES), "GOWORK": "off"}
+    return subprocess.run(
+        ["go", *arguments],
+        cwd=where,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
 
 
 def _check_go() -> None:

@@ -41,3 +41,31 @@ def rights(objects: Sequence[Object]) -> list[Object]:
     """The service account, and the Role and RoleBinding if it needs any."""
     wanted = ("ServiceAccount", "Role", "RoleBinding")
     return [found for found in objects if found["kind"] in wanted]
+
+
+def one(objects: Sequence[Object], kind: str) -> Object:
+    (found,) = [candidate for candidate in objects if candidate["kind"] == kind]
+    return found
+
+
+def workload(objects: Sequence[Object]) -> Object:
+    (found,) = [candidate for candidate in objects if candidate["kind"] in ("Deployment", "StatefulSet")]
+    return found
+
+
+def pod_spec(objects: Sequence[Object]) -> Object:
+    spec: Object = workload(objects)["spec"]["template"]["spec"]
+    return spec
+
+
+def container(objects: Sequence[Object], name: str) -> Object:
+    (found,) = [candidate for candidate in pod_spec(objects)["containers"] if candidate["name"] == name]
+    assert isinstance(found, dict)
+    return found
+
+
+def service(objects: Sequence[Object]) -> Object:
+    """The Service with an address of its own, not the headless one beside it."""
+    services = [found for found in objects if found["kind"] == "Service"]
+    (found,) = [found for found in services if found["spec"].get("clusterIP") != "None"]
+    return found

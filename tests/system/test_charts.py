@@ -16,7 +16,7 @@ from epp.config.flags import parse as parse_epp_flags
 from registry.kubernetes.opening import DEFAULT_PORT
 from registry.kubernetes.pod import DEFAULT_PODINFO, labels_of, read_pod
 from registry.kubernetes.pod_service import LIST_SERVICES
-from tests.system.charts import CHARTS, Object, helm, render
+from tests.system.charts import CHARTS, container, helm, one, pod_spec, render, service, workload
 
 IMAGE = {"image": "registry.example/adsum:1"}
 VALUES: dict[str, Sequence[Mapping[str, Any]]] = {
@@ -74,27 +74,6 @@ def rules(*required: PolicyRule) -> Any:
 WATCH = rules(LIST_SLICES)
 EXPLAIN = rules(GET_SERVICES, LIST_PODS)
 LIST = rules(LIST_SERVICES)
-
-
-def one(objects: Sequence[Object], kind: str) -> Object:
-    (found,) = [candidate for candidate in objects if candidate["kind"] == kind]
-    return found
-
-
-def workload(objects: Sequence[Object]) -> Object:
-    (found,) = [candidate for candidate in objects if candidate["kind"] in ("Deployment", "StatefulSet")]
-    return found
-
-
-def pod_spec(objects: Sequence[Object]) -> Object:
-    spec: Object = workload(objects)["spec"]["template"]["spec"]
-    return spec
-
-
-def container(objects: Sequence[Object], name: str) -> Object:
-    (found,) = [candidate for candidate in pod_spec(objects)["containers"] if candidate["name"] == name]
-    assert isinstance(found, dict)
-    return found
 
 
 @pytest.mark.parametrize(("chart", "values"), RENDERINGS)
@@ -199,17 +178,17 @@ def test_worker_service_pods_pool_and_code_agree(template: str) -> None:
     key = ComponentKey("dynamo", "prefill")
     who = {**IMAGE, "namespace": key.namespace, "component": key.component}
     workers = render("worker", {**who, "service": {"template": template}})
-    service = one(workers, "Service")
+    workers_service = one(workers, "Service")
     picker = render(
         "epp", {**who, "inferencePool": {"create": True}, "workers": {"serviceTemplate": template}}, "pool"
     )
     pool = one(picker, "InferencePool")
-    assert service["metadata"]["name"] == ServiceSelection(template).service(key)
-    assert service["spec"]["selector"] == pool["spec"]["selector"]["matchLabels"] == labels_of(key)
-    assert labels_of(key).items() <= service["metadata"]["labels"].items()
+    assert workers_service["metadata"]["name"] == ServiceSelection(template).service(key)
+    assert workers_service["spec"]["selector"] == pool["spec"]["selector"]["matchLabels"] == labels_of(key)
+    assert labels_of(key).items() <= workers_service["metadata"]["labels"].items()
     assert labels_of(key).items() <= workload(workers)["spec"]["template"]["metadata"]["labels"].items()
-    assert pool["spec"]["endpointPickerRef"]["name"] == one(picker, "Service")["metadata"]["name"]
-    serving = next(port for port in service["spec"]["ports"] if port["name"] == "serving")
+    assert pool["spec"]["endpointPickerRef"]["name"] == service(picker)["metadata"]["name"]
+    serving = next(port for port in workers_service["spec"]["ports"] if port["name"] == "serving")
     assert pool["spec"]["targetPorts"] == [{"number": serving["targetPort"]}]
 
 
@@ -301,9 +280,9 @@ def test_the_picker_takes_its_flags(values: Mapping[str, Any]) -> None:
         assert str(settings.config_file.parent) == mounted["config"]
         assert settings.config_file.name in one(objects, "ConfigMap")["data"]
     assert dict(settings.objectives) == values.get("objectives", {})
-    selector = one(objects, "Service")["spec"]["selector"]
+    selector = service(objects)["spec"]["selector"]
     assert selector.items() <= workload(objects)["spec"]["template"]["metadata"]["labels"].items()
-    targets = {port["targetPort"] for port in one(objects, "Service")["spec"]["ports"]}
+    targets = {port["targetPort"] for port in service(objects)["spec"]["ports"]}
     assert targets == ports.keys()
 
 

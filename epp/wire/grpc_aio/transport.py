@@ -94,7 +94,7 @@ class GrpcTransport:
             for answer in exchange.feed(message, self._clock()):
                 await context.write(to_bytes(answer))
             exchange.sent()
-            if self._draining and exchange.may_end:
+            if (self._draining or exchange.ends_early) and exchange.may_end:
                 return
 
 

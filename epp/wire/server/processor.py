@@ -73,7 +73,7 @@ class _ExchangeHandler:
             answers = self._exchange.feed(_read(payload), now)
         if answers:
             self._answer(answers)
-        if self._service.draining:
+        if self._service.draining or self._exchange.ends_early:
             self.end_if_allowed()
 
     def half_closed(self) -> None:
@@ -101,7 +101,7 @@ class _ExchangeHandler:
         self._exchange.on_answer(_ignore, _ignore)  # breaks a reference cycle
 
     def end_if_allowed(self) -> None:
-        """End the stream if nothing is left to answer, during a drain."""
+        """End the stream if nothing is left to answer: during a drain, or because nobody reads what would come."""
         if self._exchange.may_end:
             self._call.finish(GrpcStatus.OK)
 

@@ -161,10 +161,16 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
     }
     with pytest.raises(ConfigError) as caught:
         read(document)
-    assert [problem.place for problem in caught.value.problems] == [
-        *("targets[0].url", "targets[0]", "targets[1].name", "queues[0].lease", ""),
+    assert [(problem.line, problem.place) for problem in caught.value.problems] == [
+        *(
+            (2, ""),
+            (6, "queues[0].lease"),
+            (10, "targets[0]"),
+            (12, "targets[0].url"),
+            (13, "targets[1].name"),
+        ),
     ]
-    assert str(caught.value).startswith("5 problems:\n  targets[0].url: expected http://")
+    assert str(caught.value).startswith("5 problems:\n  line 2: unknown field 'brokr'")
 
 
 def test_all_that_does_not_fit_together_is_told_at_once() -> None:
@@ -173,12 +179,32 @@ def test_all_that_does_not_fit_together_is_told_at_once() -> None:
     document["queues"].append(second)
     with pytest.raises(ConfigError) as caught:
         read(document)
-    assert [problem.place for problem in caught.value.problems] == [
-        *("queues", "queues.batch.target", "queues.batch.gate.params", "queues.batch.gate.params"),
-        *("queues.batch.path", ""),
+    assert sorted(problem.place for problem in caught.value.problems) == [
+        *("", "queues", "queues.batch.gate.params", "queues.batch.gate.params", "queues.batch.path"),
+        "queues.batch.target",
     ]
 
 
 def test_tokens_are_not_shown() -> None:
     door = {"queue": "batch", "tokens": {"a": "t0psecret"}}
     assert "t0psecret" not in repr(read({**SOUND, "front_door": door}))
+
+
+def test_a_problem_has_its_line() -> None:
+    text = (
+        "broker: redis://r\ntargets:\n- name: pool\n  url: http://x\nqueues:\n- name: a.b\n  target: pool\n"
+        "  gate:\n    type: constant\n    params: {x: 1}\n- name: c\n  target: poool\n  gate: {type: constant}\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_config(text, {})
+    assert [(problem.line, problem.place) for problem in caught.value.problems] == [
+        (10, "queues.a.b.gate.params"),
+        (12, "queues.c.target"),
+    ]
+    with pytest.raises(ConfigError, match="line 2: unknown field 'brokre'"):
+        read_config("broker: redis://r\nbrokre: 1\ntargets: [{name: a, url: http://a}]", {})
+
+
+def test_a_key_that_appears_twice_is_a_mistake() -> None:
+    with pytest.raises(ConfigError, match="appears twice|twice in line 2"):
+        read_config("broker: redis://:passw0rd@a\nbroker: redis://:passw0rd@b", {})

@@ -231,7 +231,7 @@ def test_a_profile_handler_says_which_profiles_it_needs(load: Load) -> None:
         ),
         (
             "- type: acme-zone-scorer\n  parameters:\n    bestZone: a\n    bestZones: a",
-            "line 7: plugins[0].parameters: unknown field 'bestZones'; did you mean 'bestZone'?",
+            "line 7: plugins[0].parameters: unknown field 'bestZones'; did you mean 'bestZone'? known: bestZone, weightElsewhere",
         ),
         (
             "- {type: queue-scorer}\n- {type: acme-zone-scorre}",

@@ -120,13 +120,20 @@ async def test_with_suites_of_tls_1_3_alone_nothing_older_is_served() -> None:
         assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_3)
 
 
-async def test_suites_that_no_key_of_ours_fits_stop_the_start(tmp_path: Path) -> None:
+async def test_suites_that_a_given_key_does_not_fit_stop_the_start(tmp_path: Path) -> None:
     only_rsa = "--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
+    write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
     with pytest.raises(ValueError, match="expected one of TLS_ECDHE_ECDSA_WITH_"):
-        async with picker(only_rsa):
+        async with picker(only_rsa, f"--cert-path={tmp_path}"):
             pass
     write(rsa_pair(), tmp_path)
     async with picker(only_rsa, f"--cert-path={tmp_path}") as where:
+        assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) == "ECDHE-RSA-AES128-GCM-SHA256"
+
+
+async def test_a_self_signed_key_fits_the_suites() -> None:
+    """That of the Go picker is an RSA key."""
+    async with picker("--tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256") as where:
         assert await handshake(where["grpc"], version=ssl.TLSVersion.TLSv1_2) == "ECDHE-RSA-AES128-GCM-SHA256"
 
 

@@ -24,6 +24,7 @@ OVERRIDE = ["--mode", "override-host", "--endpoint", "10.0.0.1:8000", "--endpoin
         ["--secure=false", "--response-trailer", "SEND", "--failure-mode-allow"],
         ["--request-body", "BUFFERED", "--epp", "picker.example:9002", "--epp", "10.0.0.9:9002"],
         ["--response-body", "FULL_DUPLEX_STREAMED", "--response-trailer", "SEND"],
+        ["--status-port", "19001", "--listen-address", "0.0.0.0"],
         [*OVERRIDE, "--subset", "10.0.0.1:8000,[fd00::1]:8000"],
         [*OVERRIDE, "--subset", ""],
     ],
@@ -57,6 +58,8 @@ def test_envoy_accepts_it(arguments: list[str], tmp_path: Path) -> None:
         (["--client-cert", "tls.crt"], "give --client-cert and --client-key"),
         (["--client-key", "tls.key"], "give --client-cert and --client-key"),
         (["--client-cert", "a", "--client-key", "b", "--secure=false"], "--client-cert needs --secure"),
+        (["--ca-file", "a", "--secure=false"], "--ca-file needs --secure"),
+        (["--status-port", "19001", "--admin-port", "0"], "--status-port needs --admin-port"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(

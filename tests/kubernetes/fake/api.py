@@ -10,7 +10,8 @@ from typing import Any
 
 from tests.kubernetes.fake.calls import Answer, Call, once
 from tests.kubernetes.fake.faults import FaultScript, gzip_members
-from tests.kubernetes.fake.kinds import GROUPS, KINDS, about, group_of, qualified, typed
+from tests.kubernetes.fake.kinds import GROUPS, KINDS, about, group_of, plural_of, qualified, typed
+from tests.kubernetes.fake.reviews import Reviews
 from tests.kubernetes.fake.rv_log import ExpiredError, Object, RvLog
 from tests.kubernetes.fake.status import StatusError, expired, json_line, too_large
 from tests.kubernetes.fake.validation import ListOptions, check_slice
@@ -46,8 +47,11 @@ class FakeApi:
         """Bearer tokens that are accepted; None: anybody."""
         self.allowed: set[tuple[str, str]] | None = None
         """(verb, resource) that RBAC grants; None: everything."""
+        self.not_installed: set[str] = set()
+        """Resources whose CustomResourceDefinition is missing."""
         self.poor: set[str] = set()
         """Tokens of accounts without any right."""
+        self.reviews = Reviews()
         self._shutting_down = False
         self._open: set[Watch] = set()
         self._allow_loopback = allow_loopback
@@ -72,9 +76,9 @@ class FakeApi:
         self._shutting_down = False
         self.log.forget()
 
-    def asked(self, verb: str, since: int = 0) -> list[Call]:
-        """The calls of that verb for slices, from call number `since` on."""
-        return [c for c in self.calls[since:] if c.verb == verb and c.resource == "endpointslices"]
+    def asked(self, verb: str, since: int = 0, *, resource: str = "endpointslices") -> list[Call]:
+        """The calls of that verb for the resource, from call number `since` on."""
+        return [c for c in self.calls[since:] if c.verb == verb and c.resource == resource]
 
     async def answer(self, call: Call) -> Answer:
         """Never raises for what a client did; a fault may raise `CutError` or hang."""
@@ -93,9 +97,11 @@ class FakeApi:
 
     async def _route(self, call: Call) -> Answer:
         self._admit(call)
+        if (review := self.reviews.answer(call)) is not None:
+            return review
         if call.resource not in KINDS and call.path.startswith(GROUPS):
             raise StatusError(404, "NotFound", "the server could not find the requested resource", about={})
-        if call.resource not in KINDS:
+        if call.resource not in KINDS or call.resource in self.not_installed:
             return Answer(404, once(b"404 page not found\n"), {"Content-Type": "text/plain; charset=utf-8"})
         if call.method != "GET":
             return self._write(call)
@@ -246,9 +252,10 @@ def _not_found(call: Call, name: str) -> StatusError:
 def _forbidden(call: Call) -> StatusError:
     user = f"system:serviceaccount:{call.namespace}:frontend"
     what = f'{qualified(call.resource)} "{call.name}"' if call.name else qualified(call.resource)
+    where = f'in the namespace "{call.namespace}"' if call.namespace else "at the cluster scope"
     said = (
-        f'{what} is forbidden: User "{user}" cannot {call.verb} resource "{call.resource}" '
-        f'in API group "{group_of(call.resource)}" in the namespace "{call.namespace}"'
+        f'{what} is forbidden: User "{user}" cannot {call.verb} resource "{plural_of(call.resource)}" '
+        f'in API group "{group_of(call.resource)}" {where}'
     )
     return StatusError(403, "Forbidden", said, about=about(call.resource, call.name))
 

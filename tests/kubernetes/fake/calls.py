@@ -4,6 +4,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from tests.kubernetes.fake.kinds import resource_at
+
 _WRITES = {"POST": "create", "PUT": "update", "DELETE": "delete"}
 
 
@@ -41,12 +43,14 @@ class Call:
 
     @property
     def _parts(self) -> tuple[str, str, str, str]:
-        """group/version, namespace, resource, name or ""; all "" for a path that is none of ours."""
+        """group/version, namespace, resource, name or ""; all "" for a path that is none of ours. Nodes have no namespace."""
+        if self.path.startswith("/api/v1/nodes"):
+            return "/api/v1", "", "nodes", self.path.removeprefix("/api/v1/nodes").lstrip("/")
         group, found, rest = self.path.partition("/namespaces/")
         parts = rest.split("/")
-        if not found or len(parts) not in (2, 3) or group not in ("/api/v1", "/apis/discovery.k8s.io/v1"):
+        if not found or len(parts) not in (2, 3) or not (resource := resource_at(group, parts[1])):
             return "", "", "", ""
-        return group, parts[0], parts[1], parts[2] if len(parts) == 3 else ""
+        return group, parts[0], resource, parts[2] if len(parts) == 3 else ""
 
 
 @dataclass(slots=True)

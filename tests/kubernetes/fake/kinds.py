@@ -2,14 +2,30 @@
 
 from tests.kubernetes.fake.rv_log import Object
 
+OLD_POOLS = "inferencepools.inference.networking.x-k8s.io"
 KINDS = {
     "endpointslices": ("EndpointSlice", "discovery.k8s.io/v1"),
     "services": ("Service", "v1"),
     "pods": ("Pod", "v1"),
+    "nodes": ("Node", "v1"),
+    "inferencepools": ("InferencePool", "inference.networking.k8s.io/v1"),
+    OLD_POOLS: ("InferencePool", "inference.networking.x-k8s.io/v1alpha2"),
+    "inferenceobjectives": ("InferenceObjective", "llm-d.ai/v1alpha2"),
 }
+"""By resource: its plural, and its group where two groups have the same plural."""
 
 
 GROUPS = ("/api/v1/", "/apis/discovery.k8s.io/v1/")
+
+
+def resource_at(group: str, plural: str) -> str:
+    """The key in `KINDS` of a path's `/api/v1` or `/apis/GROUP/VERSION` and plural; "" if there is none."""
+    version = group.removeprefix("/apis/").removeprefix("/api/")
+    return next((r for r, (_, v) in KINDS.items() if v == version and plural_of(r) == plural), "")
+
+
+def plural_of(resource: str) -> str:
+    return resource.partition(".")[0]
 
 
 def group_of(resource: str) -> str:
@@ -21,13 +37,14 @@ def group_of(resource: str) -> str:
 def about(resource: str, name: str) -> dict[str, str]:
     """How a Status names one object."""
     group = group_of(resource)
-    return {**({"name": name} if name else {}), **({"group": group} if group else {}), "kind": resource}
+    kind = plural_of(resource)
+    return {**({"name": name} if name else {}), **({"group": group} if group else {}), "kind": kind}
 
 
 def qualified(resource: str) -> str:
     """How a message names a kind."""
     group = group_of(resource)
-    return f"{resource}.{group}" if group else resource
+    return f"{plural_of(resource)}.{group}" if group else resource
 
 
 def typed(resource: str, obj: Object) -> Object:

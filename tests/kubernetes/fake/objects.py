@@ -20,8 +20,12 @@ def pod(
     node: str = "node-a",
     phase: str = "Running",
     namespace: str = "default",
+    annotations: Mapping[str, str] | None = None,
+    restarts: int = 0,
 ) -> Object:
-    """A pod as kubelet reports it; `ips` one per family, `ports` of its container by name."""
+    """A pod as kubelet reports it; `ips` one per family, `ports` of its container by name. Each of its container's
+    `restarts` gives that another id.
+    """
     meta: Object = {
         "name": name,
         "namespace": namespace,
@@ -29,6 +33,8 @@ def pod(
     }
     if uid is not None:
         meta["uid"] = uid
+    if annotations:
+        meta["annotations"] = dict(annotations)
     if terminating:
         meta["deletionTimestamp"] = "2026-01-01T00:00:30Z"
     named = {"http": 8080} if ports is None else ports
@@ -41,6 +47,16 @@ def pod(
     status: Object = {"phase": phase, "conditions": [condition], "podIPs": [{"ip": ip} for ip in ips]}
     if ips:
         status["podIP"] = ips[0]
+    if restarts:
+        one = {
+            "name": "worker",
+            "image": "worker",
+            "imageID": "",
+            "ready": ready,
+            "restartCount": restarts,
+            "containerID": f"containerd://{restarts:012x}{0:052x}",
+        }
+        status["containerStatuses"] = [one]
     return {"metadata": meta, "spec": {"nodeName": node, "containers": [container]}, "status": status}
 
 
@@ -64,6 +80,29 @@ def service(
         "publishNotReadyAddresses": publish_not_ready,
     }
     return {"metadata": {"name": name, "namespace": namespace, "labels": dict(labels or {})}, "spec": spec}
+
+
+def inference_pool(
+    name: str, *ports: int, labels: Mapping[str, str] | None = None, namespace: str = "default"
+) -> Object:
+    """An InferencePool of `inference.networking.k8s.io/v1`."""
+    spec = {
+        "selector": {"matchLabels": dict(LABELS if labels is None else labels)},
+        "targetPorts": [{"number": port} for port in ports],
+        "endpointPickerRef": {"name": "picker", "port": {"number": 9002}},
+    }
+    return {"metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
+def old_inference_pool(name: str, port: int, labels: Mapping[str, str] | None = None) -> Object:
+    """One of `inference.networking.x-k8s.io/v1alpha2`."""
+    selector = dict(LABELS if labels is None else labels)
+    spec = {"selector": selector, "targetPortNumber": port, "extensionRef": {"name": "picker"}}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def node(name: str, zone: str) -> Object:
+    return {"metadata": {"name": name, "namespace": "", "labels": {"topology.kubernetes.io/zone": zone}}}
 
 
 def endpoint(

@@ -36,6 +36,22 @@ def test_they_stand_in_the_order_of_the_file() -> None:
     assert [str(one) for one in error.problems] == ["line 2: early: y", "line 7: late: x"]
 
 
+def test_a_terminal_shows_the_lines_too() -> None:
+    problems = Problems()
+    problems.add("late", "x")
+    problems.add("early", "y")
+    lines = {2: "  early: 1", 7: "late: \x1b[2J" + "x" * 1000}
+    error = problems.error({"late.": 7, "early.": 2}.get, lambda line: lines[line or 0]).in_file("f")
+    assert error.with_lines.splitlines() == [
+        "f: 2 problems:",
+        "  line 2: early: y",
+        "    2 | early: 1",
+        "  line 7: late: x",
+        "    7 | " + repr("late: \x1b[2J" + "x" * 70),
+    ]
+    assert error.one_line == "f: line 2: early: y; line 7: late: x"
+
+
 @pytest.mark.parametrize(
     ("error", "text", "one_line"),
     [

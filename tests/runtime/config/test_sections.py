@@ -37,10 +37,10 @@ def test_all_that_is_wrong_is_told_with_its_place_and_what_was_found() -> None:
     assert told(WRONG) == [
         "here.name: Field required",
         "here.inner[0].size: Input should be a valid integer, found '9'",
-        "here.inner[1]: unknown field 'sice'; did you mean 'size'?",
+        "here.inner[1]: unknown field 'sice'; did you mean 'size'? known: size",
         "here.inner[2].size: this wants an even number",
         "here.inner[3]: expected a mapping, found 4",
-        "here.one: unknown field 'szie'; did you mean 'size'?",
+        "here.one: unknown field 'szie'; did you mean 'size'? known: size",
         "here.one: unknown field 'zzz'; known: size",
     ]
 

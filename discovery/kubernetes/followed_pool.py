@@ -1,0 +1,124 @@
+"""Follows one InferencePool, and the Pods that it selects at any moment."""
+
+import asyncio
+import logging
+
+from discovery.errors import ForbiddenError
+from discovery.instance import MetadataReader
+from discovery.kubernetes.followed_pods import FollowedPods
+from discovery.kubernetes.inference_pool import PodTargets, PoolReference, read_targets
+from discovery.kubernetes.informer import Informer
+from discovery.source import Candidate, Report, Snapshot
+from runtime.tasks import cancel_and_wait
+
+_log = logging.getLogger(__name__)
+
+
+class PoolReport:
+    """`Report` of the Pods of a pool, degraded while the pool itself is out of reach or not there."""
+
+    def __init__(self, report: Report) -> None:
+        self.problem: str | None = None
+        self._report = report
+        self._snapshot: Snapshot | None = None
+        self._pods_lost = False
+
+    @property
+    def reader(self) -> MetadataReader:
+        return self._report.reader
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        self._snapshot, self._pods_lost = snapshot, False
+        self._report(snapshot)
+        if self.problem is not None:
+            self._report.degraded(self.problem)
+
+    def degraded(self, reason: str) -> None:
+        self._pods_lost = True
+        self._report.degraded(reason)
+
+    def set_problem(self, problem: str | None) -> None:
+        """Why changes of the pool cannot be seen, or that there is no pool."""
+        before, self.problem = self.problem, problem
+        if problem is not None and problem != before:
+            self._report.degraded(problem)
+        elif before is not None and problem is None and self._snapshot is not None and not self._pods_lost:
+            self._report(self._snapshot)
+
+
+class FollowedPool:
+    """Each change of the pool's selector or ports begins another list of Pods, in which the known ones stay."""
+
+    def __init__(
+        self, pool: PoolReference, namespace: str, pools: Informer, pods: FollowedPods, report: PoolReport
+    ) -> None:
+        self._pool = pool
+        self._namespace = namespace
+        self._pools = pools
+        self._pods = pods
+        self._report = report
+        self._following: asyncio.Task[None] | None = None
+        self._targets: PodTargets | str | None = None
+
+    async def run(self, changed: asyncio.Event) -> None:
+        """`changed`: set by the informer. Runs until it is cancelled. ForbiddenError when a first list is denied."""
+        try:
+            while True:
+                changed.clear()
+                await self._apply()
+                await self._wait(changed)
+        finally:
+            await self._stop_following()
+
+    async def _apply(self) -> None:
+        found = self._find_targets()
+        problem = found if isinstance(found, str) else self._pools.problem
+        if found is None or found == self._targets:
+            self._report.set_problem(problem)
+            return
+        self._report.problem = problem  # the next snapshot tells it, or ends the last one
+        await self._stop_following()
+        self._targets = found
+        if isinstance(found, str):
+            _log.warning("%s", found)
+            self._pods.clear(Candidate(self._pool.name, reason=found))
+            return
+        ports = ",".join(map(str, found.ports))
+        _log.info(
+            "InferencePool %s: selects %s, ports %s", self._pool.name, found.selector or "every Pod", ports
+        )
+        self._following = asyncio.create_task(self._pods.follow(found), name=f"pods of {self._pool.name}")
+
+    def _find_targets(self) -> PodTargets | str | None:
+        """None while it is not known; a text says why there are none."""
+        pools = self._pools
+        if not pools.synced:
+            if pools.problem_code == 403 and pools.problem is not None:
+                raise ForbiddenError(pools.problem)
+            return pools.problem if pools.problem_code == 404 else None
+        pool = pools.objects.get(self._pool.name)
+        where = f"InferencePool {self._pool.name} ({self._pool.group})"
+        if pool is None:
+            return f"there is no {where} in the Kubernetes namespace {self._namespace}"
+        if pool["metadata"].get("deletionTimestamp") is not None:
+            return f"{where} is being deleted"
+        try:
+            return read_targets(pool, self._pool.group)
+        except ValueError as error:
+            return f"{where}: {error}"
+
+    async def _wait(self, changed: asyncio.Event) -> None:
+        """Until the pool changes; raises what ended the following of its Pods."""
+        waiting = asyncio.ensure_future(changed.wait())
+        tasks = {waiting} if self._following is None else {waiting, self._following}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancel_and_wait(waiting)
+        if self._following is not None and self._following.done():
+            self._following.result()
+
+    async def _stop_following(self) -> None:
+        following, self._following = self._following, None
+        if following is not None and not following.done():
+            await cancel_and_wait(following)

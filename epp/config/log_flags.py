@@ -1,0 +1,87 @@
+"""The Go picker's flags of the log: its level, its form and its times."""
+
+import argparse
+import logging
+from dataclasses import dataclass
+from typing import Any, Final
+
+from epp.config.flag_values import boolean
+from runtime.log_form import TIMES, JsonForm, TextForm
+from runtime.quoting import quoted
+
+_ZAP_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "error": logging.ERROR,
+    "panic": logging.CRITICAL,
+}
+_DEBUG_FROM: Final = 4
+"""The verbosity from which everything is logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """`level`: of Python's logging. `times`: the name of one of TIMES."""
+
+    level: int = logging.INFO
+    json: bool = False
+    times: str | None = None
+
+    def form(self) -> logging.Formatter:
+        return JsonForm(self.times or "rfc3339") if self.json else TextForm(self.times)
+
+
+def add(group: Any) -> None:
+    group.add_argument(
+        "-v",
+        "--v",
+        type=int,
+        default=2,
+        metavar="LEVEL",
+        help="0 warnings, 2 state changes, 4 debug (default: 2)",
+    )
+    group.add_argument(
+        "--zap-log-level",
+        type=_level,
+        metavar="LEVEL",
+        help="debug, info, error, panic or a number as for -v",
+    )
+    group.add_argument(
+        "--zap-encoder",
+        choices=("console", "json"),
+        help="the log as text or as JSON, a line each (default: console)",
+    )
+    group.add_argument(
+        "--zap-devel",
+        nargs="?",
+        const=True,
+        type=boolean,
+        metavar="BOOL",
+        help="false: the log is JSON, unless --zap-encoder says otherwise (default: true)",
+    )
+    group.add_argument(
+        "--zap-time-encoding", choices=TIMES, metavar="NAME", help=f"the times of the log: {', '.join(TIMES)}"
+    )
+
+
+def read(given: argparse.Namespace) -> LogSettings:
+    level = _level_of(given.v) if given.zap_log_level is None else given.zap_log_level
+    encoder = given.zap_encoder or ("json" if given.zap_devel is False else "console")
+    return LogSettings(level, encoder == "json", given.zap_time_encoding)
+
+
+def _level_of(verbosity: int) -> int:
+    if verbosity <= 0:
+        return logging.WARNING
+    return logging.INFO if verbosity < _DEBUG_FROM else logging.DEBUG
+
+
+def _level(text: str) -> int:
+    """A name of zap's, or a number above 0, which is a verbosity (controller-runtime's pkg/log/zap/flags.go)."""
+    if (named := _ZAP_LEVELS.get(text.lower())) is not None:
+        return named
+    if text.isascii() and text.isdecimal() and 0 < len(text) < 10 and int(text) > 0:
+        return _level_of(int(text))
+    raise argparse.ArgumentTypeError(
+        f"{quoted(text)} is not a log level; expected debug, info, error, panic or a number above 0"
+    )

@@ -1,0 +1,137 @@
+"""Gives an answer the model's name that its client asked for, where a rule or a header had replaced it. Pure."""
+
+import re
+from typing import Final
+
+import msgspec
+
+from epp.ext_proc.model_fields import ModelFields
+from epp.ext_proc.response_body import ResponseHead
+from epp.request.body import Buffer
+from epp.scheduling.pick import Pick
+
+_EVENT_STREAM: Final = "text/event-stream"
+_JSON: Final = ("application/json", "application/x-ndjson", "application/jsonl")
+_LINE_END: Final = re.compile(rb"[\r\n]")
+_DATA: Final = b"data:"
+_MAX_NAME: Final = 1024
+"""Bytes of a name, as JSON. A client's longer name is not restored: it would be copied into every event of the answer."""
+_MAX_SPELLING: Final = 6 * _MAX_NAME
+"""The same with every letter escaped. A string that goes on is no name of ours, and is not held back."""
+
+
+def open_restorer(pick: Pick, head: ResponseHead) -> "ModelRestorer | None":
+    """A reader, if the client named another model than serves it, and if the answer can be read."""
+    request = pick.request
+    if request.rewritten_from is None or head.encoded:
+        return None
+    events = head.media_type == _EVENT_STREAM
+    if not (events or head.media_type in _JSON or head.media_type.endswith("+json")):
+        return None
+    restorer = ModelRestorer(request.model, request.rewritten_from, events=events)
+    return restorer if restorer.names_are_short else None
+
+
+class ModelRestorer:
+    """A `ResponseBodyReader` that replaces the model's name `served` by `named`; `events`: in server-sent events.
+
+    It holds back nothing but the beginning of a model's name. Events are told by their lines
+    (https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation).
+    """
+
+    __slots__ = ("_after_return", "_events", "_fields", "_held", "_line", "_named", "_plain", "_served")
+
+    def __init__(self, served: str, named: str, *, events: bool) -> None:
+        self._served = served
+        self._plain = msgspec.json.encode(served)
+        self._named = msgspec.json.encode(named)
+        self._events = events
+        self._fields = ModelFields()
+        self._held = b""
+        self._line = b""
+        """The first bytes of the present line, as many as _DATA has."""
+        self._after_return = False
+        """The last byte was a carriage return: a newline would belong to it."""
+
+    @property
+    def names_are_short(self) -> bool:
+        return max(len(self._plain), len(self._named)) <= _MAX_NAME
+
+    @property
+    def changes_body(self) -> bool:
+        return True
+
+    def read(self, piece: Buffer, now: float) -> Buffer | None:
+        """The piece with the client's name, without the beginning of a name that is not complete."""
+        data = b"".join((self._held, piece))
+        find = self._find_in_events if self._events else self._find_in_json
+        spans, stop = find(data)
+        if len(data) - stop > _MAX_SPELLING:
+            self._fields.skip_name()
+            _, stop = self._fields.find(data, stop + 1, len(data))
+        unchanged = not self._held and stop == len(data)
+        self._held = data[stop:]
+        spans = [(start, end) for start, end in spans if self._is_served(data[start:end])]
+        return None if unchanged and not spans else self._replaced(data[:stop], spans)
+
+    def end(self, now: float) -> bytes:
+        """What was held back of a body that ends within a name."""
+        held, self._held = self._held, b""
+        return held
+
+    def _find_in_json(self, data: bytes) -> tuple[list[tuple[int, int]], int]:
+        return self._fields.find(data, 0, len(data))
+
+    def _find_in_events(self, data: bytes) -> tuple[list[tuple[int, int]], int]:
+        spans: list[tuple[int, int]] = []
+        at, end = 0, len(data)
+        while at < end:
+            found = _LINE_END.search(data, at)
+            stop = end if found is None else found.start()
+            if stop > at:
+                self._after_return = False
+                at = self._read_field_name(data, at, stop)
+            if self._line == _DATA:
+                names, unfinished = self._fields.find(data, at, stop)
+                spans += names
+                if unfinished < end == stop:
+                    return spans, unfinished
+            if stop < end:
+                self._end_line(data[stop])
+            at = stop + 1
+        return spans, end
+
+    def _read_field_name(self, data: bytes, at: int, stop: int) -> int:
+        begin = data[at : min(stop, at + len(_DATA) - len(self._line))]
+        self._line += begin
+        return at + len(begin)
+
+    def _end_line(self, terminator: int) -> None:
+        if terminator == _NEWLINE and self._after_return:
+            self._after_return = False
+            return
+        if not self._line:  # an empty line ends the event
+            self._fields.reset()
+        self._line = b""
+        self._after_return = terminator != _NEWLINE
+
+    def _is_served(self, name: bytes) -> bool:
+        if name == self._plain:
+            return True
+        if b"\\" not in name or len(name) > _MAX_SPELLING:
+            return False
+        try:
+            return msgspec.json.decode(name, type=str) == self._served
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return False
+
+    def _replaced(self, data: bytes, spans: list[tuple[int, int]]) -> bytes:
+        pieces: list[bytes] = []
+        at = 0
+        for start, end in spans:
+            pieces += (data[at:start], self._named)
+            at = end
+        return b"".join((*pieces, data[at:]))
+
+
+_NEWLINE: Final = ord("\n")

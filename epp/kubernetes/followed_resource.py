@@ -1,0 +1,163 @@
+"""Follows the objects of one custom resource, in the API group and version that the cluster serves."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from discovery.kubernetes import ApiTransport, Timings, TransportError
+from discovery.kubernetes.informer import Informer
+from epp.kubernetes.inference_resources import Object
+
+logger = logging.getLogger(__name__)
+
+RECHECK: Final = 60.0
+"""Seconds between two looks at which versions the cluster serves: a CRD may be installed while the picker runs."""
+_RETRY: Final = 5.0
+"""Seconds until the next look if the API server did not answer."""
+_MAX_ANSWER: Final = 1024 * 1024
+"""Bytes of the API server's list of resources."""
+_VERSIONS: Final = (
+    ("llm-d.ai", "v1"),
+    ("llm-d.ai", "v1alpha2"),
+    ("inference.networking.x-k8s.io", "v1alpha2"),
+)
+"""Group and version; of those that are served the first is followed, as in the Go picker."""
+_PREFERRED: Final = _VERSIONS[1]
+"""What is tried if the cluster does not let us look."""
+
+GroupVersion = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceKind:
+    """`without`: what it means for requests that none are followed."""
+
+    kind: str
+    resource: str
+    without: str
+
+
+OBJECTIVES: Final = ResourceKind(
+    "InferenceObjective", "inferenceobjectives", "priorities come from --objective alone"
+)
+REWRITES: Final = ResourceKind(
+    "InferenceModelRewrite", "inferencemodelrewrites", "no rule rewrites the model of a request"
+)
+
+
+class FollowedResource:
+    """The objects of `kind` in one namespace. `apply` gets all of them after each change, and returns by name why some
+    are left out.
+    """
+
+    def __init__(
+        self,
+        transport: ApiTransport,
+        namespace: str,
+        kind: ResourceKind,
+        apply: Callable[[Iterable[Object]], Mapping[str, str]],
+        *,
+        timings: Timings | None = None,
+        recheck: float = RECHECK,
+    ) -> None:
+        self._transport = transport
+        self._namespace = namespace
+        self._kind = kind
+        self._apply = apply
+        self._timings = timings
+        self._recheck = recheck
+        self._served: GroupVersion | None = None
+        self._informer: Informer | None = None
+        self._absent = False
+        self._problem: str | None = None
+        self._left_out: Mapping[str, str] = {}
+
+    async def run(self) -> None:
+        """Follow until cancelled. What goes wrong is in `describe`, and in the log once."""
+        while True:
+            self._served = await self._find_served()
+            if self._served is None:
+                await asyncio.sleep(self._recheck if self._absent else min(self._recheck, _RETRY))
+                continue
+            group, version = self._served
+            path = f"/apis/{group}/{version}/namespaces/{self._namespace}/{self._kind.resource}"
+            logger.info("following the %ss of %s/%s in %s", self._kind.kind, group, version, self._namespace)
+            async with Informer(self._transport, path, "", self.refresh, self._timings) as informer:
+                self._informer = informer
+                await self._until_others_are_served()
+            self._informer = None
+
+    def refresh(self) -> None:
+        """Apply the objects as they are now."""
+        if self._informer is None or not self._informer.synced:
+            return
+        left_out = self._apply(self._informer.objects.values())
+        for name in left_out.keys() - self._left_out.keys():
+            logger.warning("the %s %s is left out: %s", self._kind.kind, name, left_out[name])
+        self._left_out = left_out
+
+    def describe(self) -> dict[str, Any]:
+        """For the status page. `problem`: why the objects are not, or may not be, up to date."""
+        informer = self._informer
+        return {
+            "kind": self._kind.kind,
+            "api_version": "/".join(self._served) if self._served else None,
+            "count": len(informer.objects) if informer else 0,
+            "left_out": dict(self._left_out),
+            "problem": informer.problem if informer else self._problem,
+        }
+
+    async def _until_others_are_served(self) -> None:
+        while True:
+            await asyncio.sleep(self._recheck)
+            found = await self._find_served()
+            if found not in (None, self._served):
+                return
+
+    async def _find_served(self) -> GroupVersion | None:
+        """The first version that is served; None: none is, or the API server does not say."""
+        for group, version in _VERSIONS:
+            try:
+                status, names = await self._resources(f"/apis/{group}/{version}")
+            except (TransportError, msgspec.DecodeError) as error:
+                self._problem = f"it is not known which {self._kind.resource} are served: {error}"
+                return None
+            if status in (401, 403):
+                return _PREFERRED  # asked for its objects, the API server says which right is missing
+            if status not in (200, 404):
+                self._problem = f"it is not known which {self._kind.resource} are served: HTTP {status}"
+                return None
+            if self._kind.resource in names:
+                self._absent = False
+                return group, version
+        groups = " nor ".join(dict.fromkeys(group for group, _ in _VERSIONS))
+        self._problem = f"no CustomResourceDefinition {self._kind.resource} is installed, neither of {groups}"
+        if not self._absent:
+            logger.info("%s: %s", self._problem, self._kind.without)
+        self._absent = True
+        return None
+
+    async def _resources(self, path: str) -> tuple[int, frozenset[str]]:
+        """The HTTP status, and the names of the resources of one group and version (its APIResourceList)."""
+        body = bytearray()
+        async with self._transport.open(path, {}) as response:
+            if response.status != 200:
+                return response.status, frozenset()
+            async for chunk in response.chunks:
+                body += chunk
+                if len(body) > _MAX_ANSWER:
+                    raise TransportError(f"{path}: more than {_MAX_ANSWER} bytes")
+        listed = msgspec.json.decode(body, type=_ApiResourceList)
+        return 200, frozenset(resource.name for resource in listed.resources)
+
+
+class _ApiResource(msgspec.Struct):
+    name: str
+
+
+class _ApiResourceList(msgspec.Struct):
+    resources: list[_ApiResource]

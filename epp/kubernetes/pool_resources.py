@@ -1,0 +1,134 @@
+"""Follows what Kubernetes has for one InferencePool: whether it exists, the priorities, the model rewrites."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from discovery.kubernetes import ApiTransport, ClusterTransport, Timings
+from discovery.kubernetes.inference_pool import POOL_GROUP, PoolReference
+from discovery.kubernetes.informer import Informer
+from discovery.kubernetes.opening import find_cluster, parse_options
+from epp.kubernetes.followed_resource import OBJECTIVES, RECHECK, REWRITES, FollowedResource
+from epp.kubernetes.inference_resources import (
+    Object,
+    PoolIdentity,
+    read_priorities,
+    read_rewrites,
+)
+from epp.request.model_rewrite import RewriteRule
+from runtime.resource_owner import ResourceOwner
+from runtime.tasks import cancel_and_wait
+
+logger = logging.getLogger(__name__)
+
+_FIRST_ANSWER: Final = 5.0
+"""Seconds that entering waits, at most, until it is known whether the pool exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceReaders:
+    """Called after changes. `pool`: with the reason why the picker cannot serve, None if it can."""
+
+    pool: Callable[[str | None], None]
+    priorities: Callable[[Mapping[str, int]], None]
+    rewrites: Callable[[Sequence[RewriteRule]], None]
+
+
+class PoolResources(ResourceOwner):
+    """An async context manager. Nothing that Kubernetes answers raises: it is retried for ever, and shown by `describe`."""
+
+    def __init__(
+        self,
+        transport: ApiTransport,
+        pool: PoolIdentity,
+        readers: ResourceReaders,
+        *,
+        timings: Timings | None = None,
+        recheck: float = RECHECK,
+    ) -> None:
+        self._transport = transport
+        self._pool = pool
+        self._readers = readers
+        self._reason: str | None = f"it is not known yet whether there is {self._described}"
+        self._answered = asyncio.Event()
+        path = PoolReference(pool.name, pool.group).path(pool.namespace)
+        self._informer = Informer(transport, path, "", self._pool_changed, timings, name=pool.name)
+        follow = partial(FollowedResource, transport, pool.namespace, timings=timings, recheck=recheck)
+        self._objectives = follow(OBJECTIVES, self._apply_objectives)
+        self._rewrites = follow(REWRITES, self._apply_rewrites)
+
+    def describe(self) -> dict[str, Any]:
+        """For the status page."""
+        pool = self._pool
+        return {
+            "pool": {
+                "name": pool.name,
+                "namespace": pool.namespace,
+                "group": pool.group,
+                "problem": self._reason or self._informer.problem,
+            },
+            "resources": [self._objectives.describe(), self._rewrites.describe()],
+        }
+
+    async def _open(self) -> None:
+        self._stack.push_async_callback(self._transport.aclose)
+        self._readers.pool(self._reason)
+        await self._stack.enter_async_context(self._informer)
+        for followed in (self._objectives, self._rewrites):
+            self._stack.push_async_callback(cancel_and_wait, asyncio.create_task(followed.run()))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_ANSWER):
+                await self._answered.wait()
+
+    @property
+    def _described(self) -> str:
+        return f"an InferencePool {self._pool.name} of {self._pool.group} in the namespace {self._pool.namespace}"
+
+    def _pool_changed(self) -> None:
+        self._answered.set()
+        found = self._informer.objects.get(self._pool.name)
+        before = self._reason
+        if found is not None and not found["metadata"].get("deletionTimestamp"):
+            self._reason = None
+            self._pool = replace(self._pool, labels=found["metadata"].get("labels") or {})
+            self._objectives.refresh()
+            self._rewrites.refresh()
+        elif self._informer.synced:
+            self._reason = f"there is not {self._described}"
+        else:
+            self._reason = self._informer.problem
+        if self._reason != before:
+            if self._reason is None:
+                logger.info("there is %s", self._described)
+            else:
+                logger.warning("NOT_SERVING: %s", self._reason)
+            self._readers.pool(self._reason)
+
+    def _apply_objectives(self, objects: Iterable[Object]) -> Mapping[str, str]:
+        read = read_priorities(objects, self._pool)
+        self._readers.priorities(read.by_objective)
+        return read.problems
+
+    def _apply_rewrites(self, objects: Iterable[Object]) -> Mapping[str, str]:
+        read = read_rewrites(objects, self._pool)
+        self._readers.rewrites(read.rules)
+        return read.problems
+
+
+async def open_pool_resources(url: str, readers: ResourceReaders) -> PoolResources | None:
+    """For a `kubernetes://` URL with `pool=`; None for any other URL. DiscoveryError if there is no cluster."""
+    parts = urlsplit(url)
+    if parts.scheme != "kubernetes":
+        return None
+    options = parse_options(parts, url)
+    if "pool" not in options:
+        return None
+    cluster = await find_cluster(options)
+    namespace = parts.netloc or cluster.namespace
+    pool = PoolIdentity(namespace, options["pool"], options.get("group") or POOL_GROUP)
+    return PoolResources(ClusterTransport(cluster), pool, readers)

@@ -1,0 +1,103 @@
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from epp.request.model_rewrite import ModelRewrites, RewriteRule, RewriteTarget
+
+MONDAY, TUESDAY = "2026-01-05T00:00:00Z", "2026-01-06T00:00:00Z"
+
+
+def rule(
+    *models: str, to: str = "", name: str = "r", created: str = MONDAY, targets: Sequence[RewriteTarget] = ()
+) -> RewriteRule:
+    return RewriteRule(name, created, models, tuple(targets) or (RewriteTarget(to),))
+
+
+def target(rewrites: ModelRewrites, model: str, **headers: str) -> str | None:
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    return rewrites.target(model, sent, random.Random(1))
+
+
+def test_without_rules_and_header_nothing_is_rewritten() -> None:
+    assert target(ModelRewrites(), "gpt-4") is None
+
+
+def test_a_rule_that_names_the_model_goes_before_an_older_generic_one() -> None:
+    generic, exact = rule(to="any"), rule("gpt-4", to="llama", created=TUESDAY)
+    for rules in ([generic, exact], [exact, generic]):
+        rewrites = ModelRewrites(rules)
+        assert target(rewrites, "gpt-4") == "llama"
+        assert target(rewrites, "gpt-5") == "any"
+
+
+@pytest.mark.parametrize("models", [("gpt-4",), ()], ids=["exact", "generic"])
+def test_the_oldest_wins_then_the_name_then_the_place(models: tuple[str, ...]) -> None:
+    first = rule(*models, to="first", name="b")
+    again = rule(*models, to="again", name="b")
+    namesake = rule(*models, to="namesake", name="c")
+    younger = rule(*models, to="younger", name="a", created=TUESDAY)
+    assert target(ModelRewrites([younger, namesake, first, again]), "gpt-4") == "first"
+    assert target(ModelRewrites([younger, namesake]), "gpt-4") == "namesake"
+    assert target(ModelRewrites([younger]), "gpt-4") == "younger"
+
+
+def test_each_of_a_rules_models_is_taken() -> None:
+    rewrites = ModelRewrites([rule("a", "b", to="c")])
+    assert [target(rewrites, model) for model in ("a", "b", "c")] == ["c", "c", None]
+
+
+@pytest.mark.parametrize(
+    ("weights", "shares"),
+    [
+        ((3, 1), (0.75, 0.25)),
+        ((0, 0), (0.5, 0.5)),
+        ((0, 5), (0.0, 1.0)),
+        ((-7, 5), (0.0, 1.0)),
+        ((1_000_000, 1_000_000, 0), (0.5, 0.5, 0.0)),
+    ],
+    ids=["weighted", "no weights", "one weight", "a weight that makes no sense", "the largest"],
+)
+def test_targets_are_chosen_by_their_weight(weights: tuple[int, ...], shares: tuple[float, ...]) -> None:
+    targets = [RewriteTarget(str(number), weight) for number, weight in enumerate(weights)]
+    rewrites, rng = ModelRewrites([rule("gpt-4", targets=targets)]), random.Random(3)
+    chosen = Counter(rewrites.target("gpt-4", {}, rng) for _ in range(4_000))
+    for number, share in enumerate(shares):
+        assert chosen[str(number)] / 4_000 == pytest.approx(share, abs=0.04)
+
+
+@pytest.mark.parametrize("header", ["x_llm_d_model_name_rewrite", "x_gateway_model_name_rewrite"])
+def test_the_header_names_the_model_unless_a_rule_does(header: str) -> None:
+    assert target(ModelRewrites(), "gpt-4", **{header: " llama "}) == "llama"
+    assert target(ModelRewrites(), "gpt-4", **{header: "  "}) is None
+    assert target(ModelRewrites([rule("gpt-4", to="mistral")]), "gpt-4", **{header: "llama"}) == "mistral"
+
+
+def test_the_newer_header_goes_before_the_older() -> None:
+    both = {"x_llm_d_model_name_rewrite": "new", "x_gateway_model_name_rewrite": "old"}
+    assert target(ModelRewrites(), "gpt-4", **both) == "new"
+
+
+@pytest.mark.parametrize("targets", [(), (RewriteTarget(""),)], ids=["none", "one without a name"])
+def test_a_rule_without_targets_keeps_the_model_even_from_a_generic_one(
+    targets: tuple[RewriteTarget, ...],
+) -> None:
+    exempt = RewriteRule("exempt", TUESDAY, ("gpt-4",), targets)
+    rewrites = ModelRewrites([exempt, rule(to="any")])
+    assert target(rewrites, "gpt-4") is None
+    assert target(rewrites, "gpt-5") == "any"
+
+
+def test_new_rules_take_the_place_of_the_old() -> None:
+    rewrites = ModelRewrites([rule("a", to="b"), rule(to="any")])
+    rewrites.replace([rule("c", to="d")])
+    assert [target(rewrites, model) for model in ("a", "c")] == [None, "d"]
+
+
+def test_each_choice_of_a_rule_is_told_of() -> None:
+    rewrites, told = ModelRewrites([rule("a", to="b", name="canary")]), list[tuple[str, str, str]]()
+    rewrites.on_decision = lambda *decision: told.append(decision)
+    target(rewrites, "a")
+    target(rewrites, "x", x_llm_d_model_name_rewrite="y")
+    assert told == [("canary", "a", "b")]

@@ -1,0 +1,100 @@
+"""The profile page names the functions in which the event loop spends its time, and is off unless asked for."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from epp.config import flags
+from epp.server import PickerServer
+
+LOCAL = [
+    "--host=127.0.0.1",
+    "--grpc-port=0",
+    "--grpc-health-port=0",
+    "--metrics-port=0",
+    "--endpoint=127.0.0.1:9",
+]
+
+
+@asynccontextmanager
+async def page(*arguments: str) -> AsyncIterator[str]:
+    settings, _, _ = flags.parse([*LOCAL, *arguments])
+    async with PickerServer(settings) as server:
+        ports = dict(pair.split("=") for pair in server.ready_line.split()[1:])
+        yield f"http://{ports['metrics']}"
+
+
+async def get(url: str) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return answer.status, await answer.text()
+
+
+def work_for_nothing() -> None:
+    end = time.monotonic() + 0.02
+    while time.monotonic() < end:
+        sum(range(1000))
+
+
+async def work_without_end() -> None:
+    while True:
+        work_for_nothing()
+        await asyncio.sleep(0.001)
+
+
+async def test_it_is_off_unless_it_is_asked_for() -> None:
+    async with page() as url:
+        assert (await get(f"{url}/debug/profile?seconds=1"))[0] == 404
+        assert "/debug/profile" not in (await get(f"{url}/"))[1]
+    async with page("--enable-pprof") as url:
+        assert "/debug/profile\n" in (await get(f"{url}/"))[1]
+
+
+async def test_it_names_what_takes_the_time() -> None:
+    work = asyncio.create_task(work_without_end())
+    async with page("--enable-pprof") as url:
+        status, table = await get(f"{url}/debug/profile?seconds=1")
+        assert status == 200
+        head, _, columns, first, *_ = table.splitlines()
+        assert "samples in 1 s" in head
+        assert columns.split() == ["own", "with", "calls", "function"]
+        assert "work_for_nothing (telemetry/test_profile.py:" in first
+        _, stacks = await get(f"{url}/debug/profile?seconds=1&format=collapsed")
+    work.cancel()
+    deepest, count = stacks.splitlines()[0].rsplit(" ", 1)
+    assert int(count) > 0
+    callers = deepest.split(";")
+    assert callers[-1].startswith("work_for_nothing (")
+    assert callers[-2].startswith("work_without_end (")
+
+
+@pytest.mark.parametrize(
+    "query", ["seconds=0", "seconds=61", "seconds=x", "seconds=-1", "seconds=1e9", "seconds=1&format=svg"]
+)
+async def test_what_makes_no_sense_is_refused(query: str) -> None:
+    async with page("--enable-pprof") as url:
+        status, said = await get(f"{url}/debug/profile?{query}")
+        assert (status, said[:20]) == (400, "expected ?seconds=1 ")
+
+
+async def test_one_profile_at_a_time_and_none_for_a_client_that_left() -> None:
+    async with page("--enable-pprof") as url:
+
+        async def profile_long() -> None:
+            while (await get(f"{url}/debug/profile?seconds=60"))[0] == 409:
+                pass
+
+        long = asyncio.create_task(profile_long())
+
+        async def status() -> int:
+            return (await get(f"{url}/debug/profile?seconds=1"))[0]
+
+        async with asyncio.timeout(60):
+            while await status() != 409:
+                await asyncio.sleep(0.01)
+            long.cancel()
+            while await status() != 200:
+                await asyncio.sleep(0.01)
