@@ -187,8 +187,7 @@ async def _sleep(rest: Rest, schedule: EndpointSchedule, liveness: Liveness, pau
             case Wake.USED:
                 schedule.mark_used(time.monotonic())
                 # not at once: the request has to reach the worker before its page can show it
-                await asyncio.sleep(min(schedule.wake_delay(), until - now()))
-                return
+                until, for_use = min(until, now() + schedule.wake_delay()), False
             case Wake.CLOSED:
                 if not await liveness.accepts_another(now()):
                     return
