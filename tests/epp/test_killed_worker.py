@@ -53,20 +53,23 @@ async def picking_from(*ports: int, **changes: Any) -> AsyncIterator[Any]:
 async def seconds_until_unpicked(messages: Any, **changes: Any) -> float:
     """From SIGKILL to the last pick of the killed worker."""
     message = messages.headers({":method": "GET", ":path": "/health"}, end_of_stream=True)
-    async with model_server() as (process, killed), model_server() as (_, other):
-        async with picking_from(killed, other, **changes) as pick:
-            seen: set[str] = set()
-            async with asyncio.timeout(90):
-                while len(seen) < 2:
-                    seen.add(await pick(message))
-            process.kill()
-            killed_at = last = time.monotonic()
-            unpicked = 0
-            while unpicked < PICKS_AFTER:
-                unpicked += 1
-                if await pick(message) == f"127.0.0.1:{killed}":
-                    last, unpicked = time.monotonic(), 0
-            return last - killed_at
+    async with (
+        model_server() as (process, killed),
+        model_server() as (_, other),
+        picking_from(killed, other, **changes) as pick,
+    ):
+        seen: set[str] = set()
+        async with asyncio.timeout(90):
+            while len(seen) < 2:
+                seen.add(await pick(message))
+        process.kill()
+        killed_at = last = time.monotonic()
+        unpicked = 0
+        while unpicked < PICKS_AFTER:
+            unpicked += 1
+            if await pick(message) == f"127.0.0.1:{killed}":
+                last, unpicked = time.monotonic(), 0
+        return last - killed_at
 
 
 @pytest.mark.parametrize("interval", [None, 3600.0], ids=["adaptive", "every hour"])
