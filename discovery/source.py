@@ -14,9 +14,7 @@ from discovery.instance import (
     check_namespace,
 )
 
-SCHEMES: Final = (
-    "file:///path, static://host:port,..., static:///file.yaml, kubernetes://[namespace], memory://name"
-)
+SCHEMES: Final = "file:///path, static://host:port,..., static:///file.yaml, kubernetes://[namespace][?pool=NAME], memory://name"
 """Of the built-in sources, for help and error messages."""
 
 

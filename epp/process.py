@@ -5,6 +5,7 @@ import contextlib
 import gc
 import logging
 import os
+import signal
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -52,9 +53,11 @@ async def _run_picker(settings: Settings) -> int:
     from epp.ext_proc import exchange
     from epp.server import FAILURES, INPUT_ERRORS, PickerServer
 
+    picker = PickerServer(settings)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, picker.reread_config)
     async with contextlib.AsyncExitStack() as stack:
         try:
-            server = await stack.enter_async_context(PickerServer(settings))
+            server = await stack.enter_async_context(picker)
         except ConfigError as error:
             return print_error(error.with_lines, WRONG_INPUT)
         except INPUT_ERRORS as error:

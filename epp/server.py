@@ -6,21 +6,22 @@ import datetime
 import logging
 import os
 import random
-import ssl
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry
 
 import discovery
 from discovery.opening import default_url, display_url
 from discovery.static.endpoints_file import EndpointsFile
 from discovery.static.source import StaticSource
+from epp.config.live_config import LiveConfig
 from epp.config.metric_flags import with_metrics
 from epp.config.picker_config import PickerConfig, load_config
-from epp.config.settings import LAME_DUCK, LEAST_INTERVAL, Settings
-from epp.config.validate import read_config
+from epp.config.settings import LAME_DUCK, Settings
+from epp.config.validate import read_text
 from epp.config.worker_source import WorkerSource, asks_for_tokens, choose_source, metrics_pool_name
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
@@ -29,18 +30,24 @@ from epp.endpoints.missing_workers import Consequence, MissingWorkers
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
+from epp.reconfiguration import ConfiguredParts, Reconfiguration, defaults_of, scheduler_of, scraping_of
 from epp.request.body import MemoryBudget
 from epp.request.model_rewrite import ModelRewrites
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
+from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer
 from epp.scraping.model_lists import ModelListRules, ModelLists
-from epp.scraping.schedule import ScrapeIntervals
-from epp.scraping.scraper import Scraper, ScrapeSettings
+from epp.scraping.scraper import Scraper
 from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
+from epp.telemetry.build_info import BuildInfo
+from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry, TimedDirector
 from epp.telemetry.pool_gauges import PoolGauges
+from epp.telemetry.prefix_metrics import PrefixMetrics
 from epp.telemetry.rewrite_decisions import RewriteDecisions
+from epp.telemetry.scrape_error_counts import ScrapeErrorCounts
+from epp.telemetry.stream_counts import StreamCounts
 from epp.wire import certificate
 from epp.wire.certificate import Certificate, CertificateError, KeyPair
 from epp.wire.opening import open_transport
@@ -88,11 +95,12 @@ class PickerServer(ResourceOwner):
         self._tasks: list[asyncio.Task[None]] = []
         self._health = Health(clock)
         self._pool_name = metrics_pool_name(settings, os.environ)
-        self._telemetry = Telemetry(pool_name=self._pool_name)
+        self._telemetry = Telemetry(pool_name=self._pool_name, reads_usage=settings.usage_metrics)
         self._rewrites = ModelRewrites()
         self._admission = admission
         self._objectives = dict(settings.objectives)
         self._resources: PoolResources | None = None
+        self._live_config: LiveConfig | None = None
 
     @property
     def ready_line(self) -> str:
@@ -137,17 +145,8 @@ class PickerServer(ResourceOwner):
                 "flags without effect with this source of workers: %s", ", ".join(source.ignored_flags)
             )
         address = self._listen_address()
-        self._datastore = Datastore(replace(config.defaults, serving_port_name=settings.serving_port_name))
-        policy = Policy(
-            objectives=self._objectives,
-            models=settings.models,
-            passthrough=config.passthrough,
-            rewrites=self._rewrites,
-            models_endpoint=settings.models_endpoint,
-        )
-        scheduler = (
-            config.scheduler.with_reported_scores() if settings.emit_endpoint_scores else config.scheduler
-        )
+        self._datastore = Datastore(defaults_of(config, settings))
+        policy, scheduler = self._policy(config), scheduler_of(config, settings)
         self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
         self._director.waiting.observer = self._telemetry
         self._start(self._dispatch_waiting())
@@ -158,16 +157,29 @@ class PickerServer(ResourceOwner):
         await self._open_pool_resources(source)
         await self._open_discovery(source)
         self._open_scraper(config, rng)
-        self._open_model_lists(config, rng)
         self._listener = await self._listen("--grpc-port", address, processing=True)
         self._stack.callback(self._health.close)
         self._health.set_serving(True)
+
+    def _policy(self, config: PickerConfig) -> Policy:
+        return Policy(
+            objectives=self._objectives,
+            models=self._settings.models,
+            passthrough=config.passthrough,
+            rewrites=self._rewrites,
+            models_endpoint=self._settings.models_endpoint,
+        )
 
     def _open_transport(self) -> Transport:
         settings = self._settings
         director = TimedDirector(self._director, self._telemetry.scheduled, time.perf_counter)
         use_subset_hint = not settings.disable_endpoint_subset_filter
-        rules = ExchangeSettings(settings.protocol_version, settings.max_body_bytes, use_subset_hint)
+        rules = ExchangeSettings(
+            settings.protocol_version,
+            settings.max_body_bytes,
+            use_subset_hint,
+            (self._telemetry.read_answer,) if settings.usage_metrics else (),
+        )
         budget = MemoryBudget(settings.max_buffered_bytes)
 
         def exchange() -> Exchange:
@@ -175,7 +187,11 @@ class PickerServer(ResourceOwner):
 
         if settings.body_timeout:
             self._start(self._expire(budget))
-        return open_transport(settings.transport, exchange, self._health, budget, self._clock)
+        streams = StreamCounts(lambda: self._transport.open_streams)
+        if settings.enable_grpc_stream_metrics:
+            self._telemetry.registry.register(streams)
+        stream_ended = streams.ended if settings.enable_grpc_stream_metrics else None
+        return open_transport(settings.transport, exchange, self._health, budget, self._clock, stream_ended)
 
     async def _dispatch_waiting(self) -> None:
         """The one timer of admission: calls `dispatch` after each change and at the time that its last call returned."""
@@ -197,18 +213,25 @@ class PickerServer(ResourceOwner):
 
     def _load_config(self, rng: random.Random) -> PickerConfig:
         settings = self._settings
-        staleness = settings.metrics_staleness_threshold
-        if settings.config_file is not None:
-            config = read_config(settings.config_file, rng=rng, staleness=staleness)
-        else:
-            try:
-                config = load_config(settings.config_text, rng=rng, staleness=staleness)
-            except ConfigError as error:
-                raise ConfigError("--config-text", str(error)) from error
+        path, text = settings.config_file, settings.config_text
+        if path is not None:
+            text = read_text(path)
+            self._live_config = LiveConfig(path, text)
+        try:
+            config = load_config(text, rng=rng, staleness=settings.metrics_staleness_threshold)
+        except ConfigError as error:
+            raise error.in_file("--config-text" if path is None else path) from error
         config = with_metrics(config, settings.metric_names)
         for warning in config.warnings:
             log.warning("%s", warning)
         return config
+
+    def reread_config(self) -> None:
+        """Have the configuration file read now, if there is one. For SIGHUP."""
+        if self._live_config is None:
+            log.info("no configuration file is read again: --config-file names none")
+        else:
+            self._live_config.trigger()
 
     def _listen_address(self) -> ListenAddress:
         settings = self._settings
@@ -247,8 +270,13 @@ class PickerServer(ResourceOwner):
         decisions = RewriteDecisions()
         self._rewrites.on_decision = decisions.count
         self._telemetry.registry.register(decisions)
+        self._telemetry.registry.register(BuildInfo())
+        if self._live_config is not None:
+            self._telemetry.registry.register(ConfigGauges(self._live_config))
         stale_after = settings.metrics_staleness_threshold
-        gauges = PoolGauges(self._pool_name, self._pool, self._saturation, stale_after)
+        gauges = CollectorRegistry()  # of what is computed on the event loop
+        gauges.register(PoolGauges(self._pool_name, self._pool, self._saturation, stale_after))
+        gauges.register(PrefixMetrics(self._prefix_producers))
         app = status.application(
             self._telemetry.registry,
             gauges,
@@ -259,6 +287,10 @@ class PickerServer(ResourceOwner):
         port = metrics_port.serve_metrics(app, settings, self._start, reviewed_at)
         self._metrics_address = await self._stack.enter_async_context(port)
 
+    def _prefix_producers(self) -> list[tuple[str, PrefixCacheProducer]]:
+        found = self._director.producers
+        return [(PRODUCER, one) for one in found if isinstance(one, PrefixCacheProducer)]
+
     def _describe_status(self, source: WorkerSource) -> dict[str, Any]:
         health, resources = self._health, self._resources
         reason = None if health.serving else health.withheld or "it starts or drains"
@@ -266,6 +298,7 @@ class PickerServer(ResourceOwner):
             "serving": health.serving,
             "reason": reason,
             "workers": _where(source),
+            "config": self._live_config.describe() if self._live_config is not None else None,
             **(resources.describe() if resources is not None else {}),
         }
 
@@ -318,28 +351,15 @@ class PickerServer(ResourceOwner):
         self._datastore.on_change.remove(changed.set)
 
     def _open_scraper(self, config: PickerConfig, rng: random.Random) -> None:
-        source = config.metrics
-        if source is None:
-            return
-        interval = source.interval or self._settings.refresh_metrics_interval
-        if interval is not None and interval < LEAST_INTERVAL:
-            log.warning(
-                "metrics are scraped every %g s, the least interval, not every %g s", LEAST_INTERVAL, interval
-            )
-            interval = LEAST_INTERVAL
-        intervals = ScrapeIntervals() if interval is None else ScrapeIntervals.fixed(interval)
-        rules = ScrapeSettings(intervals=intervals, engines=config.engines)
-        tls = source.tls()
-        if tls is not None and tls.verify_mode is ssl.CERT_NONE:  # the Go picker's default
-            log.warning(
-                "metrics pages are scraped over https without verifying certificates, so any server at a worker's address "
-                "is trusted; set insecureSkipVerify: false or caCertPath to verify them"
-            )
-        self._start(Scraper(self._datastore, rules, rng, tls=tls).run())
-
-    def _open_model_lists(self, config: PickerConfig, rng: random.Random) -> None:
-        tls = None if config.metrics is None else config.metrics.tls()
-        self._start(ModelLists(self._datastore, ModelListRules(), rng, tls=tls).run())
+        scraping = scraping_of(config, self._settings)
+        scraper = Scraper(self._datastore, scraping.settings, rng, tls=scraping.tls)
+        self._telemetry.registry.register(ScrapeErrorCounts(scraper.errors))
+        self._start(scraper.run())
+        self._start(ModelLists(self._datastore, ModelListRules(), rng, tls=lambda: scraper.tls).run())
+        if self._live_config is not None:
+            parts = ConfiguredParts(self._director, self._datastore, scraper)
+            change = Reconfiguration(self._settings, config, parts, self._policy, rng)
+            self._start(self._live_config.run(change.prepare))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

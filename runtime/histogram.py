@@ -21,6 +21,12 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self.total += value
 
+    def add(self, other: "Histogram") -> None:
+        """Count what another histogram with the same bounds has counted."""
+        for index, count in enumerate(other._counts):
+            self._counts[index] += count
+        self.total += other.total
+
     def buckets(self) -> list[tuple[str, int]]:
         """Each `le` and its count, cumulative as in Prometheus' text format."""
         names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]

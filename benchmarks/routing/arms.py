@@ -28,7 +28,22 @@ class Arm:
     learns_late: bool = False
 
 
+LEAST_COST: Final = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: least-cost-scorer
+- type: max-score-picker
+- type: single-profile-handler
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: least-cost-scorer}
+  - {pluginRef: max-score-picker}
+"""
+
 ARMS: Final[Mapping[str, Arm]] = {
+    "least cost": Arm(LEAST_COST),
     "default": Arm(DEFAULT_CONFIG),
     "the Go picker's weights": Arm(GO_DEFAULT),
     "the Go picker's weights, learning at the headers": Arm(GO_DEFAULT, learns_late=True),

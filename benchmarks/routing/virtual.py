@@ -16,6 +16,7 @@ from benchmarks.routing.arms import Arm, picker
 from benchmarks.routing.figures import Answer
 from benchmarks.routing.workloads import Turn, Workload
 from epp.endpoints.load import Load
+from epp.endpoints.worker_metrics import PROMPT_TOKENS
 from epp.scheduling.pick import Pick
 from examples.simulator.scheduler_model import Limits, SchedulerModel, Work
 from examples.simulator.tokens import block_digests, echo, tokenize
@@ -39,6 +40,7 @@ _HEADERS: Final = {":path": "/v1/completions", ":method": "POST", "content-type"
 
 @dataclass(slots=True, eq=False)
 class _Request:
+    at: float
     turn: Turn
     work: Work
     pick: Pick
@@ -62,7 +64,8 @@ class Run:
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = itertools.count()
         turns = workload.turns(seed)
-        self._left = len(turns)
+        self._left = sum(turn.count for turn in turns)
+        self._keys = itertools.count(len(turns))
         for endpoint in self._store.endpoints:
             self._store.set_cache_tokens(endpoint, LIMITS.kv_tokens)
         self._scrape(0.0)
@@ -84,7 +87,12 @@ class Run:
             load = worker.load(now)
             # what others, whom this picker does not know, have in the cache
             usage = max(load.kv_usage, self._pages[row]) if self._pages else load.kv_usage
-            shown = Load(waiting=load.waiting, running=load.running, kv_usage=usage)
+            shown = Load(
+                waiting=load.waiting,
+                running=load.running,
+                kv_usage=usage,
+                others={PROMPT_TOKENS: float(worker.totals.prompt)},
+            )
             self._store.observe(self._store.endpoints[row], shown, now, _SCRAPE)
         self._at(now + _SCRAPE, self._scrape)
 
@@ -97,7 +105,7 @@ class Run:
         answer = echo(turn.prompt, turn.output_tokens)
         digests = block_digests("m", [*tokens, *answer], LIMITS.block_size)
         work = Work(len(tokens), turn.output_tokens, digests)
-        self._requests[key] = _Request(turn, work, pick, worker)
+        self._requests[key] = _Request(now, turn, work, pick, worker)
         self._at(now + _HOP, self._begin, key)
 
     def _begin(self, now: float, key: int) -> None:
@@ -131,8 +139,10 @@ class Run:
         request = self._requests.pop(key)
         turn, tokens = request.turn, request.work.prompt_tokens
         self.answers.append(
-            Answer(turn.at, request.first, ended, request.pick.endpoints[0].id, tokens, request.cached)
+            Answer(request.at, request.first, ended, request.pick.endpoints[0].id, tokens, request.cached)
         )
         if not self._workload.streamed:
             self._at(now + _BACK, self._responded, request.pick)
+        if turn.then is not None:
+            self._at(ended + turn.then.at, self._arrive, next(self._keys), turn.then)
         self._left -= 1

@@ -14,11 +14,17 @@ _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request, `at` seconds after the start."""
+    """One request, `at` seconds after the start, or after the end of the turn whose `then` it is."""
 
     at: float
     prompt: str
     output_tokens: int
+    then: "Turn | None" = None
+
+    @property
+    def count(self) -> int:
+        """Turns of the session from here on."""
+        return 1 + (self.then.count if self.then is not None else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +39,24 @@ class Workload:
 
 
 def shared(
-    seed: int, *, rate: float = 14.0, seconds: float = 40.0, groups: int = 12, beginning: int = 6000
+    seed: int,
+    *,
+    rate: float = 14.0,
+    seconds: float = 40.0,
+    groups: int = 12,
+    beginning: int = 6000,
+    skew: float = 0.0,
 ) -> list[Turn]:
-    """Poisson arrivals: a system prompt that many users share, then about 600 tokens of the user's own."""
+    """Poisson arrivals: a system prompt that many users share, then about 600 tokens of the user's own.
+
+    `skew`: the exponent of Zipf's law by which groups are used; 0: all equally often.
+    """
     rng = random.Random(f"shared {seed}")
+    weights = [1.0 / (rank + 1) ** skew for rank in range(groups)]
     turns = list[Turn]()
     at = rng.expovariate(rate)
     while at < seconds:
-        group = _text(f"g{rng.randrange(groups)}/{seed}", beginning)
+        group = _text(f"g{rng.choices(range(groups), weights)[0]}/{seed}", beginning)
         own = _text(f"u{len(turns)}/{seed}", max(16, int(rng.gauss(600, 120))))
         turns.append(Turn(at, group + own, rng.randint(50, 100)))
         at += rng.expovariate(rate)
@@ -58,6 +74,45 @@ def burst(
     return turns
 
 
+def sessions(
+    seed: int, *, rate: float = 3.0, seconds: float = 40.0, think: float = 2.0, system: int = 1000
+) -> list[Turn]:
+    """Conversations of 3 to 7 turns that grow: one system prompt for all, then 800 tokens, and 400 more each turn."""
+    rng = random.Random(f"sessions {seed}")
+    begun = list[Turn]()
+    at = rng.expovariate(rate)
+    while at < seconds:
+        prompt, planned = _text(f"system/{seed}", system), []
+        for number in range(rng.randint(3, 7)):
+            prompt += _text(f"s{len(begun)}.{number}/{seed}", 400 if number else 800)
+            output = rng.randint(60, 140)
+            planned.append((rng.expovariate(1 / think) if number else at, prompt, output))
+            prompt += prompt[: 4 * output]  # the simulator answers with the beginning of the prompt
+        turn = None
+        for pause, text, output in reversed(planned):
+            turn = Turn(pause, text, output, turn)
+        assert turn is not None
+        begun.append(turn)
+        at += rng.expovariate(rate)
+    return begun
+
+
+def long_tail(
+    seed: int, *, rate: float = 14.0, seconds: float = 40.0, share: float = 0.05, long: int = 30_000
+) -> list[Turn]:
+    """Short prompts of many lengths, and a few that are fifty times as long; hardly anything is shared."""
+    rng = random.Random(f"long tail {seed}")
+    turns = list[Turn]()
+    at = rng.expovariate(rate)
+    while at < seconds:
+        short = min(4000, max(32, int(rng.lognormvariate(6.2, 0.9))))
+        tokens = long if rng.random() < share else short
+        prompt = _text("hello", 64) + _text(f"m{len(turns)}/{seed}", tokens)
+        turns.append(Turn(at, prompt, rng.randint(50, 100)))
+        at += rng.expovariate(rate)
+    return turns
+
+
 @lru_cache(maxsize=4096)
 def _text(name: str, tokens: int) -> str:
     return "".join(random.Random(name).choices(_LETTERS, k=4 * tokens))
@@ -66,6 +121,9 @@ def _text(name: str, tokens: int) -> str:
 WORKLOADS: Final[Mapping[str, Workload]] = {
     "shared, streamed": Workload(shared),
     "shared, not streamed": Workload(shared, streamed=False),
+    "shared, Zipf": Workload(lambda seed: shared(seed, skew=1.0)),
+    "growing sessions": Workload(sessions),
+    "long tail": Workload(long_tail),
     "60 at once, same": Workload(lambda seed: burst(seed, same=True)),
     "60 at once, distinct": Workload(lambda seed: burst(seed, same=False)),
     "300 at once, near ties": Workload(

@@ -73,6 +73,8 @@ class FollowedPool:
     async def _apply(self) -> None:
         found = self._find_targets()
         problem = found if isinstance(found, str) else self._pools.problem
+        if problem is not None and problem != self._report.problem:
+            _log.warning("%s", problem)
         if found is None or found == self._targets:
             self._report.set_problem(problem)
             return
@@ -80,7 +82,6 @@ class FollowedPool:
         await self._stop_following()
         self._targets = found
         if isinstance(found, str):
-            _log.warning("%s", found)
             self._pods.clear(Candidate(self._pool.name, reason=found))
             return
         ports = ",".join(map(str, found.ports))

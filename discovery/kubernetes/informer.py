@@ -27,12 +27,13 @@ _log = logging.getLogger(__name__)
 
 class Informer:
     """`path`: `/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE`. `selector`: a label selector, "" for all. `name`: only
-    the object of that name. It retries for ever; meanwhile the last known objects stay.
+    the object of that name. `quiet`: whoever reads `problem` logs it. It retries for ever; meanwhile the last known objects
+    stay.
 
     `on_change()` is called after `objects`, `synced` or `problem` changed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the last two by name
         self,
         transport: ApiTransport,
         path: str,
@@ -41,6 +42,7 @@ class Informer:
         timings: Timings | None = None,
         *,
         name: str = "",
+        quiet: bool = False,
     ) -> None:
         self.synced = False
         """A list has arrived; before that `objects` is empty."""
@@ -58,6 +60,7 @@ class Informer:
         if name:
             # A Role with resourceNames allows list and watch with this selector only (Kubernetes' page on RBAC)
             self._selection["fieldSelector"] = f"metadata.name={name}"
+        self._quiet = quiet
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -127,6 +130,8 @@ class Informer:
         before, self.problem = self.problem, problem
         if before == problem:
             return False
+        if self._quiet:
+            return True
         if problem is not None:
             _log.warning("cannot follow %s", problem)
         else:

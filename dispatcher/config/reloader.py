@@ -1,7 +1,5 @@
 """Reloads the configuration file when it changes, and on SIGHUP."""
 
-import asyncio
-import contextlib
 import logging
 import os
 from pathlib import Path
@@ -9,12 +7,9 @@ from typing import Protocol
 
 from dispatcher.broker.queue import QueueError
 from dispatcher.config.config_file import Config, read_config
+from runtime.config.file_changes import FileChanges
 from runtime.config.problems import ConfigError
 from runtime.os_reason import os_reason
-from runtime.tasks import background
-
-POLL_INTERVAL = 5.0
-"""Seconds after which the file is read without an event: network file systems send none."""
 
 _EXPECTED = "expected a YAML file that this user can read, see docs/dispatcher.md"
 
@@ -50,32 +45,16 @@ class ConfigReloader:
         self._path = path
         self._current = current
         self._server = server
-        self._requested = asyncio.Event()
+        self._changes = FileChanges(path)
         self._last_error = ""
 
     def trigger(self) -> None:
         """Read the file now. For SIGHUP."""
-        self._requested.set()
+        self._changes.trigger()
 
     async def run(self) -> None:
-        """Run until cancelled.
-
-        It watches the directory, not the file: editors replace the file, and the kubelet replaces the directory behind the
-        symbolic link ..data of a ConfigMap (https://ahmet.im/blog/kubernetes-inotify/), which ends a watch on the file.
-        """
-        async with background(self._watch(), f"watch {self._path}"):
-            while True:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_INTERVAL):
-                        await self._requested.wait()
-                self._requested.clear()
-                await self._reload()
-
-    async def _watch(self) -> None:
-        from watchfiles import awatch  # the commands read the file once
-
-        async for _ in awatch(self._path.absolute().parent, debounce=100, step=20, recursive=False):
-            self._requested.set()
+        """Run until cancelled."""
+        await self._changes.run(self._reload)
 
     async def _reload(self) -> None:
         try:

@@ -14,6 +14,7 @@ from epp.config.parameters import (
     FileDiscoveryParameters,
     InflightLoadParameters,
     InFlightParameters,
+    LeastCostParameters,
     LoadAwareParameters,
     MetricsSourceParameters,
     ModelsSourceParameters,
@@ -140,6 +141,9 @@ PLUGINS: Final[Mapping[str, PluginType]] = {
     "in-flight-scorer": _scorer(lambda given: InFlightScorer(given.requests), InFlightParameters),
     "prefix-cache-scorer": PluginType(  # built where its producer is known: epp.config.scheduler
         frozenset({Role.SCORER}), PrefixScorerParameters, lambda given, rng: given
+    ),
+    "least-cost-scorer": PluginType(  # built where its producers are known: epp.config.scheduler
+        frozenset({Role.SCORER}), LeastCostParameters, lambda given, rng: given, scraped=True
     ),
     "decode-filter": _filter(lambda given: RoleFilter(DECODE_ROLES, unlabelled=True)),
     "prefill-filter": _filter(lambda given: RoleFilter(PREFILL_ROLES)),

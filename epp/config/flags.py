@@ -275,6 +275,8 @@ def _serving(group: Any) -> None:
 def _observing(group: Any) -> None:
     log_flags.add(group)
     _switch(group, "enable-pprof", "serve /debug/profile?seconds=5 on the metrics port (default: false)")
+    usage = "count tokens and times of answers; Envoy must send their bodies: envoy-config --usage-metrics"
+    _switch(group, "usage-metrics", f"{usage} (default: false)")
     _switch(group, "enable-grpc-stream-metrics", "count ext_proc streams by how they end (default: false)")
 
 

@@ -149,6 +149,17 @@ class PrefixScorerParameters(Section):
         return given
 
 
+class LeastCostParameters(Section):
+    """`request_tokens`: what a request that is there costs, in tokens of a prompt. `interference`: the share of a prompt's cost
+    that each request there suffers while it is computed. `prefix_match_info_producer_name` None: the file's producer, else
+    the default one.
+    """
+
+    request_tokens: float = Field(default=150.0, ge=0.0, allow_inf_nan=False)
+    interference: float = Field(default=0.3, ge=0.0, allow_inf_nan=False)
+    prefix_match_info_producer_name: str | None = None
+
+
 class EngineParameters(Section):
     """The metric names of one model server, each as `name{label=value}`."""
 

@@ -61,13 +61,14 @@ class PickerConfig:
     """The parts of a picker that a configuration file describes.
 
     `metrics` None: nothing is scraped. `file_discovery`: the file that lists the endpoints. `passthrough`: bodies are not
-    parsed. `steps`: what happens to a request, for people. `warnings`: fields of the file without effect.
+    parsed. `plugins`: all of the file. `steps`: what happens to a request, for people. `warnings`: fields of the file without effect.
     """
 
     scheduler: Scheduler
     detector: SaturationDetector
     metrics: MetricsSourceParameters | None
     defaults: EndpointDefaults
+    plugins: Plugins
     engines: tuple[Engine, ...] = ENGINES
     file_discovery: FileDiscoveryParameters | None = None
     passthrough: bool = False
@@ -75,17 +76,20 @@ class PickerConfig:
     warnings: tuple[str, ...] = ()
 
 
-def load_config(text: str | None, *, rng: random.Random, staleness: float = 2.0) -> PickerConfig:
+def load_config(
+    text: str | None, *, rng: random.Random, staleness: float = 2.0, before: Plugins | None = None
+) -> PickerConfig:
     """Build the parts that `text` describes, DEFAULT_CONFIG if it is None or empty; raises ConfigError with all problems.
 
-    `staleness`: seconds after which an endpoint's numbers are no longer compared with others'.
+    `staleness`: seconds after which an endpoint's numbers are no longer compared with others'. `before`: the plugins in
+    force, which are kept if they are the same.
     """
     written = read_yaml(text if text and text.strip() else DEFAULT_CONFIG, "kind: EndpointPickerConfig")
     problems = Problems()
     document = read_document(written.given, problems)
     for index, gate in enumerate(document.feature_gates):
         problems.of(partial(_check_gate, gate, f"featureGates[{index}]"))
-    plugins = Plugins(document.plugins, rng, problems)
+    plugins = Plugins(document.plugins, rng, problems, before)
     _check_policies(document.flow_control, plugins, problems)
     extractor = plugins.first(ExtractorParameters) or ExtractorParameters()
     built = read_scheduler(document, plugins, staleness, problems)
@@ -96,11 +100,13 @@ def load_config(text: str | None, *, rng: random.Random, staleness: float = 2.0)
     passthrough = _is_passthrough(document, plugins, problems)
     if problems or built is None or detector is None or engines is None:
         raise problems.error(written.line, written.text)
+    plugins.forget_kept()
     return PickerConfig(
         scheduler=built.scheduler,
         detector=detector,
         metrics=metrics,
         defaults=_defaults(plugins, extractor),
+        plugins=plugins,
         engines=engines,
         file_discovery=file_discovery,
         passthrough=passthrough,

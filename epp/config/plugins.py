@@ -2,8 +2,8 @@
 
 import difflib
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,26 +16,48 @@ from runtime.config.problems import ConfigError, Problems, config_error, did_you
 from runtime.entry_points import PluginError
 
 P = TypeVar("P", bound=Section)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """One plugin of the file; `built`: a filter, a scorer, ..., or the parameters if its type has no code."""
+    """One plugin of the file; `built`: a filter, a scorer, ..., or the parameters if its type has no code.
+
+    `needs`: the producers by name that it got while it was built.
+    """
 
     type: str
     kind: PluginType
     parameters: Section
     built: Any
+    needs: Mapping[str, Any] = field(default_factory=dict)
 
     def has(self, role: Role) -> bool:
         return role in self.kind.roles
 
 
-class Plugins:
-    """The plugins of a file by name; adds the problems of each to `problems`."""
+@dataclass(frozen=True, slots=True)
+class _Connected:
+    parts: tuple[object, ...]
+    built: Any
 
-    def __init__(self, specs: list[PluginSpec], rng: random.Random, problems: Problems) -> None:
+
+class Plugins:
+    """The plugins of a file by name; adds the problems of each to `problems`.
+
+    `before`: those of the configuration in force. A plugin whose name, type and parameters are the same is the same object,
+    with what it has learnt.
+    """
+
+    def __init__(
+        self, specs: list[PluginSpec], rng: random.Random, problems: Problems, before: "Plugins | None" = None
+    ) -> None:
         self._rng = rng
+        self._kept: Mapping[tuple[str, str], Plugin] = {} if before is None else before._made
+        self._made: dict[tuple[str, str], Plugin] = {}
+        """By name and type, also those that the file does not list."""
+        self._kept_connected: Mapping[str, _Connected] = {} if before is None else before._connected
+        self._connected: dict[str, _Connected] = {}
         self._named: dict[str, Plugin] = {}
         self._broken: set[str] = set()
         for index, spec in sorted(enumerate(specs), key=lambda one: not _is_installed_producer(one[1])):
@@ -102,10 +124,51 @@ class Plugins:
         if kind is None:
             raise ConfigError(f"{place}.type", unknown)
         parameters = read_section(kind.parameters, spec.parameters, f"{place}.parameters")
-        if isinstance(kind, InstalledPluginType):
-            context = BuildContext(self._rng, partial(self._producer, f"{place}.parameters"))
-            return Plugin(spec.type, kind, parameters, kind.build_plugin(parameters, context, place))
-        return Plugin(spec.type, kind, parameters, kind.build(parameters, self._rng))
+        key = spec.name or spec.type, spec.type
+        plugin = self._kept_plugin(key, kind, parameters, place)
+        if plugin is None and isinstance(kind, InstalledPluginType):
+            plugin = self._build_installed(kind, parameters, place)
+        if plugin is None:
+            plugin = Plugin(spec.type, kind, parameters, kind.build(parameters, self._rng))
+        self._made[key] = plugin
+        return plugin
+
+    def _build_installed(self, kind: InstalledPluginType, parameters: Section, place: str) -> Plugin:
+        needs: dict[str, Any] = {}
+
+        def find(name: str) -> Any:
+            needs[name] = self._producer(f"{place}.parameters", name)
+            return needs[name]
+
+        built = kind.build_plugin(parameters, BuildContext(self._rng, find), place)
+        return Plugin(kind.name, kind, parameters, built, needs)
+
+    def _kept_plugin(
+        self, key: tuple[str, str], kind: PluginType, parameters: Section, place: str
+    ) -> Plugin | None:
+        """The plugin in force, if it would be built alike."""
+        kept = self._kept.get(key)
+        if kept is None or kept.parameters != parameters or not _is_same_kind(kept.kind, kind):
+            return None
+        needs = kept.needs.items()
+        same = all(self._producer(f"{place}.parameters", name) is built for name, built in needs)
+        return kept if same else None
+
+    def connected(self, name: str, parts: Sequence[object], build: Callable[[], T]) -> T:
+        """What `build` makes of other plugins or their parameters; the object in force, if its `parts` are the same objects.
+
+        For what learns from requests; anything else can be built anew.
+        """
+        found = self._connected.get(name) or self._kept_connected.get(name)
+        if found is None or not _are_same(found.parts, parts):
+            found = _Connected(tuple(parts), build())
+        self._connected[name] = found
+        built: T = found.built
+        return built
+
+    def forget_kept(self) -> None:
+        """Let go of the plugins in force that this file does not keep."""
+        self._kept, self._kept_connected = {}, {}
 
     def _producer(self, place: str, name: str) -> Any:
         """The producer that a plugin of an installed package asks for; one that the file does not list is built once."""
@@ -120,6 +183,17 @@ class Plugins:
             known = (*self.names(Role.PRODUCER), *GROUP.packages())
             raise ConfigError(place, f"no data producer is named {name[:60]!r}; {did_you_mean(name, known)}")
         return self._build(PluginSpec(type=name), place)
+
+
+def _are_same(some: Sequence[object], others: Sequence[object]) -> bool:
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+
+
+def _is_same_kind(one: PluginType, other: PluginType) -> bool:
+    """A type of an installed package is declared anew by each configuration."""
+    if isinstance(one, InstalledPluginType) and isinstance(other, InstalledPluginType):
+        return one.declaration is other.declaration
+    return one is other
 
 
 def _is_installed_producer(spec: PluginSpec) -> bool:

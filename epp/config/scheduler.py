@@ -8,7 +8,12 @@ from typing import Final
 from epp.config.catalogue import Role
 from epp.config.document import ConfigDocument, ProfilePlugin, ProfileSpec
 from epp.config.installed import InstalledPluginType
-from epp.config.parameters import PickerParameters, PrefixProducerParameters, PrefixScorerParameters
+from epp.config.parameters import (
+    LeastCostParameters,
+    PickerParameters,
+    PrefixProducerParameters,
+    PrefixScorerParameters,
+)
 from epp.config.plugins import Plugin, Plugins
 from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.handlers.single_profile import SingleProfileHandler
@@ -16,6 +21,7 @@ from epp.scheduling.plugin import DataProducer, ProfileHandler, Scorer
 from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scheduler import Scheduler
+from epp.scheduling.work_ahead.plugins import LeastCostScorer, WorkAheadProducer
 from runtime.config.problems import ConfigError, Problems
 
 _SCHEDULING: Final = (Role.FILTER, Role.SCORER, Role.PICKER)
@@ -129,7 +135,7 @@ def _build_profile(
     profile = SchedulerProfile(
         filters=tuple(one.plugin.built for one in used if one.plugin.has(Role.FILTER)),
         scorers=tuple(weighted),
-        producers=_prefix_producers(weighted),
+        producers=_data_producers(weighted),
         picker=picker.built,
         max_endpoints=parameters.max_num_of_endpoints if isinstance(parameters, PickerParameters) else 1,
         staleness=staleness if any(plugin.kind.scraped for plugin, _ in scorers) else None,
@@ -139,8 +145,13 @@ def _build_profile(
     return _BuiltProfile(profile, (*_steps(used), choice))
 
 
-def _prefix_producers(scorers: Sequence[WeightedScorer]) -> tuple[DataProducer, ...]:
-    found = [one.scorer.producer for one in scorers if isinstance(one.scorer, PrefixCacheScorer)]
+def _data_producers(scorers: Sequence[WeightedScorer]) -> tuple[DataProducer, ...]:
+    found: list[DataProducer] = []
+    for one in scorers:
+        if isinstance(one.scorer, LeastCostScorer):
+            found += [one.scorer.producer, one.scorer.producer.prefixes]
+        elif isinstance(one.scorer, PrefixCacheScorer):
+            found.append(one.scorer.producer)
     return tuple(dict.fromkeys(found))
 
 
@@ -170,11 +181,16 @@ class _Producers:
     def scorer(self, plugin: Plugin) -> Scorer:
         """The scorer of a plugin, connected with its producer if it needs one."""
         given = plugin.parameters
-        if not isinstance(given, PrefixScorerParameters):
+        if not isinstance(given, PrefixScorerParameters | LeastCostParameters):
             scorer: Scorer = plugin.built
             return scorer
         name = given.prefix_match_info_producer_name or self._plugins.first_name(PrefixProducerParameters)
         producer = self._producer(name or PRODUCER)
+        if isinstance(given, LeastCostParameters):
+            work_ahead = self._plugins.connected(
+                f"work ahead, with {name}", [producer], lambda: WorkAheadProducer(producer)
+            )
+            return LeastCostScorer(work_ahead, given.request_tokens, given.interference)
         return PrefixCacheScorer(producer, given.match_length_weight, given.match_length_scale_tokens)
 
     def listed(self) -> list[PrefixCacheProducer]:

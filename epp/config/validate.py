@@ -18,6 +18,15 @@ _MAX_SIZE: Final = 1024 * 1024
 
 def read_config(path: Path, *, rng: random.Random, staleness: float = 2.0) -> PickerConfig:
     """Load a configuration file; raises ConfigError, whose text names the file."""
+    text = read_text(path)
+    try:
+        return load_config(text, rng=rng, staleness=staleness)
+    except ConfigError as error:
+        raise error.in_file(path) from error
+
+
+def read_text(path: Path) -> str:
+    """The text of a configuration file; raises ConfigError, whose text names the file."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_SIZE + 1)
@@ -26,10 +35,7 @@ def read_config(path: Path, *, rng: random.Random, staleness: float = 2.0) -> Pi
         raise ConfigError(str(path), _read_failure(error)) from error
     if len(content) > _MAX_SIZE:
         raise ConfigError(str(path), f"is larger than {_MAX_SIZE} bytes, the limit of a ConfigMap")
-    try:
-        return load_config(text, rng=rng, staleness=staleness)
-    except ConfigError as error:
-        raise error.in_file(path) from error
+    return text
 
 
 def _read_failure(error: OSError | UnicodeDecodeError) -> str:

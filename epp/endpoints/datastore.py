@@ -65,13 +65,13 @@ class Datastore:
         """By endpoint: called once, when the data plane could not reach it. The listener finds out and calls `set_lost`."""
         self._defaults = defaults or EndpointDefaults()
         self._endpoints: dict[Key, Endpoint] = {}
+        self._instances: dict[Key, Instance] = {}
         self._rows: dict[Key, int] = {}
         self._epochs: dict[Key, str] = {}
         self._documents: dict[Key, Mapping[str, Any]] = {}
         self._cache_tokens: dict[Key, int] = {}
         self._inflight: dict[Key, int] = {}
         self._lost: set[Key] = set()
-        self._listed_models: dict[Key, tuple[ServedModel, ...]] = {}
         self._metric_rows = rows_of(metrics)
         self._unknown = unknown_numbers(self._metric_rows)
         self._numbers: Floats = self._unknown[:, :0].copy()
@@ -130,7 +130,6 @@ class Datastore:
         current = self._endpoints.get(key)
         if current is None or current.listed_models == models:
             return
-        self._listed_models[key] = models
         self._endpoints[key] = replace(current, listed_models=models)
         self._tell_change(self._endpoints[key])
 
@@ -141,6 +140,21 @@ class Datastore:
         for changed in self.on_change:
             changed()
         if endpoint is not None:
+            self._call_hooks(self.on_load_change, endpoint)
+
+    def reread(self, defaults: EndpointDefaults) -> None:
+        """Make all endpoints anew with other defaults. Their numbers, their requests in flight and their caches stay."""
+        if defaults == self._defaults:
+            return
+        self._defaults = defaults
+        for key, instance in self._instances.items():
+            listed = self._endpoints[key].listed_models
+            self._endpoints[key] = read_endpoint(instance, self._documents.get(key, {}), defaults, listed)
+        self._index = None
+        self._state = object()
+        for changed in self.on_change:
+            changed()
+        for endpoint in self.endpoints:
             self._call_hooks(self.on_load_change, endpoint)
 
     def observe(self, endpoint: Endpoint, load: Load, now: float, period: float = 0.0) -> None:
@@ -164,12 +178,17 @@ class Datastore:
             (Column.RUNNING, load.running),
             (Column.KV_USAGE, load.kv_usage),
             (Column.MAX_LORA, load.max_lora),
-            *((self._metric_rows.get(metric), value) for metric, value in load.others.items()),
+            *(
+                (self._metric_rows.get(metric), value)
+                for metric, value in load.others.items()
+                if not metric.counter
+            ),
         ]
         for column, value in values:
             if column is not None and value is not None and value != numbers[column, row]:
                 numbers[column, row] = value
                 changed = True
+        self._store_counters(row, load)
         if load.adapters is not None and load.adapters != self._adapters[row]:
             self._adapters[row] = load.adapters
             self._adapters_snapshot = None
@@ -182,6 +201,13 @@ class Datastore:
             self._state = object()
         if changed or reported:
             self._call_hooks(self.on_load_change, endpoint)
+
+    def _store_counters(self, row: int, load: Load) -> None:
+        """Counters grow with every scrape of a busy worker, and no cached score reads them: no new state."""
+        for metric, value in load.others.items():
+            column = self._metric_rows.get(metric)
+            if metric.counter and column is not None:
+                self._numbers[column, row] = value
 
     def record_failed_scrape(self, endpoint: Endpoint, *, has_page: bool) -> None:
         """A scrape failed: the worker has no metrics page, or (`has_page`) for another reason."""
@@ -288,16 +314,17 @@ class Datastore:
 
     def _upsert(self, instance: Instance, document: Mapping[str, Any] | None) -> Endpoint:
         key = (instance.id, instance.incarnation)
+        self._instances[key] = instance
         if document is not None:
             self._documents[key] = document
-        listed = self._listed_models.get(key, ())
+        before = self._endpoints.get(key)
+        listed = () if before is None else before.listed_models
         endpoint = read_endpoint(instance, self._documents.get(key, {}), self._defaults, listed)
         if key not in self._endpoints:
             self._rows[key] = len(self._rows)
             self._numbers = np.hstack((self._numbers, self._unknown))
             self._numbers[Column.INFLIGHT, -1] = self._inflight.get(key, 0)
             self._adapters.append(NO_ADAPTERS)
-        before = self._endpoints.get(key)
         if endpoint.reachable and before is not None and not before.reachable:
             self._lost.discard(key)  # it answered discovery since
         self._endpoints[key] = endpoint
@@ -344,8 +371,8 @@ class Datastore:
         self._numbers = np.delete(self._numbers, row, axis=1)
         del self._adapters[row]
         self._rows = {key: row for row, key in enumerate(self._endpoints)}
+        del self._instances[key]
         self._documents.pop(key, None)
-        self._listed_models.pop(key, None)
         self._epochs.pop(key, None)
         self._lost.discard(key)
         self._cache_tokens.pop(key, None)

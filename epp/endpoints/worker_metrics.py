@@ -18,6 +18,7 @@ class WorkerMetric:
     `clamped_up_to`: values above `maximum` and up to here count as `maximum`. `unknown`: the column's value before the first
     page that has the number; endpoints that were never scraped rank last whatever it is.
     `pool_gauge`, `endpoint_gauge`: name and help of the gauge over the pool and of that for each endpoint. `flag`: renames the series.
+    `counter`: it only grows; the value is the sum of all its series on the page, and its growth is no new state of the pool.
     """
 
     name: str
@@ -28,6 +29,7 @@ class WorkerMetric:
     pool_gauge: tuple[str, str] | None = None
     endpoint_gauge: tuple[str, str] | None = None
     flag: str | None = None
+    counter: bool = False
 
     def clamp(self, value: float | None) -> float | None:
         """The value of a page, `maximum` if it is just above."""
@@ -88,8 +90,21 @@ KV_USAGE: Final = WorkerMetric(
     flag="kv-cache-usage-percentage-metric",
 )
 
+PROMPT_TOKENS: Final = WorkerMetric(
+    name="prompt_tokens",
+    maximum=2.0**53,  # the largest integer that a float64 counts in steps of 1
+    unknown=-1.0,
+    counter=True,
+    series={
+        "vllm": "vllm:prompt_tokens_total|vllm:prompt_tokens",  # a prompt counts with its first token
+        "sglang": "sglang:prompt_tokens_total",
+        "llama.cpp": "llamacpp:prompt_tokens_total",
+    },
+)
+"""Tokens of all prompts that the worker has computed or found in its cache; -1: its page does not say."""
+
 BUILT_IN: Final = (WAITING, RUNNING, KV_USAGE)
 """The metrics with a field of their own in `Load`, `Engine` and `EndpointPool`."""
 
-WORKER_METRICS: Final[Sequence[WorkerMetric]] = (*BUILT_IN,)
+WORKER_METRICS: Final[Sequence[WorkerMetric]] = (*BUILT_IN, PROMPT_TOKENS)
 """All metrics; those that are not built in come last."""

@@ -27,7 +27,9 @@ def parse(arguments: Sequence[str]) -> EnvoySettings:
             endpoints=given.endpoint,
             subset=subset,
             request_body=given.request_body,
-            response_body=given.response_body,
+            response_body="STREAMED"
+            if given.usage_metrics and given.response_body == "NONE"
+            else given.response_body,
             response_trailer=given.response_trailer,
             failure_mode_allow=given.failure_mode_allow,
             secure=given.secure,
@@ -117,6 +119,12 @@ def _processing_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--request-body", choices=BODY_MODES, default="FULL_DUPLEX_STREAMED", help="request_body_mode")
     add("--response-body", choices=BODY_MODES, default="NONE", help="response_body_mode")
+    _boolean(
+        parser,
+        "--usage-metrics",
+        default=False,
+        effect="send response bodies, for a picker with --usage-metrics: --response-body STREAMED",
+    )
     exact = "SEND: counts requests in flight until their last byte, at some cost"
     add("--response-trailer", choices=("SKIP", "SEND"), default="SKIP", help=exact)
     _boolean(parser, "--failure-mode-allow", default=False, effect="continue without a picker")

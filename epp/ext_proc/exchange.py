@@ -139,6 +139,11 @@ class Exchange:
         return self.state.responded
 
     @property
+    def concluded(self) -> bool:
+        """Nothing that the picker says can change any more: the response headers are answered, or the request is refused."""
+        return self.state.responded or self.state is _OVER
+
+    @property
     def may_end(self) -> bool:
         """Whether the stream may end with OK without losing data: Envoy keeps no copy of a body that it expects back."""
         if self.state is ExchangeState.REQUEST_PASSES:

@@ -1,7 +1,7 @@
 """Reads from a request what a pick depends on: model, prompt, streaming, objective, fairness id."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -62,11 +62,12 @@ class InferenceRequest:
     `model` is empty if the request names none: a GET, or a path or content type that is not read. `rewritten_from`: the
     model that the client named, if `model` is another one, which serves the request. `prompt` is set to None once the
     request is scheduled, since it keeps the whole body in memory. `prefixes`: the prompt's block hashes, by data producer.
-    `scores`: of the scored endpoints, by destination, if the profile reports them.
+    `data`: what other data producers keep with it, by producer. `scores`: of the scored endpoints, by destination, if the profile reports them.
     """
 
     __slots__ = (
         "body_size",
+        "data",
         "fairness_id",
         "headers",
         "model",
@@ -96,6 +97,7 @@ class InferenceRequest:
         self.prompt_size = 0
         self.prompt: Prompt | None = None
         self.prefixes: dict[object, PrefixChain] = {}
+        self.data: dict[object, Any] = {}
         self.scores: Mapping[str, float] | None = None
 
     def rewrite(self, model: str) -> None:

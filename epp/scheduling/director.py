@@ -1,6 +1,5 @@
 """Turns a request into a pick: parse, find the endpoints that may serve it, admit, schedule, reserve."""
 
-import functools
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -63,20 +62,43 @@ class Director:
     ) -> None:
         self._datastore = datastore
         self._schedule = scheduler.schedule
-        self._producers = scheduler.producers
+        self.producers: list[DataProducer] = []
+        """Those that are told of the next picks."""
+        self._follow: list[_Following] = []
         self._detector = detector
         self._policy = policy
         self._models_page = ModelsPage(policy.models) if policy.models_endpoint else None
         self._rng = rng
         self._new_id: Callable[[], str] = lambda: f"{rng.getrandbits(128):032x}"
+        self._sheds = admission is None
         self._admission: AdmissionController = admission or ShedWhenSaturated(detector, policy.retry_after)
         # as an object: compiled, a bool of numpy would be no bool
         self._admits: Callable[[InferenceRequest, EndpointPool, float], object] = self._admission.admit
         self.waiting = WaitingRequests(self, datastore, self._admission.withdraw)
-        for producer in self._producers:
-            datastore.on_reset.append(producer.forget)
-            datastore.on_cache_size.append(producer.sized)
-            datastore.on_change.append(functools.partial(self._retain, producer))
+        self._use(scheduler.producers)
+
+    def reconfigure(self, scheduler: Scheduler, detector: SaturationDetector, policy: Policy) -> None:
+        """Pick by these from now on. Picks that were made end with the data producers that they were made with.
+
+        An `admission` that was given stays. `scheduler.producers` that are new have been told of what they follow.
+        """
+        self._use(scheduler.producers)
+        self._schedule = scheduler.schedule
+        self._detector, self._policy = detector, policy
+        self._models_page = ModelsPage(policy.models) if policy.models_endpoint else None
+        if self._sheds:
+            self._admission = ShedWhenSaturated(detector, policy.retry_after)
+            self._admits = self._admission.admit
+
+    def _use(self, producers: list[DataProducer]) -> None:
+        """Let these follow the endpoints, instead of those before."""
+        for following in [one for one in self._follow if not _has(producers, one.producer)]:
+            following.end(self._datastore)
+            self._follow.remove(following)
+        for producer in producers:
+            if not _has(self.producers, producer):
+                self._follow.append(_Following(producer, self._datastore))
+        self.producers = producers
 
     def direct(
         self,
@@ -139,13 +161,11 @@ class Director:
     def _pick(self, request: InferenceRequest, candidates: EndpointPool) -> Pick:
         pick = self._schedule(request, candidates)
         request.prompt = None  # it refers to the whole body, which would stay in memory until the answer ends
-        for producer in self._producers:
+        pick.producers = self.producers
+        for producer in self.producers:
             producer.picked(request, pick.in_flight_at)
         reservations.reserve(pick, self._datastore)
         return pick
-
-    def _retain(self, producer: DataProducer) -> None:
-        producer.retain(self._datastore.endpoints)
 
     def served(self, pick: Pick, destination: str, now: float) -> None:
         """The data plane reports which destination served: the request counts as in flight there instead.
@@ -184,12 +204,13 @@ class Director:
         if pick.settled:
             return
         pick.settled = True
-        for producer in self._producers:
+        for producer in pick.producers:
             if served:
                 producer.served(pick.request, pick.in_flight_at)
             else:
                 producer.failed(pick.request)
         pick.request.prefixes.clear()
+        pick.request.data.clear()
 
     def saturation(self, now: float) -> float:
         """The load of all endpoints, 1.0 = full."""
@@ -219,6 +240,30 @@ class Director:
 
 def _asks_for_models(headers: Mapping[str, str]) -> bool:
     return headers.get(":method") == "GET" and request_path(headers).endswith(MODELS_PATH)
+
+
+class _Following:
+    """The hooks by which a data producer follows the endpoints of a datastore."""
+
+    __slots__ = ("_forget", "_retain", "_sized", "producer")
+
+    def __init__(self, producer: DataProducer, datastore: Datastore) -> None:
+        self.producer = producer
+        self._forget: Callable[[Endpoint], None] = producer.forget
+        self._sized: Callable[[Endpoint, int], None] = producer.sized
+        self._retain: Callable[[], None] = lambda: producer.retain(datastore.endpoints)
+        datastore.on_reset.append(self._forget)
+        datastore.on_cache_size.append(self._sized)
+        datastore.on_change.append(self._retain)
+
+    def end(self, datastore: Datastore) -> None:
+        datastore.on_reset.remove(self._forget)
+        datastore.on_cache_size.remove(self._sized)
+        datastore.on_change.remove(self._retain)
+
+
+def _has(producers: list[DataProducer], producer: DataProducer) -> bool:
+    return any(producer is one for one in producers)
 
 
 def _narrow(pool: EndpointPool, serving: Mask | None, subset: Subset | None) -> EndpointPool:

@@ -1,8 +1,8 @@
 """`Pick`: the endpoints that were chosen for a request, its helpers and further headers. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from epp.endpoints.endpoint import Endpoint
 from epp.request.control_headers import is_control_header
@@ -21,7 +21,8 @@ class Pick:
     are allowed: a worker that trusts any other name could be misled by a client. ValueError otherwise.
 
     `in_flight_at`: the endpoint that answers, as far as is known, and all helpers; empty once the request is over.
-    `observer_state`: for the use of the `Observer`. `settled`: the data producers were told how the request ended.
+    `observer_state`: for the use of the `Observer`. `producers`: the data producers that were told of the pick. `settled`:
+    they were told how the request ended.
     """
 
     __slots__ = (
@@ -31,6 +32,7 @@ class Pick:
         "in_flight_at",
         "observer_state",
         "primary",
+        "producers",
         "request",
         "settled",
     )
@@ -51,6 +53,7 @@ class Pick:
         self.in_flight_at = endpoints[:1]
         self.headers = headers
         self.observer_state: object = None
+        self.producers: Sequence[Any] = ()
         self.settled = False
         if helpers is not _NO_HELPERS:
             self.in_flight_at += tuple([endpoint for group in helpers.values() for endpoint in group])

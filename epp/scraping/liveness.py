@@ -40,6 +40,10 @@ class Liveness:
             self._datastore.process_replaced(self._endpoint)
             logger.info("%s (%s) answers again", self._endpoint.id, self._endpoint.destination)
 
+    def end(self) -> None:
+        """Nobody finds out any more: without a hint it counts as reachable."""
+        self._datastore.set_lost(self._endpoint, lost=False)
+
     async def scrape_failed(self, error: Exception) -> None:
         """A scrape failed. Only a refused connect says that nobody is there; without an answer in time nothing is known."""
         if isinstance(error, NoListenerError):

@@ -35,7 +35,10 @@ Page: TypeAlias = bytes | bytearray
 def read_load(page: Page, engine: Engine) -> Load:
     """The numbers on the page, by the series of that engine."""
     max_lora, adapters = _lora(page, engine.lora)
-    others = {one: one.clamp(_latest(page, series)) for one, series in engine.others.items()}
+    others = {
+        one: _total(page, series) if one.counter else one.clamp(_latest(page, series))
+        for one, series in engine.others.items()
+    }
     return Load(
         waiting=WAITING.clamp(_latest(page, engine.waiting)),
         running=RUNNING.clamp(_latest(page, engine.running)),
@@ -88,6 +91,14 @@ def _latest(page: Page, alternatives: Sequence[Series]) -> float | None:
         samples = _samples(page, series)
         if samples:
             return samples[0].value if len(samples) == 1 else max(reversed(samples), key=_TIMESTAMP).value
+    return None
+
+
+def _total(page: Page, alternatives: Sequence[Series]) -> float | None:
+    """The sum of a counter's samples: one page may have a sample for each engine of the worker."""
+    for series in alternatives:
+        if samples := _samples(page, series):
+            return sum(sample.value for sample in samples)
     return None
 
 

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -43,7 +43,7 @@ class ModelListRules:
 class ModelLists:
     """Keeps `Endpoint.listed_models` of a datastore's endpoints while `run` runs.
 
-    `tls`: for endpoints whose metrics page, on the same port, is an https one.
+    `tls`: asked for each GET to an endpoint whose metrics page, on the same port, is an https one.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ModelLists:
         rules: ModelListRules,
         rng: random.Random,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
         self._datastore = datastore
         self._rules = rules
@@ -133,7 +133,7 @@ class ModelLists:
             client = PageClient(
                 url,
                 self._buffer,
-                tls=self._tls,
+                tls=self._tls(),
                 timeout=rules.timeout,
                 limit=rules.limit,
                 accept="application/json",

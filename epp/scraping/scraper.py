@@ -41,48 +41,84 @@ _BUFFER_BYTES: Final = 256 * 1024
 _CACHE_SIZE_ATTEMPTS: Final = 5
 """Pages that are searched for the size of the worker's cache: it is there from the beginning, or never."""
 
+
+@dataclass(slots=True)
+class ScrapeErrors:
+    """`failed`: all scrapes that failed; `fetch`: those whose page did not come."""
+
+    failed: int = 0
+    fetch: int = 0
+
+    @property
+    def read(self) -> int:
+        """Scrapes whose page came and could not be used."""
+        return self.failed - self.fetch
+
+
 OnError = Callable[[Endpoint, str], None]
 
 
 class Scraper:
     """Keeps the numbers of a datastore's endpoints fresh while `run` runs.
 
-    `tls`: for endpoints whose scheme is https. `on_error`: called with the endpoint and the cause of each failure.
+    `settings` None: nothing is scraped. `tls`: for endpoints whose scheme is https. `on_error`: called with the endpoint and
+    the cause of each failure.
     """
 
     def __init__(
         self,
         datastore: Datastore,
-        settings: ScrapeSettings,
+        settings: ScrapeSettings | None,
         rng: random.Random,
         *,
         tls: ssl.SSLContext | None = None,
         on_error: OnError | None = None,
     ) -> None:
         self._datastore = datastore
-        self._settings = settings
-        self._schedule = ScrapeSchedule(settings.intervals, rng)
+        self._is_on = settings is not None
+        self._settings = settings or ScrapeSettings()
+        self._schedule = ScrapeSchedule(self._settings.intervals, rng)
         self._tls = tls
         self._buffer = bytearray(_BUFFER_BYTES)
         self._on_error = on_error
+        self.errors = ScrapeErrors()
         self._tasks: dict[_Target, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self._rng = rng
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """As it is in force now."""
+        return self._tls
+
+    def reconfigure(self, settings: ScrapeSettings | None, tls: ssl.SSLContext | None) -> None:
+        """Scrape by these from now on, None: nothing. The numbers stay until the next scrape."""
+        if settings is not None:
+            self._settings = settings
+            self._schedule = ScrapeSchedule(settings.intervals, self._rng)
+        self._is_on, self._tls = settings is not None, tls
+        for task in self._tasks.values():
+            task.cancel()
+        self._tasks.clear()
+        self._changed.set()
 
     async def run(self) -> None:
         """Scrape every endpoint of the datastore until cancelled."""
-        changed = asyncio.Event()
-        self._datastore.on_change.append(changed.set)
+        changed = self._changed.set
+        self._datastore.on_change.append(changed)
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
                     self._reconcile(group)
-                    await changed.wait()
-                    changed.clear()
+                    await self._changed.wait()
+                    self._changed.clear()
         finally:
-            self._datastore.on_change.remove(changed.set)
+            self._datastore.on_change.remove(changed)
             self._tasks.clear()
 
     def _reconcile(self, group: asyncio.TaskGroup) -> None:
-        wanted = {_Target.of(endpoint): endpoint for endpoint in self._datastore.endpoints}
+        endpoints = self._datastore.endpoints if self._is_on else ()
+        wanted = {_Target.of(endpoint): endpoint for endpoint in endpoints}
         for target in self._tasks.keys() - wanted.keys():
             self._tasks.pop(target).cancel()
         for target in wanted.keys() - self._tasks.keys():
@@ -108,7 +144,7 @@ class Scraper:
             while True:
                 started = time.monotonic()
                 try:
-                    page = await client.get()
+                    page = await self._fetch(client)
                     liveness.answered()
                     self._read(endpoint, page, polled, schedule, started)
                 except Exception as error:  # noqa: BLE001  # a page is untrusted: whatever it has, this task goes on
@@ -120,6 +156,7 @@ class Scraper:
         finally:
             schedule.remove()
             client.close()
+            liveness.end()
 
     def _read(
         self, endpoint: Endpoint, page: Page, polled: "_Polled", schedule: EndpointSchedule, started: float
@@ -143,11 +180,19 @@ class Scraper:
         schedule.succeed(now, in_use=bool(load.running or load.waiting or self._datastore.inflight(endpoint)))
         self._datastore.observe(endpoint, load, now, schedule.period(now - started))
 
+    async def _fetch(self, client: PageClient) -> Page:
+        try:
+            return await client.get()
+        except PageError:
+            self.errors.fetch += 1
+            raise
+
     def _size_cache(self, endpoint: Endpoint, tokens: int | None) -> None:
         if tokens is not None:
             self._datastore.set_cache_tokens(endpoint, tokens)
 
     def _record_failure(self, endpoint: Endpoint, error: Exception, schedule: EndpointSchedule) -> None:
+        self.errors.failed += 1
         has_page = not isinstance(error, NoPageError)
         self._datastore.record_failed_scrape(endpoint, has_page=has_page)
         self._report_failure(endpoint, _cause(error), first=not schedule.failures, has_page=has_page)

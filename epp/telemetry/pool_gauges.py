@@ -1,10 +1,11 @@
 """Gauges of the pool and of each endpoint, computed when the metrics page is read.
 
 Names follow the Go picker (its docs/metrics.md), and the Gateway API Inference Extension where dashboards still use
-its names. Metrics of our own have the same prefix.
+its names. Metrics of our own have the same prefix. What is not known has no sample.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,16 +13,17 @@ import numpy as np
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from epp.endpoints.endpoint import EndpointPool, Floats, Mask
-from epp.telemetry.counters import PREFIX
+from epp.endpoints.endpoint import EndpointPool, Floats
+from epp.endpoints.worker_metrics import BUILT_IN
+from epp.telemetry.labels import EXTENSION_PREFIX, POOL_PREFIX, PREFIX
 
 
 @dataclass(frozen=True, slots=True)
 class PoolGauges(Collector):
     """Gauges of the whole pool and of each endpoint.
 
-    Averages cover the endpoints whose numbers are younger than `stale_after` seconds. They are NaN if there are none:
-    a dispatcher or an autoscaler would read 0 as idle. `name`: the pool's.
+    Averages and deviations cover the endpoints whose numbers are younger than `stale_after` seconds. There are none if
+    no numbers are: a dispatcher or an autoscaler would read 0 as idle. `name`: the pool's.
     """
 
     name: str
@@ -38,23 +40,28 @@ class PoolGauges(Collector):
         ready = float(pool.reachable.sum())
         fresh = pool.fresh(self.stale_after)
         yield self._gauge(PREFIX + "ready_endpoints", "Endpoints that can be reached.", ready)
-        yield self._gauge(
-            "inference_pool_ready_pods",
-            "Endpoints that can be reached, under the name of the Gateway API Inference Extension.",
-            ready,
-        )
+        yield self._gauge(POOL_PREFIX + "ready_pods", _older("ready_endpoints"), ready)
         for metric in pool.rows:
             if metric.pool_gauge is not None:
                 name, help_text = metric.pool_gauge
-                yield self._gauge(PREFIX + name, help_text, _average(pool.metric(metric), fresh))
-        saturation = GaugeMetricFamily(
-            PREFIX + "flow_control_pool_saturation", "1.0 is full.", labels=("inference_pool", "stage")
-        )
-        saturation.add_metric((self.name, ""), self.saturation())
-        yield saturation
+                known = pool.metric(metric)[fresh]
+                known = known[np.isfinite(known)]
+                average = float(known.mean()) if len(known) else _UNKNOWN if len(pool) else 0.0
+                deviation = float(known.std(ddof=min(1, len(known) - 1))) if len(known) else average
+                yield self._gauge(PREFIX + name, help_text, average)
+                if metric in BUILT_IN:
+                    yield self._gauge(POOL_PREFIX + name, _older(name), average)
+                spread = f"std_dev_{name.removeprefix('average_')}"
+                yield self._gauge(PREFIX + spread, f"The standard deviation of {PREFIX}{name}.", deviation)
+        for prefix in (PREFIX, EXTENSION_PREFIX):
+            saturation = GaugeMetricFamily(
+                prefix + "flow_control_pool_saturation", "1.0 is full.", labels=("inference_pool", "stage")
+            )
+            _add(saturation, (self.name, ""), self.saturation())
+            yield saturation
 
     def _endpoint_families(self, pool: EndpointPool) -> Iterator[GaugeMetricFamily]:
-        """An endpoint that was never scraped has only an age, infinity, and its requests in flight."""
+        """An endpoint that was never scraped has only its requests in flight."""
         all_rows = range(len(pool))
         scraped = np.flatnonzero(np.isfinite(pool.age)).tolist()
         for name, help_text, values, rows in (
@@ -67,33 +74,37 @@ class PoolGauges(Collector):
             ("metrics_age_seconds", "Since the worker's page was last read.", pool.age, all_rows),
         ):
             family = GaugeMetricFamily(f"{PREFIX}per_endpoint_{name}", help_text, labels=_ENDPOINT)
-            self._add(family, pool, values, rows)
+            self._add_endpoints(family, pool, values, rows)
             yield family
         family = GaugeMetricFamily(
-            "inference_pool_per_pod_queue_size",
-            "Requests waiting in the worker, under the name of the Gateway API Inference Extension.",
+            POOL_PREFIX + "per_pod_queue_size",
+            _older("per_endpoint_queue_size"),
             labels=("name", "model_server_pod"),
         )
-        self._add(family, pool, pool.waiting, scraped)
+        self._add_endpoints(family, pool, pool.waiting, scraped)
         yield family
 
-    def _add(
+    def _add_endpoints(
         self, family: GaugeMetricFamily, pool: EndpointPool, values: Floats, rows: Iterable[int]
     ) -> None:
         for row in rows:
-            family.add_metric((self.name, pool.endpoints[row].id), float(values[row]))
+            _add(family, (self.name, pool.endpoints[row].id), float(values[row]))
 
     def _gauge(self, name: str, help_text: str, value: float) -> GaugeMetricFamily:
         family = GaugeMetricFamily(name, help_text, labels=("name",))
-        family.add_metric((self.name,), value)
+        _add(family, (self.name,), value)
         return family
 
 
-def _average(values: Floats, fresh: Mask) -> float:
-    known = values[fresh]
-    if len(known):
-        return float(np.nanmean(known))
-    return np.nan if len(values) else 0.0
+def _add(family: GaugeMetricFamily, labels: Sequence[str], value: float) -> None:
+    """Add a sample, unless the value makes no sense: whoever reads the page would compute with it."""
+    if math.isfinite(value) and value >= 0:
+        family.add_metric(labels, value)
 
 
+def _older(name: str) -> str:
+    return f"The older name of {PREFIX}{name}."
+
+
+_UNKNOWN: Final = math.nan
 _ENDPOINT: Final = ("name", "model_server_endpoint")

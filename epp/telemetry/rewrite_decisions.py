@@ -6,7 +6,8 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from epp.telemetry.counters import LABEL_SETS, OTHER, PREFIX, label_value
+from epp.telemetry.labels import EXTENSION_PREFIX, OTHER, PREFIX, label_value
+from epp.telemetry.request_tally import LABEL_SETS
 
 _LABELS = ("model_rewrite_name", "model_name", "target_model")
 
@@ -28,9 +29,9 @@ class RewriteDecisions(Collector):
     def collect(self) -> Iterator[Metric]:
         """Nothing before the first decision; read in other threads, hence the copy."""
         counts = self._counts.copy()
-        if counts:
+        for prefix in (PREFIX, EXTENSION_PREFIX) if counts else ():
             family = CounterMetricFamily(
-                PREFIX + "model_rewrite_decisions", "Requests whose model a rule chose.", labels=_LABELS
+                prefix + "model_rewrite_decisions", "Requests whose model a rule chose.", labels=_LABELS
             )
             for labels, count in counts.items():
                 family.add_metric(labels, count)

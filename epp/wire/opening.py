@@ -6,7 +6,7 @@ from epp.config.settings import TransportKind
 from epp.ext_proc.exchange import Exchange
 from epp.health import Health
 from epp.request.body import MemoryBudget
-from epp.wire.transport import Transport
+from epp.wire.transport import StreamEnded, Transport
 
 
 def open_transport(
@@ -15,6 +15,7 @@ def open_transport(
     health: Health,
     memory: MemoryBudget,
     clock: Callable[[], float],
+    stream_ended: StreamEnded | None = None,
 ) -> Transport:
     """`open_exchange` is called once per stream. `memory` bounds unfinished messages and unsent answers of all streams.
 
@@ -23,7 +24,7 @@ def open_transport(
     if kind is TransportKind.GRPC:
         from epp.wire.grpc_aio.transport import GrpcTransport
 
-        return GrpcTransport(open_exchange, health, clock)
+        return GrpcTransport(open_exchange, health, clock, stream_ended)
     from epp.wire.server.transport import Http2Transport
 
-    return Http2Transport(open_exchange, health, memory, clock)
+    return Http2Transport(open_exchange, health, memory, clock, stream_ended=stream_ended)

@@ -1,13 +1,17 @@
 """The interface of both gRPC servers: `Transport`, its `Listener`s, and the address that one listens on."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeAlias
 
 from epp.config.tls_rules import TlsRules
 from epp.wire.certificate import Certificate
 from runtime.addresses import authority
 from runtime.serving.sockets import ListenError
+
+StreamEnded: TypeAlias = Callable[[str, float], None]
+"""Told of each ext_proc stream that is over: its status as gRPC's libraries for Go write it, and how many seconds it lasted."""
 
 
 @dataclass(frozen=True, slots=True)

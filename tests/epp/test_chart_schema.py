@@ -4,7 +4,7 @@ import argparse
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
@@ -16,6 +16,7 @@ from dispatcher.config.config_file import (
     QueueConfig,
     TargetConfig,
 )
+from epp.config.document import ConfigDocument, PluginSpec, ProfilePlugin, ProfileSpec
 from epp.config.flag_values import duration
 from epp.config.flags import build_parser
 from epp.envoy import flags as envoy_flags
@@ -45,8 +46,11 @@ def test_the_worker_chart_takes_the_engines_that_the_picker_knows() -> None:
 def test_the_picker_chart_takes_the_flags_that_the_picker_knows() -> None:
     known = long_flags(build_parser())
     definitions = schema("epp")["definitions"]
-    assert set(definitions["flag"]["enum"]) == known.keys()
-    assert set(definitions["ownFlag"]["enum"]) < known.keys()
+    assert set(definitions["flag"]["enum"]) == known.keys(), (
+        "a flag is new or gone: change definitions.flag and definitions.argument in charts/epp/values.schema.json"
+    )
+    _, given = definitions["ownFlag"]["allOf"]
+    assert set(given["not"]["enum"]) < known.keys()
     durations = {name for name, action in known.items() if action.type is duration}
     assert set(definitions["durations"]["properties"]) == durations
     patterns = [alternative["pattern"] for alternative in definitions["argument"]["anyOf"]]
@@ -66,6 +70,21 @@ def test_the_picker_chart_knows_a_duration(text: str) -> None:
         known = False
     pattern = schema("epp")["definitions"]["duration"]["pattern"]
     assert (re.search(pattern, text) is not None) is known
+
+
+def test_the_picker_chart_takes_the_sections_that_a_configuration_has() -> None:
+    known = schema("epp")["definitions"]["pickerConfig"]["properties"]
+    plugin, profile = known["plugins"]["items"], known["schedulingProfiles"]["items"]
+    sections: list[tuple[type[BaseModel], Any]] = [
+        (ConfigDocument, known),
+        (PluginSpec, plugin["properties"]),
+        (ProfileSpec, profile["properties"]),
+        (ProfilePlugin, profile["properties"]["plugins"]["items"]["properties"]),
+    ]
+    for model, properties in sections:
+        assert set(properties) == {field.alias or name for name, field in model.model_fields.items()}, model
+    versions = get_args(ConfigDocument.model_fields["api_version"].annotation)
+    assert tuple(known["apiVersion"]["enum"]) == versions
 
 
 def test_the_gateway_chart_takes_the_flags_of_envoy_config_that_it_does_not_give_itself() -> None:

@@ -13,7 +13,8 @@ from epp.config.catalogue import PLUGINS
 from epp.config.flags import parse
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
 from epp.endpoints.endpoint import NO_NUMBERS, EndpointPool
-from epp.telemetry.counters import PREFIX, Telemetry
+from epp.telemetry.counters import Telemetry
+from epp.telemetry.labels import PREFIX
 from epp.telemetry.pool_gauges import PoolGauges
 
 PAGE = (Path(__file__).parents[2] / "docs" / "picker.md").read_text()

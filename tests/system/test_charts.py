@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from discovery.kubernetes.refusal import GET_SERVICES, LIST_PODS, LIST_SLICES, PolicyRule
+from discovery.kubernetes.refusal import GET_SERVICES, LIST_PODS, LIST_SLICES, WATCH_PODS, PolicyRule
 from discovery.kubernetes.selection import ServiceSelection
 from discovery.source import ComponentKey
 from epp.config.flags import parse as parse_epp_flags
@@ -17,8 +17,10 @@ from registry.kubernetes.opening import DEFAULT_PORT
 from registry.kubernetes.pod import DEFAULT_PODINFO, labels_of, read_pod
 from registry.kubernetes.pod_service import LIST_SERVICES
 from tests.system.charts import CHARTS, container, helm, one, pod_spec, render, service, workload
+from tests.system.test_inference_pool import WHOLE_ROLE
 
 IMAGE = {"image": "registry.example/adsum:1"}
+KIND = "EndpointPickerConfig"
 VALUES: dict[str, Sequence[Mapping[str, Any]]] = {
     "worker": [
         IMAGE,
@@ -55,7 +57,7 @@ VALUES: dict[str, Sequence[Mapping[str, Any]]] = {
         {
             **IMAGE,
             "workers": {"kubernetesNamespace": "gpu", "serviceTemplate": "{namespace}-{component}"},
-            "config": {"plugins": [{"type": "queue-scorer"}]},
+            "config": {"apiVersion": "llm-d.ai/v1", "kind": KIND, "plugins": [{"type": "queue-scorer"}]},
             "tlsSecret": "tls",
             "objectives": {"batch": -1, "chat": 2},
             "extraArgs": ["--max-body-bytes=1000000"],
@@ -71,6 +73,7 @@ def rules(*required: PolicyRule) -> Any:
     return yaml.safe_load("\n".join(rule.manifest() for rule in required))
 
 
+POOL = {**IMAGE, "modelServers": {"matchLabels": {"app": "vllm"}}, "inferencePool": {"create": True}}
 WATCH = rules(LIST_SLICES)
 EXPLAIN = rules(GET_SERVICES, LIST_PODS)
 LIST = rules(LIST_SERVICES)
@@ -141,6 +144,8 @@ def test_bad_values_are_refused_by_name(chart: str, values: Mapping[str, Any], w
         ("frontend", {"explain": True}, [*WATCH, *EXPLAIN]),
         ("epp", IMAGE, WATCH),
         ("epp", {**IMAGE, "explain": True}, [*WATCH, *EXPLAIN]),
+        ("epp", {**IMAGE, "modelServers": {"matchLabels": {"app": "vllm"}}}, rules(WATCH_PODS)),
+        ("epp", POOL, [*rules(WATCH_PODS), *WHOLE_ROLE[:1], *WHOLE_ROLE[2:]]),
     ],
 )
 def test_the_rights_are_those_that_the_code_needs(

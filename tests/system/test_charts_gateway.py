@@ -177,6 +177,7 @@ async def test_a_request_passes_through_it_to_the_worker_that_a_picker_chose(tmp
         ({**IMAGE, "flags": {"message-timeout": "5"}}, "/flags/message-timeout"),
         ({**IMAGE, "flags": {"epp": "a:1"}}, "'epp' not allowed"),
         ({**IMAGE, "ports": {"http": 80}}, "/ports/http"),
+        ({**IMAGE, "ports": {"http": 8080, "status": 8080}}, "must differ"),
         ({**IMAGE, "replica": 2}, "'replica' not allowed"),
     ],
 )

@@ -1,12 +1,14 @@
 """charts/epp in front of Pods that know nothing of us: its own values, and those of the Go picker's chart."""
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import yaml
 
+from discovery.kubernetes.refusal import GET_NODES
 from epp.config.flags import parse as parse_epp_flags
 from epp.config.picker_config import DEFAULT_CONFIG
 from tests.system.charts import CHARTS, Object, container, helm, one, render, service, workload
@@ -263,7 +265,12 @@ def test_requests_that_cannot_be_parsed() -> None:
         ({**IMAGE, "extraArgs": ["--body-timeout=30"]}, "/extraArgs/0"),
         ({**IMAGE, "extraArgs": ["--bodytimeout=30s"]}, "/extraArgs/0"),
         ({**IMAGE, "ports": {"grpc": 0}}, "/ports/grpc"),
+        ({**IMAGE, "ports": {"grpc": 9090}}, "they are 9090, 9003, 9090"),
+        ({**IMAGE, "config": {"plugins": []}}, "/config"),
+        ({**IMAGE, "config": {"apiVersion": "v2", "kind": "EndpointPickerConfig"}}, "/config"),
+        ({**IMAGE, "autoscaling": {"enabled": True, "maxReplicas": 1}}, "autoscaling.minReplicas is more"),
         ({**IMAGE, "autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": None}}}, "resources.requests.cpu"),
+        ({**IMAGE, "autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": "8"}}}, "uses one core"),
         ({**IMAGE, "httpRoute": {"create": True}}, "leads to an InferencePool"),
         ({**IMAGE, "workers": {"source": "pods"}, "inferencePool": {"create": True}}, "nobody reads it"),
     ],
@@ -282,9 +289,9 @@ def test_arguments_that_the_picker_takes_are_let_through(argument: str) -> None:
 def test_flags_and_numbers_reach_the_picker_as_they_are() -> None:
     given = {"max-body-bytes": 67108864, "max-buffered-bytes": "2Gi", "body-timeout": "30s", "v": 4}
     objects = render("epp", {**IMAGE, "flags": given})
-    settings, verbosity, ignored = parse_epp_flags(container(objects, "epp")["args"])
+    settings, log, ignored = parse_epp_flags(container(objects, "epp")["args"])
     assert (settings.max_body_bytes, settings.max_buffered_bytes) == (67108864, 2**31)
-    assert (settings.body_timeout, verbosity, ignored) == (30.0, 4, [])
+    assert (settings.body_timeout, log.level, ignored) == (30.0, logging.DEBUG, [])
 
 
 def test_pickers_are_scaled_on_processor_time() -> None:
@@ -297,6 +304,11 @@ def test_pickers_are_scaled_on_processor_time() -> None:
     assert metric["resource"]["name"] == "cpu"
     assert container(objects, "epp")["resources"]["requests"]["cpu"]
     assert one(objects, "PodDisruptionBudget")
+
+
+@pytest.mark.parametrize("cpu", [1, "1", "500m", "0.5", 0.25])
+def test_a_share_of_a_core_can_be_reached(cpu: Any) -> None:
+    render("epp", {**IMAGE, "autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": cpu}}})
 
 
 def test_a_network_policy_lets_gateways_pick_and_prometheus_read() -> None:
@@ -334,3 +346,10 @@ def test_json_of_the_schema_is_written_once() -> None:
 
     for chart in ("epp", "gateway", "dispatcher"):
         json.loads((CHARTS / chart / "values.schema.json").read_text(), object_pairs_hook=unique)
+
+
+def test_zones_of_nodes_are_read_only_where_asked_for() -> None:
+    pods = {**IMAGE, "modelServers": {"matchLabels": LABELS}}
+    assert not [found for found in render("epp", pods) if found["kind"] == "ClusterRole"]
+    role = one(render("epp", {**pods, "nodeZones": True}), "ClusterRole")
+    assert role["rules"] == yaml.safe_load(GET_NODES.manifest())

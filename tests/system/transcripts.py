@@ -228,6 +228,8 @@ async def refusals(speaker: ApiSpeaker, poor: str) -> AsyncIterator[tuple[str, R
     yield "no right to list", await speaker.get(token=poor)
     yield "no right to watch", await speaker.get(token=poor, watch="true", resourceVersion=1)
     yield "no right to get", await speaker.get(f"{speaker.slices}/a", token=poor)
+    yield "no right to ask what there is", await speaker.get("/apis/discovery.k8s.io/v1", token=poor)
+    yield "the same of no group", await speaker.get("/apis/nothing.k8s.io/v1", token=poor)
     yield "no such kind", await speaker.get(speaker.slices.replace("endpointslices", "slices"))
     yield "no such group", await speaker.get(speaker.slices.replace("discovery.k8s.io", "nothing.k8s.io"))
 

@@ -15,6 +15,7 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
 from epp.request.inference_request import InferenceRequest, PrefixChain
 from epp.scheduling.plugin import Scores
 from epp.scheduling.prefix.blocks import BlockEnds
+from epp.scheduling.prefix.hits import PrefixHits
 from epp.scheduling.prefix.index import Key, PrefixIndex
 
 PRODUCER: Final = "approx-prefix-cache-producer"
@@ -44,6 +45,7 @@ class PrefixCacheProducer:
     grain: int = 16
     seed: int = 0
     index: PrefixIndex = field(default_factory=PrefixIndex, repr=False)
+    hits: PrefixHits = field(default_factory=PrefixHits, repr=False)
     _block_ends: BlockEnds = field(init=False, repr=False)
     _block_bytes: int = field(init=False, repr=False)
     """Bytes of one unit."""
@@ -88,6 +90,8 @@ class PrefixCacheProducer:
         if prefix is None:
             return
         claims = prefix.claims
+        held = self.index.held(prefix.hashes, endpoints[0].key)
+        self.hits.observe(prefix.units_in(held) * self._block_bytes, prefix.units * self._block_bytes)
         for endpoint in endpoints:
             key = endpoint.key
             if key not in claims:

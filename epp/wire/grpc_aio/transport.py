@@ -19,7 +19,7 @@ from epp.wire.grpc_aio.health import health_handler
 from epp.wire.grpc_aio.listener import GrpcListener
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest
 from epp.wire.server.grpc_call import traceback_text
-from epp.wire.transport import ListenAddress
+from epp.wire.transport import ListenAddress, StreamEnded
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +30,13 @@ class GrpcTransport:
     """A Transport; `open_exchange` is called once per stream, `clock` returns monotonic seconds."""
 
     def __init__(
-        self, open_exchange: Callable[[], Exchange], health: Health, clock: Callable[[], float]
+        self,
+        open_exchange: Callable[[], Exchange],
+        health: Health,
+        clock: Callable[[], float],
+        stream_ended: StreamEnded | None = None,
     ) -> None:
+        self._stream_ended = stream_ended
         self._open_exchange = open_exchange
         self._health = health
         self._clock = clock
@@ -59,7 +64,7 @@ class GrpcTransport:
                 stream.scope.cancel()
 
     async def _process(self, _: object, context: Context) -> None:
-        self.opened_at = self._clock()
+        opened_at = self.opened_at = self._clock()
         stream = _Stream(self._open_exchange(), context)
         self._streams.add(stream)
         cause = "reset"  # Envoy resets each stream that it is done with; grpc.aio cancels this task then
@@ -83,6 +88,8 @@ class GrpcTransport:
         finally:
             self._streams.discard(stream)
             stream.stop_writing()
+            if self._stream_ended is not None:
+                self._stream_ended(_code(cause, stream.exchange), self._clock() - opened_at)
             stream.exchange.close(cause, self._clock())
 
     async def _converse(self, stream: "_Stream") -> None:
@@ -96,6 +103,13 @@ class GrpcTransport:
             exchange.sent()
             if (self._draining or exchange.ends_early) and exchange.may_end:
                 return
+
+
+def _code(cause: str, exchange: Exchange) -> str:
+    """Envoy resets each stream that it needs no longer: for one that is concluded, that is the usual end."""
+    if exchange.concluded or cause == "end of stream":
+        return "OK"
+    return "Internal" if cause == "fault" else "Canceled"
 
 
 class _Stream:

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -21,9 +22,15 @@ log = logging.getLogger(__name__)
 class ExternalProcessor:
     """The ext_proc service; `open_exchange` is called once per stream, `clock` returns monotonic seconds."""
 
-    def __init__(self, open_exchange: Callable[[], Exchange], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        open_exchange: Callable[[], Exchange],
+        clock: Callable[[], float],
+        stream_ended: Callable[[str, float], None] | None = None,
+    ) -> None:
         self.open_exchange = open_exchange
         self.clock = clock
+        self.stream_ended = stream_ended
         self.streams: set[_ExchangeHandler] = set()
         self.draining = False
         self.opened_at = -math.inf
@@ -53,14 +60,20 @@ def _ignore(_: object) -> None:
     """Ignores answers after the end of the stream."""
 
 
+_CODES: Final = {status: status.name.title().replace("_", "") for status in GrpcStatus if status}
+"""The names of status codes in Go's libraries."""
+
+
 class _ExchangeHandler:
     """Connects one gRPC call with its Exchange."""
 
-    __slots__ = ("_call", "_exchange", "_service")
+    __slots__ = ("_call", "_exchange", "_opened_at", "_service", "_status")
 
     def __init__(self, service: ExternalProcessor, call: Call) -> None:
         self._service = service
         self._call = call
+        self._opened_at = service.opened_at
+        self._status: GrpcStatus | None = None
         self._exchange = service.open_exchange()
         self._exchange.on_answer(self._answer, self.fault)
         service.streams.add(self)
@@ -93,17 +106,28 @@ class _ExchangeHandler:
         if self._exchange.responded:
             self._call.finish(GrpcStatus.OK, cause=cause)
         else:
+            self._status = self._status or status
             self._call.finish(status, text, cause=cause)
 
     def closed(self, cause: str) -> None:
-        self._service.streams.discard(self)
-        self._exchange.close(cause, self._service.clock())
+        service = self._service
+        service.streams.discard(self)
+        now = service.clock()
+        if service.stream_ended is not None:
+            service.stream_ended(self._code(cause), now - self._opened_at)
+        self._exchange.close(cause, now)
         self._exchange.on_answer(_ignore, _ignore)  # breaks a reference cycle
 
     def end_if_allowed(self) -> None:
         """End the stream if nothing is left to answer: during a drain, or because nobody reads what would come."""
         if self._exchange.may_end:
             self._call.finish(GrpcStatus.OK)
+
+    def _code(self, cause: str) -> str:
+        """Envoy resets each stream that it needs no longer: for one that is concluded, that is the usual end."""
+        if self._status is not None:
+            return _CODES[self._status]
+        return "OK" if self._exchange.concluded or cause == "end of stream" else "Canceled"
 
     def _answer(self, answers: list[Answer]) -> None:
         """Send answers; what the data plane has not read is from now on held and counted by the stream, not the exchange."""

@@ -17,7 +17,7 @@ from epp.wire.server.grpc_call import MethodRouter, traceback_text
 from epp.wire.server.health import health_methods
 from epp.wire.server.processor import ExternalProcessor
 from epp.wire.server.tls import server_context
-from epp.wire.transport import ListenAddress
+from epp.wire.transport import ListenAddress, StreamEnded
 from runtime.serving.acceptor import Acceptor
 from runtime.serving.connections import Connections
 from runtime.serving.descriptors import connection_limit
@@ -51,8 +51,9 @@ class Http2Transport:
         memory: MemoryBudget,
         clock: Callable[[], float],
         limits: Limits | None = None,
+        stream_ended: StreamEnded | None = None,
     ) -> None:
-        self._processor = ExternalProcessor(open_exchange, clock)
+        self._processor = ExternalProcessor(open_exchange, clock, stream_ended)
         self._health = health
         self._memory = memory
         self._clock = clock

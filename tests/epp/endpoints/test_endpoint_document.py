@@ -38,6 +38,14 @@ def test_an_instance_without_metadata() -> None:
     assert endpoint.labels == {"a": "b"}
 
 
+def test_the_port_of_a_rank_is_the_pools_whatever_its_document_says() -> None:
+    """One document may describe all ranks of a Pod; its metrics port may be common to them."""
+    document = {"transport": {"http": {"port": 9000, "metrics_port": 9100}}}
+    endpoint = read(document, port=8001, rank=1)
+    assert (endpoint.port, endpoint.metrics_port) == (8001, 9100)
+    assert read({}, port=8001, rank=1).metrics_port == 8001
+
+
 @pytest.mark.parametrize(("model", "transport"), [("model", "transport"), ("Model", "Transport")])
 def test_metadata_in_both_spellings(model: str, transport: str) -> None:
     http = {"port": 9000, "metrics_port": "9100", "metrics_path": "/m?x=1", "engine": "sglang"}

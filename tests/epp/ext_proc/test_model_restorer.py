@@ -44,6 +44,8 @@ ANSWERS = [
     (b'[{"model":"m"}]', b'[{"model":"m"}]'),
     (b'{"model":"m"}\n{"model":"m"}\n', b'{"model":"gpt"}\n{"model":"gpt"}\n'),
     (b'{"model":"m', b'{"model":"m'),
+    (b'{"x":"\\"","model":"m"}', b'{"x":"\\"","model":"gpt"}'),
+    (b'{"mod\\u0065l":"m","x\\"model":"m"}', b'{"mod\\u0065l":"gpt","x\\"model":"m"}'),
     (b'\xff\xfe not JSON } ] " \\', b'\xff\xfe not JSON } ] " \\'),
 ]
 EVENTS = [

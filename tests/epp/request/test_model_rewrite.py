@@ -1,9 +1,11 @@
+import json
 import random
 from collections import Counter
 from collections.abc import Sequence
 
 import pytest
 
+from epp.request.inference_request import parse_request
 from epp.request.model_rewrite import ModelRewrites, RewriteRule, RewriteTarget
 
 MONDAY, TUESDAY = "2026-01-05T00:00:00Z", "2026-01-06T00:00:00Z"
@@ -101,3 +103,15 @@ def test_each_choice_of_a_rule_is_told_of() -> None:
     target(rewrites, "a")
     target(rewrites, "x", x_llm_d_model_name_rewrite="y")
     assert told == [("canary", "a", "b")]
+
+
+def test_prefix_caches_know_the_prompt_under_the_model_that_serves() -> None:
+    def key(model: str, served: str | None = None) -> bytes:
+        body = json.dumps({"model": model, "prompt": "hi"}).encode()
+        request = parse_request({":path": "/v1/completions"}, body, lambda: "id")
+        if served is not None:
+            request.rewrite(served)
+        assert request.prompt is not None
+        return request.prompt.extra_key()
+
+    assert key("gpt", "llama") == key("llama") != key("gpt")

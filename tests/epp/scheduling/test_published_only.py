@@ -14,12 +14,16 @@ from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.prefix.plugins import PrefixCacheProducer, PrefixCacheScorer
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.published_only import UnpublishedReadError, is_published_only
+from epp.scheduling.work_ahead.plugins import LeastCostScorer, WorkAheadProducer
 
 BUILT_IN = {
     name: kind.build(kind.parameters(), random.Random(1))
     for name, kind in PLUGINS.items()
-    if Role.SCORER in kind.roles and name != "prefix-cache-scorer"
-} | {"prefix-cache-scorer": PrefixCacheScorer(PrefixCacheProducer())}
+    if Role.SCORER in kind.roles and name not in ("prefix-cache-scorer", "least-cost-scorer")
+} | {
+    "prefix-cache-scorer": PrefixCacheScorer(PrefixCacheProducer()),
+    "least-cost-scorer": LeastCostScorer(WorkAheadProducer(PrefixCacheProducer())),
+}
 PUBLISHED = {
     "queue-scorer",
     "running-requests-size-scorer",

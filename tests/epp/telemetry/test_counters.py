@@ -6,7 +6,8 @@ from prometheus_client import generate_latest
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
 from epp.scheduling.waiting import Dequeued
-from epp.telemetry.counters import UNUSED_AFTER, UNUSED_AFTER_AT_LIMIT, Telemetry, TimedDirector
+from epp.telemetry.counters import Telemetry, TimedDirector
+from epp.telemetry.request_tally import UNUSED_AFTER, UNUSED_AFTER_AT_LIMIT
 
 M = {"model_name": "m", "target_model_name": "m", "fairness_id": "default-flow", "priority": "0"}
 NOBODY = dict.fromkeys(M, "")

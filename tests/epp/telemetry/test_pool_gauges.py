@@ -1,6 +1,7 @@
 import math
 
 import numpy as np
+import pytest
 from prometheus_client import CollectorRegistry
 
 from epp.endpoints.endpoint import NEVER, NO_ADAPTERS, Endpoint, EndpointPool
@@ -48,10 +49,22 @@ def test_the_averages_are_of_the_fresh_endpoints() -> None:
         "ready_endpoints": 3,
         "inference_pool_ready_pods": 3,
         "average_queue_size": 3,
+        "inference_pool_average_queue_size": 3,
+        "std_dev_queue_size": pytest.approx(2**0.5),
         "average_running_requests": 1.5,
+        "inference_pool_average_running_requests": 1.5,
+        "std_dev_running_requests": pytest.approx(0.5**0.5),
         "average_kv_cache_utilization": 0.5,
+        "inference_pool_average_kv_cache_utilization": 0.5,
+        "std_dev_kv_cache_utilization": pytest.approx(0.5**0.5),
         "flow_control_pool_saturation": 0.5,
+        "inference_extension_flow_control_pool_saturation": 0.5,
     }
+
+
+def test_one_endpoint_does_not_deviate() -> None:
+    found = gauges(pool(age=[0.5], waiting=[2], running=[1], kv_usage=[0.25]))
+    assert found["std_dev_queue_size", ""] == found["std_dev_kv_cache_utilization", ""] == 0
 
 
 def test_each_endpoint_has_its_own_series_and_says_how_old_they_are() -> None:
@@ -70,18 +83,27 @@ def test_each_endpoint_has_its_own_series_and_says_how_old_they_are() -> None:
         ("per_endpoint_inflight_requests", "e2"): 2,
         ("per_endpoint_metrics_age_seconds", "e0"): 0.5,
         ("per_endpoint_metrics_age_seconds", "e1"): 60,
-        ("per_endpoint_metrics_age_seconds", "e2"): math.inf,
     }
 
 
 def test_a_pool_of_nobody() -> None:
     found = gauges(pool(age=[], waiting=[], running=[], kv_usage=[]))
-    assert found == dict.fromkeys(found, 0) | {("flow_control_pool_saturation", ""): 0.5}
+    full = ("flow_control_pool_saturation", "inference_extension_flow_control_pool_saturation")
+    assert found == dict.fromkeys(found, 0) | {(name, ""): 0.5 for name in full}
+    assert ("average_queue_size", "") in found
 
 
 def test_endpoints_that_nobody_has_heard_of_lately_do_not_look_idle() -> None:
     found = gauges(pool(age=[60, math.inf], waiting=[0, 0], running=[0, 0], kv_usage=[0, 0]))
     assert found["ready_endpoints", ""] == 1
-    assert math.isnan(found["average_queue_size", ""])
-    assert math.isnan(found["average_running_requests", ""])
-    assert math.isnan(found["average_kv_cache_utilization", ""])
+    assert [name for name, _ in found if "average" in name or "std_dev" in name] == []
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1.0])
+def test_what_makes_no_sense_is_not_on_the_page(value: float) -> None:
+    pool_of_one = pool(age=[0.5], waiting=[value], running=[1], kv_usage=[0.5])
+    registry = CollectorRegistry()
+    registry.register(PoolGauges("pool", lambda: pool_of_one, lambda: value, 2.0))
+    values = [sample.value for family in registry.collect() for sample in family.samples]
+    assert all(0 <= each < math.inf for each in values)
+    assert registry.get_sample_value("llm_d_epp_average_running_requests", {"name": "pool"}) == 1

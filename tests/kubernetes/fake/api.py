@@ -10,7 +10,18 @@ from typing import Any
 
 from tests.kubernetes.fake.calls import Answer, Call, once
 from tests.kubernetes.fake.faults import FaultScript, gzip_members
-from tests.kubernetes.fake.kinds import GROUPS, KINDS, about, group_of, plural_of, qualified, typed
+from tests.kubernetes.fake.kinds import (
+    GROUPS,
+    KINDS,
+    about,
+    described,
+    group_of,
+    is_discovery,
+    plural_of,
+    qualified,
+    resources_of,
+    typed,
+)
 from tests.kubernetes.fake.reviews import Reviews
 from tests.kubernetes.fake.rv_log import ExpiredError, Object, RvLog
 from tests.kubernetes.fake.status import StatusError, expired, json_line, too_large
@@ -96,7 +107,16 @@ class FakeApi:
             return Answer(error.code, once(json_line(error.status)), _json(error.headers))
 
     async def _route(self, call: Call) -> Answer:
-        self._admit(call)
+        self._admit(call, needs_right=not is_discovery(call.path))
+        if listed := [described(r) for r in resources_of(call.path) if r not in self.not_installed]:
+            version = call.path.removeprefix("/apis/")
+            found = {
+                "kind": "APIResourceList",
+                "apiVersion": "v1",
+                "groupVersion": version,
+                "resources": listed,
+            }
+            return Answer(200, once(json_line(found)))
         if (review := self.reviews.answer(call)) is not None:
             return review
         if call.resource not in KINDS and call.path.startswith(GROUPS):
@@ -110,7 +130,7 @@ class FakeApi:
         options = ListOptions.parse(call.params, watch_list=self.watch_list)
         return await (self._watch if options.watch else self._list)(call, options)
 
-    def _admit(self, call: Call) -> None:
+    def _admit(self, call: Call, *, needs_right: bool) -> None:
         if self._shutting_down:
             raise StatusError(
                 429,
@@ -121,7 +141,8 @@ class FakeApi:
         token = call.headers.get("Authorization", "").removeprefix("Bearer ")
         if self.tokens is not None and token not in self.tokens:
             raise StatusError(401, "Unauthorized", "Unauthorized")
-        if token in self.poor or not (self.allowed is None or (call.verb, call.resource) in self.allowed):
+        is_allowed = self.allowed is None or (call.verb, call.resource) in self.allowed
+        if needs_right and (token in self.poor or not is_allowed):
             raise _forbidden(call)
 
     def _named(self, call: Call) -> Object:

@@ -11,6 +11,7 @@ KINDS = {
     "inferencepools": ("InferencePool", "inference.networking.k8s.io/v1"),
     OLD_POOLS: ("InferencePool", "inference.networking.x-k8s.io/v1alpha2"),
     "inferenceobjectives": ("InferenceObjective", "llm-d.ai/v1alpha2"),
+    "inferencemodelrewrites": ("InferenceModelRewrite", "llm-d.ai/v1alpha2"),
 }
 """By resource: its plural, and its group where two groups have the same plural."""
 
@@ -22,6 +23,24 @@ def resource_at(group: str, plural: str) -> str:
     """The key in `KINDS` of a path's `/api/v1` or `/apis/GROUP/VERSION` and plural; "" if there is none."""
     version = group.removeprefix("/apis/").removeprefix("/api/")
     return next((r for r, (_, v) in KINDS.items() if v == version and plural_of(r) == plural), "")
+
+
+def is_discovery(path: str) -> bool:
+    """Whether it is `/apis/GROUP/VERSION`, which lists the resources."""
+    return path.startswith("/apis/") and path.count("/") == 3
+
+
+def resources_of(path: str) -> list[str]:
+    """Those of `/apis/GROUP/VERSION`."""
+    return [resource for resource, (_, version) in KINDS.items() if f"/apis/{version}" == path]
+
+
+def described(resource: str) -> Object:
+    """As an APIResourceList names it."""
+    kind, _ = KINDS[resource]
+    verbs = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+    names = {"name": plural_of(resource), "singularName": kind.lower(), "kind": kind}
+    return {**names, "namespaced": True, "verbs": verbs, "storageVersionHash": "AAAAAAAAAAA="}
 
 
 def plural_of(resource: str) -> str:

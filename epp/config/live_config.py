@@ -1,0 +1,94 @@
+"""The configuration file as it is in force while requests are under way: read again when it changes, on SIGHUP, and taken
+over as a whole or not at all.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from epp.config.validate import read_text
+from runtime.config.file_changes import FileChanges
+from runtime.config.problems import ConfigError
+from runtime.entry_points import in_one_line
+
+log = logging.getLogger(__name__)
+
+SETTLE: Final = 0.2
+"""Seconds for which a file must stay the same before it is read: an editor may not have written all of it."""
+
+Apply = Callable[[], None]
+
+
+class LiveConfig:
+    """`text`: in force now. `settle`: seconds for which a changed file must stay the same."""
+
+    def __init__(self, path: Path, text: str, settle: float = SETTLE) -> None:
+        self._path = path
+        self._settle = settle
+        self._text = text
+        self._changes = FileChanges(path)
+        self.problem = ""
+        """Why the file, as it is now, is not in force; empty if it is."""
+        self.in_force_since = time.time()
+        """Seconds since the epoch."""
+
+    def trigger(self) -> None:
+        """Read the file now."""
+        self._changes.trigger()
+
+    async def run(self, prepare: Callable[[str], Apply]) -> None:
+        """Follow the file until cancelled.
+
+        `prepare` builds what a text describes, without effect, and returns what puts it into force; it raises ConfigError,
+        another ValueError or OSError.
+        """
+        await self._changes.run(partial(self._read, prepare))
+
+    async def _read(self, prepare: Callable[[str], Apply]) -> None:
+        """Put the file into force if it changed; keep the old configuration, and log why, if it cannot be used."""
+        try:
+            text = await self._settled_text()
+            if text == self._text:
+                if self.problem:
+                    log.info("%s is again what is in force", self._path)
+                self.problem = ""
+                return
+            if not text.strip():
+                raise ConfigError("", "is empty; expected an EndpointPickerConfig")
+            prepare(text)()
+        except ConfigError as error:
+            self._refuse(error.one_line)
+        except (ValueError, OSError) as error:
+            self._refuse(str(error))
+        except Exception as error:  # noqa: BLE001  # a plugin of an installed package may raise anything
+            self._refuse(in_one_line(error))
+        else:
+            self._text, self.problem, self.in_force_since = text, "", time.time()
+            log.info("%s is in force", self._path)
+
+    def describe(self) -> dict[str, Any]:
+        """For /status."""
+        return {
+            "file": str(self._path),
+            "in_force_since": self.in_force_since,
+            "problem": self.problem or None,
+        }
+
+    async def _settled_text(self) -> str:
+        """The text, once it stays the same; raises ConfigError."""
+        text = await asyncio.to_thread(read_text, self._path)
+        while text != self._text:
+            await asyncio.sleep(self._settle)
+            before, text = text, await asyncio.to_thread(read_text, self._path)
+            if text == before:
+                break
+        return text
+
+    def _refuse(self, problem: str) -> None:
+        if problem != self.problem:
+            log.error("%s is not in force, the old configuration stays: %s", self._path, problem)
+        self.problem = problem

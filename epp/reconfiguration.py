@@ -1,0 +1,130 @@
+"""Puts a configuration into force while requests are under way: all of it at once, or nothing of it."""
+
+import logging
+import random
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+from epp.config.metric_flags import with_metrics
+from epp.config.picker_config import PickerConfig, load_config
+from epp.config.settings import LEAST_INTERVAL, Settings
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint_document import EndpointDefaults
+from epp.scheduling.director import Director, Policy
+from epp.scheduling.scheduler import Scheduler
+from epp.scraping.schedule import ScrapeIntervals
+from epp.scraping.scraper import Scraper, ScrapeSettings
+from runtime.config.problems import ConfigError
+from runtime.os_reason import os_reason
+
+log = logging.getLogger(__name__)
+
+
+class Scraping(NamedTuple):
+    """How metrics pages are read. `settings` None: they are not."""
+
+    settings: ScrapeSettings | None
+    tls: ssl.SSLContext | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredParts:
+    """The parts of a running picker that a configuration decides."""
+
+    director: Director
+    datastore: Datastore
+    scraper: Scraper
+
+
+class Reconfiguration:
+    """`config` is in force. Its plugins stay, with what they have learnt, where the new file has them unchanged."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        config: PickerConfig,
+        parts: ConfiguredParts,
+        policy: Callable[[PickerConfig], Policy],
+        rng: random.Random,
+    ) -> None:
+        self._settings = settings
+        self._config = config
+        self._parts = parts
+        self._policy = policy
+        self._rng = rng
+
+    def prepare(self, text: str) -> Callable[[], None]:
+        """Build what `text` describes; the returned function puts it into force and raises nothing.
+
+        Raises ConfigError, another ValueError, or OSError for a file that `text` names.
+        """
+        settings = self._settings
+        config = load_config(
+            text, rng=self._rng, staleness=settings.metrics_staleness_threshold, before=self._config.plugins
+        )
+        config = with_metrics(config, settings.metric_names)
+        if config.file_discovery != self._config.file_discovery:
+            problem = "the source of workers cannot change while the picker runs; restart it, or leave this as it was"
+            raise ConfigError("dataLayer.discovery", problem)
+        scheduler = scheduler_of(config, settings)
+        self._teach(scheduler)
+        same_pages = (config.metrics, config.engines) == (self._config.metrics, self._config.engines)
+        scraping = None if same_pages else scraping_of(config, settings)
+        return partial(self._put_into_force, config, scheduler, scraping)
+
+    def _teach(self, scheduler: Scheduler) -> None:
+        """Tell data producers that are new what the others were told: the sizes of caches."""
+        store, known = self._parts.datastore, self._parts.director.producers
+        for producer in scheduler.producers:
+            if not any(producer is one for one in known):
+                for endpoint in store.endpoints:
+                    if (tokens := store.cache_tokens(endpoint)) is not None:
+                        producer.sized(endpoint, tokens)
+
+    def _put_into_force(self, config: PickerConfig, scheduler: Scheduler, scraping: Scraping | None) -> None:
+        parts = self._parts
+        parts.director.reconfigure(scheduler, config.detector, self._policy(config))
+        if scraping is not None:
+            parts.scraper.reconfigure(scraping.settings, scraping.tls)
+        self._config = config
+        parts.datastore.reread(defaults_of(config, self._settings))
+        for warning in config.warnings:
+            log.warning("%s", warning)
+
+
+def scheduler_of(config: PickerConfig, settings: Settings) -> Scheduler:
+    return config.scheduler.with_reported_scores() if settings.emit_endpoint_scores else config.scheduler
+
+
+def defaults_of(config: PickerConfig, settings: Settings) -> EndpointDefaults:
+    return replace(config.defaults, serving_port_name=settings.serving_port_name)
+
+
+def scraping_of(config: PickerConfig, settings: Settings) -> Scraping:
+    """Raises ConfigError for certificates that cannot be read."""
+    source = config.metrics
+    if source is None:
+        return Scraping(None)
+    interval = source.interval or settings.refresh_metrics_interval
+    if interval is not None and interval < LEAST_INTERVAL:
+        log.warning(
+            "metrics are scraped every %g s, the least interval, not every %g s", LEAST_INTERVAL, interval
+        )
+        interval = LEAST_INTERVAL
+    intervals = ScrapeIntervals() if interval is None else ScrapeIntervals.fixed(interval)
+    try:
+        tls = source.tls()
+    except OSError as error:
+        named = (source.ca_cert_path, source.client_cert_path, source.client_key_path)
+        files = " or ".join(path for path in named if path) or "the system's certificates"
+        problem = f"{files} cannot be used: {os_reason(error)}; expected PEM files that this user can read"
+        raise ConfigError("plugins: metrics-data-source: parameters", problem) from error
+    if tls is not None and tls.verify_mode is ssl.CERT_NONE:  # the Go picker's default
+        log.warning(
+            "metrics pages are scraped over https without verifying certificates, so any server at a worker's address "
+            "is trusted; set insecureSkipVerify: false or caCertPath to verify them"
+        )
+    return Scraping(ScrapeSettings(intervals=intervals, engines=config.engines), tls)

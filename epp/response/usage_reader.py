@@ -1,0 +1,64 @@
+"""Finds the usage in an answer that comes in pieces, streamed or not, and holds no more of it than the usage itself. Pure."""
+
+import re
+from typing import Final
+
+from epp.response.object_scanner import ObjectScanner
+from epp.response.usage import NO_USAGE, Usage, read_usage
+
+_USAGE: Final = re.compile(rb'"usage"[ \t]{0,64}+:[ \t]{0,64}+\{')
+"""A line without it has no usage: so an event costs one search. `"usage": null`, as most events say, is none."""
+
+
+class UsageReader:
+    """`streamed`: the answer is server-sent events, one JSON document a line (HTML standard, 9.2.6), not one document.
+
+    `usage`: what the answer has said so far. Later events count instead of earlier ones: with `continuous_usage_stats`
+    every event says the sum so far.
+    """
+
+    __slots__ = ("_document", "_streamed", "usage")
+
+    def __init__(self, *, streamed: bool) -> None:
+        self.usage = NO_USAGE
+        self._streamed = streamed
+        self._document: ObjectScanner | None = None
+        """The document, or the line, that earlier pieces began."""
+
+    def feed(self, data: bytes) -> None:
+        if self._streamed:
+            self._feed_lines(data)
+        elif data:
+            self._continue(data)
+
+    def end(self) -> Usage:
+        """The answer is complete."""
+        self._finish()
+        return self.usage
+
+    def _feed_lines(self, data: bytes) -> None:
+        at = 0
+        if self._document is not None:
+            end = data.find(b"\n")
+            self._continue(data if end < 0 else data[:end])
+            if end < 0:
+                return
+            self._finish()
+            at = end + 1
+        last = data.rfind(b"\n") + 1
+        while at < last and (found := _USAGE.search(data, at, last)) is not None:
+            start, at = data.rfind(b"\n", 0, found.start()) + 1, data.find(b"\n", found.start()) + 1
+            self._continue(data[start:at])
+            self._finish()
+        if last < len(data):
+            self._continue(data[last:])
+
+    def _continue(self, data: bytes) -> None:
+        if self._document is None:
+            self._document = ObjectScanner()
+        self._document.feed(data)
+
+    def _finish(self) -> None:
+        document, self._document = self._document, None
+        if document is not None and document.found is not None:
+            self.usage = self.usage.updated(read_usage(document.found))

@@ -1,0 +1,24 @@
+"""How much of each prompt its worker was believed to hold at the pick. Pure."""
+
+from typing import Final
+
+from runtime.histogram import Histogram
+
+RATIOS: Final = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+BYTES: Final = (0, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+
+
+class PrefixHits:
+    """`ratios`: of the prompt; `bytes`: of its JSON. Buckets are the Go picker's."""
+
+    __slots__ = ("bytes", "ratios")
+
+    def __init__(self) -> None:
+        self.ratios = Histogram(RATIOS)
+        self.bytes = Histogram(BYTES)
+
+    def observe(self, held: int, total: int) -> None:
+        """Of `total` bytes the worker was believed to hold the first `held`."""
+        self.bytes.observe(held)
+        if total:
+            self.ratios.observe(held / total)

@@ -1,0 +1,207 @@
+"""Picks the endpoint where a request costs least: the work ahead of it, its own missing prompt, and what it delays.
+
+cost = ahead + missing x (1 + interference x requests) + request_tokens x requests, in tokens of prompts.
+
+`ahead`: prompts that were sent there and are not computed yet. `missing`: tokens of this prompt that its cache does not
+hold. `requests`: those that wait or run there; each slows the others down while it answers, and computing a prompt slows
+all of them down. benchmarks/README.md, routing, says what each term is worth.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from epp.endpoints.endpoint import NEVER, Column, Endpoint, EndpointPool, Floats
+from epp.endpoints.worker_metrics import PROMPT_TOKENS
+from epp.request.inference_request import InferenceRequest
+from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.scheduling.work_ahead.ledger import SentPrompt, WorkLedger
+
+WORK_AHEAD_PRODUCER: Final = "work-ahead-producer"
+_TOKEN_BYTES: Final = 4
+_SCALE: Final = 8192.0
+"""The cost, in tokens, whose score is one half."""
+
+
+_Sent: TypeAlias = dict[tuple[str, str], tuple[WorkLedger, SentPrompt]]
+"""By key of the endpoint."""
+
+
+@dataclass(eq=False, slots=True)
+class _Columns:
+    """What is known of the endpoints of one pool, in the order of its rows."""
+
+    endpoints: tuple[Endpoint, ...]
+    ahead: Floats
+    scraped_at: Floats
+    """The page that `ahead` takes into account."""
+    rows: dict[tuple[str, str], int]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class WorkAheadProducer:
+    """Keeps the work ahead of each endpoint. `prefixes`: knows which part of a prompt an endpoint holds.
+
+    A worker without a counter of prompt tokens on its page (`PROMPT_TOKENS`) has a prompt ahead until its response headers
+    arrive: with a streamed response these may come before the first token, so less is known of it.
+    """
+
+    prefixes: PrefixCacheProducer
+    _ledgers: dict[tuple[str, str], WorkLedger] = field(init=False, repr=False, default_factory=dict)
+    _last: list[_Columns] = field(init=False, repr=False, default_factory=list)
+    """The columns of the last pool, if any."""
+
+    def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
+        """Take into account the pages that were read since the last request."""
+        request.data[self] = pool.now
+        columns = self._columns(pool)
+        scraped_at = pool.numbers[Column.SCRAPED_AT]
+        changed = (scraped_at != columns.scraped_at).nonzero()[0]
+        if not len(changed):
+            return
+        computed = pool.metric(PROMPT_TOKENS)
+        there = pool.waiting + pool.running
+        for row in changed.tolist():
+            at = scraped_at.item(row)
+            if at != NEVER:
+                ledger = self._ledger(pool.endpoints[row])
+                ledger.read(computed.item(row), there.item(row), at)
+                columns.ahead[row] = ledger.ahead
+            columns.scraped_at[row] = at
+
+    def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
+        """Its prompt is ahead of whatever comes next. Called before `prefixes` claims the prompt for them."""
+        now = request.data.get(self)
+        if now is None:
+            return
+        sent: _Sent = {}
+        for endpoint in endpoints:
+            tokens = prompt_tokens(request)
+            missing = max(1.0, tokens - self._held(request, endpoint))
+            sent[endpoint.key] = self._send(endpoint, tokens, missing, now)
+        request.data[self] = sent
+
+    def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
+        """A response that is not streamed is complete; the others are ahead until the counter has grown by them."""
+        sent = request.data.get(self)
+        if not isinstance(sent, dict):
+            return
+        keys = {endpoint.key for endpoint in endpoints}
+        for key, (ledger, prompt) in sent.items():
+            if not (key in keys and request.streaming and ledger.counted):
+                self._withdraw(key, ledger, prompt)
+
+    def failed(self, request: InferenceRequest) -> None:
+        sent = request.data.get(self)
+        for key, (ledger, prompt) in sent.items() if isinstance(sent, dict) else ():
+            self._withdraw(key, ledger, prompt)
+
+    def sized(self, endpoint: Endpoint, tokens: int) -> None:
+        pass
+
+    def forget(self, endpoint: Endpoint) -> None:
+        if self._ledgers.pop(endpoint.key, None) is not None:
+            self._last.clear()
+
+    def retain(self, endpoints: Sequence[Endpoint]) -> None:
+        present = {endpoint.key for endpoint in endpoints}
+        for key in self._ledgers.keys() - present:
+            del self._ledgers[key]
+        self._last.clear()
+
+    def ahead(self, pool: EndpointPool) -> Floats:
+        """Tokens of prompts ahead of each endpoint, not to be changed."""
+        return self._columns(pool).ahead
+
+    def _columns(self, pool: EndpointPool) -> _Columns:
+        # the datastore gives the same tuple until an endpoint changes, so identity is enough
+        if self._last and self._last[0].endpoints is pool.endpoints:
+            return self._last[0]
+        keys = [endpoint.key for endpoint in pool.endpoints]
+        found = [self._ledgers.get(key) for key in keys]
+        ahead = np.array([0.0 if ledger is None else ledger.ahead for ledger in found])
+        rows = {key: row for row, key in enumerate(keys)}
+        columns = _Columns(pool.endpoints, ahead, np.full(len(keys), np.nan), rows)
+        self._last[:] = [columns]
+        return columns
+
+    def _held(self, request: InferenceRequest, endpoint: Endpoint) -> float:
+        chain = request.prefixes.get(self.prefixes)
+        if chain is None:
+            return 0.0
+        return chain.units_in(self.prefixes.index.held(chain.hashes, endpoint.key)) * chain.unit_tokens
+
+    def _ledger(self, endpoint: Endpoint) -> WorkLedger:
+        ledger = self._ledgers.get(endpoint.key)
+        if ledger is None:
+            ledger = self._ledgers[endpoint.key] = WorkLedger()
+        return ledger
+
+    def _send(
+        self, endpoint: Endpoint, tokens: float, missing: float, now: float
+    ) -> tuple[WorkLedger, SentPrompt]:
+        ledger = self._ledger(endpoint)
+        prompt = ledger.send(tokens, missing, now)
+        self._update(endpoint.key, ledger)
+        return ledger, prompt
+
+    def _withdraw(self, key: tuple[str, str], ledger: WorkLedger, prompt: SentPrompt) -> None:
+        ledger.withdraw(prompt)
+        self._update(key, ledger)
+
+    def _update(self, key: tuple[str, str], ledger: WorkLedger) -> None:
+        # after the endpoint's process was replaced, its key has another ledger
+        if (
+            self._last
+            and self._ledgers.get(key) is ledger
+            and (row := self._last[0].rows.get(key)) is not None
+        ):
+            self._last[0].ahead[row] = ledger.ahead
+
+
+@dataclass(frozen=True, slots=True)
+class LeastCostScorer:
+    """1 for a request that costs nothing, one half for 8,192 tokens. The module's docstring has the terms."""
+
+    producer: WorkAheadProducer
+    request_tokens: float = 150.0
+    interference: float = 0.3
+
+    @property
+    def published_only(self) -> bool:  # a class attribute of a compiled dataclass would be one of its fields
+        return False
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
+        scores: Floats = _SCALE / (_SCALE + self.cost(request, pool))
+        return scores
+
+    def cost(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
+        """In tokens of prompts, for each endpoint."""
+        requests = pool.waiting + pool.running + pool.numbers[Column.UNREPORTED]
+        cost: Floats = self._missing(request, pool) * (1.0 + self.interference * requests)
+        cost += self.producer.ahead(pool)
+        cost += self.request_tokens * requests
+        return cost
+
+    def _missing(self, request: InferenceRequest, pool: EndpointPool) -> Any:
+        tokens = prompt_tokens(request)
+        missing = np.full(len(pool), tokens)
+        prefixes = self.producer.prefixes
+        chain = request.prefixes.get(prefixes)
+        if chain is None:
+            return missing
+        matched = prefixes.index.match(chain.hashes, pool.endpoints)
+        if isinstance(matched, dict):
+            for row, count in matched.items():
+                missing[row] = max(1.0, tokens - chain.units_in(count) * chain.unit_tokens)
+            return missing
+        units = np.array([0, *chain.ends[: len(chain.hashes)]])
+        units[-1] = chain.units
+        return np.maximum(tokens - units[matched] * chain.unit_tokens, 1.0)
+
+
+def prompt_tokens(request: InferenceRequest) -> float:
+    """Estimated from its bytes: there is no tokenizer."""
+    return max(1.0, request.prompt_size / _TOKEN_BYTES)

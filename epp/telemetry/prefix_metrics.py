@@ -1,0 +1,58 @@
+"""The prefix indexes under the Go picker's metric names, current and older. Computed on the event loop."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from epp.scheduling.prefix.hits import BYTES, RATIOS
+from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer
+from epp.telemetry.labels import EXTENSION_PREFIX, PREFIX
+from runtime.histogram import Histogram
+
+_LABELS = ("plugin_name", "plugin_type")
+_SIZE = "Blocks in the prefix index, each counted once for every worker that is believed to hold it."
+_RATIO = "The share of a prompt that its worker was believed to hold."
+_BYTES = "Bytes of a prompt that its worker was believed to hold."
+
+
+class PrefixMetrics(Collector):
+    """`producers`: those of now, each with its name. The older names have no labels, so there all producers count together."""
+
+    def __init__(self, producers: Callable[[], Sequence[tuple[str, PrefixCacheProducer]]]) -> None:
+        self._producers = producers
+
+    def collect(self) -> Iterator[Metric]:
+        found = self._producers()
+        if not found:
+            return
+        size = GaugeMetricFamily(PREFIX + "prefix_indexer_size", _SIZE, labels=_LABELS)
+        ratio = HistogramMetricFamily(PREFIX + "prefix_indexer_hit_ratio", _RATIO, labels=_LABELS)
+        held = HistogramMetricFamily(PREFIX + "prefix_indexer_hit_bytes", _BYTES, labels=_LABELS)
+        for name, producer in found:
+            labels, hits = (name, PRODUCER), producer.hits
+            size.add_metric(labels, len(producer.index))
+            ratio.add_metric(labels, hits.ratios.buckets(), hits.ratios.total)
+            held.add_metric(labels, hits.bytes.buckets(), hits.bytes.total)
+        yield from (size, ratio, held)
+        blocks = sum(len(producer.index) for _, producer in found)
+        yield GaugeMetricFamily(EXTENSION_PREFIX + "prefix_indexer_size", _SIZE, blocks)
+        ratios = _sum(RATIOS, (producer.hits.ratios for _, producer in found))
+        yield _unlabelled("prefix_indexer_hit_ratio", _RATIO, ratios)
+        yield _unlabelled(
+            "prefix_indexer_hit_bytes", _BYTES, _sum(BYTES, (producer.hits.bytes for _, producer in found))
+        )
+
+
+def _sum(bounds: Sequence[float], histograms: Iterable[Histogram]) -> Histogram:
+    total = Histogram(bounds)
+    for histogram in histograms:
+        total.add(histogram)
+    return total
+
+
+def _unlabelled(name: str, help_text: str, histogram: Histogram) -> Metric:
+    family = HistogramMetricFamily(EXTENSION_PREFIX + name, help_text)
+    family.add_metric((), histogram.buckets(), histogram.total)
+    return family

@@ -1,0 +1,165 @@
+"""The counts of requests by their labels, in a bounded number of sets. Pure."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from epp.request.inference_request import InferenceRequest
+from epp.scheduling.waiting import Dequeued
+from epp.telemetry.labels import OTHER, RequestLabels, label_value
+from runtime.histogram import Histogram
+
+LABEL_SETS: Final = 1000
+"""Distinct sets of labels that clients can create; later ones are counted under "other"."""
+UNUSED_AFTER: Final = 3600.0
+"""Seconds without a request after which a set of labels is dropped."""
+UNUSED_AFTER_AT_LIMIT: Final = 300.0
+"""The same while there are LABEL_SETS, to make room for new ones."""
+SWEEP_INTERVAL: Final = 10.0
+NO_LABELS: Final = ("", "", "", "")
+
+DURATIONS: Final = (
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
+    120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600,
+)  # fmt: skip
+REQUEST_BYTES: Final = tuple(float(2**power) for power in range(6, 31))
+TOKENS: Final = (
+    1,
+    8,
+    16,
+    32,
+    64,
+    128,
+    256,
+    512,
+    1024,
+    2048,
+    4096,
+    8192,
+    16384,
+    32778,
+    65536,
+    131072,
+    262144,
+    524288,
+    1048576,
+)
+"""32778 is the Go picker's, not 32768: buckets are compared with what it has counted."""
+
+
+class RequestTally:
+    """The counts of one set of labels. `used_at`: when its last request came, in seconds.
+
+    `queued`, `queued_bytes`: requests that wait for admission. `waits`: durations of past waits, by outcome. Histograms
+    are None as long as nothing was observed.
+    """
+
+    __slots__ = (
+        "answers",
+        "durations",
+        "errors",
+        "input_tokens",
+        "labels",
+        "queued",
+        "queued_bytes",
+        "request_bytes",
+        "requests",
+        "running",
+        "used_at",
+        "waits",
+    )
+
+    def __init__(self, labels: RequestLabels) -> None:
+        self.labels = labels
+        self.used_at = 0.0
+        self.requests = 0
+        self.running = 0
+        self.errors: dict[str, int] = {}
+        self.durations: Histogram | None = None
+        self.request_bytes: Histogram | None = None
+        self.input_tokens: Histogram | None = None
+        self.answers: dict[str, Histogram] = {}
+        """What only answers say, by name of the family."""
+        self.queued = 0
+        self.queued_bytes = 0
+        self.waits: dict[Dequeued, Histogram] = {}
+
+    def fail(self, code: str) -> None:
+        self.errors[code] = self.errors.get(code, 0) + 1
+
+    def lasted(self, seconds: float) -> None:
+        if self.durations is None:
+            self.durations = Histogram(DURATIONS)
+        self.durations.observe(max(0.0, seconds))
+
+    def asked(self, size: int) -> None:
+        """A request with a body of so many bytes."""
+        if self.request_bytes is None:
+            self.request_bytes = Histogram(REQUEST_BYTES)
+        self.request_bytes.observe(size)
+
+    def read_tokens(self, count: int) -> None:
+        """A prompt of so many tokens."""
+        if self.input_tokens is None:
+            self.input_tokens = Histogram(TOKENS)
+        self.input_tokens.observe(count)
+
+
+class RequestTallies:
+    """The tallies by labels, at most `limit` and one of "other" for each priority, which clients do not choose."""
+
+    def __init__(self, limit: int = LABEL_SETS) -> None:
+        self._limit = limit
+        self._tallies: dict[RequestLabels, RequestTally] = {}
+        self._shortcuts: dict[tuple[str | None, str, str, int], RequestTally] = {}
+        """By `rewritten_from`, model, fairness id and priority; only tallies whose labels have these values unchanged."""
+        self._swept_at = 0.0
+
+    def current(self) -> Mapping[RequestLabels, RequestTally]:
+        """A copy: pages are rendered in another thread."""
+        return self._tallies.copy()
+
+    def nobody(self) -> RequestTally:
+        """The tally of requests whose labels cannot be trusted."""
+        return self._tallies.get(NO_LABELS) or self._tallies.setdefault(NO_LABELS, RequestTally(NO_LABELS))
+
+    def of(self, request: InferenceRequest) -> RequestTally:
+        named, model, fairness_id = request.rewritten_from, request.model, request.fairness_id
+        found = self._shortcuts.get((named, model, fairness_id, request.priority))
+        return found or self._of_labels(request)
+
+    def _of_labels(self, request: InferenceRequest) -> RequestTally:
+        """The tally of these values. Beyond the limit only the priority is kept: clients do not choose that."""
+        named, model, fairness_id = request.rewritten_from, request.model, request.fairness_id
+        values = (model if named is None else named, model, fairness_id)
+        labels = (
+            label_value(values[0]),
+            label_value(values[1]),
+            label_value(values[2]),
+            str(request.priority),
+        )
+        unchanged = labels[:3] == values
+        if labels not in self._tallies and len(self._tallies) >= self._limit:
+            unchanged, labels = False, (OTHER, OTHER, OTHER, labels[-1])
+        tally = self._tallies.get(labels) or self._tallies.setdefault(labels, RequestTally(labels))
+        if unchanged:
+            self._shortcuts[named, model, fairness_id, request.priority] = tally
+        return tally
+
+    def sweep(self, now: float) -> None:
+        """Drop unused tallies, every SWEEP_INTERVAL. Pages are rendered in another thread, hence the new dicts."""
+        if now - self._swept_at < SWEEP_INTERVAL:
+            return
+        self._swept_at = now
+        unused = now - (UNUSED_AFTER_AT_LIMIT if len(self._tallies) >= self._limit else UNUSED_AFTER)
+        kept = {
+            labels: tally
+            for labels, tally in self._tallies.items()
+            if tally.running > 0
+            or tally.queued > 0
+            or tally.used_at > unused
+            or labels[1] == OTHER
+            or labels == NO_LABELS
+        }
+        if len(kept) < len(self._tallies):
+            self._tallies = kept
+            self._shortcuts = {key: tally for key, tally in self._shortcuts.items() if tally.labels in kept}

@@ -1,0 +1,53 @@
+"""Calls for a read of a configuration file when it may have changed."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from runtime.tasks import background
+
+POLL_INTERVAL: Final = 5.0
+"""Seconds after which the file is read without an event: network file systems send none."""
+
+log = logging.getLogger(__name__)
+
+
+class FileChanges:
+    """Watches one file while `run` runs."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._requested = asyncio.Event()
+
+    def trigger(self) -> None:
+        """Have the file read now. For SIGHUP."""
+        self._requested.set()
+
+    async def run(self, read: Callable[[], Awaitable[None]]) -> None:
+        """Await `read` after each change of the file, and every POLL_INTERVAL, until cancelled.
+
+        It watches the directory, not the file: editors replace the file, and the kubelet replaces the directory behind the
+        symbolic link ..data of a ConfigMap (https://ahmet.im/blog/kubernetes-inotify/), which ends a watch on the file.
+        """
+        async with background(self._watch(), f"watch {self._path}"):
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_INTERVAL):
+                        await self._requested.wait()
+                self._requested.clear()
+                await read()
+
+    async def _watch(self) -> None:
+        from watchfiles import awatch  # programs that read the file once do without it
+
+        folder = self._path.absolute().parent
+        try:
+            async for _ in awatch(folder, debounce=100, step=20, recursive=False):
+                self._requested.set()
+        except (OSError, RuntimeError) as error:  # the limit of inotify, or the folder is gone
+            log.warning(
+                "%s cannot be watched, so %s is read every %g s: %s", folder, self._path, POLL_INTERVAL, error
+            )

@@ -1,0 +1,207 @@
+"""Answers as model servers write them, in every two pieces, in single bytes, and in pieces of any size."""
+
+import itertools
+import json
+import tracemalloc
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from epp.response.object_scanner import MAX_OBJECT
+from epp.response.usage import NO_USAGE, Usage
+from epp.response.usage_reader import UsageReader
+
+USED: Final = {"prompt_tokens": 7, "total_tokens": 17, "completion_tokens": 10, "prompt_tokens_details": None}
+TOOLS: Final = [{"type": "function", "parameters": {"usage": {"prompt_tokens": 1}, "a": [{"usage": {}}]}}]
+SAYS: Final = 'he wrote "usage": {"prompt_tokens": 99} \\ and "response": {"usage": {"prompt_tokens": 98}}'
+
+
+def chat(usage: Any = USED, **more: Any) -> dict[str, Any]:
+    """vLLM's ChatCompletionResponse, in its order: other fields come after the usage."""
+    message = {
+        "role": "assistant",
+        "content": SAYS,
+        "tool_calls": [{"arguments": json.dumps({"usage": USED})}],
+    }
+    choice = {"index": 0, "message": message, "logprobs": {"content": [{"token": '"', "usage": {}}]}}
+    logprobs = [{"1": {"logprob": -0.5, "decoded_token": "\n{"}}, None]
+    return {"id": "chatcmpl-1", "choices": [choice], "usage": usage, "prompt_logprobs": logprobs, **more}
+
+
+def written(document: Any, **style: Any) -> bytes:
+    return json.dumps(document, **style).encode()
+
+
+def events(*documents: Any, done: bool = True, newline: bytes = b"\n") -> bytes:
+    lines = [b"data: " + written(one) for one in documents] + [b"data: [DONE]"] * done
+    return b"".join(line + newline * 2 for line in lines)
+
+
+def delta(text: str, **more: Any) -> dict[str, Any]:
+    return {"id": "1", "choices": [{"delta": {"content": text}, "finish_reason": None}], **more}
+
+
+def read(pieces: Iterable[bytes], *, streamed: bool) -> Usage:
+    reader = UsageReader(streamed=streamed)
+    for piece in pieces:
+        reader.feed(piece)
+    return reader.end()
+
+
+def ways_to_cut(answer: bytes) -> Iterator[list[bytes]]:
+    yield [answer]
+    yield [answer, b""]
+    for at in range(len(answer)):
+        yield [answer[:at], answer[at:]]
+    yield [answer[at : at + 1] for at in range(len(answer))]
+
+
+RESPONSES: Final = {"input_tokens": 31, "output_tokens": 4, "input_tokens_details": {"cached_tokens": 16}}
+WHOLE: Final[dict[str, tuple[bytes, Usage]]] = {
+    "chat": (written(chat()), Usage(7, 10)),
+    "chat, spread over lines": (written(chat(), indent=2), Usage(7, 10)),
+    "chat, without spaces": (written(chat(), separators=(",", ":")), Usage(7, 10)),
+    "chat without a usage": (written({"id": "1", "choices": []}), NO_USAGE),
+    "chat with null": (written(chat(None)), NO_USAGE),
+    "chat with a list": (written(chat([USED])), NO_USAGE),
+    "chat with a number": (written(chat(7)), NO_USAGE),
+    "responses": (
+        written({"output": [{"text": SAYS}], "tools": TOOLS, "usage": RESPONSES, "user": None}),
+        Usage(31, 4, 16),
+    ),
+    "tools alone": (written({"output": [], "tools": TOOLS}), NO_USAGE),
+    "embeddings": (written({"data": [{"embedding": [0.5, -1e-9]}], "usage": {"prompt_tokens": 8}}), Usage(8)),
+    "an escaped key": (rb'{"\u0075sage": {"prompt_tokens": 5}, "u\/sage": {"prompt_tokens": 6}}', NO_USAGE),
+    "a lone surrogate": (b'{"a": "\\ud800", "usage": {"prompt_tokens": 5}}', Usage(5)),
+    "twice: JSON's readers take the last": (
+        b'{"usage": {"prompt_tokens": 5}, "usage": {"prompt_tokens": 6}}',
+        Usage(6),
+    ),
+    "an error": (written({"error": {"message": SAYS, "usage": USED}}), NO_USAGE),
+    "no JSON": (b'<p class="usage">: {"prompt_tokens": 5}</p>', NO_USAGE),
+    "a broken end": (written(chat())[:-3], Usage(7, 10)),
+    "cut off in the usage": (b'{"choices": [], "usage": {"prompt_tokens": 7', NO_USAGE),
+    "closed too often": (b']}]}{"usage": {"prompt_tokens": 7}}', Usage(7)),
+}
+STREAMED: Final[dict[str, tuple[bytes, Usage]]] = {
+    "chat with include_usage": (
+        events(delta("He"), delta(SAYS, usage=None), {"id": "1", "choices": [], "usage": USED}),
+        Usage(7, 10),
+    ),
+    "lines that end as in HTTP": (events(delta("He"), delta("", usage=USED), newline=b"\r\n"), Usage(7, 10)),
+    "no newline at the end": (events(delta("", usage=USED), done=False).rstrip(), Usage(7, 10)),
+    "the sum so far in every event": (
+        events(*(delta("x", usage={"prompt_tokens": 3, "completion_tokens": n}) for n in range(4))),
+        Usage(3, 3),
+    ),
+    "without include_usage": (events(delta("He"), delta(SAYS)), NO_USAGE),
+    "responses": (
+        b"event: response.created\ndata: "
+        + written({"type": "response.created", "response": {"usage": None, "tools": TOOLS}})
+        + b"\n\nevent: response.completed\ndata: "
+        + written(
+            {
+                "type": "response.completed",
+                "response": {"output": [{"text": SAYS}], "usage": RESPONSES, "tools": TOOLS},
+            }
+        )
+        + b"\n\n",
+        Usage(31, 4, 16),
+    ),
+    "messages": (
+        events(
+            {"type": "message_start", "message": {"usage": {"input_tokens": 25, "output_tokens": 1}}},
+            done=False,
+        )
+        + events({"type": "message_delta", "delta": {}, "usage": {"output_tokens": 15}}, done=False),
+        Usage(25, 15),
+    ),
+    "tools further down": (events({"response": {"tools": TOOLS}, "item": {"usage": USED}}), NO_USAGE),
+    "a broken event": (b'data: {"usage": {"prompt_tokens"\n\n' + events(delta("", usage=USED)), Usage(7, 10)),
+}
+
+
+@pytest.mark.parametrize(("answer", "usage"), WHOLE.values(), ids=WHOLE)
+def test_an_answer_in_every_two_pieces_and_in_bytes(answer: bytes, usage: Usage) -> None:
+    for pieces in ways_to_cut(answer):
+        assert read(pieces, streamed=False) == usage, pieces
+
+
+@pytest.mark.parametrize(("answer", "usage"), STREAMED.values(), ids=STREAMED)
+def test_a_streamed_answer_in_every_two_pieces_and_in_bytes(answer: bytes, usage: Usage) -> None:
+    for pieces in ways_to_cut(answer):
+        assert read(pieces, streamed=True) == usage, pieces
+
+
+JSON_VALUES: Final = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False) | st.text('"\\{}[]:,usage\n\u00e9', max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["usage", "response", "a", '"', "{"]), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from(["usage", "response", "message", "a", '{"']), JSON_VALUES, max_size=5),
+    st.lists(st.integers(0, 400), max_size=6),
+)
+def test_any_document_in_any_pieces(document: dict[str, Any], cuts: list[int]) -> None:
+    """The last usage object in the document's order is the one that a JSON parser finds at the same places."""
+    document = {**document, "z": None}
+    expected = None
+    for key, value in document.items():
+        inner = value.get("usage") if key in ("response", "message") and isinstance(value, dict) else None
+        for candidate in (inner, value if key == "usage" else None):
+            expected = candidate if isinstance(candidate, dict) else expected
+    text = written(document)
+    bounds = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    scanner = UsageReader(streamed=False)
+    found = None
+    for begin, end in itertools.pairwise(bounds):
+        scanner.feed(text[begin:end])
+    if scanner._document is not None and scanner._document.found is not None:
+        found = json.loads(scanner._document.found)
+    assert found == expected
+
+
+def test_a_usage_that_is_too_long_is_no_usage() -> None:
+    padding = {"prompt_tokens": 5, "padding": "x" * MAX_OBJECT}
+    for pieces in ways_to_cut(written({"usage": padding, "id": 1})[: MAX_OBJECT + 200]):
+        assert read(pieces[:2], streamed=False) == NO_USAGE
+    assert read([written({"usage": padding})], streamed=False) == NO_USAGE
+    assert read([events({"usage": padding}, {"usage": USED})], streamed=True) == Usage(7, 10)
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    ("filling", "megabytes"),
+    [
+        (b"x" * 65_536, 100),
+        (b'\\"usage\\": {' * 5_000, 10),
+        (b'"},{"a":[{"token":"b","logprob":-0.1}],"b":"' * 1_500, 10),
+    ],
+    ids=["text", "escapes", "logprobs"],
+)
+def test_a_long_answer_holds_a_few_kilobytes(filling: bytes, megabytes: int, streamed: bool) -> None:
+    reader = UsageReader(streamed=streamed)
+    start, end = b'{"choices": [{"text": "', b'"}], "usage": {"prompt_tokens": 7, "completion_tokens": 9}}'
+    tracemalloc.start()
+    try:
+        reader.feed(b"data: " * streamed + start)
+        before = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        for _ in range(megabytes * 2**20 // len(filling)):
+            reader.feed(filling)
+        held, peak = (each - before for each in tracemalloc.get_traced_memory())
+        reader.feed(end)
+        assert reader.end() == Usage(7, 9)
+    finally:
+        tracemalloc.stop()
+    assert held < 8_192
+    assert peak < 8_192 + len(filling)

@@ -1,0 +1,205 @@
+"""Where a request costs least: one case by hand for each term of the cost."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from benchmarks.routing.arms import LEAST_COST
+from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
+from epp.config.picker_config import load_config
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.load import Load
+from epp.endpoints.worker_metrics import PROMPT_TOKENS
+from epp.scheduling.director import Director, Policy
+from epp.scheduling.pick import Pick
+from epp.scheduling.work_ahead.plugins import LeastCostScorer, WorkAheadProducer
+from runtime.config.problems import ConfigError
+
+HEADERS = {":path": "/v1/completions"}
+
+
+class Pool:
+    """Two workers behind a picker; `now` moves on by hand."""
+
+    def __init__(self, count: int = 2, config: str = LEAST_COST) -> None:
+        self.now = 100.0
+        self.store = Datastore()
+        for number in range(count):
+            instance = Instance(f"w{number}", "ns", "c", f"10.0.0.{number + 1}", 8000, "a")
+            self.store.apply(InstanceAddedEvent(instance), {})
+        self.scheduler = load_config(config, rng=random.Random(1)).scheduler
+        built = load_config(config, rng=random.Random(1))
+        self.director = Director(self.store, self.scheduler, built.detector, Policy(), random.Random(2))
+        for row in range(count):
+            self.page(row)
+
+    def page(self, row: int, waiting: float = 0, running: float = 0, computed: float | None = 0) -> None:
+        others = {} if computed is None else {PROMPT_TOKENS: float(computed)}
+        load = Load(waiting=waiting, running=running, kv_usage=0.0, others=others)
+        self.store.observe(self.store.endpoints[row], load, self.now)
+
+    def send(self, prompt: str, *, stream: bool = True) -> Pick:
+        body = json.dumps({"model": "m", "prompt": prompt, "stream": stream}).encode()
+        pick = self.director.direct(HEADERS, body, None, self.now)
+        assert isinstance(pick, Pick)
+        return pick
+
+    @property
+    def scorer(self) -> LeastCostScorer:
+        scorer = self.scheduler.profiles["default"].scorers[0].scorer
+        assert isinstance(scorer, LeastCostScorer)
+        return scorer
+
+    def ahead(self) -> list[float]:
+        return list(self.scorer.producer.ahead(self.store.pool(self.now)).tolist())
+
+
+def went(pick: Pick) -> str:
+    return pick.endpoints[0].id
+
+
+def tokens(count: int, letter: str = "x") -> str:
+    return letter * (4 * count - 2)  # with its quotes, as JSON
+
+
+def test_the_work_ahead_decides_between_workers_with_equal_pages() -> None:
+    pool = Pool()
+    first = pool.send(tokens(8000, "a"))
+    for row in range(2):  # the next pages show one request each, of very different lengths
+        pool.page(row, running=1)
+    short = [pool.send(tokens(1000, letter)) for letter in "bcde"]
+    assert {went(pick) for pick in short}.isdisjoint({went(first)})
+
+
+def test_what_is_computed_is_no_longer_ahead() -> None:
+    pool = Pool()
+    row = int(went(pool.send(tokens(8000, "a")))[1:])
+    assert pool.ahead()[row] == pytest.approx(8000)
+    pool.now += 0.1
+    pool.page(row, running=1, computed=9000)
+    pool.send(tokens(10, "b"))
+    assert pool.ahead()[row] <= 10
+
+
+def test_a_prompt_goes_where_its_beginning_is_unless_that_costs_more() -> None:
+    pool = Pool()
+    first = pool.send(tokens(4000, "a"))
+    row = int(went(first)[1:])
+    pool.now += 0.5
+    pool.page(row, running=1, computed=4100)
+    assert went(pool.send(tokens(4000, "a"))) == went(first)
+    pool.page(row, waiting=40, running=10, computed=4100)
+    assert went(pool.send(tokens(4000, "a"))) != went(first)
+
+
+def test_requests_that_answer_make_a_worker_dearer() -> None:
+    pool = Pool()
+    pool.page(0, running=10)
+    assert {went(pool.send(tokens(10, letter))) for letter in "abc"} == {"w1"}
+
+
+def test_a_long_prompt_avoids_those_that_answer_more_than_a_short_one() -> None:
+    """cost: at w0 3000 ahead, at w1 12 requests: 12 x 150 of its own, and each suffers .3 of the missing prompt."""
+    pool = Pool()
+    pool.scorer.producer._ledgers.clear()
+    pool.page(1, running=12)
+    pool.send(tokens(3000, "a"))
+    pool.page(0, running=1)
+    pool.page(1, running=12)
+    assert went(pool.send(tokens(20, "s"))) == "w1"
+    for row, running in enumerate((1, 12)):
+        pool.page(row, running=running)
+    assert went(pool.send(tokens(3000, "l"))) == "w0"
+
+
+def test_a_response_that_is_not_streamed_ends_the_work() -> None:
+    pool = Pool()
+    pick = pool.send(tokens(500), stream=False)
+    pool.director.responded(pick, 200, pool.now)
+    assert pool.ahead() == [0, 0]
+
+
+def test_a_streamed_response_ends_it_where_no_counter_will() -> None:
+    pool = Pool()
+    pick = pool.send(tokens(500))
+    row = int(went(pick)[1:])
+    pool.director.responded(pick, 200, pool.now)
+    assert pool.ahead()[row] == pytest.approx(500)
+    pool = Pool()
+    for row in range(2):
+        pool.page(row, computed=None)
+        pool.store._numbers[-1, row] = PROMPT_TOKENS.unknown
+    pick = pool.send(tokens(500))
+    pool.director.responded(pick, 200, pool.now)
+    assert pool.ahead() == [0, 0]
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_a_request_that_failed_is_no_work(status: int) -> None:
+    pool = Pool()
+    pick = pool.send(tokens(500))
+    pool.director.responded(pick, status, pool.now)
+    assert pool.ahead() == [0, 0]
+    pool.director.release(pool.send(tokens(500)), pool.now)
+    assert pool.ahead() == [0, 0]
+
+
+def test_a_request_that_another_worker_served_is_no_work_for_the_picked() -> None:
+    pool = Pool()
+    pick = pool.send(tokens(500))
+    other = next(one for one in pool.store.endpoints if one.id != went(pick))
+    pool.director.served(pick, other.destination, pool.now)
+    pool.director.responded(pick, 200, pool.now)
+    assert pool.ahead() == [0, 0]
+
+
+def test_a_worker_that_goes_takes_its_work_along() -> None:
+    pool = Pool()
+    pick = pool.send(tokens(500))
+    instance = Instance(went(pick), "ns", "c", pick.endpoints[0].address, 8000, "a")
+    pool.store.apply(InstanceRemovedEvent(instance, "deleted"))
+    pool.store.apply(InstanceAddedEvent(instance), {})
+    assert sum(pool.ahead()) == 0
+    pool.director.release(pick, pool.now)
+    assert sum(pool.ahead()) == 0
+
+
+def test_unknown_numbers_are_never_the_cheapest() -> None:
+    pool = Pool()
+    pool.page(0, running=float("nan"))
+    pool.page(1, running=30)
+    assert {went(pool.send(tokens(10, letter))) for letter in "abc"} == {"w1"}
+
+
+def test_a_pool_in_another_order_has_the_same_costs() -> None:
+    pool = Pool(4)
+    for letter in "abcdefg":
+        pool.send(tokens(900, letter))
+    every = pool.store.pool(pool.now)
+    mask = np.array([False, True, True, False])
+    expected = [value for value, kept in zip(pool.ahead(), mask, strict=True) if kept]
+    assert pool.scorer.producer.ahead(every.select(mask)).tolist() == expected
+
+
+def test_two_scorers_of_one_producer_share_its_work() -> None:
+    text = LEAST_COST.replace(
+        "- type: max-score-picker\n-", "- {name: other, type: least-cost-scorer}\n- type: max-score-picker\n-"
+    ).replace(
+        "  - {pluginRef: least-cost-scorer}", "  - {pluginRef: least-cost-scorer}\n  - {pluginRef: other}"
+    )
+    pool = Pool(config=text)
+    one, other = (weighted.scorer for weighted in pool.scheduler.profiles["default"].scorers)
+    assert isinstance(one, LeastCostScorer)
+    assert isinstance(other, LeastCostScorer)
+    assert one.producer is other.producer
+    assert sum(isinstance(each, WorkAheadProducer) for each in pool.scheduler.producers) == 1
+
+
+def test_parameters_that_make_no_sense_are_refused() -> None:
+    text = LEAST_COST.replace(
+        "- type: least-cost-scorer", "- {type: least-cost-scorer, parameters: {interference: -1}}"
+    )
+    with pytest.raises(ConfigError, match="interference"):
+        load_config(text, rng=random.Random(1))

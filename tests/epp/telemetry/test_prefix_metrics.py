@@ -1,0 +1,53 @@
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from epp.endpoints.endpoint import NO_NUMBERS, EndpointPool
+from epp.request.inference_request import parse_request
+from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.telemetry.prefix_metrics import PrefixMetrics
+
+NAMED = {"plugin_name": "mine", "plugin_type": "approx-prefix-cache-producer"}
+
+
+@pytest.fixture
+def producer() -> PrefixCacheProducer:
+    return PrefixCacheProducer(block_tokens=64)
+
+
+def page(*producers: PrefixCacheProducer) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(PrefixMetrics(lambda: [("mine", producer) for producer in producers]))
+    return registry
+
+
+def send(producer: PrefixCacheProducer, pick: Any, prompt: str) -> None:
+    body = b'{"model": "m", "prompt": "%s"}' % prompt.encode()
+    request = parse_request({":path": "/v1/completions"}, body, lambda: "1")
+    producer.prepare(request, EndpointPool([], NO_NUMBERS[:, :0], [], now=0.0))
+    producer.picked(request, pick.endpoints)
+
+
+def test_what_a_worker_was_believed_to_hold_at_the_pick(producer: PrefixCacheProducer, picking: Any) -> None:
+    pick = picking("10.0.0.1:8000")
+    for prompt in ("a" * 256, "a" * 256, "a" * 512, "b" * 256):
+        send(producer, pick, prompt)
+    for prefix, labels in (("llm_d_epp", NAMED), ("inference_extension", {})):
+        value = page(producer).get_sample_value
+        name = f"{prefix}_prefix_indexer_hit"
+        assert value(f"{name}_ratio_count", labels) == value(f"{name}_bytes_count", labels) == 4
+        assert value(f"{name}_ratio_sum", labels) == 1 + 0.5
+        assert value(f"{name}_bytes_sum", labels) == 256 + 256
+        assert value(f"{prefix}_prefix_indexer_size", labels) == len(producer.index) == 3
+
+
+def test_the_older_names_count_all_producers_together(producer: PrefixCacheProducer, picking: Any) -> None:
+    send(producer, picking("10.0.0.1:8000"), "a" * 256)
+    value = page(producer, producer).get_sample_value
+    assert value("inference_extension_prefix_indexer_hit_ratio_count") == 2
+    assert value("inference_extension_prefix_indexer_size") == 2
+
+
+def test_without_producers_there_are_no_families() -> None:
+    assert list(page().collect()) == []

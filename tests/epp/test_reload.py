@@ -1,0 +1,384 @@
+"""The configuration file is read again while requests are under way: all of it comes into force, or nothing."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from grpc import aio
+
+from epp.config.live_config import LiveConfig
+from epp.config.settings import Settings
+from epp.server import PickerServer
+from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
+from tests.eventually import eventually
+
+HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n"
+BY_QUEUE = HEAD + "- {type: queue-scorer}\n"
+BY_CACHE = HEAD + "- {type: kv-cache-utilization-scorer}\n"
+BAD = HEAD + "- {type: queue-scorre}\n"
+PROMPT = json.dumps({"model": "m", "prompt": "hello"}).encode()
+
+
+@dataclass
+class Worker:
+    """A model server with a metrics page."""
+
+    waiting: int
+    kv_usage: float
+    port: int = 0
+    pages: int = 0
+    runner: web.AppRunner = field(init=False)
+
+    @property
+    def destination(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def page(self, _: web.Request) -> web.Response:
+        self.pages += 1
+        return web.Response(
+            text=f"vllm:num_requests_waiting {self.waiting}\nvllm:num_requests_running 1\n"
+            f"vllm:kv_cache_usage_perc {self.kv_usage}\n"
+        )
+
+
+@asynccontextmanager
+async def workers() -> AsyncIterator[tuple[Worker, Worker]]:
+    """One with a long queue and a free cache, one without a queue whose cache is full."""
+    made = Worker(waiting=100, kv_usage=0.0), Worker(waiting=0, kv_usage=0.99)
+    for worker in made:
+        app = web.Application()
+        app.router.add_get("/metrics", worker.page)
+        worker.runner = web.AppRunner(app)
+        await worker.runner.setup()
+        await web.TCPSite(worker.runner, "127.0.0.1", 0).start()
+        worker.port = worker.runner.addresses[0][1]
+    try:
+        yield made
+    finally:
+        for worker in made:
+            await worker.runner.cleanup()
+
+
+@dataclass
+class Picker:
+    """A picker over these workers, with the addresses of its ports."""
+
+    server: PickerServer
+    grpc: str
+    metrics: str
+
+    @asynccontextmanager
+    async def stream(self) -> AsyncIterator[Any]:
+        async with aio.insecure_channel(self.grpc) as channel:
+            yield channel.stream_stream(
+                "/envoy.service.ext_proc.v3.ExternalProcessor/Process",
+                request_serializer=ProcessingRequest.SerializeToString,
+                response_deserializer=ProcessingResponse.FromString,
+            )()
+
+    async def pick(self, messages: Any) -> str:
+        async with self.stream() as stream:
+            answer = await begin(stream, messages)
+            await stream.done_writing()
+            return answer
+
+    async def page(self, path: str) -> str:
+        async with aiohttp.ClientSession() as session, session.get(f"http://{self.metrics}{path}") as answer:
+            return await answer.text()
+
+    async def status(self) -> Any:
+        return json.loads(await self.page("/status"))["config"]
+
+    async def successful(self) -> bool:
+        return "llm_d_epp_config_last_reload_successful 1.0\n" in await self.page("/metrics")
+
+    async def inflight(self) -> int:
+        described = json.loads(await self.page("/debug/endpoints"))["endpoints"]
+        return int(sum(each["inflight"] for each in described))
+
+
+async def begin(stream: Any, messages: Any) -> str:
+    """Where a request goes whose headers and body are sent."""
+    await stream.write(messages.headers())
+    await stream.write(messages.body(PROMPT, end_of_stream=True))
+    answer: ProcessingResponse = await stream.read()
+    assert not answer.HasField("immediate_response"), answer
+    (option,) = answer.request_headers.response.header_mutation.set_headers
+    return option.header.raw_value.decode()
+
+
+@asynccontextmanager
+async def picker(path: Path, *listed: Worker) -> AsyncIterator[Picker]:
+    ports = {"grpc_port": 0, "grpc_health_port": 0, "metrics_port": 0}
+    where = "static://" + ",".join(worker.destination for worker in listed)
+    settings = Settings(host="127.0.0.1", secure_serving=False, config_file=path, discovery=where, **ports)
+    async with PickerServer(settings) as server:
+        addresses = dict(pair.split("=") for pair in server.ready_line.split()[1:])
+        await eventually(lambda: all(worker.pages > 1 for worker in listed))
+        yield Picker(server, addresses["grpc"], addresses["metrics"])
+
+
+def write(path: Path, text: str) -> None:
+    """Whole, as most editors do."""
+    fresh = path.with_name(f"{path.name}.fresh")
+    fresh.write_text(text)
+    fresh.replace(path)
+
+
+def swap(folder: Path, name: str, text: str) -> None:
+    """As the kubelet does for a ConfigMap: ..data is replaced, the file is a link through it."""
+    (folder / name).mkdir()
+    (folder / name / "picker.yaml").write_text(text)
+    fresh = folder / "..data_tmp"
+    fresh.symlink_to(name)
+    fresh.replace(folder / "..data")
+
+
+async def test_a_changed_file_decides_the_next_picks(messages: Any, tmp_path: Path) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text(BY_QUEUE)
+    async with workers() as (queueing, full), picker(path, queueing, full) as running:
+        assert await running.pick(messages) == full.destination
+        before = (await running.status())["in_force_since"]
+        for text, chosen in ((BY_CACHE, queueing), (BY_QUEUE, full)):
+            write(path, text)
+
+            async def is_chosen(chosen: Worker = chosen) -> bool:
+                return await running.pick(messages) == chosen.destination
+
+            await eventually(is_chosen)
+        status = await running.status()
+        assert (status["file"], status["problem"]) == (str(path), None)
+        assert status["in_force_since"] > before
+        assert await running.successful()
+        (line,) = [
+            line
+            for line in (await running.page("/metrics")).splitlines()
+            if line.startswith("llm_d_epp_config_last_reload_success_timestamp_seconds ")
+        ]
+        assert float(line.split()[1]) == status["in_force_since"]
+
+
+async def test_a_config_map_that_the_kubelet_swaps(messages: Any, tmp_path: Path) -> None:
+    swap(tmp_path, "..2026_01", BY_QUEUE)
+    path = tmp_path / "picker.yaml"
+    path.symlink_to("..data/picker.yaml")
+    async with workers() as (queueing, full), picker(path, queueing, full) as running:
+        swap(tmp_path, "..2026_02", BY_CACHE)
+
+        async def is_chosen() -> bool:
+            return await running.pick(messages) == queueing.destination
+
+        await eventually(is_chosen)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (BAD, "line 4: plugins[0].type: 'queue-scorre' is not a plugin type; did you mean 'queue-scorer'?"),
+        (HEAD + "- {type: queue-sc", "the configuration is not YAML"),
+        ("", "is empty"),
+        (BY_CACHE + "- {type: file-discovery, parameters: {path: /x}}\ndataLayer: {discovery: {pluginRef: file-discovery}}",
+         "dataLayer.discovery: the source of workers cannot change while the picker runs; restart it"),
+        (BY_CACHE + "- {type: metrics-data-source, parameters: {scheme: https, caCertPath: /none, insecureSkipVerify: false}}",
+         "metrics-data-source: parameters: /none cannot be used: No such file or directory; expected PEM files"),
+    ],
+)  # fmt: skip
+async def test_a_file_that_cannot_be_used_leaves_the_old_one_in_force(
+    messages: Any, tmp_path: Path, text: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text(BY_QUEUE)
+    async with workers() as (queueing, full), picker(path, queueing, full) as running:
+        write(path, text)
+
+        async def refused() -> bool:
+            return said in ((await running.status())["problem"] or "")
+
+        await eventually(refused)
+        assert not await running.successful()
+        for _ in range(3):  # it is read again, and is no better
+            running.server.reread_config()
+            await asyncio.sleep(0.3)
+        assert [await running.pick(messages) for _ in range(3)] == [full.destination] * 3
+        [line] = [one for one in caplog.messages if "is not in force, the old configuration stays" in one]
+        assert said in line
+        write(path, BY_CACHE)
+
+        async def in_force() -> bool:
+            return await running.pick(messages) == queueing.destination
+
+        await eventually(in_force)
+        assert (await running.status())["problem"] is None
+
+
+async def test_a_file_that_is_gone_and_comes_back(messages: Any, tmp_path: Path) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text(BY_QUEUE)
+    async with workers() as (queueing, full), picker(path, queueing, full) as running:
+        path.unlink()
+
+        async def problem() -> bool:
+            return "cannot be read: No such file" in ((await running.status())["problem"] or "")
+
+        await eventually(problem)
+        assert await running.pick(messages) == full.destination
+        path.write_text(BY_QUEUE)
+
+        async def healed() -> bool:
+            return (await running.status())["problem"] is None
+
+        await eventually(healed)
+
+
+async def test_a_stream_in_flight_ends_under_the_configuration_that_it_began_with(
+    messages: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text(BY_QUEUE)
+    async with (
+        workers() as (queueing, full),
+        picker(path, queueing, full) as running,
+        running.stream() as stream,
+    ):
+        assert await begin(stream, messages) == full.destination
+        write(path, BY_CACHE)
+
+        async def is_chosen() -> bool:
+            return await running.pick(messages) == queueing.destination
+
+        await eventually(is_chosen)
+        assert await running.inflight() == 1
+        await stream.read()  # the answer to the body
+        await stream.write(messages.response_headers())
+        answer: ProcessingResponse = await stream.read()
+        assert answer.HasField("response_headers")
+        await stream.done_writing()
+        assert await stream.read() is aio.EOF
+
+        async def released() -> bool:
+            return await running.inflight() == 0
+
+        await eventually(released)
+
+
+async def test_requests_meet_one_configuration_or_the_other_and_never_none(
+    messages: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text(BY_QUEUE)
+    async with workers() as (queueing, full), picker(path, queueing, full) as running:
+        seen: list[str] = []
+
+        async def ask() -> None:
+            while True:
+                seen.append(await running.pick(messages))
+
+        asking = [asyncio.create_task(ask()) for _ in range(4)]
+        for turn in range(6):
+            text, chosen = ((BY_CACHE, queueing), (BY_QUEUE, full))[turn % 2]
+            write(path, text)
+            at = len(seen)
+            await eventually(lambda at=at, chosen=chosen: chosen.destination in seen[at:])  # type: ignore[misc]
+        assert not any(task.done() for task in asking)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        assert set(seen) == {queueing.destination, full.destination}
+
+
+async def test_pages_are_read_elsewhere_when_the_file_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text(BY_QUEUE)
+    async with workers() as (first, second), picker(path, first) as running:
+
+        async def waiting(count: int) -> bool:
+            described = json.loads(await running.page("/debug/endpoints"))["endpoints"]
+            return bool(described[0]["waiting"] == count and described[0]["age"] < 60)
+
+        await eventually(lambda: waiting(first.waiting))
+        write(path, BY_QUEUE + f"- {{type: metrics-data-source, parameters: {{port: {second.port}}}}}\n")
+        await eventually(lambda: waiting(second.waiting))
+        write(path, BY_QUEUE + "dataLayer: {injectDefaults: false}\n")
+
+        async def in_force() -> bool:
+            pages = second.pages
+            await asyncio.sleep(0.2)
+            return second.pages == pages
+
+        await eventually(in_force)
+        write(path, BY_QUEUE)
+        pages = first.pages
+        await eventually(lambda: first.pages > pages + 2)
+
+
+async def test_a_file_is_read_only_when_it_stays_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text(BY_QUEUE)
+    prepared: list[str] = []
+
+    def prepare(text: str) -> Callable[[], None]:
+        prepared.append(text)
+        return lambda: None
+
+    config = LiveConfig(path, BY_QUEUE, settle=3.0)
+    running = asyncio.create_task(config.run(prepare))
+    for end in range(1, len(BY_CACHE) + 1):
+        path.write_text(BY_CACHE[:end])
+        await asyncio.sleep(0.01)
+    await eventually(lambda: prepared)
+    running.cancel()
+    assert prepared == [BY_CACHE]
+
+
+LOCAL = [
+    "--host=127.0.0.1",
+    "--grpc-port=0",
+    "--grpc-health-port=0",
+    "--metrics-port=0",
+    "--endpoint=127.0.0.1:9",
+]
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+async def test_sighup_reads_the_file_and_ends_no_picker(tmp_path: Path, has_file: bool) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text(BY_QUEUE)
+    given = [f"--config-file={path}"] if has_file else []
+    pipe = asyncio.subprocess.PIPE
+    running = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "epp", *LOCAL, *given, stdout=pipe, stderr=pipe, env=os.environ
+    )
+    assert running.stdout is not None
+    assert running.stderr is not None
+    try:
+        async with asyncio.timeout(90):
+            ready = (await running.stdout.readline()).decode()
+            path.write_text(BAD)
+            said = b""
+            wanted = (
+                b"'queue-scorre' is not a plugin type" if has_file else b"no configuration file is read again"
+            )
+            while wanted not in said:
+                running.send_signal(signal.SIGHUP)
+                said += await running.stderr.readline()
+            metrics = dict(pair.split("=") for pair in ready.split()[1:])["metrics"]
+            async with aiohttp.ClientSession() as client, client.get(f"http://{metrics}/healthz") as answer:
+                assert answer.status == 200
+            running.send_signal(signal.SIGTERM)
+            await running.communicate()
+        assert running.returncode == 0
+    finally:
+        if running.returncode is None:
+            running.kill()
+            await running.communicate()
