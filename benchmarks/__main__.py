@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from benchmarks import discovery_scale, dispatching, kubernetes_events, scraping
+from benchmarks import discovery_scale, dispatching, kubernetes_events, pod_pool, scraping
 from benchmarks.attacks.stage import run as attacks
 from benchmarks.picking import run as picking
 from benchmarks.routing import run as routing
 
-_DEFAULT = ("discovery", "kubernetes", "scraping", "picking", "routing", "dispatching")
+_DEFAULT = ("discovery", "kubernetes", "pods", "scraping", "picking", "routing", "dispatching")
 _NAMES = (*_DEFAULT, "attacks")
 
 
@@ -32,6 +32,7 @@ def main() -> int:
     benchmarks: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
         "discovery": discovery_scale.main,
         "kubernetes": kubernetes_events.main,
+        "pods": pod_pool.main,
         "scraping": scraping.main,
         "picking": functools.partial(picking.main, picking.Plan.from_flags(flags)),
         "routing": routing.main,

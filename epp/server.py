@@ -6,6 +6,7 @@ import datetime
 import logging
 import os
 import random
+import shlex
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -100,6 +101,7 @@ class PickerServer(ResourceOwner):
         self._admission = admission
         self._objectives = dict(settings.objectives)
         self._resources: PoolResources | None = None
+        self._watch: discovery.InstanceEventStream | None = None
         self._live_config: LiveConfig | None = None
 
     @property
@@ -292,12 +294,15 @@ class PickerServer(ResourceOwner):
         return [(PRODUCER, one) for one in found if isinstance(one, PrefixCacheProducer)]
 
     def _describe_status(self, source: WorkerSource) -> dict[str, Any]:
-        health, resources = self._health, self._resources
+        health, resources, watch = self._health, self._resources, self._watch
         reason = None if health.serving else health.withheld or "it starts or drains"
         return {
             "serving": health.serving,
             "reason": reason,
             "workers": _where(source),
+            "watch": {"state": watch.health.state, "reason": watch.health.reason}
+            if watch is not None
+            else None,
             "config": self._live_config.describe() if self._live_config is not None else None,
             **(resources.describe() if resources is not None else {}),
         }
@@ -307,13 +312,11 @@ class PickerServer(ResourceOwner):
         url = source.url or default_url()
         if source.file is not None or not url.startswith("kubernetes:"):
             return
-        from epp.kubernetes.pool_resources import (
-            ResourceReaders,
-            open_pool_resources,
-        )  # imports aiohttp's client
+        from epp.kubernetes import pool_resources  # imports the Kubernetes transport
 
-        readers = ResourceReaders(self._health.withhold, self._set_priorities, self._rewrites.replace)
-        resources = await open_pool_resources(url, readers)
+        on_pool, on_rules = self._health.withhold, self._rewrites.replace
+        readers = pool_resources.ResourceReaders(on_pool, self._set_priorities, on_rules)
+        resources = await pool_resources.open_pool_resources(url, readers)
         if resources is not None:
             self._resources = await self._stack.enter_async_context(resources)
 
@@ -326,13 +329,14 @@ class PickerServer(ResourceOwner):
         settings = self._settings
         found = await self._stack.enter_async_context(_discovery(source))
         watch = found.watch(settings.namespace, settings.component, metadata=True)
-        events = await self._stack.enter_async_context(watch)
-        self._start(follow_discovery(events, self._datastore))
+        self._watch = await self._stack.enter_async_context(watch)
+        self._start(follow_discovery(self._watch, self._datastore))
         members = await found.list_instances(settings.namespace, settings.component)
         if not members:
+            where = f" --discovery {shlex.quote(source.url)}" if source.url else ""
             log.warning(
-                "no worker of %s/%s is ready at %s yet; to list all candidates: python -m discovery explain %s %s",
-                settings.namespace, settings.component, _where(source), settings.namespace, settings.component,
+                "no worker of %s/%s is ready at %s yet; to list all candidates: python -m discovery explain %s %s%s",
+                settings.namespace, settings.component, _where(source), settings.namespace, settings.component, where,
             )  # fmt: skip
         await self._wait_for_metadata({member.id for member in members})
         of = settings.namespace, settings.component

@@ -51,7 +51,7 @@ def _utc(seconds: float, timespec: str) -> str:
 _FORMS: Final[Mapping[str, Callable[[float], object]]] = {
     "epoch": lambda seconds: seconds,
     "millis": lambda seconds: seconds * 1e3,
-    "nano": lambda seconds: int(seconds * 1e9),
+    "nano": lambda seconds: round(seconds * 1e6) * 1000,
     "iso8601": lambda seconds: _utc(seconds, "milliseconds"),
     "rfc3339": lambda seconds: _utc(seconds, "seconds"),
     "rfc3339nano": lambda seconds: _utc(seconds, "microseconds"),

@@ -43,6 +43,11 @@ _RESPONSE: Final = {
     "server": "uvicorn",
     "x-envoy-upstream-service-time": "3",
 }
+_REWRITE: Final = {"x-llm-d-model-name-rewrite": "llama-3-70b-instruct"}
+_REWRITTEN_TOKEN: Final = (
+    b'data: {"id":"cmpl-1","object":"chat.completion.chunk","model":"llama-3-70b-instruct",'
+    b'"choices":[{"delta":{"content":" fox"}}]}\n\n'
+)
 _TOKEN: Final = (
     b'data: {"id":"cmpl-1","object":"chat.completion.chunk","choices":[{"delta":{"content":" fox"}}]}\n\n'
 )
@@ -93,10 +98,16 @@ def chat(size: int) -> bytes:
     return json.dumps(request | {"messages": [first, {"role": "user", "content": text}]}).encode()
 
 
-def stream_template(size: int, chunks: int = 0) -> StreamTemplate:
-    """`size`: bytes of the request body; `chunks`: of the response that Envoy sends to the picker."""
+def stream_template(size: int, chunks: int = 0, *, rewritten: bool = False) -> StreamTemplate:
+    """`size`: bytes of the request body; `chunks`: of the response that Envoy sends to the picker.
+
+    `rewritten`: a header asks for another model, which the chunks name.
+    """
     body = chat(size)
-    opened = ProcessingRequest(request_headers=_headers(_REQUEST | {"content-length": str(len(body))}))
+    sent = _REQUEST | {"content-length": str(len(body))} | (_REWRITE if rewritten else {})
+    opened = ProcessingRequest(request_headers=_headers(sent))
+    received = _RESPONSE | ({"content-type": "text/event-stream"} if rewritten else {})
+    token = _REWRITTEN_TOKEN if rewritten else _TOKEN
     duplex = ProcessingMode.FULL_DUPLEX_STREAMED
     opened.protocol_config.request_body_mode = duplex
     opened.protocol_config.response_body_mode = duplex if chunks else ProcessingMode.NONE
@@ -113,10 +124,10 @@ def stream_template(size: int, chunks: int = 0) -> StreamTemplate:
         tuple(frames),
         holes,
         len(body),
-        prefixed(ProcessingRequest(response_headers=_headers(_RESPONSE))),
+        prefixed(ProcessingRequest(response_headers=_headers(received))),
         chunks,
-        prefixed(_chunk(last=False)),
-        prefixed(_chunk(last=True)),
+        prefixed(_chunk(token, last=False)),
+        prefixed(_chunk(token, last=True)),
     )
 
 
@@ -145,8 +156,8 @@ def _body(piece: bytes, *, last: bool = False) -> ProcessingRequest:
     return message
 
 
-def _chunk(*, last: bool) -> ProcessingRequest:
+def _chunk(token: bytes, *, last: bool) -> ProcessingRequest:
     message = ProcessingRequest()
-    message.response_body.body = _TOKEN
+    message.response_body.body = token
     message.response_body.end_of_stream = last
     return message

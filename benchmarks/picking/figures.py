@@ -36,6 +36,7 @@ class Work:
     """`body` in bytes, `many` requests at once, `chunks` of the response seen by the picker.
 
     `alike`: all endpoints publish the same numbers, so that all of them are the best and come to hold each prompt.
+    `rewritten`: another model serves, and each chunk gets the client's back.
     """
 
     body: int = KIBIBYTE
@@ -44,12 +45,14 @@ class Work:
     chunks: int = 0
     envoy: bool = False
     alike: bool = False
+    rewritten: bool = False
 
     def __str__(self) -> str:
         size = f"{self.body // KIBIBYTE} KB" if self.body < MEBIBYTE else f"{self.body // MEBIBYTE} MB"
         parts = [size, f"{self.many} in flight" if self.many > 1 else "one at a time"]
         parts += [f"{self.endpoints:,} endpoints"] if self.endpoints != 100 else []
         parts += [f"{self.chunks} chunks back"] if self.chunks else []
+        parts += ["another model"] * self.rewritten
         return ", ".join(parts + ["all alike"] * self.alike + ["behind Envoy"] * self.envoy)
 
 

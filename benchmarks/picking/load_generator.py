@@ -25,7 +25,7 @@ class Load:
     """For `seconds`, or until there were `count`: `connections`, each with `many` requests of `body` bytes at once.
 
     `kind` "streams": ext_proc, `chunks` of each response shown to the picker; "posts": HTTP/1.1, one at a time.
-    `first`: the number of the first request.
+    `first`: the number of the first request. `rewritten`: streams ask for another model to serve.
     """
 
     port: int
@@ -37,6 +37,7 @@ class Load:
     seconds: float = 1.0
     count: int = 0
     first: int = 0
+    rewritten: bool = False
 
     @property
     def line(self) -> str:
@@ -87,7 +88,7 @@ class _Socket:
 def _clients(load: Load, tally: Tally) -> Sequence[Client]:
     if load.kind == "posts":
         return [PostingClient(load.body, tally) for _ in range(load.connections)]
-    said = stream_template(load.body, load.chunks)
+    said = stream_template(load.body, load.chunks, rewritten=load.rewritten)
     return [ProcessingClient(said, load.many, tally) for _ in range(load.connections)]
 
 

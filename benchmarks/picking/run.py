@@ -94,6 +94,8 @@ async def _with_a_hundred(kinds: Sequence[Kind], plan: Plan, figures: Figures) -
             await bench.measure(Work(body), started)
             await bench.measure(Work(body, many=1), started)
         await bench.measure(Work(chunks=200), started)
+        await bench.measure(Work(rewritten=True), started)
+        await bench.measure(Work(chunks=200, rewritten=True), started)
         core = pickers.cores()[0]
         fronts = [await stack.enter_async_context(behind_envoy(one, ports, core)) for one in (None, *started)]
         for body in _BODIES[:2]:
@@ -136,6 +138,7 @@ class _Bench:
             many=work.many // connections,
             chunks=work.chunks,
             seconds=self.plan.seconds,
+            rewritten=work.rewritten,
         )
         costs = await compare(started, load, self.load, self.plan.rounds)
         self.figures.rows.append((work, {name: Figure.of(cost) for name, cost in costs.items()}))

@@ -80,14 +80,16 @@ class FollowedPool:
             return
         self._report.problem = problem  # the next snapshot tells it, or ends the last one
         await self._stop_following()
-        self._targets = found
+        before, self._targets = self._targets, found
         if isinstance(found, str):
             self._pods.clear(Candidate(self._pool.name, reason=found))
             return
-        ports = ",".join(map(str, found.ports))
-        _log.info(
-            "InferencePool %s: selects %s, ports %s", self._pool.name, found.selector or "every Pod", ports
-        )
+        selected, ports = found.selector or "every Pod", ",".join(map(str, found.ports))
+        _log.info("InferencePool %s: selects %s, ports %s", self._pool.name, selected, ports)
+        if not isinstance(before, PodTargets):
+            self._report.degraded(
+                f"no answer yet to the first list of the Pods of InferencePool {self._pool.name}"
+            )
         self._following = asyncio.create_task(self._pods.follow(found), name=f"pods of {self._pool.name}")
 
     def _find_targets(self) -> PodTargets | str | None:

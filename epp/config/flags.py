@@ -237,7 +237,7 @@ def _security(group: Any) -> None:
     _switch(
         group,
         "metrics-endpoint-auth",
-        "the metrics port answers clients whose bearer token the API server accepts (default: true with workers of a pool)",
+        "the metrics port answers clients whose bearer token the API server accepts (default: true with --pool-name or --endpoint-selector)",
     )
 
 
@@ -284,7 +284,12 @@ def _limits(group: Any) -> None:
     group.add_argument(
         "--drain-timeout", type=duration, metavar="DURATION", help="after SIGTERM (default: 30s)"
     )
-    group.add_argument("--grpc-max-recv-msg-size", type=message_size, metavar="SIZE", help="default: 4Mi")
+    group.add_argument(
+        "--grpc-max-recv-msg-size",
+        type=message_size,
+        metavar="SIZE",
+        help="the largest gRPC message (default: 4Mi)",
+    )
     group.add_argument("--max-body-bytes", type=size, metavar="SIZE", help="of one request (default: 64Mi)")
     group.add_argument(
         "--max-buffered-bytes",

@@ -178,6 +178,10 @@ def _picker_cluster(settings: EnvoySettings) -> Json:
             )
         },
     }
+    if settings.failure_mode_allow:
+        # in panic Envoy sends to unhealthy pickers, and a request whose body was on its way to one cannot go on without
+        # (https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/load_balancing/panic_threshold)
+        cluster["common_lb_config"] = {"healthy_panic_threshold": {"value": 0}}
     if settings.secure:
         cluster["transport_socket"] = picker_tls(settings)
     return cluster

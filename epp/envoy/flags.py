@@ -118,7 +118,8 @@ def _routing_flags(parser: argparse.ArgumentParser) -> None:
 def _processing_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--request-body", choices=BODY_MODES, default="FULL_DUPLEX_STREAMED", help="request_body_mode")
-    add("--response-body", choices=BODY_MODES, default="NONE", help="response_body_mode")
+    read = "response_body_mode; STREAMED for a picker that rewrites models"
+    add("--response-body", choices=BODY_MODES, default="NONE", help=read)
     _boolean(
         parser,
         "--usage-metrics",

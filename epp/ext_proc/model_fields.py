@@ -75,7 +75,7 @@ class ModelFields:
                 if closed is None:
                     return spans, at - 1
                 spans.append((at - 1, closed))
-                at = closed
+                at, self._key = closed, b""
             else:
                 self._text = _Text.KEY if self._watched and self._expects_key else _Text.OTHER
                 self._key = b"" if self._text is _Text.KEY else self._key

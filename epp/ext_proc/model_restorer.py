@@ -14,6 +14,10 @@ _EVENT_STREAM: Final = "text/event-stream"
 _JSON: Final = ("application/json", "application/x-ndjson", "application/jsonl")
 _LINE_END: Final = re.compile(rb"[\r\n]")
 _DATA: Final = b"data:"
+_CHUNK: Final = re.compile(
+    rb'\s*+\{(?:\s*+"(?!model")[^"\\]*+"\s*+:\s*+(?:"[^"\\]*+"|[-+.\w]++)\s*+,)*+\s*+"model"\s*+:\s*+("[^"\\]*+")'
+)
+"""The beginning of an event as model servers write it: no member before the model but strings and numbers, no escapes."""
 _MAX_NAME: Final = 1024
 """Bytes of a name, as JSON. A client's longer name is not restored: it would be copied into every event of the answer."""
 _MAX_SPELLING: Final = 6 * _MAX_NAME
@@ -39,7 +43,18 @@ class ModelRestorer:
     (https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation).
     """
 
-    __slots__ = ("_after_return", "_events", "_fields", "_held", "_line", "_named", "_plain", "_served")
+    __slots__ = (
+        "_after_return",
+        "_begun",
+        "_events",
+        "_fields",
+        "_held",
+        "_line",
+        "_named",
+        "_plain",
+        "_served",
+        "_skipped",
+    )
 
     def __init__(self, served: str, named: str, *, events: bool) -> None:
         self._served = served
@@ -52,6 +67,10 @@ class ModelRestorer:
         """The first bytes of the present line, as many as _DATA has."""
         self._after_return = False
         """The last byte was a carriage return: a newline would belong to it."""
+        self._begun = False
+        """Some data of the present event have been read."""
+        self._skipped = b""
+        """The first line of data of the present event, if its structure need not be known unless a second one comes."""
 
     @property
     def names_are_short(self) -> bool:
@@ -91,15 +110,32 @@ class ModelRestorer:
             if stop > at:
                 self._after_return = False
                 at = self._read_field_name(data, at, stop)
-            if self._line == _DATA:
-                names, unfinished = self._fields.find(data, at, stop)
+            if self._line == _DATA and at < stop:
+                names, unfinished = self._find_in_data(data, at, stop, line_ends=stop < end)
                 spans += names
-                if unfinished < end == stop:
+                if unfinished < stop:
                     return spans, unfinished
             if stop < end:
                 self._end_line(data[stop])
             at = stop + 1
         return spans, end
+
+    def _find_in_data(
+        self, data: bytes, at: int, stop: int, *, line_ends: bool
+    ) -> tuple[list[tuple[int, int]], int]:
+        """The names in one line of data, or in a part of it, and where an unfinished one begins, else `stop`."""
+        if line_ends and not self._begun and (found := _names_in_chunk(data, at, stop)) is not None:
+            self._begun, self._skipped = True, data[at:stop]
+            return found, stop
+        if self._skipped:
+            self._fields.find(self._skipped, 0, len(self._skipped))
+            self._skipped = b""
+        self._begun = True
+        names, unfinished = self._fields.find(data, at, stop)
+        if line_ends and unfinished < stop:  # no line ends within a name
+            self._fields.skip_name()
+            _, unfinished = self._fields.find(data, unfinished + 1, stop)
+        return names, unfinished
 
     def _read_field_name(self, data: bytes, at: int, stop: int) -> int:
         begin = data[at : min(stop, at + len(_DATA) - len(self._line))]
@@ -112,6 +148,7 @@ class ModelRestorer:
             return
         if not self._line:  # an empty line ends the event
             self._fields.reset()
+            self._begun, self._skipped = False, b""
         self._line = b""
         self._after_return = terminator != _NEWLINE
 
@@ -135,3 +172,12 @@ class ModelRestorer:
 
 
 _NEWLINE: Final = ord("\n")
+
+
+def _names_in_chunk(data: bytes, at: int, stop: int) -> list[tuple[int, int]] | None:
+    """The names in a whole event that is as simple as most are; None: it has to be read letter by letter."""
+    found = _CHUNK.match(data, at, stop)
+    behind = at if found is None else found.end()
+    if data.find(b'"model"', behind, stop) >= 0 or data.find(b"\\u", behind, stop) >= 0:
+        return None
+    return [] if found is None else [found.span(1)]

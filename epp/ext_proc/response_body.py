@@ -7,10 +7,12 @@ sends it (`response_body_mode`): Envoy ignores `mode_override` where the request
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from epp.request.body import Buffer
-from epp.scheduling.pick import Pick
+
+if TYPE_CHECKING:  # `--help` reads the settings, and must not load numpy
+    from epp.scheduling.pick import Pick
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +56,7 @@ class ResponseReaderOpener(Protocol):
     """Decides at the response headers whether a body is read."""
 
     def __call__(
-        self, pick: Pick, head: ResponseHead, started: float, now: float
+        self, pick: "Pick", head: ResponseHead, started: float, now: float
     ) -> ResponseBodyReader | None:
         """A reader for the body of that response, None: nothing to read. `started`: when the request's headers came."""
 

@@ -79,17 +79,26 @@ class FollowedResource:
     async def run(self) -> None:
         """Follow until cancelled. What goes wrong is in `describe`, and in the log once."""
         while True:
-            self._served = await self._find_served()
-            if self._served is None:
-                await asyncio.sleep(self._recheck if self._absent else min(self._recheck, _RETRY))
-                continue
-            group, version = self._served
-            path = f"/apis/{group}/{version}/namespaces/{self._namespace}/{self._kind.resource}"
-            logger.info("following the %ss of %s/%s in %s", self._kind.kind, group, version, self._namespace)
-            async with Informer(self._transport, path, "", self.refresh, self._timings) as informer:
-                self._informer = informer
-                await self._until_others_are_served()
-            self._informer = None
+            try:
+                await self._follow()
+            except Exception as error:  # a fault of ours must not end the updates
+                logger.exception("cannot follow the %ss: unexpected error", self._kind.kind)
+                self._problem = f"unexpected error: {error!r}"
+            finally:
+                self._informer = None
+            await asyncio.sleep(self._recheck if self._absent else min(self._recheck, _RETRY))
+
+    async def _follow(self) -> None:
+        """Until another version is served; returns at once if none is."""
+        self._served = await self._find_served()
+        if self._served is None:
+            return
+        group, version = self._served
+        path = f"/apis/{group}/{version}/namespaces/{self._namespace}/{self._kind.resource}"
+        logger.info("following the %ss of %s/%s in %s", self._kind.kind, group, version, self._namespace)
+        async with Informer(self._transport, path, "", self.refresh, self._timings) as informer:
+            self._informer = informer
+            await self._until_others_are_served()
 
     def refresh(self) -> None:
         """Apply the objects as they are now."""

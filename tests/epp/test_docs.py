@@ -36,7 +36,11 @@ def test_every_plugin_is_explained() -> None:
     rows = re.findall(r"^\| (`.*?`) \|", PAGE, re.MULTILINE)
     explained = set(chain.from_iterable(re.findall(r"`([a-z][a-z-]+)`", row) for row in rows))
     assert explained >= PLUGINS.keys()
-    headers = {"x-llm-d-inference-objective", "x-llm-d-inference-fairness-id"}
+    headers = {
+        "x-llm-d-inference-objective",
+        "x-llm-d-inference-fairness-id",
+        "x-llm-d-model-name-rewrite",
+    }
     assert explained - PLUGINS.keys() == headers
 
 

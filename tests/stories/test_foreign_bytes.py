@@ -81,6 +81,11 @@ PATTERNS: Mapping[str, Read] = {
     "epp/request/subset.py _IPV4": Read(("1.2.3.4:",)),
     "epp/ext_proc/protocol.py _STATUS": Read(),
     "epp/request/subset.py _port": Read(),
+    "epp/ext_proc/model_fields.py _BRACKETS": Read(),
+    "epp/ext_proc/model_fields.py _STRUCTURE": Read(),
+    "epp/ext_proc/model_fields.py _TEXT": Read(("\\", "a\\")),
+    "epp/ext_proc/model_restorer.py _CHUNK": Read(('{"', '{"a":"', '{"a":1,', '{"a" ')),
+    "epp/ext_proc/model_restorer.py _LINE_END": Read(),
     "epp/request/form_model.py _BOUNDARY": Read(('boundary="', "boundary=")),
     "epp/request/form_model.py _MODEL_FIELD": Read(
         ("content-disposition:", "content-disposition: ;", 'content-disposition:;name="model"')
@@ -102,6 +107,7 @@ CACHES: Mapping[str, str] = {
     "epp/ext_proc/answers.py _message_head": "numbers",
     "epp/ext_proc/answers.py cached_route": "destinations of our endpoints",
     "epp/ext_proc/answers.py unchanged": "the kinds of messages",
+    "epp/ext_proc/answers.py without_length": "the kinds of headers",
     "epp/request/inference_api.py _known_suffix": "256 ends of paths of 64 characters",
     "epp/request/subset.py _canonical_cached": "8,192 addresses of at most _MAX_ADDRESS characters",
     "epp/wire/server/body_message.py _before": "numbers",

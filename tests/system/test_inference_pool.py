@@ -55,7 +55,8 @@ REF: Final = {"group": POOL_GROUP, "kind": "InferencePool", "name": "vllm"}
 async def a_picker(cluster: Cluster, rules: Sequence[Object] = WHOLE_ROLE) -> AsyncIterator[PickerPod]:
     """Of the pool `vllm`, which need not be there."""
     await cluster.install(rights(cluster.namespace, rules))
-    async with picker_pod(cluster, arguments_of_the_fixture("vllm", cluster.namespace)) as picker:
+    arguments = [*arguments_of_the_fixture("vllm", cluster.namespace), "--metrics-endpoint-auth=false"]
+    async with picker_pod(cluster, arguments) as picker:
         yield picker
 
 
@@ -195,6 +196,25 @@ async def test_without_the_rights_requests_are_served_and_the_missing_verb_is_na
             await eventually(named)
         async with a_gateway() as url:
             assert (await send(url))["pod"] == pod.name
+
+
+async def test_a_selector_needs_no_pool_and_no_other_right_than_pods(cluster: Cluster) -> None:
+    """As the Go picker's chart without Gateway API starts it; NAMESPACE and POD_NAME come from the downward API."""
+    await cluster.install(rights(cluster.namespace, ROLE[1:]))
+    flags = ["--endpoint-selector", "app in (a,b),!old", "--endpoint-target-ports", "3000,3002"]
+    pod_of_picker = {"NAMESPACE": cluster.namespace, "POD_NAME": "the-picker-7c9f8d-x2x9z"}
+    async with (
+        model_servers(cluster, "a", 3000, 3002, count=1) as [a],
+        model_servers(cluster, "b", 3000, 3002, count=1) as [b],
+        model_servers(cluster, "c", 3000, count=1),
+        picker_pod(cluster, [*flags, "--metrics-endpoint-auth=false"], pod_of_picker) as picker,
+    ):
+        assert await picker.serves()
+        await knows(picker, *(f"{pod.address}:{port}" for pod in (a, b) for port in (3000, 3002)))
+        await cluster.admin.patch("pods", cluster.namespace, b.name, {"metadata": {"labels": {"old": "yes"}}})
+        await knows(picker, *(f"{a.address}:{port}" for port in (3000, 3002)))
+        assert 'llm_d_epp_ready_endpoints{name="the-picker"} 2.0' in await picker.page("/metrics")
+        assert "resources" not in await picker.status()
 
 
 async def test_definitions_may_be_installed_while_the_picker_runs_and_the_newer_group_counts(

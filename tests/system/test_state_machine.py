@@ -1,9 +1,10 @@
-"""The walk of tests/kubernetes/test_state_machine.py, ten thousand steps of it."""
+"""The walks of tests/kubernetes/test_state_machine.py and test_pods_state_machine.py, ten thousand steps of each."""
 
 import logging
 
 import pytest
 
+from tests.kubernetes.test_pods_state_machine import walk_pods
 from tests.kubernetes.test_state_machine import walk
 
 
@@ -11,3 +12,9 @@ from tests.kubernetes.test_state_machine import walk
 def test_ten_thousand_steps_of_pods_slices_and_faults(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="discovery")  # each fault is one warning
     assert walk(histories=160) >= 10_000
+
+
+@pytest.mark.timeout(900)  # as above
+def test_ten_thousand_steps_of_pods_pool_and_faults(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, logger="discovery")
+    assert walk_pods(histories=140) >= 10_000

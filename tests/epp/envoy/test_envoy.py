@@ -460,6 +460,22 @@ async def test_without_a_picker_a_clients_own_destination_steers_nothing(mesh: M
         assert mode == "original-dst" or (await answer.json())["port"] == workers[0].port
 
 
+async def test_without_a_picker_a_request_with_a_body_goes_on_too(mesh: Mesh, eventually: Any) -> None:
+    """Once the health checks have noticed: until then its body is on the way to the picker."""
+    worker, picker = await mesh.worker(), await mesh.picker()
+    known = (Address("127.0.0.1", worker.port),)
+    settings = _settings(picker, mode="override-host", endpoints=known, failure_mode_allow=True)
+    envoy = await mesh.envoy(render(settings))
+    client = await mesh.client()
+    await picker.listener.drain(None)
+
+    async def served() -> bool:
+        async with client.post(envoy.url(), json={"model": "m", "prompt": "hello"}) as answer:
+            return answer.status == 200 and (await answer.json())["port"] == worker.port
+
+    await eventually(served, within=30.0)
+
+
 async def test_a_client_that_leaves_gives_its_reservation_back(
     mesh: Mesh, picking: Any, eventually: Any
 ) -> None:

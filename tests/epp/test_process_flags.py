@@ -1,0 +1,90 @@
+"""Flags whose effect only a process of its own shows: the log, and the ciphers of grpc."""
+
+import asyncio
+import json
+import os
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+LOCAL = [
+    "--host=127.0.0.1",
+    "--grpc-port=0",
+    "--grpc-health-port=0",
+    "--metrics-port=0",
+    "--endpoint=127.0.0.1:9",
+]
+
+
+@asynccontextmanager
+async def picker(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, dict[str, str]]]:
+    """The process, once it is ready, and the addresses of its ports."""
+    pipe = asyncio.subprocess.PIPE
+    running = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "epp", *LOCAL, *arguments, stdout=pipe, stderr=pipe, env=os.environ
+    )
+    assert running.stdout is not None
+    try:
+        async with asyncio.timeout(90):
+            ready = (await running.stdout.readline()).decode()
+            yield running, dict(pair.split("=") for pair in ready.split()[1:])
+    finally:
+        if running.returncode is None:
+            running.kill()
+        await running.communicate()
+
+
+async def logged(*arguments: str) -> list[str]:
+    async with picker(*arguments) as (running, _):
+        running.terminate()
+        _, said = await running.communicate()
+        return said.decode().splitlines()
+
+
+async def test_the_log_as_json() -> None:
+    given = ("--zap-encoder=json", "--zap-time-encoding=epoch", "--tracing", "--tls-min-version=VersionTLS10")
+    lines = [json.loads(line) for line in await logged(*given)]
+    assert all(isinstance(line["ts"], float) for line in lines)
+    told = [line["msg"] for line in lines if line["level"] == "warn" and line["logger"] == "epp"]
+    assert told[:2] == [
+        "flags without effect: --tracing (traces are not built yet)",
+        (
+            "--tls-min-version VersionTLS10: TLS 1.2 is the least that HTTP/2 allows (RFC 9113, 9.2), so it is the least "
+            "here"
+        ),
+    ]
+
+
+async def test_errors_only() -> None:
+    assert await logged("--zap-log-level=error", "--tracing") == []
+
+
+async def handshake(address: str, ciphers: str) -> str | None:
+    """The cipher that a client with TLS 1.2 and these gets; None: it is refused."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    context.set_ciphers(ciphers)
+    host, port = address.rsplit(":", 1)
+    try:
+        _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    except (ssl.SSLError, OSError):
+        return None
+    name: str = writer.get_extra_info("cipher")[0]
+    writer.close()
+    return name
+
+
+async def test_grpc_offers_only_the_suites_named() -> None:
+    suites = "--tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
+    async with picker("--transport=grpc", suites) as (_, where):
+        assert (
+            await handshake(where["grpc"], "ECDHE-ECDSA-AES256-GCM-SHA384") == "ECDHE-ECDSA-AES256-GCM-SHA384"
+        )
+        assert await handshake(where["grpc"], "ECDHE-ECDSA-AES128-GCM-SHA256") is None
+    async with picker("--transport=grpc") as (_, where):
+        assert (
+            await handshake(where["grpc"], "ECDHE-ECDSA-AES128-GCM-SHA256") == "ECDHE-ECDSA-AES128-GCM-SHA256"
+        )
