@@ -250,6 +250,9 @@ class Datastore:
         self._call_hooks(self.on_load_change, endpoint)
         return True
 
+    def is_lost(self, endpoint: Endpoint) -> bool:
+        return endpoint.key in self._lost
+
     def suspect(self, endpoint: Endpoint) -> None:
         """The data plane could not reach it: it is avoided until whoever listens in `on_suspect` says otherwise.
 

@@ -50,6 +50,11 @@ class Liveness:
             await self._refused(error)
         elif not isinstance(error, NoAnswerError):
             self.answered()
+        elif self._datastore.is_lost(self._endpoint):
+            # its page may never come (a firewall, another process): then a connection to the worker itself has to do
+            worker = self._datastore.current(self._endpoint)
+            if await self._connect(worker) is None:
+                self._datastore.set_lost(worker, lost=False)
 
     def quiet_for(self, now: float) -> float:
         """Seconds in which no sign of loss is followed; 0 or less: none."""
@@ -77,18 +82,20 @@ class Liveness:
     async def _refused(self, error: NoAnswerError) -> None:
         worker = self._datastore.current(self._endpoint)
         # the page may be that of another process, whose end is not the worker's
-        is_lost = worker.port == worker.metrics_port or await self._serves_nobody(worker)
+        is_lost = worker.port == worker.metrics_port
+        if not is_lost and (fault := await self._connect(worker)) is not None:
+            is_lost = fault.errno in NO_LISTENER
         self._datastore.set_lost(worker, lost=is_lost)
         if is_lost and not self._was_refused:
             self._was_refused = True
             logger.warning("%s (%s) is avoided until it answers: %s", worker.id, worker.destination, error)
 
-    async def _serves_nobody(self, worker: Endpoint) -> bool:
-        """Whether the port that serves refuses connections."""
+    async def _connect(self, worker: Endpoint) -> OSError | None:
+        """Why the port that serves accepts no connection; None: it does."""
         try:
             async with asyncio.timeout(self._timeout):
                 _, writer = await asyncio.open_connection(worker.address, worker.port)
-        except OSError as error:  # TimeoutError is one, without such a number
-            return error.errno in NO_LISTENER
+        except OSError as error:  # TimeoutError is one
+            return error
         writer.transport.abort()
-        return False
+        return None

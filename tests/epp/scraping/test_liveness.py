@@ -183,6 +183,22 @@ async def test_a_suspicion_of_the_data_plane_counts_until_the_next_page() -> Non
         assert server.gets == 2
 
 
+async def test_a_worker_whose_page_never_comes_is_judged_by_its_own_port() -> None:
+    """A firewall drops what goes to the metrics port: no answer there will ever end a suspicion."""
+    store = Datastore()
+    settings = ScrapeSettings(intervals=ScrapeIntervals.fixed(0.05), timeout=0.1)
+    silent = socket.create_server(("127.0.0.1", 0))  # accepts by its backlog, and never answers
+    with silent:
+        async with PageServer().serving() as worker, scraping(store, settings):
+            endpoint = add(store, worker.port, silent.getsockname()[1])
+            for _ in range(3):
+                await eventually(lambda: endpoint.key in store.on_suspect)
+                store.suspect(endpoint)
+                assert not store.all_reachable
+                await eventually(lambda: store.all_reachable)
+            assert worker.connections >= 3
+
+
 async def test_without_somebody_who_finds_out_a_suspicion_counts_for_nothing() -> None:
     store = Datastore()
     store.suspect(add(store, 9))
