@@ -21,6 +21,11 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += 1
         self.total += value
 
+    @property
+    def count(self) -> int:
+        """How many values were observed."""
+        return sum(self._counts)
+
     def add(self, other: "Histogram") -> None:
         """Count what another histogram with the same bounds has counted."""
         for index, count in enumerate(other._counts):

@@ -106,7 +106,7 @@ def stream_template(size: int, chunks: int = 0, *, rewritten: bool = False) -> S
     body = chat(size)
     sent = _REQUEST | {"content-length": str(len(body))} | (_REWRITE if rewritten else {})
     opened = ProcessingRequest(request_headers=_headers(sent))
-    received = _RESPONSE | ({"content-type": "text/event-stream"} if rewritten else {})
+    received = _RESPONSE | ({"content-type": "text/event-stream"} if chunks else {})
     token = _REWRITTEN_TOKEN if rewritten else _TOKEN
     duplex = ProcessingMode.FULL_DUPLEX_STREAMED
     opened.protocol_config.request_body_mode = duplex

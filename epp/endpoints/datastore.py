@@ -1,6 +1,7 @@
 """Keeps the endpoints that discovery reports, their numbers and their requests in flight."""
 
 import logging
+import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -185,9 +186,12 @@ class Datastore:
             ),
         ]
         for column, value in values:
-            if column is not None and value is not None and value != numbers[column, row]:
-                numbers[column, row] = value
-                changed = True
+            if column is None or value is None or value == numbers[column, row]:
+                continue
+            changed |= not (
+                math.isnan(value) and math.isnan(numbers[column, row])
+            )  # an optional number: still unknown
+            numbers[column, row] = value
         self._store_counters(row, load)
         if load.adapters is not None and load.adapters != self._adapters[row]:
             self._adapters[row] = load.adapters

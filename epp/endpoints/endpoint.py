@@ -27,7 +27,7 @@ class Endpoint:
     """One instance as the picker addresses it. Compared by identity.
 
     `models`: the declared model and its adapters; empty: the worker declares none. Then `listed_models` are those of its
-    `/v1/models`; empty: unknown. `engine` None: unknown.
+    `/v1/models`; empty: unknown. `engine` None: unknown. `namespace`: of the instance.
     """
 
     id: str
@@ -44,6 +44,7 @@ class Endpoint:
     zone: str | None = None
     node: str | None = None
     reachable: bool = True
+    namespace: str = ""
     destination: str = field(init=False)
     """`10.0.0.1:8000` or `[fd00::1]:8000`."""
     key: tuple[str, str] = field(init=False)

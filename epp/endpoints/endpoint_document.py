@@ -65,6 +65,7 @@ def read_endpoint(
         zone=instance.zone,
         node=instance.node,
         reachable=instance.reachable,
+        namespace=instance.namespace,
     )
 
 

@@ -92,6 +92,14 @@ def unchanged(kind: str) -> bytes:
     return answer.SerializeToString()
 
 
+def with_response_headers(answered: Answer, headers: Mapping[str, str]) -> bytes:
+    """The answer to the response headers, which sets these too."""
+    answer = ProcessingResponse.FromString(to_bytes(answered))
+    for name, text in headers.items():
+        protocol.set_header(answer.response_headers.response.header_mutation, name, text)
+    return answer.SerializeToString()
+
+
 @lru_cache
 def without_length(kind: Literal["response_headers"]) -> bytes:
     """The answer to headers whose body may get another length: their Content-Length is removed."""

@@ -346,7 +346,12 @@ class Exchange:
         )
         passes = expected and not ended
         self.state = self.state.after_response_headers(body_passes=passes)
-        return [answers.unchanged("response_headers") if readers is None else readers.answer_headers()]
+        answer = answers.unchanged("response_headers") if readers is None else readers.answer_headers()
+        headers_of = self._settings.response_headers
+        if headers_of is not None and self._pick is not None:
+            served = protocol.parse_served(message.metadata_context)
+            return [answers.with_response_headers(answer, headers_of(self._pick, served))]
+        return [answer]
 
     def _open_readers(self, pick: Pick, message: ProcessingRequest, now: float) -> None:
         openers = self._settings.response_readers

@@ -62,7 +62,8 @@ class InferenceRequest:
     `model` is empty if the request names none: a GET, or a path or content type that is not read. `rewritten_from`: the
     model that the client named, if `model` is another one, which serves the request. `prompt` is set to None once the
     request is scheduled, since it keeps the whole body in memory. `prefixes`: the prompt's block hashes, by data producer.
-    `data`: what other data producers keep with it, by producer. `scores`: of the scored endpoints, by destination, if the profile reports them.
+    `data`: what other data producers keep with it, by producer. `scores`: of the scored endpoints, by destination, if the
+    profile reports them. `peer`: the `Endpoint` that another profile chose for the request, if the profile handler says so.
     """
 
     __slots__ = (
@@ -73,6 +74,7 @@ class InferenceRequest:
         "model",
         "objective",
         "path",
+        "peer",
         "prefixes",
         "priority",
         "prompt",
@@ -99,6 +101,7 @@ class InferenceRequest:
         self.prefixes: dict[object, PrefixChain] = {}
         self.data: dict[object, Any] = {}
         self.scores: Mapping[str, float] | None = None
+        self.peer: object = None
 
     def rewrite(self, model: str) -> None:
         """Let that model serve the request; its workers' prefix caches know the prompt under that name."""

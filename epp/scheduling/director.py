@@ -10,7 +10,13 @@ import numpy as np
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
 from epp.endpoints.models_page import MODELS_PATH, ModelsPage
-from epp.request.inference_request import InferenceRequest, parse_request, passthrough_request, request_path
+from epp.request.inference_request import (
+    DEFAULT_FAIRNESS_ID,
+    InferenceRequest,
+    parse_request,
+    passthrough_request,
+    request_path,
+)
 from epp.request.model_rewrite import ModelRewrites
 from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
@@ -34,6 +40,7 @@ class Policy:
     models that exist (endpoint picker protocol 0.3.0), empty: no such rule. `retry_after`: seconds, for requests that are
     shed. `passthrough`: bodies are not read, all requests are routed by load. `models_endpoint`: `GET /v1/models` is answered
     with the models of the pool. `rewrites`: which model serves a request.
+    `fairness_headers`: in lower case; the first that a request has is its fairness id, if it names none itself.
     """
 
     objectives: Mapping[str, int] = field(default_factory=dict)
@@ -42,6 +49,7 @@ class Policy:
     passthrough: bool = False
     models_endpoint: bool = False
     rewrites: ModelRewrites = field(default_factory=ModelRewrites)
+    fairness_headers: tuple[str, ...] = ()
 
 
 class Director:
@@ -152,6 +160,9 @@ class Director:
         read = passthrough_request if self._policy.passthrough else parse_request
         request = read(headers, body, self._new_id)
         request.priority = self._policy.objectives.get(request.objective or "", 0)
+        if self._policy.fairness_headers and request.fairness_id == DEFAULT_FAIRNESS_ID:
+            named = (headers.get(name, "").strip() for name in self._policy.fairness_headers)
+            request.fairness_id = next(filter(None, named), DEFAULT_FAIRNESS_ID)
         if request.model:
             target = self._policy.rewrites.target(request.model, headers, self._rng)
             if target is not None and target != request.model:

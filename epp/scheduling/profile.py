@@ -27,7 +27,8 @@ class SchedulerProfile:
 
     `producers`: the data producers that its scorers read; the scheduler lets them prepare each request.
     `staleness`: seconds; an endpoint with older numbers, or none, ranks behind all with fresh numbers. None: the scorers
-    read no metrics. `reports_scores`: sets `InferenceRequest.scores`.
+    read no metrics. `reports_scores`: sets `InferenceRequest.scores`. `names`: type and name of each filter, then of each
+    scorer, then of the picker, where a configuration names them.
     """
 
     picker: Picker
@@ -37,6 +38,7 @@ class SchedulerProfile:
     max_endpoints: int = 1
     staleness: float | None = None
     reports_scores: bool = False
+    names: Sequence[tuple[str, str]] = ()
     _score_cache: ScoreCache = field(init=False, repr=False, compare=False)
     _request_scorers: Sequence[WeightedScorer] = field(init=False, repr=False, compare=False)
     _in_flight_scorers: Sequence[WeightedScorer] = field(init=False, repr=False, compare=False)

@@ -21,7 +21,16 @@ class Scheduler:
     the handler cannot work with these profiles.
     """
 
-    __slots__ = ("_handler_producers", "_single_profile", "handler", "producers", "profiles")
+    __slots__ = (
+        "_every",
+        "_handler_producers",
+        "_sampled",
+        "_single_profile",
+        "_until_sampled",
+        "handler",
+        "producers",
+        "profiles",
+    )
 
     def __init__(
         self,
@@ -33,6 +42,8 @@ class Scheduler:
         self.handler: ProfileHandler = handler or SingleProfileHandler()
         self.handler.check(self.profiles)
         self._handler_producers = tuple(handler_producers)
+        self._sampled: Scheduler | None = None
+        self._every = self._until_sampled = 0
         needed = [producer for profile in profiles.values() for producer in profile.producers]
         self.producers: list[DataProducer] = []
         for producer in (*needed, *handler_producers):
@@ -43,8 +54,18 @@ class Scheduler:
         single = type(self.handler) is SingleProfileHandler
         self._single_profile = next(iter(self.profiles.values())) if single else None
 
+    def sample(self, scheduler: "Scheduler", every: int) -> None:
+        """Let another scheduler, which picks the same, do one in `every` picks."""
+        self._sampled = scheduler
+        self._every = self._until_sampled = every
+
     def schedule(self, request: InferenceRequest, pool: EndpointPool) -> Pick:
         """Pick among these candidates; raises `Rejection`, any other exception is a fault of a plugin."""
+        if self._sampled is not None:
+            self._until_sampled -= 1
+            if self._until_sampled <= 0:
+                self._until_sampled = self._every
+                return self._sampled.schedule(request, pool)
         for producer in self.producers:
             producer.prepare(request, pool)
         if self._single_profile is not None:  # the common case: the same result without asking the handler

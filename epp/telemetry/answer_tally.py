@@ -48,7 +48,7 @@ def observe_usage(
     As in the Go picker: an answer that is not streamed comes as a whole, so its first token comes with its last one.
     """
     if usage.input:
-        tally.read_tokens(usage.input)
+        tally.input_tokens.observe(usage.input)
     if usage.cached is not None:
         observe(tally, CACHED, usage.cached)
     observe(tally, TTFT_STREAMED if streamed else TTFT, (first if streamed else now) - started)

@@ -70,13 +70,14 @@ class Telemetry:
         self.registry.register(self)
 
     def picked(self, pick: Pick, now: float) -> None:
-        self._tallies.sweep(now)
+        if now >= self._tallies.sweep_at:
+            self._tallies.sweep(now)
         tally = self._tally(pick)
         tally.used_at = now
         tally.requests += 1
         tally.running += 1
-        if size := pick.request.body_size:
-            tally.asked(size)
+        if pick.request.body_size:
+            tally.request_bytes.observe(pick.request.body_size)
         if not self._reads_usage:
             _estimate_tokens(tally, pick.request)
 
@@ -108,7 +109,7 @@ class Telemetry:
     def released(self, pick: Pick, started: float, now: float) -> None:
         tally = self._tally(pick)
         tally.running -= 1
-        tally.lasted(now - started)
+        tally.durations.observe(max(0.0, now - started))
         if self._reads_usage and pick not in self._said:
             _estimate_tokens(tally, pick.request)
         self._said.discard(pick)
@@ -180,7 +181,7 @@ class Telemetry:
 
 def _estimate_tokens(tally: RequestTally, request: InferenceRequest) -> None:
     if request.prompt_size:
-        tally.read_tokens((request.prompt_size + _TOKEN_BYTES - 1) // _TOKEN_BYTES)
+        tally.input_tokens.observe((request.prompt_size + _TOKEN_BYTES - 1) // _TOKEN_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

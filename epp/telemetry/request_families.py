@@ -41,7 +41,7 @@ class RequestHistogram:
         found = {
             labels: histogram
             for labels, tally in tallies.items()
-            if (histogram := self.read(tally)) is not None
+            if (histogram := self.read(tally)) is not None and histogram.count
         }
         if not found:
             return

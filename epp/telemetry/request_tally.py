@@ -1,6 +1,6 @@
 """The counts of requests by their labels, in a bounded number of sets. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from epp.request.inference_request import InferenceRequest
@@ -15,9 +15,10 @@ UNUSED_AFTER: Final = 3600.0
 UNUSED_AFTER_AT_LIMIT: Final = 300.0
 """The same while there are LABEL_SETS, to make room for new ones."""
 SWEEP_INTERVAL: Final = 10.0
+"""Seconds."""
 NO_LABELS: Final = ("", "", "", "")
 
-DURATIONS: Final = (
+DURATIONS: Final[Sequence[float]] = (  # mypyc 2.4 takes a Final tuple that begins with floats for unset
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
     120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600,
 )  # fmt: skip
@@ -49,8 +50,7 @@ TOKENS: Final = (
 class RequestTally:
     """The counts of one set of labels. `used_at`: when its last request came, in seconds.
 
-    `queued`, `queued_bytes`: requests that wait for admission. `waits`: durations of past waits, by outcome. Histograms
-    are None as long as nothing was observed.
+    `queued`, `queued_bytes`: requests that wait for admission. `waits`: durations of past waits, by outcome.
     """
 
     __slots__ = (
@@ -74,9 +74,9 @@ class RequestTally:
         self.requests = 0
         self.running = 0
         self.errors: dict[str, int] = {}
-        self.durations: Histogram | None = None
-        self.request_bytes: Histogram | None = None
-        self.input_tokens: Histogram | None = None
+        self.durations = Histogram(DURATIONS)
+        self.request_bytes = Histogram(REQUEST_BYTES)
+        self.input_tokens = Histogram(TOKENS)
         self.answers: dict[str, Histogram] = {}
         """What only answers say, by name of the family."""
         self.queued = 0
@@ -85,23 +85,6 @@ class RequestTally:
 
     def fail(self, code: str) -> None:
         self.errors[code] = self.errors.get(code, 0) + 1
-
-    def lasted(self, seconds: float) -> None:
-        if self.durations is None:
-            self.durations = Histogram(DURATIONS)
-        self.durations.observe(max(0.0, seconds))
-
-    def asked(self, size: int) -> None:
-        """A request with a body of so many bytes."""
-        if self.request_bytes is None:
-            self.request_bytes = Histogram(REQUEST_BYTES)
-        self.request_bytes.observe(size)
-
-    def read_tokens(self, count: int) -> None:
-        """A prompt of so many tokens."""
-        if self.input_tokens is None:
-            self.input_tokens = Histogram(TOKENS)
-        self.input_tokens.observe(count)
 
 
 class RequestTallies:
@@ -112,7 +95,8 @@ class RequestTallies:
         self._tallies: dict[RequestLabels, RequestTally] = {}
         self._shortcuts: dict[tuple[str | None, str, str, int], RequestTally] = {}
         """By `rewritten_from`, model, fairness id and priority; only tallies whose labels have these values unchanged."""
-        self._swept_at = 0.0
+        self.sweep_at = 0.0
+        """When to sweep next."""
 
     def current(self) -> Mapping[RequestLabels, RequestTally]:
         """A copy: pages are rendered in another thread."""
@@ -146,10 +130,8 @@ class RequestTallies:
         return tally
 
     def sweep(self, now: float) -> None:
-        """Drop unused tallies, every SWEEP_INTERVAL. Pages are rendered in another thread, hence the new dicts."""
-        if now - self._swept_at < SWEEP_INTERVAL:
-            return
-        self._swept_at = now
+        """Drop unused tallies. Pages are rendered in another thread, hence the new dicts."""
+        self.sweep_at = now + SWEEP_INTERVAL
         unused = now - (UNUSED_AFTER_AT_LIMIT if len(self._tallies) >= self._limit else UNUSED_AFTER)
         kept = {
             labels: tally

@@ -1,0 +1,146 @@
+"""docs/metrics.md lists every family with its labels, and says of each one of the Go picker whether it is here, and if not why."""
+
+import fnmatch
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from prometheus_client import Metric
+
+from epp.config.live_config import LiveConfig
+from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
+from epp.ext_proc.response_body import ResponseHead
+from epp.request.rejection import Rejection
+from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.scheduling.timed_plugins import PluginTimes
+from epp.scheduling.waiting import Dequeued
+from epp.scraping.scraper import ScrapeErrors
+from epp.telemetry.build_info import BuildInfo
+from epp.telemetry.config_gauges import ConfigGauges
+from epp.telemetry.counters import Telemetry
+from epp.telemetry.labels import REQUEST_LABELS
+from epp.telemetry.plugin_durations import PluginDurations
+from epp.telemetry.pool_gauges import PoolGauges
+from epp.telemetry.prefix_metrics import PrefixMetrics
+from epp.telemetry.rewrite_decisions import RewriteDecisions
+from epp.telemetry.scrape_error_counts import ScrapeErrorCounts
+from epp.telemetry.stream_counts import StreamCounts
+
+PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
+[ABSENT] = re.findall(r"^## The Go picker's metrics that are not here\n(.*)", PAGE, re.DOTALL | re.MULTILINE)
+GO = dict(
+    line.split(": ", 1)
+    for line in (Path(__file__).parent / "go_metric_families.txt").read_text().splitlines()
+    if not line.startswith("#")
+)
+"""Its families: "present" and the bounds of its buckets, or why not."""
+EVENTS = b'data: {"usage": {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1}}}\n\n'
+
+
+def everything(picking: Any) -> Iterator[Metric]:
+    """What a picker shows that has done all that it can."""
+    telemetry = Telemetry(reads_usage=True)
+    pick = picking("10.0.0.1:8000")
+    pick.request.body_size = 100
+    telemetry.queued(pick.request, 1)
+    telemetry.dequeued(pick.request, Dequeued.DISPATCHED, 0.5, 1.5)
+    telemetry.picked(pick, 1.5)
+    reader = telemetry.read_answer(pick, ResponseHead(200, {"content-type": "text/event-stream"}), 1, 2)
+    assert reader is not None
+    reader.read(EVENTS, 2.0)
+    reader.read(b"data: [DONE]\n\n", 2.5)
+    reader.end(3.0)
+    telemetry.released(pick, 1, 3)
+    telemetry.rejected(Rejection(503, "c", "m"), 3)
+    yield from telemetry.collect()
+    yield from PoolGauges("pool", pool, lambda: 1.0, 2.0).collect()
+    yield from PrefixMetrics(lambda: [("approx-prefix-cache-producer", PrefixCacheProducer())]).collect()
+    decisions = RewriteDecisions()
+    decisions.count("rule", "a", "b")
+    yield from decisions.collect()
+    streams = StreamCounts(lambda: 1)
+    streams.ended("OK", 1.0)
+    yield from streams.collect()
+    yield from ScrapeErrorCounts(ScrapeErrors()).collect()
+    yield from BuildInfo().collect()
+    yield from ConfigGauges(LiveConfig(Path("picker.yaml"), "")).collect()
+    times = PluginTimes(lambda: 0.0)
+    times.of("Filter", "label-selector-filter", "mine").observe(0.1)
+    yield from PluginDurations(times).collect()
+
+
+def pool() -> EndpointPool:
+    endpoint = Endpoint(id="e", incarnation="1", address="10.0.0.1", port=1, metrics_port=1)
+    numbers = np.array(NO_NUMBERS)
+    numbers[Column.SCRAPED_AT] = 100.0
+    return EndpointPool([endpoint], numbers, [NO_ADAPTERS], 100.0)
+
+
+def shown(picking: Any) -> dict[str, tuple[str, frozenset[str]]]:
+    """The type and the labels of each family on the page."""
+    found = {}
+    for family in everything(picking):
+        name = family.name + ("_total" if family.type == "counter" else "")
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        assert name not in found, f"{name} is there twice"
+        assert family.samples, f"{name} has no sample"
+        found[name] = (family.type, frozenset(labels))
+    return found
+
+
+def labels_of(cell: str) -> frozenset[str]:
+    named = {*REQUEST_LABELS} if "those of requests" in cell else set()
+    return frozenset(named | set(re.findall(r"`(\w+)`", cell)))
+
+
+def listed() -> dict[str, tuple[str, frozenset[str]]]:
+    """The same as the docs say it."""
+    found = {}
+    for row in re.findall(r"^\| (`llm_d_epp_.*) \|$", PAGE.replace(ABSENT, ""), re.MULTILINE):
+        name, kind, labels, older, _when = (cell.strip() for cell in row.split("|"))
+        found[name.strip("`")] = (kind, labels_of(labels))
+        if older:
+            older_name, _, older_labels = older.partition(":")
+            found[older_name.strip("`")] = (kind, labels_of(older_labels))
+    return found
+
+
+def test_the_page_has_what_the_docs_list(picking: Any) -> None:
+    assert shown(picking) == listed()
+
+
+def test_the_go_pickers_families_are_here_or_the_docs_say_why_not(picking: Any) -> None:
+    here = shown(picking).keys()
+    absent = re.findall(r"`([a-z_*]+)`", "\n".join(row.partition(" | ")[0] for row in ABSENT.splitlines()))
+    for name, state in GO.items():
+        if state.startswith("present"):
+            assert name in here, name
+        else:
+            assert name not in here, name
+            short = re.sub(
+                r"^(llm_d_epp|inference_objective|inference_extension|llm_d_inference_scheduler)_", "", name
+            )
+            named = any(fnmatch.fnmatchcase(short, pattern) for pattern in absent)
+            assert named or f"`{short}`" in ABSENT, f"docs/metrics.md does not say why {name} is not here"
+
+
+def test_what_the_go_picker_does_not_have_is_said_to_be_our_own(picking: Any) -> None:
+    ours = shown(picking).keys() - GO.keys()
+    own = re.findall(r"^\| `(\w+)` .*adsum's own \|$", PAGE, re.MULTILINE)
+    assert sorted(ours) == sorted(own)
+
+
+def test_the_buckets_are_the_go_pickers(picking: Any) -> None:
+    found = {}
+    for family in everything(picking):
+        first = [
+            sample
+            for sample in family.samples
+            if sample.labels == {**family.samples[0].labels, "le": sample.labels.get("le")}
+        ]
+        found[family.name] = [float(sample.labels["le"]) for sample in first if sample.labels["le"] != "+Inf"]
+    for name, state in GO.items():
+        if (numbers := state.split()[1:]) and state.startswith("present"):
+            assert found[name] == [float(number) for number in numbers], name
