@@ -29,11 +29,26 @@ from discovery.metadata.silence import SilenceTimings
 _KINDS: Final = ("pods", "slices")
 _ROUNDS: Final = 6
 _EVENTS: Final = 20
-_BURST: Final = 100
+BURST: Final = 100
 
 
 async def main() -> None:
     """Prints the figures of benchmarks/README.md."""
+    async with pool_api() as (url, orders):
+        found: dict[str, list[float]] = defaultdict(list)
+        for _ in range(_ROUNDS):
+            for kind in _KINDS:
+                await _measure(kind, url, orders, found)
+        for label, seconds in found.items():
+            p50, p90 = (percentile(seconds, share) * 1e3 for share in (0.5, 0.9))
+            print(f"{label}: {p50:.2f} ms (p50), {p90:.2f} ms (p90)")
+        for kind in _KINDS:
+            print(f"{kind}: {PODS} held: +{await _resident_growth(kind, url):.1f} MB resident")
+
+
+@asynccontextmanager
+async def pool_api() -> AsyncIterator[tuple[str, asyncio.StreamWriter]]:
+    """The address of `benchmarks.pool_api`, and where its orders go."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.pool_api"),
         stdin=asyncio.subprocess.PIPE,
@@ -42,17 +57,7 @@ async def main() -> None:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        url, size = (await process.stdout.readline()).decode().split()
-        print(f"{PODS} Pods of {size} bytes each")
-        found: dict[str, list[float]] = defaultdict(list)
-        for _ in range(_ROUNDS):
-            for kind in _KINDS:
-                await _measure(kind, url, process.stdin, found)
-        for label, seconds in found.items():
-            p50, p90 = (percentile(seconds, share) * 1e3 for share in (0.5, 0.9))
-            print(f"{label}: {p50:.2f} ms (p50), {p90:.2f} ms (p90)")
-        for kind in _KINDS:
-            print(f"{kind}: {PODS} held: +{await _resident_growth(kind, url):.1f} MB resident")
+        yield (await process.stdout.readline()).decode().strip(), process.stdin
     finally:
         process.kill()
         await process.wait()
@@ -61,21 +66,31 @@ async def main() -> None:
 async def _measure(kind: str, url: str, orders: asyncio.StreamWriter, found: dict[str, list[float]]) -> None:
     gc.collect()
     started, used = time.perf_counter(), time.process_time()
-    async with _watching(kind, url, "many", PODS) as stream:
+    async with watching(kind, url, "many", PODS) as stream:
         found[f"{kind}: time to sync"].append(time.perf_counter() - started)
         found[f"{kind}: processor time to sync"].append(time.process_time() - used)
-        for count, label in ((1, "an event after a pause"), (_BURST, "an event among others")):
-            for _ in range(_EVENTS if count == 1 else 2):
-                await asyncio.sleep(0.02)
-                orders.write(f"{kind} {count}\n".encode())
-                used = time.process_time()
-                for _ in range(count):
-                    await anext(stream)
-                found[f"{kind}: processor time of {label}"].append((time.process_time() - used) / count)
+        for _ in range(_EVENTS):
+            await asyncio.sleep(0.02)
+            found[f"{kind}: processor time of an event after a pause"].append(
+                await change(kind, stream, orders, 1)
+            )
+        for _ in range(2):
+            found[f"{kind}: processor time of an event among others"].append(
+                await change(kind, stream, orders, BURST)
+            )
+
+
+async def change(kind: str, stream: InstanceEventStream, orders: asyncio.StreamWriter, count: int) -> float:
+    """Returns the processor seconds of each of so many events, one after the other."""
+    orders.write(f"{kind} {count}\n".encode())
+    used = time.process_time()
+    for _ in range(count):
+        await anext(stream)
+    return (time.process_time() - used) / count
 
 
 @asynccontextmanager
-async def _watching(kind: str, url: str, pool: str, count: int) -> AsyncIterator[InstanceEventStream]:
+async def watching(kind: str, url: str, pool: str, count: int) -> AsyncIterator[InstanceEventStream]:
     """A watch that has delivered its first `count` instances."""
     transport = ClusterTransport(Cluster(url))
     source: KubernetesSource | PodsSource = KubernetesSource(transport, "default", ServiceSelection())
@@ -101,10 +116,10 @@ async def _resident_growth(kind: str, url: str) -> float:
 
 
 async def _print_memory(kind: str, url: str) -> None:
-    async with _watching("pods", url, "few", 1):
+    async with watching("pods", url, "few", 1):
         gc.collect()
         before = resident_megabytes()
-        async with _watching(kind, url, "many", PODS):
+        async with watching(kind, url, "many", PODS):
             gc.collect()
             print(f"{resident_megabytes() - before:.1f}", flush=True)
 

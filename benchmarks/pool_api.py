@@ -1,6 +1,6 @@
 """`python -m benchmarks.pool_api`: the fake API server with 1,000 Pods, their InferencePool and their Service's slices.
 
-Prints its address and the bytes of a Pod. Each line on standard input, `pods N` or `slices N`, changes the readiness of N
+Prints its address. Each line on standard input, `pods N` or `slices N`, changes the readiness of N
 Pods or of N endpoints, one after the other, and there and back with the next line. It runs in a process of its own.
 """
 
@@ -77,7 +77,7 @@ async def main() -> None:
     api.put("inferencepools", inference_pool("few", 8000, labels={"app": "one"}))
     changes = Changes(api)
     async with FakeApiServer(api) as server:
-        print(server.url, len(json.dumps(a_pod(0, ready=True))), flush=True)
+        print(server.url, flush=True)
         loop = asyncio.get_running_loop()
         while order := await loop.run_in_executor(None, sys.stdin.readline):
             kind, count = order.split()

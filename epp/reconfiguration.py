@@ -33,11 +33,15 @@ class Scraping(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredParts:
-    """The parts of a running picker that a configuration decides."""
+    """The parts of a running picker that a configuration decides. `policy`: the operator's rules, and those of the file.
+    `serve`: uses it for the exchanges that begin from now on.
+    """
 
     director: Director
     datastore: Datastore
     scraper: Scraper
+    policy: Callable[[PickerConfig], Policy]
+    serve: Callable[[PickerConfig], None]
 
 
 class Reconfiguration:
@@ -48,14 +52,12 @@ class Reconfiguration:
         settings: Settings,
         config: PickerConfig,
         parts: ConfiguredParts,
-        policy: Callable[[PickerConfig], Policy],
         times: PluginTimes,
         rng: random.Random,
     ) -> None:
         self._settings = settings
         self._config = config
         self._parts = parts
-        self._policy = policy
         self._times = times
         self._rng = rng
 
@@ -69,14 +71,22 @@ class Reconfiguration:
             text, rng=self._rng, staleness=settings.metrics_staleness_threshold, before=self._config.plugins
         )
         config = with_metrics(config, settings.metric_names)
-        if config.file_discovery != self._config.file_discovery:
-            problem = "the source of workers cannot change while the picker runs; restart it, or leave this as it was"
-            raise ConfigError("dataLayer.discovery", problem)
+        self._check_unchanged(config)
         scheduler = scheduler_of(config, settings, self._times)
         self._teach(scheduler)
         same_pages = (config.metrics, config.engines) == (self._config.metrics, self._config.engines)
         scraping = None if same_pages else scraping_of(config, settings)
         return partial(self._put_into_force, config, scheduler, scraping)
+
+    def _check_unchanged(self, config: PickerConfig) -> None:
+        before = self._config
+        cannot = "cannot change while the picker runs; restart it, or leave this as it was"
+        if config.file_discovery != before.file_discovery:
+            raise ConfigError("dataLayer.discovery", f"the source of workers {cannot}")
+        if config.attributes != before.attributes:
+            raise ConfigError(
+                "plugins: core-metrics-extractor", f"the attributeKeys of customMetrics {cannot}"
+            )
 
     def _teach(self, scheduler: Scheduler) -> None:
         """Tell data producers that are new what the others were told: the sizes of caches."""
@@ -89,7 +99,8 @@ class Reconfiguration:
 
     def _put_into_force(self, config: PickerConfig, scheduler: Scheduler, scraping: Scraping | None) -> None:
         parts = self._parts
-        parts.director.reconfigure(scheduler, config.detector, self._policy(config))
+        parts.director.reconfigure(scheduler, config.detector, parts.policy(config))
+        parts.serve(config)
         if scraping is not None:
             parts.scraper.reconfigure(scraping.settings, scraping.tls)
         self._config = config

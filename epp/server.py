@@ -9,6 +9,7 @@ import random
 import shlex
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
 from epp.endpoints.metadata_feed import follow_discovery
 from epp.endpoints.missing_workers import Consequence, MissingWorkers
+from epp.endpoints.worker_metrics import WORKER_METRICS
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
 from epp.health import Health
@@ -38,6 +40,7 @@ from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer
 from epp.scheduling.timed_plugins import PluginTimes
+from epp.scraping.model_lists import ModelListRules, ModelLists
 from epp.scraping.scraper import Scraper
 from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
@@ -80,7 +83,7 @@ log = logging.getLogger(__name__)
 
 
 class PickerServer(ResourceOwner):
-    """An async context manager; once entered, workers are known, ports open and health is SERVING.
+    """An async context manager; once entered, workers are known and ports open. Health is SERVING, if there is the pool.
 
     Entering raises INPUT_ERRORS and FAILURES. `admission` None: requests are dispatched at once, or rejected while the
     pool is saturated.
@@ -149,13 +152,13 @@ class PickerServer(ResourceOwner):
                 "flags without effect with this source of workers: %s", ", ".join(source.ignored_flags)
             )
         address = self._listen_address()
-        self._datastore = Datastore(defaults_of(config, settings))
+        self._datastore = Datastore(defaults_of(config, settings), (*WORKER_METRICS, *config.attributes))
         policy, scheduler = self._policy(config), scheduler_of(config, settings, self._plugin_times)
         self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
         self._director.waiting.observer = self._telemetry
         self._start(self._dispatch_waiting())
         await self._open_status(source)
-        self._transport = self._open_transport()
+        self._transport = self._open_transport(config)
         health = ListenAddress(settings.host, settings.grpc_health_port)
         self._health_listener = await self._listen("--grpc-health-port", health, processing=False)
         await self._open_pool_resources(source)
@@ -171,22 +174,25 @@ class PickerServer(ResourceOwner):
             models=self._settings.models,
             passthrough=config.passthrough,
             rewrites=self._rewrites,
+            models_endpoint=self._settings.models_endpoint,
+            fairness_headers=config.fairness_headers,
         )
 
-    def _open_transport(self) -> Transport:
+    def _open_transport(self, config: PickerConfig) -> Transport:
         settings = self._settings
         director = TimedDirector(self._director, self._telemetry.scheduled, time.perf_counter)
         use_subset_hint = not settings.disable_endpoint_subset_filter
-        rules = ExchangeSettings(
+        self._exchange_settings = ExchangeSettings(
             settings.protocol_version,
             settings.max_body_bytes,
             use_subset_hint,
-            (self._telemetry.read_answer,) if settings.usage_metrics else (),
+            response_readers=(self._telemetry.read_answer,) if settings.usage_metrics else (),
+            response_headers=config.response_headers,
         )
         budget = MemoryBudget(settings.max_buffered_bytes)
 
         def exchange() -> Exchange:
-            return Exchange(director, rules, self._telemetry, budget)
+            return Exchange(director, self._exchange_settings, self._telemetry, budget)
 
         if settings.body_timeout:
             self._start(self._expire(budget))
@@ -195,6 +201,9 @@ class PickerServer(ResourceOwner):
             self._telemetry.registry.register(streams)
         stream_ended = streams.ended if settings.enable_grpc_stream_metrics else None
         return open_transport(settings.transport, exchange, self._health, budget, self._clock, stream_ended)
+
+    def _serve(self, config: PickerConfig) -> None:
+        self._exchange_settings = replace(self._exchange_settings, response_headers=config.response_headers)
 
     async def _dispatch_waiting(self) -> None:
         """The one timer of admission: calls `dispatch` after each change and at the time that its last call returned."""
@@ -361,9 +370,10 @@ class PickerServer(ResourceOwner):
         scraper = Scraper(self._datastore, scraping.settings, rng, tls=scraping.tls)
         self._telemetry.registry.register(ScrapeErrorCounts(scraper.errors))
         self._start(scraper.run())
+        self._start(ModelLists(self._datastore, ModelListRules(), rng, tls=lambda: scraper.tls).run())
         if self._live_config is not None:
-            parts = ConfiguredParts(self._director, self._datastore, scraper)
-            change = Reconfiguration(self._settings, config, parts, self._policy, self._plugin_times, rng)
+            parts = ConfiguredParts(self._director, self._datastore, scraper, self._policy, self._serve)
+            change = Reconfiguration(self._settings, config, parts, self._plugin_times, rng)
             self._start(self._live_config.run(change.prepare))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

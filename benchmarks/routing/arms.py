@@ -1,22 +1,30 @@
 """The configurations that are compared; the picker's own code reads and runs them."""
 
 import dataclasses
+import functools
+import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from benchmarks.profiles import GO_DEFAULT
+from benchmarks.routing.baselines import BASELINES
+from benchmarks.routing.chooser import Chooser, Wanted
 from discovery import Instance, InstanceAddedEvent
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool
+from epp.endpoints.load import Load
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.director import Director, Policy
+from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer
 from epp.scheduling.scheduler import Scheduler
+from examples.simulator.scheduler_model import Limits, SchedulerModel
 
+_HEADERS: Final = {":path": "/v1/completions", ":method": "POST", "content-type": "application/json"}
 _DEMO: Final = Path(__file__).parents[2] / "examples" / "demo" / "picker.yaml"
 
 
@@ -79,18 +87,46 @@ class LearnsLate:
         self._producer.retain(endpoints)
 
 
-def picker(arm: Arm, workers: int, seed: int) -> tuple[Datastore, Director]:
-    """The scheduling of a picker without its server; worker `n` is the endpoint in row `n`."""
-    rng = random.Random(seed)
-    config = load_config(arm.config, rng=rng)
-    scheduler = config.scheduler
-    if arm.learns_late:
-        profile = scheduler.profiles["default"]
-        producers = [LearnsLate(producer) for producer in profile.producers]
-        scheduler = Scheduler({"default": dataclasses.replace(profile, producers=producers)})
-    store = Datastore()
-    director = Director(store, scheduler, config.detector, Policy(), rng)
-    for number in range(workers):
-        instance = Instance(f"w{number}", "bench", "worker", f"10.0.0.{number + 1}", 8000, "a")
-        store.apply(InstanceAddedEvent(instance), {})
-    return store, director
+class PickerChooser(Chooser):
+    """The scheduling of our picker without its server; worker `n` is the endpoint in row `n`."""
+
+    def __init__(self, arm: Arm, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
+        rng = random.Random(seed)
+        config = load_config(arm.config, rng=rng)
+        scheduler = config.scheduler
+        if arm.learns_late:
+            profile = scheduler.profiles["default"]
+            producers = [LearnsLate(producer) for producer in profile.producers]
+            scheduler = Scheduler({"default": dataclasses.replace(profile, producers=producers)})
+        self._store = Datastore()
+        self._director = Director(self._store, scheduler, config.detector, Policy(), rng)
+        self._picks: dict[int, Pick] = {}
+        for number in range(len(workers)):
+            instance = Instance(f"w{number}", "bench", "worker", f"10.0.0.{number + 1}", 8000, "a")
+            self._store.apply(InstanceAddedEvent(instance), {})
+        for endpoint in self._store.endpoints:
+            self._store.set_cache_tokens(endpoint, limits.kv_tokens)
+
+    def choose(self, wanted: Wanted, now: float) -> int:
+        body = {"model": "m", "prompt": wanted.turn.prompt, "stream": wanted.streamed}
+        pick = self._director.direct(_HEADERS, json.dumps(body).encode(), None, now)
+        assert isinstance(pick, Pick)  # nothing waits here
+        self._picks[wanted.key] = pick
+        return int(pick.endpoints[0].id[1:])
+
+    def read(self, worker: int, page: Load, now: float, period: float) -> None:
+        self._store.observe(self._store.endpoints[worker], page, now, period)
+
+    def responded(self, wanted: Wanted, worker: int, now: float) -> None:
+        """In flight until now, as with the Envoy that `python -m epp envoy-config` prints."""
+        pick = self._picks.pop(wanted.key)
+        self._director.responded(pick, 200, now)
+        self._director.release(pick, now)
+
+
+MakeChooser: TypeAlias = Callable[[Sequence[SchedulerModel], Limits, int], Chooser]
+
+
+def chooser(name: str) -> MakeChooser:
+    """How the arm or the baseline of that name is made."""
+    return functools.partial(PickerChooser, ARMS[name]) if name in ARMS else BASELINES[name]

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from benchmarks.routing.arms import ARMS
+from benchmarks.routing.arms import ARMS, chooser
+from benchmarks.routing.baselines import BASELINES
 from benchmarks.routing.figures import Figures, median
 from benchmarks.routing.virtual import Run
 from benchmarks.routing.workloads import WORKLOADS
@@ -15,6 +16,6 @@ async def main() -> None:
     print("| workload | picked by | TTFT, mean | e2e p50 | e2e p90 | cached | largest share |")
     print("|---|---|---|---|---|---|---|")
     for name, workload in WORKLOADS.items():
-        for arm_name, arm in ARMS.items():
-            runs = [Figures.of(Run(arm, workload, seed).run()) for seed in range(SEEDS)]
+        for arm_name in (*ARMS, *BASELINES):
+            runs = [Figures.of(Run(chooser(arm_name), workload, seed).run()) for seed in range(SEEDS)]
             print(f"| {name} | {arm_name} | {median(runs).row()} |", flush=True)

@@ -1,23 +1,21 @@
 """Simulates a run in virtual time, with the demo's model of a worker and the picker's own scheduling.
 
-What the picker learns, and when, is as in the real thing: pages every 50 ms; response headers a moment after the request
-where an answer is streamed, else at its end; a request is in flight until its response headers, as with the Envoy that
-`python -m epp envoy-config` prints.
+What a picker learns, and when, is as in the real thing: pages every 50 ms; response headers a moment after the request
+where an answer is streamed, else at its end.
 """
 
 import heapq
 import itertools
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from benchmarks.routing.arms import Arm, picker
+from benchmarks.routing.arms import MakeChooser
+from benchmarks.routing.chooser import Chooser, Wanted
 from benchmarks.routing.figures import Answer
 from benchmarks.routing.workloads import Turn, Workload
 from epp.endpoints.load import Load
 from epp.endpoints.worker_metrics import PROMPT_TOKENS
-from epp.scheduling.pick import Pick
 from examples.simulator.scheduler_model import Limits, SchedulerModel, Work
 from examples.simulator.tokens import block_digests, echo, tokenize
 
@@ -35,42 +33,36 @@ _HOP: Final = 0.003
 _BACK: Final = 0.002
 """From the worker to the picker and the client."""
 _SCRAPE: Final = 0.05
-_HEADERS: Final = {":path": "/v1/completions", ":method": "POST", "content-type": "application/json"}
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
     at: float
-    turn: Turn
-    work: Work
-    pick: Pick
+    wanted: Wanted
     worker: int
+    chooser: Chooser
     first: float = 0.0
     cached: int = 0
 
 
 class Run:
-    """One workload under one configuration."""
+    """One workload and one way to choose."""
 
-    def __init__(self, arm: Arm, workload: Workload, seed: int) -> None:
+    def __init__(self, make: MakeChooser, workload: Workload, seed: int) -> None:
         self.answers: list[Answer] = []
         self._workload = workload
-        self._pages = workload.kv_usage
-        count = len(self._pages) or WORKERS
-        self._store, self._director = picker(arm, count, seed)
-        self._workers = [SchedulerModel(LIMITS) for _ in range(count)]
-        self._due: list[float | None] = [None] * count
+        self._workers = _workers(workload)
+        self._choosers = [make(self._workers, LIMITS, seed + 1000 * n) for n in range(workload.pickers)]
+        self._due: list[float | None] = [None] * len(self._workers)
         self._requests: dict[int, _Request] = {}
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._order = itertools.count()
+        self._keys = itertools.count()
         turns = workload.turns(seed)
         self._left = sum(turn.count for turn in turns)
-        self._keys = itertools.count(len(turns))
-        for endpoint in self._store.endpoints:
-            self._store.set_cache_tokens(endpoint, LIMITS.kv_tokens)
         self._scrape(0.0)
-        for key, turn in enumerate(turns):
-            self._at(turn.at, self._arrive, key, turn)
+        for turn in turns:
+            self._at(turn.at, self._arrive, turn)
 
     def run(self) -> list[Answer]:
         """Returns all requests, in the order in which they finished."""
@@ -83,41 +75,49 @@ class Run:
         heapq.heappush(self._events, (when, next(self._order), what, given))
 
     def _scrape(self, now: float) -> None:
-        for row, worker in enumerate(self._workers):
+        pages = self._workload.kv_usage
+        for number, worker in enumerate(self._workers):
             load = worker.load(now)
             # what others, whom this picker does not know, have in the cache
-            usage = max(load.kv_usage, self._pages[row]) if self._pages else load.kv_usage
-            shown = Load(
+            usage = max(load.kv_usage, pages[number]) if pages else load.kv_usage
+            page = Load(
                 waiting=load.waiting,
                 running=load.running,
                 kv_usage=usage,
                 others={PROMPT_TOKENS: float(worker.totals.prompt)},
             )
-            self._store.observe(self._store.endpoints[row], shown, now, _SCRAPE)
+            for chooser in self._choosers:
+                chooser.read(number, page, now, _SCRAPE)
         self._at(now + _SCRAPE, self._scrape)
 
-    def _arrive(self, now: float, key: int, turn: Turn) -> None:
-        body = json.dumps({"model": "m", "prompt": turn.prompt, "stream": self._workload.streamed}).encode()
-        pick = self._director.direct(_HEADERS, body, None, now)
-        assert isinstance(pick, Pick)  # nothing waits here
-        worker = int(pick.endpoints[0].id[1:])
+    def _arrive(self, now: float, turn: Turn) -> None:
+        key = next(self._keys)
         tokens = tokenize(turn.prompt)
         answer = echo(turn.prompt, turn.output_tokens)
         digests = block_digests("m", [*tokens, *answer], LIMITS.block_size)
-        work = Work(len(tokens), turn.output_tokens, digests)
-        self._requests[key] = _Request(now, turn, work, pick, worker)
+        wanted = Wanted(key, turn, Work(len(tokens), turn.output_tokens, digests), self._workload.streamed)
+        chooser = self._choosers[key % len(self._choosers)]
+        worker = chooser.choose(wanted, now)
+        chooser.sent(wanted, worker, now)
+        self._requests[key] = _Request(now, wanted, worker, chooser)
         self._at(now + _HOP, self._begin, key)
 
     def _begin(self, now: float, key: int) -> None:
         request = self._requests[key]
-        self._workers[request.worker].submit(key, request.work)
+        self._workers[request.worker].submit(key, request.wanted.work)
+        request.chooser.arrived(request.wanted, request.worker, now)
         self._advance(now, request.worker)
         if self._workload.streamed:
-            self._at(now + _BACK, self._responded, request.pick)
+            self._at(now + _BACK, self._responded, request)
 
-    def _responded(self, now: float, pick: Pick) -> None:
-        self._director.responded(pick, 200, now)
-        self._director.release(pick, now)
+    def _responded(self, now: float, request: _Request) -> None:
+        request.chooser.responded(request.wanted, request.worker, now)
+
+    def _first(self, now: float, request: _Request) -> None:
+        request.chooser.first_token(request.wanted, request.worker, now)
+
+    def _ended(self, now: float, request: _Request) -> None:
+        request.chooser.ended(request.wanted, request.worker, now)
 
     def _step(self, now: float, number: int, due: float) -> None:
         if self._due[number] == due:
@@ -129,20 +129,36 @@ class Run:
             request = self._requests[token.key]
             if not request.first:
                 request.first, request.cached = token.at + _BACK, token.cached_tokens
+                self._at(request.first, self._first, request)
             if token.finished:
-                self._end(now, token.key, token.at + _BACK)
+                self._end(token.key, token.at + _BACK)
         due = self._due[number] = worker.next_event(now)
         if due is not None:
             self._at(due, self._step, number, due)
 
-    def _end(self, now: float, key: int, ended: float) -> None:
+    def _end(self, key: int, ended: float) -> None:
         request = self._requests.pop(key)
-        turn, tokens = request.turn, request.work.prompt_tokens
-        self.answers.append(
-            Answer(request.at, request.first, ended, request.pick.endpoints[0].id, tokens, request.cached)
-        )
+        turn, tokens = request.wanted.turn, request.wanted.work.prompt_tokens
+        worker = f"w{request.worker}"
+        self.answers.append(Answer(request.at, request.first, ended, worker, tokens, request.cached))
         if not self._workload.streamed:
-            self._at(now + _BACK, self._responded, request.pick)
+            self._at(ended, self._responded, request)
+        self._at(ended, self._ended, request)
         if turn.then is not None:
-            self._at(ended + turn.then.at, self._arrive, next(self._keys), turn.then)
+            self._at(ended + turn.then.at, self._arrive, turn.then)
         self._left -= 1
+
+
+def _workers(workload: Workload) -> Sequence[SchedulerModel]:
+    slowness = workload.slowness or (1.0,) * (len(workload.kv_usage) or WORKERS)
+    return [
+        SchedulerModel(
+            replace(
+                LIMITS,
+                step_seconds=LIMITS.step_seconds * slow,
+                sequence_seconds=LIMITS.sequence_seconds * slow,
+                token_seconds=LIMITS.token_seconds * slow,
+            )
+        )
+        for slow in slowness
+    ]

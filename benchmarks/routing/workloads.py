@@ -30,12 +30,15 @@ class Turn:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """`streamed`: response headers come before the first token, else with the last. `kv_usage`: what the page of each
-    worker says of its cache before anything is sent; empty: nothing is used.
+    worker says of its cache before anything is sent; empty: nothing is used. `pickers`: requests go to them in turn.
+    `slowness`: by worker, how many times longer each step takes; empty: all are alike.
     """
 
     turns: Callable[[int], list[Turn]]
     streamed: bool = True
     kv_usage: tuple[float, ...] = ()
+    pickers: int = 1
+    slowness: tuple[float, ...] = ()
 
 
 def shared(
@@ -123,6 +126,9 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
     "shared, not streamed": Workload(shared, streamed=False),
     "shared, Zipf": Workload(lambda seed: shared(seed, skew=1.0)),
     "growing sessions": Workload(sessions),
+    "growing sessions, two pickers": Workload(sessions, pickers=2),
+    "shared, two pickers": Workload(shared, pickers=2),
+    "shared, one at half speed": Workload(lambda seed: shared(seed, rate=12.0), slowness=(1, 1, 1, 1, 2)),
     "long tail": Workload(long_tail),
     "60 at once, same": Workload(lambda seed: burst(seed, same=True)),
     "60 at once, distinct": Workload(lambda seed: burst(seed, same=False)),

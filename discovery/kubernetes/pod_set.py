@@ -43,6 +43,7 @@ class PodSet:
         self._reader = reader
         self._zone_of = zone_of
         self._pods: dict[str, _ShownPod] = {}
+        self._without_address: dict[str, Candidate] = {}
         self._instances = InstanceSet(grace)
 
     @property
@@ -55,7 +56,7 @@ class PodSet:
         return len(self._pods)
 
     def snapshot(self) -> PersistentSnapshot:
-        return self._instances.snapshot(self.others)
+        return self._instances.snapshot((*self.others, *self._without_address.values()))
 
     def reasons(self) -> Iterator[Candidate]:
         """Why each Pod that is not ready is no instance."""
@@ -84,7 +85,7 @@ class PodSet:
         """The Pod was deleted or is not selected any more; returns whether the set changed."""
         before = self._pods.pop(name, None)
         changes = [self._instances.miss(key, now) for key in before.keys] if before is not None else []
-        return any(changes)
+        return self._without_address.pop(name, None) is not None or any(changes)
 
     def clear(self) -> None:
         """Removes every Pod at once, without grace."""
@@ -92,6 +93,7 @@ class PodSet:
             for key in shown.keys:
                 self._instances.show(key, None)
         self._pods.clear()
+        self._without_address.clear()
         while self._instances.expire(float("inf")):
             pass  # each call removes some of very many
 
@@ -112,7 +114,8 @@ class PodSet:
     def _show(self, pod: Pod, ports: tuple[int, ...], before: _ShownPod | None) -> bool:
         candidates = {c.id: c for c in self._candidates(pod, ports)}
         self._pods[pod.metadata.name] = _ShownPod(pod, ports, tuple(candidates))
-        changes = [
+        changes = [self._note_address(pod)]
+        changes += [
             self._instances.show(key, None)
             for key in (before.keys if before else ())
             if key not in candidates
@@ -122,10 +125,18 @@ class PodSet:
             changes.append(self._instances.show(key, candidate.instance, excluded))
         return any(changes)
 
+    def _note_address(self, pod: Pod) -> bool:
+        """Whether that the Pod has no address is news."""
+        name = pod.metadata.name
+        before = self._without_address.pop(name, None)
+        if not pod.status.address:
+            # by its own name: not among the instances, where another Pod's rank may have that name
+            self._without_address[name] = Candidate(name, reason=not_ready_reason(pod))
+        return before != self._without_address.get(name)
+
     def _candidates(self, pod: Pod, ports: tuple[int, ...]) -> Iterator[Candidate]:
         name = pod.metadata.name
         if not pod.status.address:
-            yield Candidate(name, reason=not_ready_reason(pod))
             return
         active = _active_ports(pod)
         for rank, port in enumerate(ports):

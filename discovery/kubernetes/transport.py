@@ -1,11 +1,11 @@
-"""Sends GETs to an API server with aiohttp, and streams the answers; POSTs small documents."""
+"""Sends GETs to an API server with aiohttp, and streams the answers; POSTs and PATCHes small documents."""
 
 import asyncio
 import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import aiohttp
@@ -24,7 +24,16 @@ _KEEPALIVE: Final = (
 packets dropped in a network namespace."""
 
 
-_JSON: Final = {"Content-Type": "application/json"}
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """What a request has beside its URL."""
+
+    method: str = "GET"
+    document: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+_GET: Final = _Sent()
 
 
 class TransportError(Exception):
@@ -63,7 +72,7 @@ class ApiTransport(Protocol):
 
 
 class ClusterTransport:
-    """ApiTransport over aiohttp, and POSTs. After a 401 the credentials are read again and the request is repeated once; after a
+    """ApiTransport over aiohttp, POSTs and PATCHes. After a 401 the credentials are read again and the request is repeated once; after a
     certificate that does not verify, so are the certificate authorities. Both are rotated while we run.
     """
 
@@ -76,15 +85,23 @@ class ClusterTransport:
     @asynccontextmanager
     async def open(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[Response]:
         url = URL(self._cluster.server.rstrip("/") + path).with_query(params)
-        async with self._answer(url, None) as answer:
+        async with self._answer(url, _GET) as answer:
             yield answer
 
     async def post(self, path: str, document: bytes, limit: int) -> tuple[int, bytes]:
         """The status and the body of the answer; TransportError if none arrives or its body is longer than `limit`."""
+        return await self._send(path, _Sent("POST", document, {"Content-Type": "application/json"}), limit)
+
+    async def patch(self, path: str, document: bytes, limit: int) -> tuple[int, bytes]:
+        """As `post`, for a JSON merge patch (RFC 7396)."""
+        merge = {"Content-Type": "application/merge-patch+json"}
+        return await self._send(path, _Sent("PATCH", document, merge), limit)
+
+    async def _send(self, path: str, sent: _Sent, limit: int) -> tuple[int, bytes]:
         url = URL(self._cluster.server.rstrip("/") + path)
         body = bytearray()
         try:
-            async with asyncio.timeout(self._timings.header_deadline), self._answer(url, document) as answer:
+            async with asyncio.timeout(self._timings.header_deadline), self._answer(url, sent) as answer:
                 async for chunk in answer.chunks:
                     body += chunk
                     if len(body) > limit:
@@ -94,8 +111,8 @@ class ClusterTransport:
         return answer.status, bytes(body)
 
     @asynccontextmanager
-    async def _answer(self, url: URL, document: bytes | None) -> AsyncGenerator[Response]:
-        response = await self._ask_authenticated(url, document)
+    async def _answer(self, url: URL, sent: _Sent) -> AsyncGenerator[Response]:
+        response = await self._ask_authenticated(url, sent)
         try:
             async with aclosing(_chunks(response)) as chunks:
                 yield Response(response.status, response.headers, chunks)
@@ -119,34 +136,34 @@ class ClusterTransport:
             await self._session.close()
             await asyncio.sleep(0)  # aborted connections are closed in the next iteration of the event loop
 
-    async def _ask_authenticated(self, url: URL, document: bytes | None) -> aiohttp.ClientResponse:
-        response = await self._ask_verified(url, document)
+    async def _ask_authenticated(self, url: URL, sent: _Sent) -> aiohttp.ClientResponse:
+        response = await self._ask_verified(url, sent)
         if response.status == 401:
             _abort(response)
             self._cluster.credentials.rejected()
-            response = await self._ask_verified(url, document)
+            response = await self._ask_verified(url, sent)
         return response
 
-    async def _ask_verified(self, url: URL, document: bytes | None) -> aiohttp.ClientResponse:
+    async def _ask_verified(self, url: URL, sent: _Sent) -> aiohttp.ClientResponse:
         try:
-            return await self._ask(url, document)
+            return await self._ask(url, sent)
         except _CertificateError:
             self._tls = None
         try:
-            return await self._ask(url, document)
+            return await self._ask(url, sent)
         except _CertificateError as error:
             raise TransportError(str(error)) from error
 
-    async def _ask(self, url: URL, document: bytes | None) -> aiohttp.ClientResponse:
+    async def _ask(self, url: URL, sent: _Sent) -> aiohttp.ClientResponse:
         identity = await self._identity()
         deadline = self._timings.header_deadline
         try:
             async with asyncio.timeout(deadline):
                 return await self._open_session().request(
-                    "GET" if document is None else "POST",
+                    sent.method,
                     url,
-                    data=document,
-                    headers={**identity.headers, **({} if document is None else _JSON)},
+                    data=sent.document,
+                    headers={**identity.headers, **sent.headers},
                     ssl=await self._ssl_context(identity.tls),
                     server_hostname=identity.tls.server_name if identity.tls else None,
                     proxy=self._cluster.proxy,

@@ -6,7 +6,28 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from epp.config.affinity_parameters import (
+    AgentIdentityParameters,
+    ByLabelParameters,
+    ContextLengthParameters,
+    DataParallelParameters,
+    HeaderLabelParameters,
+    HeaderProfileParameters,
+    NoHitLruParameters,
+    SessionAffinityParameters,
+    SessionIdProducerParameters,
+    TopologyExtractorParameters,
+    TopologyFilterParameters,
+    TopologyScorerParameters,
+)
 from epp.config.document import Section
+from epp.config.load_parameters import (
+    AttributeFilterParameters,
+    AttributeScorerParameters,
+    KubernetesNotificationParameters,
+    ProbabilisticAdmitterParameters,
+    UtilizationFilterParameters,
+)
 from epp.config.parameters import (
     ActiveRequestParameters,
     DetectorParameters,
@@ -24,17 +45,29 @@ from epp.config.parameters import (
     PrefixScorerParameters,
     SelectorParameters,
 )
+from epp.scheduling.affinity.context_length import ContextLengthAware
+from epp.scheduling.affinity.header_label import HeaderLabelAffinityScorer
+from epp.scheduling.conformance import HeaderSelectionFilter, tell_served
 from epp.scheduling.filters.label_filters import (
     DECODE_ROLES,
     ENCODE_ROLES,
     PREFILL_ROLES,
+    LabelFilter,
     LabelSelectorFilter,
     Requirement,
     RoleFilter,
 )
+from epp.scheduling.filters.utilization import UtilizationFilter
+from epp.scheduling.handlers.data_parallel import DataParallelProfileHandler
+from epp.scheduling.handlers.header_profile import (
+    DEFAULT_HEADER,
+    DEFAULT_PROFILE,
+    HeaderProfileHandler,
+)
 from epp.scheduling.handlers.single_profile import SingleProfileHandler
 from epp.scheduling.pickers.score_pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
 from epp.scheduling.prefix.plugins import MIN_BLOCK_TOKENS, PRODUCER, PrefixCacheProducer
+from epp.scheduling.probabilistic_admitter import ProbabilisticAdmitter
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scheduling.scorers.in_flight import InFlightScorer
 from epp.scheduling.scorers.load_scorers import (
@@ -61,6 +94,9 @@ class Role(Enum):
     PARSER = "parser"
     POLICY = "flow control policy"
     PRODUCER = "data producer"
+    ADMITTER = "admitter"
+    REQUEST_HEADERS = "request header processor"
+    RESPONSE_HEADERS = "response header processor"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +123,18 @@ def _picker(build: Callable[[random.Random], object]) -> PluginType:
     return PluginType(frozenset({Role.PICKER}), PickerParameters, lambda given, rng: build(rng))
 
 
-def _handler(build: Callable[[], object]) -> PluginType:
-    return PluginType(frozenset({Role.HANDLER}), NoParameters, lambda given, rng: build())
+def _handler(build: Callable[[Any], object], parameters: type[Section] = NoParameters) -> PluginType:
+    return PluginType(frozenset({Role.HANDLER}), parameters, lambda given, rng: build(given))
 
 
 def _structural(role: Role, parameters: type[Section] = NoParameters) -> PluginType:
     """A type without code of its own: only its parameters are read."""
-    return PluginType(frozenset({role}), parameters, lambda given, rng: given)
+    return _connected(role, parameters)
+
+
+def _connected(role: Role, parameters: type[Section], *, scraped: bool = False) -> PluginType:
+    """A type that is built where the plugins that it needs are known: epp.config.connected_plugins."""
+    return PluginType(frozenset({role}), parameters, lambda given, rng: given, scraped)
 
 
 def _selector(given: SelectorParameters) -> LabelSelectorFilter:
@@ -101,6 +142,25 @@ def _selector(given: SelectorParameters) -> LabelSelectorFilter:
         Requirement(one.key, one.operator, frozenset(one.values)) for one in given.match_expressions
     )
     return LabelSelectorFilter(given.match_labels, tuple(requirements))
+
+
+def _by_label(given: ByLabelParameters) -> LabelFilter:
+    return LabelFilter(given.label, frozenset(given.valid_values), given.allows_no_label)
+
+
+def _utilization(given: UtilizationFilterParameters) -> UtilizationFilter:
+    limits = [(condition.metric, condition.max_value) for condition in given.conditions]
+    return UtilizationFilter(limits, given.fallback_on_empty)
+
+
+def _admitter(given: ProbabilisticAdmitterParameters, rng: random.Random) -> ProbabilisticAdmitter:
+    return ProbabilisticAdmitter(
+        random.Random(rng.getrandbits(64)),
+        queue_depth=given.queue_depth_threshold,
+        kv_cache_utilization=given.kv_cache_util_threshold,
+        power=given.power,
+        k=given.k,
+    )
 
 
 def _detector(given: DetectorParameters, rng: random.Random) -> UtilizationDetector:
@@ -139,23 +199,60 @@ PLUGINS: Final[Mapping[str, PluginType]] = {
         scraped=False,
     ),
     "in-flight-scorer": _scorer(lambda given: InFlightScorer(given.requests), InFlightParameters),
-    "prefix-cache-scorer": PluginType(  # built where its producer is known: epp.config.scheduler
-        frozenset({Role.SCORER}), PrefixScorerParameters, lambda given, rng: given
+    "prefix-cache-scorer": _connected(Role.SCORER, PrefixScorerParameters),
+    "no-hit-lru-scorer": _connected(Role.SCORER, NoHitLruParameters),
+    "session-affinity-scorer": _connected(Role.SCORER, SessionAffinityParameters),
+    "session-affinity-filter": _connected(Role.FILTER, SessionAffinityParameters),
+    "header-label-affinity-scorer": _scorer(
+        lambda given: HeaderLabelAffinityScorer(given.header_name, given.label_key),
+        HeaderLabelParameters,
+        scraped=False,
     ),
-    "least-cost-scorer": PluginType(  # built where its producers are known: epp.config.scheduler
-        frozenset({Role.SCORER}), LeastCostParameters, lambda given, rng: given, scraped=True
+    "least-cost-scorer": _connected(Role.SCORER, LeastCostParameters, scraped=True),
+    "topology-affinity-scorer": _connected(Role.SCORER, TopologyScorerParameters),
+    "topology-affinity-filter": _connected(Role.FILTER, TopologyFilterParameters),
+    "context-length-aware": PluginType(
+        frozenset({Role.FILTER, Role.SCORER}),
+        ContextLengthParameters,
+        lambda given, rng: ContextLengthAware(given.label, filters=given.enable_filtering),
     ),
+    "endpoint-attribute-scorer": _connected(Role.SCORER, AttributeScorerParameters, scraped=True),
+    "endpoint-attribute-filter": _connected(Role.FILTER, AttributeFilterParameters),
+    "utilization-filter": _filter(_utilization, UtilizationFilterParameters),
+    "header-based-testing-filter": _filter(lambda given: HeaderSelectionFilter()),
     "decode-filter": _filter(lambda given: RoleFilter(DECODE_ROLES, unlabelled=True)),
     "prefill-filter": _filter(lambda given: RoleFilter(PREFILL_ROLES)),
     "encode-filter": _filter(lambda given: RoleFilter(ENCODE_ROLES)),
     "label-selector-filter": _filter(_selector, SelectorParameters),
+    "by-label-selector": _filter(_selector, SelectorParameters),
+    "by-label": _filter(_by_label, ByLabelParameters),
     "max-score-picker": _picker(MaxScorePicker),
     "random-picker": _picker(RandomPicker),
     "weighted-random-picker": _picker(WeightedRandomPicker),
     "utilization-detector": PluginType(
         frozenset({Role.DETECTOR, Role.FILTER}), DetectorParameters, _detector
     ),
-    "single-profile-handler": _handler(SingleProfileHandler),
+    "single-profile-handler": _handler(lambda given: SingleProfileHandler()),
+    "header-profile-handler": _handler(
+        lambda given: HeaderProfileHandler(
+            given.header_name or DEFAULT_HEADER, given.default_profile.strip() or DEFAULT_PROFILE
+        ),
+        HeaderProfileParameters,
+    ),
+    "data-parallel-profile-handler": _handler(
+        lambda given: DataParallelProfileHandler(given.primary_port), DataParallelParameters
+    ),
+    "probabilistic-admitter": PluginType(
+        frozenset({Role.ADMITTER}), ProbabilisticAdmitterParameters, _admitter
+    ),
+    "agent-identity": _structural(Role.REQUEST_HEADERS, AgentIdentityParameters),
+    "session-id-producer": _structural(Role.PRODUCER, SessionIdProducerParameters),
+    "destination-endpoint-served-verifier": PluginType(
+        frozenset({Role.RESPONSE_HEADERS}), NoParameters, lambda given, rng: tell_served
+    ),
+    "topology-extractor": _structural(Role.EXTRACTOR, TopologyExtractorParameters),
+    "endpoint-notification-source": _structural(Role.SOURCE),
+    "k8s-notification-source": _structural(Role.SOURCE, KubernetesNotificationParameters),
     "metrics-data-source": _structural(Role.SOURCE, MetricsSourceParameters),
     "core-metrics-extractor": _structural(Role.EXTRACTOR, ExtractorParameters),
     "models-data-source": _structural(Role.SOURCE, ModelsSourceParameters),

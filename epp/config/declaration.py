@@ -33,8 +33,8 @@ class PluginContext(Protocol):
 class PluginDeclaration:
     """One plugin type.
 
-    `build` is called once for each plugin of the file, with its parameters and a PluginContext; a ValueError is reported
-    as an error in the parameters. `parameters`: a Section, whose fields are camelCase in the file; a picker's derive
+    `build` is called once for each plugin of the file, with its parameters and a PluginContext, and again only when these
+    change; a ValueError is reported as an error in the parameters. `parameters`: a Section, whose fields are camelCase in the file; a picker's derive
     from PickerParameters. `reads_metrics`: a scorer reads the workers' metrics, so endpoints with stale numbers are
     ranked last.
     """

@@ -1,6 +1,6 @@
 """The schema of an `EndpointPickerConfig`: its sections, as strict as the Go picker (unknown fields are errors)."""
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -99,6 +99,10 @@ class RequestHandler(Section):
     parsers: list[Ref] = Field(default_factory=list)
 
 
+API_VERSION: Final = "llm-d.ai/v1"
+KIND: Final = "EndpointPickerConfig"
+
+
 class ConfigDocument(Section):
     """The whole file, before plugins are built."""
 
@@ -129,7 +133,7 @@ def read_document(given: dict[str, Any], problems: Problems) -> ConfigDocument:
 def _usable(given: dict[str, Any]) -> dict[str, Any]:
     """The valid sections. Elements of lists are checked one by one; a placeholder keeps the index of an invalid one."""
     fields = {field.alias or name: field for name, field in ConfigDocument.model_fields.items()}
-    usable: dict[str, Any] = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}
+    usable: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND}
     for name in given.keys() & fields.keys() - usable.keys():
         value = given[name]
         if name == "plugins" and isinstance(value, list):

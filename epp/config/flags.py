@@ -311,8 +311,12 @@ def _picking(group: Any) -> None:
         ("emit-endpoint-scores", "send the scores of all candidates to the data plane"),
     ):
         _switch(group, name, f"{effect} (default: false)")
+    _switch(group, "models-endpoint", "answer GET /v1/models with the models of all workers (default: true)")
     group.add_argument(
-        "--config-file", type=Path, metavar="FILE", help=f"EndpointPickerConfig YAML (${CONFIG_FILE})"
+        "--config-file",
+        type=Path,
+        metavar="FILE",
+        help=f"EndpointPickerConfig YAML, read again when it changes (${CONFIG_FILE})",
     )
     group.add_argument("--config-text", metavar="YAML", help="the same, inline")
     group.add_argument(

@@ -10,11 +10,9 @@ _PREFIX: Final = "use prefix-cache-scorer, which estimates caches from what it r
 _LATENCY: Final = "use queue-scorer and active-request-scorer: no latency is predicted"
 _ONE_PROFILE: Final = "use single-profile-handler: one profile picks one worker for each request"
 _DISAGGREGATED: Final = f"{_ONE_PROFILE}, with decode-filter where workers have roles"
-_SESSION: Final = "use prefix-cache-scorer: requests of one session begin alike"
-_LABELS: Final = "use label-selector-filter"
 _FLOW: Final = "leave it out: flow control is not supported; requests of negative priority are rejected while the pool is full"
-_DETECTOR: Final = "use utilization-detector"
 _PARSER: Final = "use openai-parser, or passthrough-parser for bodies that must not be parsed"
+_ONE_PAGE: Final = "each worker has one page: use customMetrics of core-metrics-extractor for a number that the model server publishes"
 _CLUSTERS: Final = "use {}: there is one cluster"
 
 _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -23,14 +21,13 @@ _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "precise-prefix-cache-scorer",
         "burst-prefix-cache-producer",
         "prefix-cache-affinity-filter",
-        "no-hit-lru-scorer",
         "p2p-source-producer",
     ),
-    "leave it out: tokens are estimated from characters": ("token-producer", "tokenizer"),
+    "leave it out: 4 bytes of a prompt count as one token": ("token-producer", "tokenizer"),
     "use active-request-scorer: requests in flight are counted, tokens are not": ("token-load-scorer",),
+    "use probabilistic-admitter, which refuses by load: no latency is predicted": ("latency-slo-admitter",),
     _LATENCY: (
         "latency-scorer",
-        "latency-slo-admitter",
         "predicted-latency-producer",
         "slo-headroom-tier-filter",
     ),
@@ -44,22 +41,7 @@ _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "always-disagg-multimodal-decider",
         "disaggregatedset-rollout-screener",
     ),
-    _ONE_PROFILE: ("data-parallel-profile-handler", "header-profile-handler"),
-    _SESSION: ("session-affinity-filter", "session-affinity-scorer", "session-id-producer"),
-    _LABELS: (
-        "by-label",
-        "by-label-selector",
-        "context-length-aware",
-        "header-label-affinity-scorer",
-        "topology-affinity-filter",
-        "topology-affinity-scorer",
-    ),
-    "use utilization-detector as a filter": ("utilization-filter",),
-    "use queue-scorer, running-requests-size-scorer or kv-cache-utilization-scorer": (
-        "endpoint-attribute-filter",
-        "endpoint-attribute-scorer",
-    ),
-    _DETECTOR: ("concurrency-detector", "probabilistic-admitter"),
+    "use utilization-detector": ("concurrency-detector",),
     _FLOW: (
         "edf-ordering-policy",
         "slo-deadline-ordering-policy",
@@ -71,21 +53,11 @@ _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "priority-then-time-eviction-order-policy",
     ),
     _PARSER: ("sglanghttp-parser", "vertexai-parser", "vllmgrpc-parser"),
-    "use metrics-data-source and core-metrics-extractor": ("dcgm-data-source", "dcgm-extractor"),
-    "leave it out: discovery follows the workers by itself": (
-        "endpoint-notification-source",
-        "k8s-notification-source",
-        "topology-extractor",
-    ),
-    "leave it out: the header x-llm-d-inference-fairness-id names the tenant": ("agent-identity",),
+    _ONE_PAGE: ("dcgm-data-source", "dcgm-extractor"),
     "leave it out: answers are not parsed": ("request-attribute-reporter",),
     "leave it out: images are not parsed": (
         "mm-embeddings-cache-producer",
         "mm-embeddings-cache-scorer",
-    ),
-    "leave it out: it is for tests of gateways": (
-        "destination-endpoint-served-verifier",
-        "header-based-testing-filter",
     ),
 }
 
@@ -97,7 +69,7 @@ _MULTICLUSTER: Final[Mapping[str, str]] = {
     "multicluster-metrics-extractor": "core-metrics-extractor",
     "multicluster-prefix-cache-scorer": "prefix-cache-scorer",
     "multicluster-queue-scorer": "queue-scorer",
-    "multicluster-session-affinity-filter": "prefix-cache-scorer",
+    "multicluster-session-affinity-filter": "session-affinity-filter",
 }
 
 GO_ONLY: Final[Mapping[str, str]] = {

@@ -1,13 +1,16 @@
 """The parameters of each built-in plugin type, under the Go picker's names."""
 
+import math
 import ssl
-from typing import Literal
+from collections.abc import Mapping
+from typing import Final, Literal
 
 from pydantic import Field, model_validator
 
 from epp.config.document import Duration, Section
+from epp.endpoints.worker_metrics import WorkerMetric
 from epp.scheduling.scorers.in_flight import DEFAULT_REQUESTS
-from epp.scraping.engines import Engine, other_series
+from epp.scraping.engines import Engine, Series, other_series
 
 
 class NoParameters(Section):
@@ -160,6 +163,13 @@ class LeastCostParameters(Section):
     prefix_match_info_producer_name: str | None = None
 
 
+class CustomMetricParameters(Section):
+    """A further number of the page, which plugins read as an attribute of the endpoint."""
+
+    attribute_key: str = Field(min_length=1)
+    metric_spec: str = Field(min_length=1)
+
+
 class EngineParameters(Section):
     """The metric names of one model server, each as `name{label=value}`."""
 
@@ -173,14 +183,18 @@ class EngineParameters(Section):
     cache_num_blocks_label_name: str = ""
     cache_block_size_spec: str = ""
     cache_num_blocks_spec: str = ""
+    custom_metrics: list[CustomMetricParameters] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _check_specs(self) -> "EngineParameters":
-        self.engine()
+        self.engine({one.attribute_key: _attribute(one.attribute_key) for one in self.custom_metrics})
         return self
 
-    def engine(self) -> Engine:
-        """Raises ValueError for a text that is not a metric."""
+    def engine(self, attributes: Mapping[str, WorkerMetric]) -> Engine:
+        """Raises ValueError for a text that is not a metric. `attributes`: the metric of each custom metric's key."""
+        custom = {
+            attributes[one.attribute_key]: (Series.parse(one.metric_spec),) for one in self.custom_metrics
+        }
         return Engine.of(
             self.name,
             waiting=self.queued_requests_spec,
@@ -191,7 +205,7 @@ class EngineParameters(Section):
             cache_labels=self._cache_labels(),
             block_size=self.cache_block_size_spec,
             num_blocks=self.cache_num_blocks_spec,
-            others=other_series(self.name),
+            others={**other_series(self.name), **custom},
         )
 
     def _cache_labels(self) -> tuple[str, str]:
@@ -206,6 +220,19 @@ class ExtractorParameters(Section):
     engine_label_key: str | None = None
     default_engine: str | None = None
     engine_configs: list[EngineParameters] = Field(default_factory=list)
+
+    def attributes(self) -> dict[str, WorkerMetric]:
+        """A new metric for each key of the custom metrics."""
+        keys = [one.attribute_key for engine in self.engine_configs for one in engine.custom_metrics]
+        return {key: _attribute(key) for key in keys}
+
+
+def _attribute(key: str) -> WorkerMetric:
+    return WorkerMetric(name=key, maximum=_MAX_ATTRIBUTE, series={}, unknown=math.nan, optional=True)
+
+
+_MAX_ATTRIBUTE: Final = 1e300
+"""Beyond it differences overflow."""
 
 
 class ModelsSourceParameters(Section):

@@ -4,7 +4,7 @@ Versions llm-d.ai/v1 and v1alpha1, and the older inference.networking.x-k8s.io/v
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -12,6 +12,7 @@ from typing import Final
 from pydantic.alias_generators import to_camel
 
 from epp.config.catalogue import PLUGINS, Role
+from epp.config.connected_plugins import ConnectedPlugins, agent_headers
 from epp.config.document import (
     ConfigDocument,
     DataLayer,
@@ -20,14 +21,18 @@ from epp.config.document import (
     PriorityBand,
     read_document,
 )
+from epp.config.misspelt_keys import correct_keys
 from epp.config.parameters import (
     ExtractorParameters,
     FileDiscoveryParameters,
     MetricsSourceParameters,
 )
 from epp.config.plugins import Plugins
-from epp.config.scheduler import read_scheduler
+from epp.config.scheduler import profile_specs, read_scheduler
 from epp.endpoints.endpoint_document import ENGINE_LABELS, EndpointDefaults
+from epp.endpoints.worker_metrics import WorkerMetric
+from epp.ext_proc.exchange_settings import ResponseHeaders
+from epp.scheduling.pick import Pick
 from epp.scheduling.saturation import SaturationDetector
 from epp.scheduling.scheduler import Scheduler
 from epp.scraping.engines import ENGINES, Engine
@@ -61,7 +66,9 @@ class PickerConfig:
     """The parts of a picker that a configuration file describes.
 
     `metrics` None: nothing is scraped. `file_discovery`: the file that lists the endpoints. `passthrough`: bodies are not
-    parsed. `plugins`: all of the file. `steps`: what happens to a request, for people. `warnings`: fields of the file without effect.
+    parsed. `plugins`: all of the file. `attributes`: the numbers that pages are also read for. `response_headers`: sets headers of answers, None if no
+    plugin does. `fairness_headers`: where a request's fairness id may stand besides its own headers. `steps`: what happens
+    to a request, for people. `warnings`: fields of the file without effect.
     """
 
     scheduler: Scheduler
@@ -72,6 +79,9 @@ class PickerConfig:
     engines: tuple[Engine, ...] = ENGINES
     file_discovery: FileDiscoveryParameters | None = None
     passthrough: bool = False
+    attributes: tuple[WorkerMetric, ...] = ()
+    response_headers: ResponseHeaders | None = None
+    fairness_headers: tuple[str, ...] = ()
     steps: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -86,20 +96,25 @@ def load_config(
     """
     written = read_yaml(text if text and text.strip() else DEFAULT_CONFIG, "kind: EndpointPickerConfig")
     problems = Problems()
-    document = read_document(written.given, problems)
+    corrected = correct_keys(written.given, problems)
+    document = read_document(corrected.given, problems)
     for index, gate in enumerate(document.feature_gates):
         problems.of(partial(_check_gate, gate, f"featureGates[{index}]"))
     plugins = Plugins(document.plugins, rng, problems, before)
     _check_policies(document.flow_control, plugins, problems)
     extractor = plugins.first(ExtractorParameters) or ExtractorParameters()
-    built = read_scheduler(document, plugins, staleness, problems)
+    # the same objects, which the columns of the datastore are found by
+    attributes = plugins.connected("attributes", [tuple(extractor.attributes())], extractor.attributes)
+    specs = profile_specs(document, plugins)
+    connections = ConnectedPlugins(plugins, [spec.name for spec in specs], attributes, rng)
+    built = read_scheduler(specs, plugins, connections, staleness, problems)
     detector = problems.of(partial(_detector, document, plugins))
     metrics = _metrics(document.data_layer, plugins, problems)
-    engines = problems.of(partial(_engines, extractor))
+    engines = problems.of(partial(_engines, extractor, attributes))
     file_discovery = problems.of(partial(_file_discovery, document.data_layer, plugins))
     passthrough = _is_passthrough(document, plugins, problems)
     if problems or built is None or detector is None or engines is None:
-        raise problems.error(written.line, written.text)
+        raise problems.error(lambda place: written.line(corrected.as_written(place)), written.text)
     plugins.forget_kept()
     return PickerConfig(
         scheduler=built.scheduler,
@@ -110,6 +125,9 @@ def load_config(
         engines=engines,
         file_discovery=file_discovery,
         passthrough=passthrough,
+        attributes=tuple(attributes.values()),
+        response_headers=_all_headers(connections.response_headers),
+        fairness_headers=agent_headers(plugins),
         steps=built.steps,
         warnings=tuple(_warnings(document)),
     )
@@ -186,8 +204,21 @@ def _defaults(plugins: Plugins, extractor: ExtractorParameters) -> EndpointDefau
     )
 
 
-def _engines(extractor: ExtractorParameters) -> tuple[Engine, ...]:
-    own = [one.engine() for one in extractor.engine_configs]
+def _all_headers(setters: Sequence[ResponseHeaders]) -> ResponseHeaders | None:
+    if len(setters) <= 1:
+        return setters[0] if setters else None
+
+    def headers_of(pick: Pick, served: str | None) -> Mapping[str, str]:
+        headers: dict[str, str] = {}
+        for one in setters:
+            headers |= one(pick, served)
+        return headers
+
+    return headers_of
+
+
+def _engines(extractor: ExtractorParameters, attributes: Mapping[str, WorkerMetric]) -> tuple[Engine, ...]:
+    own = [one.engine(attributes) for one in extractor.engine_configs]
     replaced = {engine.name for engine in own}
     engines = (*own, *(engine for engine in ENGINES if engine.name not in replaced))
     names = [engine.name for engine in engines]

@@ -3,7 +3,7 @@
 import difflib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,13 +23,16 @@ T = TypeVar("T")
 class Plugin:
     """One plugin of the file; `built`: a filter, a scorer, ..., or the parameters if its type has no code.
 
-    `needs`: the producers by name that it got while it was built.
+    `needs`: the producers by name that it got while it was built. `place`: in the file, of the plugin or of the reference
+    that brought it.
     """
 
+    name: str
     type: str
     kind: PluginType
     parameters: Section
     built: Any
+    place: str
     needs: Mapping[str, Any] = field(default_factory=dict)
 
     def has(self, role: Role) -> bool:
@@ -78,8 +81,9 @@ class Plugins:
 
         With `default`, the name of a built-in type that the file does not list is a plugin of that type.
         """
-        if not name or name in self._broken:
+        if not name:
             raise config_error(())  # its own problem is reported already
+        self.check_not_broken(name)
         plugin = self._named.get(name)
         if plugin is None and default and name in PLUGINS:
             plugin = self._build(PluginSpec(type=name), place)
@@ -91,6 +95,16 @@ class Plugins:
             wanted = " or ".join(role.value for role in roles)
             raise ConfigError(place, f"{name!r} cannot be used here, expected a {wanted}")
         return plugin
+
+    def check_not_broken(self, name: str) -> None:
+        """Raises ConfigError without a problem if the plugin of that name has problems of its own, reported already."""
+        if name in self._broken:
+            raise config_error(())
+
+    @property
+    def any_broken(self) -> bool:
+        """Whether a plugin of the file could not be built: it may be the one that something seems to lack."""
+        return bool(self._broken)
 
     def first(self, parameters: type[P]) -> P | None:
         """The parameters of the first plugin whose parameters are of that class."""
@@ -127,13 +141,15 @@ class Plugins:
         key = spec.name or spec.type, spec.type
         plugin = self._kept_plugin(key, kind, parameters, place)
         if plugin is None and isinstance(kind, InstalledPluginType):
-            plugin = self._build_installed(kind, parameters, place)
+            plugin = self._build_installed(key[0], kind, parameters, place)
         if plugin is None:
-            plugin = Plugin(spec.type, kind, parameters, kind.build(parameters, self._rng))
+            plugin = Plugin(key[0], spec.type, kind, parameters, kind.build(parameters, self._rng), place)
         self._made[key] = plugin
         return plugin
 
-    def _build_installed(self, kind: InstalledPluginType, parameters: Section, place: str) -> Plugin:
+    def _build_installed(
+        self, name: str, kind: InstalledPluginType, parameters: Section, place: str
+    ) -> Plugin:
         needs: dict[str, Any] = {}
 
         def find(name: str) -> Any:
@@ -141,7 +157,7 @@ class Plugins:
             return needs[name]
 
         built = kind.build_plugin(parameters, BuildContext(self._rng, find), place)
-        return Plugin(kind.name, kind, parameters, built, needs)
+        return Plugin(name, kind.name, kind, parameters, built, place, needs)
 
     def _kept_plugin(
         self, key: tuple[str, str], kind: PluginType, parameters: Section, place: str
@@ -152,15 +168,15 @@ class Plugins:
             return None
         needs = kept.needs.items()
         same = all(self._producer(f"{place}.parameters", name) is built for name, built in needs)
-        return kept if same else None
+        return replace(kept, place=place) if same else None
 
     def connected(self, name: str, parts: Sequence[object], build: Callable[[], T]) -> T:
-        """What `build` makes of other plugins or their parameters; the object in force, if its `parts` are the same objects.
+        """What `build` makes of `parts`: other plugins, parameters. The object in force, if its parts were equal.
 
         For what learns from requests; anything else can be built anew.
         """
         found = self._connected.get(name) or self._kept_connected.get(name)
-        if found is None or not _are_same(found.parts, parts):
+        if found is None or found.parts != tuple(parts):
             found = _Connected(tuple(parts), build())
         self._connected[name] = found
         built: T = found.built
@@ -172,8 +188,7 @@ class Plugins:
 
     def _producer(self, place: str, name: str) -> Any:
         """The producer that a plugin of an installed package asks for; one that the file does not list is built once."""
-        if name in self._broken:
-            raise config_error(())
+        self.check_not_broken(name)
         if name not in self._named:
             self._named[name] = self._unlisted_producer(name, place)
         return self.resolve(name, place, Role.PRODUCER).built
@@ -183,10 +198,6 @@ class Plugins:
             known = (*self.names(Role.PRODUCER), *GROUP.packages())
             raise ConfigError(place, f"no data producer is named {name[:60]!r}; {did_you_mean(name, known)}")
         return self._build(PluginSpec(type=name), place)
-
-
-def _are_same(some: Sequence[object], others: Sequence[object]) -> bool:
-    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
 
 
 def _is_same_kind(one: PluginType, other: PluginType) -> bool:
@@ -210,4 +221,7 @@ def _unknown_type(name: str) -> str:
         return f"{name!r} is a plugin of the Go picker that adsum does not have; {instead}"
     known = (*PLUGINS, *GROUP.packages())
     near = difflib.get_close_matches(name[:100], (*known, *GO_ONLY), n=1)
-    return f"{name[:60]!r} is not a plugin type; {did_you_mean(name, near or known)}"
+    problem = f"{name[:60]!r} is not a plugin type; {did_you_mean(name, near or known)}"
+    if near and near[0] in GO_ONLY:
+        return f"{problem} That is a plugin of the Go picker that adsum does not have; {GO_ONLY[near[0]]}"
+    return problem

@@ -1,4 +1,4 @@
-"""Builds the scheduler of a configuration: its profiles, their handler, and the data producers that scorers need."""
+"""Builds the scheduler of a configuration: its profiles, their handler, and what follows every request."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -6,23 +6,20 @@ from functools import partial
 from typing import Final
 
 from epp.config.catalogue import Role
+from epp.config.connected_plugins import ConnectedPlugins
 from epp.config.document import ConfigDocument, ProfilePlugin, ProfileSpec
 from epp.config.installed import InstalledPluginType
-from epp.config.parameters import (
-    LeastCostParameters,
-    PickerParameters,
-    PrefixProducerParameters,
-    PrefixScorerParameters,
-)
+from epp.config.parameters import PickerParameters
 from epp.config.plugins import Plugin, Plugins
 from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.handlers.single_profile import SingleProfileHandler
-from epp.scheduling.plugin import DataProducer, ProfileHandler, Scorer
-from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
+from epp.scheduling.plugin import DataProducer, ProfileHandler
+from epp.scheduling.prefix.plugins import PrefixCacheScorer
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scheduler import Scheduler
-from epp.scheduling.work_ahead.plugins import LeastCostScorer, WorkAheadProducer
-from runtime.config.problems import ConfigError, Problems
+from epp.scheduling.scorers.no_hit_lru import NoHitLruScorer
+from epp.scheduling.work_ahead.plugins import LeastCostScorer
+from runtime.config.problems import ConfigError, Problems, config_error
 
 _SCHEDULING: Final = (Role.FILTER, Role.SCORER, Role.PICKER)
 _DEFAULT_HANDLER: Final = "single-profile-handler"
@@ -42,19 +39,29 @@ class _BuiltProfile:
     steps: tuple[str, ...]
 
 
+def profile_specs(document: ConfigDocument, plugins: Plugins) -> Sequence[ProfileSpec]:
+    """The file's profiles, or one of all its plugins if it has none."""
+    if document.scheduling_profiles:
+        return document.scheduling_profiles
+    every_plugin = [ProfilePlugin.model_validate({"pluginRef": name}) for name in plugins.names(*_SCHEDULING)]
+    return [ProfileSpec(name="default", plugins=every_plugin)]
+
+
 def read_scheduler(
-    document: ConfigDocument, plugins: Plugins, staleness: float, problems: Problems
+    specs: Sequence[ProfileSpec],
+    plugins: Plugins,
+    connections: ConnectedPlugins,
+    staleness: float,
+    problems: Problems,
 ) -> BuiltScheduler | None:
-    """The scheduler with the file's profiles, or one of all its plugins if it has none; None after a problem was added."""
-    producers = _Producers(plugins)
+    """The scheduler with these profiles; None after a problem was added."""
     built: dict[str, _BuiltProfile] = {}
-    specs = _profile_specs(document, plugins)
     for index, spec in enumerate(specs):
         place = f"schedulingProfiles[{index}]"
         if spec.name in built:
             problems.add(f"{place}.name", f"{spec.name!r} is already the name of another profile")
         used = _resolve_plugins(spec, plugins, place, problems)
-        profile = problems.of(partial(_build_profile, used, plugins, producers, place, staleness))
+        profile = problems.of(partial(_build_profile, used, plugins, connections, place, staleness))
         if profile is not None:
             built[spec.name] = profile
     handler = problems.of(partial(_handler, plugins))
@@ -63,20 +70,15 @@ def read_scheduler(
         and problems.of(partial(_check_profiles, handler, [spec.name for spec in specs]))
         and built
     ):
-        return _build_scheduler(handler, built, producers, plugins)
+        return _build_scheduler(handler, built, connections, plugins)
     return None
 
 
-def _profile_specs(document: ConfigDocument, plugins: Plugins) -> Sequence[ProfileSpec]:
-    if document.scheduling_profiles:
-        return document.scheduling_profiles
-    every_plugin = [ProfilePlugin.model_validate({"pluginRef": name}) for name in plugins.names(*_SCHEDULING)]
-    return [ProfileSpec(name="default", plugins=every_plugin)]
-
-
 def _handler(plugins: Plugins) -> Plugin:
-    name = next(plugins.names(Role.HANDLER), _DEFAULT_HANDLER)
-    return plugins.resolve(name, "plugins", Role.HANDLER, default=True)
+    name = next(plugins.names(Role.HANDLER), None)
+    if name is None and plugins.any_broken:
+        raise config_error(())  # one of those may be the handler
+    return plugins.resolve(name or _DEFAULT_HANDLER, "plugins", Role.HANDLER, default=True)
 
 
 def _check_profiles(handler: Plugin, profiles: Sequence[str]) -> bool:
@@ -88,17 +90,23 @@ def _check_profiles(handler: Plugin, profiles: Sequence[str]) -> bool:
 
 
 def _build_scheduler(
-    handler: Plugin, built: dict[str, _BuiltProfile], producers: "_Producers", plugins: Plugins
+    handler: Plugin, built: dict[str, _BuiltProfile], connections: ConnectedPlugins, plugins: Plugins
 ) -> BuiltScheduler:
     profiles = {name: one.profile for name, one in built.items()}
+    admitters = {
+        name: plugins.resolve(name, "plugins", Role.ADMITTER) for name in plugins.names(Role.ADMITTER)
+    }
+    steps = [f"{Role.ADMITTER.value} {name}{_type_suffix(name, one)}" for name, one in admitters.items()]
+    followers = [one.built for one in admitters.values()] + connections.followers
     if isinstance(handler.built, SingleProfileHandler):
         [only] = built.values()
-        return BuiltScheduler(Scheduler(profiles, handler.built, plugins.installed_producers()), only.steps)
+        more = (*followers, *plugins.installed_producers())
+        return BuiltScheduler(Scheduler(profiles, handler.built, more), (*steps, *only.steps))
     asked: ProfileHandler = handler.built
-    steps = [f"profile handler {handler.type}{_package_suffix(handler)}"]
-    for name, one in built.items():
-        steps += [f"profile {name}: {step}" for step in one.steps]
-    more = (*producers.listed(), *plugins.installed_producers())
+    steps.append(f"profile handler {handler.type}{_package_suffix(handler)}")
+    for name, profile in built.items():
+        steps += [f"profile {name}: {step}" for step in profile.steps]
+    more = (*followers, *connections.listed_prefix_producers(), *plugins.installed_producers())
     return BuiltScheduler(Scheduler(profiles, asked, more), tuple(steps))
 
 
@@ -123,22 +131,22 @@ def _resolve_plugins(
 
 
 def _build_profile(
-    used: list[_UsedPlugin], plugins: Plugins, producers: "_Producers", place: str, staleness: float
+    used: list[_UsedPlugin], plugins: Plugins, connections: ConnectedPlugins, place: str, staleness: float
 ) -> _BuiltProfile:
-    scorers = [(one.plugin, one.weight) for one in used if one.plugin.has(Role.SCORER)]
+    scorers = [one for one in used if one.plugin.has(Role.SCORER)]
     picker = _picker([one.plugin for one in used if one.plugin.has(Role.PICKER)], plugins, place)
     parameters = picker.parameters
     weighted = [
-        WeightedScorer(producers.scorer(plugin), 1.0 if weight is None else weight)
-        for plugin, weight in scorers
+        WeightedScorer(connections.built(one.name, one.plugin), 1.0 if one.weight is None else one.weight)
+        for one in scorers
     ]
     profile = SchedulerProfile(
-        filters=tuple(one.plugin.built for one in used if one.plugin.has(Role.FILTER)),
+        filters=tuple(connections.built(one.name, one.plugin) for one in used if one.plugin.has(Role.FILTER)),
         scorers=tuple(weighted),
         producers=_data_producers(weighted),
         picker=picker.built,
         max_endpoints=parameters.max_num_of_endpoints if isinstance(parameters, PickerParameters) else 1,
-        staleness=staleness if any(plugin.kind.scraped for plugin, _ in scorers) else None,
+        staleness=staleness if any(one.plugin.kind.scraped for one in scorers) else None,
         names=tuple(_names(used, picker)),
     )
     number = profile.max_endpoints
@@ -151,7 +159,7 @@ def _data_producers(scorers: Sequence[WeightedScorer]) -> tuple[DataProducer, ..
     for one in scorers:
         if isinstance(one.scorer, LeastCostScorer):
             found += [one.scorer.producer, one.scorer.producer.prefixes]
-        elif isinstance(one.scorer, PrefixCacheScorer):
+        elif isinstance(one.scorer, PrefixCacheScorer | NoHitLruScorer):
             found.append(one.scorer.producer)
     return tuple(dict.fromkeys(found))
 
@@ -167,56 +175,21 @@ def _steps(used: list[_UsedPlugin]) -> Iterator[str]:
     for role in (Role.FILTER, Role.SCORER):
         for one in used:
             if one.plugin.has(role):
-                kind = "" if one.name == one.plugin.type else f" ({one.plugin.type})"
                 weight = (
                     f", weight {1 if one.weight is None else one.weight:g}" if role is Role.SCORER else ""
                 )
-                yield f"{role.value} {one.name}{kind}{_package_suffix(one.plugin)}{weight}"
+                yield f"{role.value} {one.name}{_type_suffix(one.name, one.plugin)}{weight}"
+
+
+def _type_suffix(name: str, plugin: Plugin) -> str:
+    """The type of a plugin with a name of its own, and its package, for people."""
+    kind = "" if name == plugin.type else f" ({plugin.type})"
+    return f"{kind}{_package_suffix(plugin)}"
 
 
 def _package_suffix(plugin: Plugin) -> str:
     """The package of an installed plugin, for people."""
     return f" of {plugin.kind.package}" if isinstance(plugin.kind, InstalledPluginType) else ""
-
-
-class _Producers:
-    """The producers that scorers need, shared by profiles: the named, else the file's first, else the default one."""
-
-    def __init__(self, plugins: Plugins) -> None:
-        self._plugins = plugins
-        self._built: dict[str, PrefixCacheProducer] = {}
-
-    def scorer(self, plugin: Plugin) -> Scorer:
-        """The scorer of a plugin, connected with its producer if it needs one."""
-        given = plugin.parameters
-        if not isinstance(given, PrefixScorerParameters | LeastCostParameters):
-            scorer: Scorer = plugin.built
-            return scorer
-        name = given.prefix_match_info_producer_name or self._plugins.first_name(PrefixProducerParameters)
-        producer = self._producer(name or PRODUCER)
-        if isinstance(given, LeastCostParameters):
-            work_ahead = self._plugins.connected(
-                f"work ahead, with {name}", [producer], lambda: WorkAheadProducer(producer)
-            )
-            return LeastCostScorer(work_ahead, given.request_tokens, given.interference)
-        return PrefixCacheScorer(producer, given.match_length_weight, given.match_length_scale_tokens)
-
-    def listed(self) -> list[PrefixCacheProducer]:
-        """All of the file: a profile handler may read what no scorer does."""
-        found = [
-            self._plugins.resolve(name, "plugins", Role.PRODUCER)
-            for name in self._plugins.names(Role.PRODUCER)
-        ]
-        return [one.built for one in found if isinstance(one.built, PrefixCacheProducer)]
-
-    def _producer(self, name: str) -> PrefixCacheProducer:
-        if name not in self._built:
-            place = "plugins: prefix-cache-scorer: parameters.prefixMatchInfoProducerName"
-            found = self._plugins.resolve(name, place, Role.PRODUCER, default=True).built
-            if not isinstance(found, PrefixCacheProducer):
-                raise ConfigError(place, f"{name!r} finds no prefixes, expected an {PRODUCER}")
-            self._built[name] = found
-        return self._built[name]
 
 
 def _picker(pickers: list[Plugin], plugins: Plugins, place: str) -> Plugin:

@@ -28,7 +28,8 @@ class Load:
     def problem(self) -> str:
         """The first implausible value and what was expected; empty if there is none."""
         built_in = ((WAITING, self.waiting), (RUNNING, self.running), (KV_USAGE, self.kv_usage))
-        for metric, value in (*built_in, *self.others.items()):
+        others = ((metric, value) for metric, value in self.others.items() if not metric.optional)
+        for metric, value in (*built_in, *others):
             if value is not None and not 0.0 <= value <= metric.maximum:
                 return f"{metric.name} is {value:g}, expected a number from 0 to {metric.maximum:.0f}"
         return ""

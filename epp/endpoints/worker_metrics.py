@@ -16,7 +16,8 @@ class WorkerMetric:
 
     `series`: by model server, what its page calls the number: `name` or `name{label=value}`, alternatives separated by `|`.
     `clamped_up_to`: values above `maximum` and up to here count as `maximum`. `unknown`: the column's value before the first
-    page that has the number; endpoints that were never scraped rank last whatever it is.
+    page that has the number; endpoints that were never scraped rank last whatever it is. `optional`: any other value than
+    from -`maximum` to `maximum` is unknown, and the rest of the page is believed.
     `pool_gauge`, `endpoint_gauge`: name and help of the gauge over the pool and of that for each endpoint. `flag`: renames the series.
     `counter`: it only grows; the value is the sum of all its series on the page, and its growth is no new state of the pool.
     """
@@ -26,6 +27,7 @@ class WorkerMetric:
     series: Mapping[str, str]
     clamped_up_to: float = 0.0
     unknown: float = 0.0
+    optional: bool = False
     pool_gauge: tuple[str, str] | None = None
     endpoint_gauge: tuple[str, str] | None = None
     flag: str | None = None
@@ -34,6 +36,12 @@ class WorkerMetric:
     def clamp(self, value: float | None) -> float | None:
         """The value of a page, `maximum` if it is just above."""
         return self.maximum if value is not None and self.maximum < value <= self.clamped_up_to else value
+
+    def believed(self, value: float | None) -> float | None:
+        """`clamp`, and `unknown` for what an optional number cannot be."""
+        if self.optional and value is not None and not -self.maximum <= value <= self.maximum:
+            return self.unknown
+        return self.clamp(value)
 
 
 _MAX_REQUESTS: Final = 100_000.0

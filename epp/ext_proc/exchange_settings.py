@@ -1,9 +1,15 @@
 """The operator's settings for all exchanges of a picker. Pure."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeAlias
 
 from epp.ext_proc.response_body import ResponseReaderOpener, UnreadBodies
+from epp.scheduling.pick import Pick
+
+ResponseHeaders: TypeAlias = Callable[[Pick, str | None], Mapping[str, str]]
+"""Headers to set on the answer to a request; the second argument: the destination that served it, if the data plane says."""
 
 
 class ProtocolVersion(StrEnum):
@@ -20,6 +26,7 @@ class ExchangeSettings:
 
     `use_subset_hint` False: the data plane's hint about which endpoints may be picked is ignored. `response_readers`: each
     may read the bodies of responses. `unread_bodies` hears of a body that had to be read and does not come.
+    `response_headers`: None if no plugin sets any.
     """
 
     version: ProtocolVersion = ProtocolVersion.V1_0
@@ -27,6 +34,7 @@ class ExchangeSettings:
     use_subset_hint: bool = True
     response_readers: tuple[ResponseReaderOpener, ...] = ()
     unread_bodies: UnreadBodies = field(default_factory=UnreadBodies)
+    response_headers: ResponseHeaders | None = None
 
     @property
     def reads_subset_hint(self) -> bool:

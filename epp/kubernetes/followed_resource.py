@@ -1,6 +1,7 @@
 """Follows the objects of one custom resource, in the API group and version that the cluster serves."""
 
 import asyncio
+import datetime
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -8,9 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
-from discovery.kubernetes import ApiTransport, Timings, TransportError
+from discovery.kubernetes import ClusterTransport, Timings, TransportError
 from discovery.kubernetes.informer import Informer
+from epp.kubernetes.accepted_condition import may_write, write_accepted
 from epp.kubernetes.inference_resources import Object
+from runtime.tasks import first_of
 
 logger = logging.getLogger(__name__)
 
@@ -49,17 +52,25 @@ REWRITES: Final = ResourceKind(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The names of the objects that are applied, and by name why others are left out."""
+
+    names: frozenset[str]
+    left_out: Mapping[str, str]
+
+
 class FollowedResource:
-    """The objects of `kind` in one namespace. `apply` gets all of them after each change, and returns by name why some
-    are left out.
+    """The objects of `kind` in one namespace. `apply` gets all of them after each change. Those that it applies get the
+    condition `Accepted`, where the account may write it.
     """
 
     def __init__(
         self,
-        transport: ApiTransport,
+        transport: ClusterTransport,
         namespace: str,
         kind: ResourceKind,
-        apply: Callable[[Iterable[Object]], Mapping[str, str]],
+        apply: Callable[[Iterable[Object]], Applied],
         *,
         timings: Timings | None = None,
         recheck: float = RECHECK,
@@ -74,7 +85,8 @@ class FollowedResource:
         self._informer: Informer | None = None
         self._absent = False
         self._problem: str | None = None
-        self._left_out: Mapping[str, str] = {}
+        self._applied = Applied(frozenset(), {})
+        self._changed = asyncio.Event()
 
     async def run(self) -> None:
         """Follow until cancelled. What goes wrong is in `describe`, and in the log once."""
@@ -98,16 +110,17 @@ class FollowedResource:
         logger.info("following the %ss of %s/%s in %s", self._kind.kind, group, version, self._namespace)
         async with Informer(self._transport, path, "", self.refresh, self._timings) as informer:
             self._informer = informer
-            await self._until_others_are_served()
+            await first_of(self._until_others_are_served(), self._write_conditions(group, path))
 
     def refresh(self) -> None:
         """Apply the objects as they are now."""
         if self._informer is None or not self._informer.synced:
             return
-        left_out = self._apply(self._informer.objects.values())
-        for name in left_out.keys() - self._left_out.keys():
+        before, self._applied = self._applied, self._apply(self._informer.objects.values())
+        left_out = self._applied.left_out
+        for name in left_out.keys() - before.left_out.keys():
             logger.warning("the %s %s is left out: %s", self._kind.kind, name, left_out[name])
-        self._left_out = left_out
+        self._changed.set()
 
     def describe(self) -> dict[str, Any]:
         """For the status page. `problem`: why the objects are not, or may not be, up to date."""
@@ -116,9 +129,25 @@ class FollowedResource:
             "kind": self._kind.kind,
             "api_version": "/".join(self._served) if self._served else None,
             "count": len(informer.objects) if informer else 0,
-            "left_out": dict(self._left_out),
+            "left_out": dict(self._applied.left_out),
             "problem": informer.problem if informer else self._problem,
         }
+
+    async def _write_conditions(self, group: str, path: str) -> None:
+        while True:
+            if not await may_write(self._transport, self._namespace, group, self._kind.resource):
+                await asyncio.sleep(self._recheck)
+                continue
+            self._changed.clear()
+            objects = self._informer.objects if self._informer is not None else {}
+            accepted = [obj for name, obj in objects.items() if name in self._applied.names]
+            try:
+                await write_accepted(self._transport, path, accepted, datetime.datetime.now(datetime.UTC))
+            except TransportError as error:
+                logger.debug("conditions cannot be written: %s", error)
+                await asyncio.sleep(_RETRY)
+                continue
+            await self._changed.wait()
 
     async def _until_others_are_served(self) -> None:
         while True:

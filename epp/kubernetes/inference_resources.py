@@ -79,9 +79,10 @@ class Priorities:
 
 @dataclass(frozen=True, slots=True)
 class Rewrites:
-    """The rules of all resources. `problems`: why resources are left out, by name."""
+    """The rules of all resources; `names`: of these. `problems`: why others are left out, by name."""
 
     rules: Sequence[RewriteRule]
+    names: frozenset[str]
     problems: Mapping[str, str]
 
 
@@ -98,7 +99,9 @@ def read_rewrites(rewrites: Iterable[Object], pool: PoolIdentity) -> Rewrites:
     """Of the InferenceModelRewrites for `pool`."""
     found: list[RewriteRule] = []
     problems: dict[str, str] = {}
+    names: set[str] = set()
     for name, created, spec in _for_pool(rewrites, _RewriteSpec, pool, problems):
+        names.add(name)
         for rule in spec.rules or ():
             models = tuple(match.model.value for match in rule.matches or () if match.model is not None)
             if rule.matches and not models:
@@ -107,7 +110,7 @@ def read_rewrites(rewrites: Iterable[Object], pool: PoolIdentity) -> Rewrites:
                 RewriteTarget(target.model_rewrite, target.weight or 0) for target in rule.targets or ()
             )
             found.append(RewriteRule(name, created, models, tuple(targets)))
-    return Rewrites(found, problems)
+    return Rewrites(found, frozenset(names), problems)
 
 
 def _for_pool(

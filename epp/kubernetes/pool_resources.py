@@ -9,11 +9,17 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from discovery.kubernetes import ApiTransport, ClusterTransport, Timings
+from discovery.kubernetes import ClusterTransport, Timings
 from discovery.kubernetes.inference_pool import POOL_GROUP, PoolReference
 from discovery.kubernetes.informer import Informer
 from discovery.kubernetes.opening import find_cluster, parse_options
-from epp.kubernetes.followed_resource import OBJECTIVES, RECHECK, REWRITES, FollowedResource
+from epp.kubernetes.followed_resource import (
+    OBJECTIVES,
+    RECHECK,
+    REWRITES,
+    Applied,
+    FollowedResource,
+)
 from epp.kubernetes.inference_resources import (
     Object,
     PoolIdentity,
@@ -44,7 +50,7 @@ class PoolResources(ResourceOwner):
 
     def __init__(
         self,
-        transport: ApiTransport,
+        transport: ClusterTransport,
         pool: PoolIdentity,
         readers: ResourceReaders,
         *,
@@ -54,7 +60,7 @@ class PoolResources(ResourceOwner):
         self._transport = transport
         self._pool = pool
         self._readers = readers
-        self._reason: str | None = f"it is not known yet whether there is {self._described}"
+        self._reason: str | None = self._unknown
         self._answered = asyncio.Event()
         path = PoolReference(pool.name, pool.group).path(pool.namespace)
         self._informer = Informer(transport, path, "", self._pool_changed, timings, name=pool.name)
@@ -87,7 +93,13 @@ class PoolResources(ResourceOwner):
 
     @property
     def _described(self) -> str:
-        return f"an InferencePool {self._pool.name} of {self._pool.group} in the namespace {self._pool.namespace}"
+        return (
+            f"InferencePool {self._pool.name} of {self._pool.group} in the namespace {self._pool.namespace}"
+        )
+
+    @property
+    def _unknown(self) -> str:
+        return f"it is not known yet whether there is an {self._described}"
 
     def _pool_changed(self) -> None:
         self._answered.set()
@@ -99,25 +111,25 @@ class PoolResources(ResourceOwner):
             self._objectives.refresh()
             self._rewrites.refresh()
         elif self._informer.synced:
-            self._reason = f"there is not {self._described}"
+            self._reason = f"there is no {self._described}"
         else:
-            self._reason = self._informer.problem
+            self._reason = self._informer.problem or self._unknown
         if self._reason != before:
             if self._reason is None:
-                logger.info("there is %s", self._described)
+                logger.info("there is the %s", self._described)
             else:
                 logger.warning("NOT_SERVING: %s", self._reason)
             self._readers.pool(self._reason)
 
-    def _apply_objectives(self, objects: Iterable[Object]) -> Mapping[str, str]:
+    def _apply_objectives(self, objects: Iterable[Object]) -> Applied:
         read = read_priorities(objects, self._pool)
         self._readers.priorities(read.by_objective)
-        return read.problems
+        return Applied(frozenset(read.by_objective), read.problems)
 
-    def _apply_rewrites(self, objects: Iterable[Object]) -> Mapping[str, str]:
+    def _apply_rewrites(self, objects: Iterable[Object]) -> Applied:
         read = read_rewrites(objects, self._pool)
         self._readers.rewrites(read.rules)
-        return read.problems
+        return Applied(read.names, read.problems)
 
 
 async def open_pool_resources(url: str, readers: ResourceReaders) -> PoolResources | None:

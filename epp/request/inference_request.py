@@ -62,7 +62,8 @@ class InferenceRequest:
     `model` is empty if the request names none: a GET, or a path or content type that is not read. `rewritten_from`: the
     model that the client named, if `model` is another one, which serves the request. `prompt` is set to None once the
     request is scheduled, since it keeps the whole body in memory. `prefixes`: the prompt's block hashes, by data producer.
-    `data`: what other data producers keep with it, by producer. `scores`: of the scored endpoints, by destination, if the profile reports them.
+    `data`: what other data producers keep with it, by producer. `scores`: of the scored endpoints, by destination, if the
+    profile reports them. `peer`: the `Endpoint` that another profile chose for the request, if the profile handler says so.
     """
 
     __slots__ = (
@@ -73,6 +74,7 @@ class InferenceRequest:
         "model",
         "objective",
         "path",
+        "peer",
         "prefixes",
         "priority",
         "prompt",
@@ -99,6 +101,7 @@ class InferenceRequest:
         self.prefixes: dict[object, PrefixChain] = {}
         self.data: dict[object, Any] = {}
         self.scores: Mapping[str, float] | None = None
+        self.peer: object = None
 
     def rewrite(self, model: str) -> None:
         """Let that model serve the request; its workers' prefix caches know the prompt under that name."""
@@ -139,14 +142,15 @@ def passthrough_request(
     headers: Mapping[str, str], body: Body | None, new_id: Callable[[], str]
 ) -> InferenceRequest:
     """The request without reading its body: no model, routed by load only."""
-    request = InferenceRequest(headers.get("x-request-id") or new_id(), _path(headers), headers)
+    request = InferenceRequest(headers.get("x-request-id") or new_id(), request_path(headers), headers)
     request.objective = _first_value(headers, OBJECTIVE)
     request.fairness_id = _first_value(headers, FAIRNESS_ID) or DEFAULT_FAIRNESS_ID
     request.body_size = len(body or b"")
     return request
 
 
-def _path(headers: Mapping[str, str]) -> str:
+def request_path(headers: Mapping[str, str]) -> str:
+    """The path as the client sent it, without its query; `headers` with lower-case names."""
     path = _first_value(headers, _PATH_HEADERS) or _DEFAULT_PATH
     return path.partition("?")[0].rstrip("/") or "/"
 

@@ -1,6 +1,6 @@
 """`Pick`: the endpoints that were chosen for a request, its helpers and further headers. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -11,7 +11,6 @@ from epp.request.inference_request import InferenceRequest
 Helpers: TypeAlias = Mapping[str, tuple[Endpoint, ...]]
 _NO_HELPERS: Final[Helpers] = MappingProxyType({})
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
-_NO_PRODUCERS: Final[list[Any]] = []
 
 
 class Pick:
@@ -54,7 +53,7 @@ class Pick:
         self.in_flight_at = endpoints[:1]
         self.headers = headers
         self.observer_state: object = None
-        self.producers: list[Any] = _NO_PRODUCERS
+        self.producers: Sequence[Any] = ()
         self.settled = False
         if helpers is not _NO_HELPERS:
             self.in_flight_at += tuple([endpoint for group in helpers.values() for endpoint in group])

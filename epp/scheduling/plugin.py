@@ -47,7 +47,7 @@ class DataProducer(Protocol):
     """
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
-        """Called before the first profile, with all endpoints that may serve the request."""
+        """Called before the first profile, with all endpoints that may serve the request; may refuse it: raise `Rejection`."""
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """The request goes to these endpoints."""

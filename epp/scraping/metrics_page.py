@@ -36,7 +36,7 @@ def read_load(page: Page, engine: Engine) -> Load:
     """The numbers on the page, by the series of that engine."""
     max_lora, adapters = _lora(page, engine.lora)
     others = {
-        one: _total(page, series) if one.counter else one.clamp(_latest(page, series))
+        one: _total(page, series) if one.counter else one.believed(_latest(page, series))
         for one, series in engine.others.items()
     }
     return Load(

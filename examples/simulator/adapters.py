@@ -12,6 +12,12 @@ class AdapterSlots:
         self._ready_at: OrderedDict[str, float] = OrderedDict()  # least recently used first
         self._users: Counter[str] = Counter()
 
+    def fork(self) -> "AdapterSlots":
+        """A copy that goes on by itself."""
+        copy = AdapterSlots(self._slots, self._load_seconds)
+        copy._ready_at, copy._users = OrderedDict(self._ready_at), Counter(self._users)
+        return copy
+
     def prepare(self, adapter: str, now: float) -> bool:
         """True if it can serve now. Otherwise it begins to load, if a slot is free or can be evicted."""
         ready_at = self._ready_at.get(adapter)

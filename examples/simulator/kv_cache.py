@@ -15,6 +15,12 @@ class KVCache:
         self._pins: dict[bytes, int] = {}
         self._idle: OrderedDict[bytes, None] = OrderedDict()
 
+    def fork(self) -> "KVCache":
+        """A copy that goes on by itself."""
+        copy = KVCache(self._num_blocks)
+        copy._private, copy._pins, copy._idle = self._private, dict(self._pins), OrderedDict(self._idle)
+        return copy
+
     @property
     def used(self) -> int:
         """Blocks that running requests hold. Idle ones count as free, as vLLM counts them."""

@@ -5,7 +5,7 @@ or one output token. A sequence with nothing left to compute emits its next toke
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -136,6 +136,19 @@ class SchedulerModel:
         self._waiting: OrderedDict[int, _Sequence] = OrderedDict()
         self._running: OrderedDict[int, _Sequence] = OrderedDict()
         self._step: _Step | None = None
+
+    def fork(self) -> "SchedulerModel":
+        """A copy in the same state that goes on by itself, to run it ahead; its totals start at 0."""
+        copy = SchedulerModel(self.limits)
+        copy._cache, copy._adapters = self._cache.fork(), self._adapters.fork()
+        copies: dict[int, _Sequence] = {}
+        for ours, theirs in ((self._waiting, copy._waiting), (self._running, copy._running)):
+            for key, sequence in ours.items():
+                theirs[key] = copies[key] = replace(sequence)
+        if self._step is not None:
+            shares = [(copies.get(one.key) or replace(one), tokens) for one, tokens in self._step.shares]
+            copy._step = _Step(self._step.ends_at, tuple(shares))
+        return copy
 
     def submit(self, key: int, work: Work) -> None:
         """Enqueue a request. ValueError for one that can never run."""

@@ -190,6 +190,8 @@ async def test_a_config_map_that_the_kubelet_swaps(messages: Any, tmp_path: Path
         ("", "is empty"),
         (BY_CACHE + "- {type: file-discovery, parameters: {path: /x}}\ndataLayer: {discovery: {pluginRef: file-discovery}}",
          "dataLayer.discovery: the source of workers cannot change while the picker runs; restart it"),
+        (BY_CACHE + "- type: core-metrics-extractor\n  parameters: {engineConfigs: [{name: e, customMetrics: [{attributeKey: a, "
+         "metricSpec: a}]}]}", "core-metrics-extractor: the attributeKeys of customMetrics cannot change while"),
         (BY_CACHE + "- {type: metrics-data-source, parameters: {scheme: https, caCertPath: /none, insecureSkipVerify: false}}",
          "metrics-data-source: parameters: /none cannot be used: No such file or directory; expected PEM files"),
     ],
@@ -295,6 +297,39 @@ async def test_requests_meet_one_configuration_or_the_other_and_never_none(
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
         assert set(seen) == {queueing.destination, full.destination}
+
+
+async def test_a_plugin_that_sets_headers_of_answers_does_so_for_streams_that_begin_later(
+    messages: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "picker.yaml"
+    path.write_text(BY_QUEUE)
+    sessions = (
+        BY_QUEUE + "- {type: session-affinity-scorer, parameters: {strategy: encoded_endpoint_header}}\n"
+    )
+
+    async def set_headers(running: Picker, stream: Any) -> list[str]:
+        await stream.read()  # the answer to the body
+        await stream.write(messages.response_headers())
+        answer: ProcessingResponse = await stream.read()
+        await stream.done_writing()
+        return [one.header.key for one in answer.response_headers.response.header_mutation.set_headers]
+
+    async with (
+        workers() as (queueing, full),
+        picker(path, queueing, full) as running,
+        running.stream() as old,
+    ):
+        await begin(old, messages)
+        write(path, sessions)
+
+        async def has_token() -> bool:
+            async with running.stream() as stream:
+                await begin(stream, messages)
+                return await set_headers(running, stream) == ["x-session-token"]
+
+        await eventually(has_token)
+        assert await set_headers(running, old) == []
 
 
 async def test_pages_are_read_elsewhere_when_the_file_says_so(tmp_path: Path) -> None:

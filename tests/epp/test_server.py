@@ -33,8 +33,9 @@ PROMPT = json.dumps({"model": "m", "prompt": "hello"}).encode()
 class Worker:
     """A model server that has a vLLM metrics page and no metadata."""
 
-    def __init__(self, waiting: int) -> None:
+    def __init__(self, waiting: int, more: str = "") -> None:
         self.waiting = waiting
+        self.more = more
         self.scrapes = 0
         self.port = 0
 
@@ -58,7 +59,7 @@ class Worker:
     async def _metrics(self, _: web.Request) -> web.Response:
         self.scrapes += 1
         lines = f"vllm:num_requests_waiting {self.waiting}\nvllm:num_requests_running 1\nvllm:kv_cache_usage_perc 0.1\n"
-        return web.Response(text=lines)
+        return web.Response(text=lines + self.more)
 
 
 def local(**changes: Any) -> Settings:
@@ -162,6 +163,67 @@ async def test_from_fixed_endpoints_to_a_pick(
                 idle.destination: 0,
             }
             assert await fetch(where["metrics"], "/healthz") == "ok\n"
+
+
+HOT_OR_COLD = """
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+- type: core-metrics-extractor
+  parameters:
+    defaultEngine: vllm
+    engineConfigs:
+    - {name: vllm, queuedRequestsSpec: "vllm:num_requests_waiting", customMetrics: [{attributeKey: Heat, metricSpec: heat}]}
+- type: endpoint-attribute-scorer
+  parameters: {attributeKey: Heat, algorithm: {type: linear_lower_is_better}}
+"""
+
+
+async def test_a_number_that_only_the_configuration_names_is_read_and_decides(
+    messages: Any, eventually: Any
+) -> None:
+    hot, cold, unknown = Worker(0, "heat 90\n"), Worker(9, "heat 30\n"), Worker(0, "heat NaN\n")
+    async with hot.serving(), cold.serving(), unknown.serving():
+        listed = ",".join(worker.destination for worker in (hot, cold, unknown))
+        async with PickerServer(local(discovery=f"static://{listed}", config_text=HOT_OR_COLD)) as server:
+
+            async def all_go_to(worker: Worker) -> bool:
+                picked = {await pick(ports(server)["grpc"], messages) for _ in range(5)}
+                return picked == {worker.destination}
+
+            await eventually(lambda: all_go_to(cold))
+            cold.more = "heat 95\n"
+            await eventually(lambda: all_go_to(hot))
+
+
+async def test_a_file_that_changes_ranks_otherwise_and_sets_a_token(
+    messages: Any, eventually: Any, tmp_path: Path
+) -> None:
+    hot, cold = Worker(0, "heat 90\n"), Worker(0, "heat 30\n")
+    path = tmp_path / "picker.yaml"
+    path.write_text(HOT_OR_COLD)
+    async with hot.serving(), cold.serving():
+        listed = f"static://{hot.destination},{cold.destination}"
+        async with PickerServer(local(discovery=listed, config_file=path)) as server:
+
+            async def answered() -> tuple[str, bool]:
+                """Where a request goes, and whether its answer has a session token."""
+                headers, body = messages.headers(mode="BUFFERED"), messages.body(PROMPT, end_of_stream=True)
+                asked = [headers, body, messages.response_headers("200")]
+                _, routed, last = await answers(ports(server)["grpc"], asked)
+                (option,) = routed.request_body.response.header_mutation.set_headers
+                changes = last.response_headers.response.header_mutation.set_headers
+                return option.header.raw_value.decode(), bool(changes)
+
+            async def is_so(worker: Worker, *, token: bool) -> bool:
+                return {await answered() for _ in range(5)} == {(worker.destination, token)}
+
+            await eventually(lambda: is_so(cold, token=False))
+            other = HOT_OR_COLD.replace("lower_is", "higher_is")
+            path.write_text(other + "- {type: session-affinity-scorer}\n")
+            await eventually(lambda: is_so(hot, token=True))
+            path.write_text(HOT_OR_COLD)
+            await eventually(lambda: is_so(cold, token=False))
 
 
 async def test_instances_come_and_go(messages: Any, eventually: Any, tmp_path: Path) -> None:

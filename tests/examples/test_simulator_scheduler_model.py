@@ -260,3 +260,22 @@ def test_the_cache_never_holds_a_leaf_without_its_root(chains: list[str], capaci
         assert cache.used == 0
         assert len(cache.cached) <= capacity
         assert all(digest[:-1] in cache.cached for digest in cache.cached if len(digest) > 1)
+
+
+def test_a_fork_goes_on_as_its_original_would_and_leaves_it_alone() -> None:
+    model = SchedulerModel(Limits(max_num_seqs=4, num_blocks=64))
+    for key in range(6):
+        model.submit(key, Work(200 + key, 5, tuple(bytes([key, block]) for block in range(12))))
+    emitted = list(model.advance(0.0))
+    fork = model.fork()
+    at, theirs = 0.0, list[Emitted]()
+    while (due := fork.next_event(at)) is not None:
+        at = due
+        theirs += fork.advance(at)
+    assert model.load(0.0) == model.fork().load(0.0)
+    at, ours = 0.0, list[Emitted]()
+    while (due := model.next_event(at)) is not None:
+        at = due
+        ours += model.advance(at)
+    assert ours == theirs
+    assert {one.key for one in [*emitted, *ours] if one.finished} == set(range(6))

@@ -121,6 +121,19 @@ def test_a_pod_without_an_address_is_one_candidate() -> None:
     assert reasons(found) == {}
 
 
+def test_a_pod_without_an_address_hides_no_rank_of_its_name() -> None:
+    def pending(document: Any) -> None:
+        del document["status"]["podIP"]
+
+    found = shown(decoded(), decoded("a-rank-0", uid="u2", ready=False, change=pending))
+    assert ready(found).keys() == {"a-rank-0"}
+    assert found.remove("a-rank-0", 1.0), "explain does not name it any more"
+    assert ready(found).keys() == {"a-rank-0"}
+    assert found.expires_at is None
+    found.clear()
+    assert reasons(found) == {}
+
+
 def test_a_restarted_container_is_another_life() -> None:
     found = shown(decoded(restarts=1))
     [before] = ready(found).values()

@@ -291,6 +291,18 @@ def test_the_picker_takes_its_flags(values: Mapping[str, Any]) -> None:
     assert targets == ports.keys()
 
 
+def test_a_changed_configuration_is_no_reason_to_restart() -> None:
+    """A new picker knows no prefixes, and a running one reads the file again."""
+    made = {"apiVersion": "llm-d.ai/v1", "kind": KIND}
+    before, after = (
+        render("epp", {**IMAGE, "config": {**made, "plugins": more}}) for more in ([], [{"type": "a"}])
+    )
+    assert one(before, "ConfigMap") != one(after, "ConfigMap")
+    assert workload(before) == workload(after)
+    (mount,) = container(after, "epp")["volumeMounts"]
+    assert "subPath" not in mount, "kubelet does not update those"
+
+
 def test_the_monitor_finds_the_picker() -> None:
     objects = render("epp", {**IMAGE, "podMonitor": {"enabled": True, "labels": {"release": "p"}}})
     monitor = one(objects, "PodMonitor")

@@ -124,7 +124,7 @@ async def test_a_pool_that_comes_goes_and_comes_again(cluster: Cluster) -> None:
 
     async def refuses() -> bool:
         status = await picker.status()
-        expected = f"there is not an InferencePool vllm of {POOL_GROUP} in the namespace {cluster.namespace}"
+        expected = f"there is no InferencePool vllm of {POOL_GROUP} in the namespace {cluster.namespace}"
         return not await picker.serves() and status["serving"] is False and expected in str(status["reason"])
 
     async with model_servers(cluster, "a", 3000, count=1) as [pod], a_picker(cluster) as picker:
@@ -138,7 +138,7 @@ async def test_a_pool_that_comes_goes_and_comes_again(cluster: Cluster) -> None:
             await delete(cluster, "inferencepools", "vllm", POOL_GROUP, "v1")
         await eventually(refuses)
         assert picker.process.returncode is None
-        assert picker.log.read_text().count("NOT_SERVING: there is not an InferencePool vllm") == 3
+        assert picker.log.read_text().count("NOT_SERVING: there is no InferencePool vllm") == 3
 
 
 async def test_objectives_give_priorities_and_rewrites_rewrite(cluster: Cluster) -> None:
@@ -196,6 +196,36 @@ async def test_without_the_rights_requests_are_served_and_the_missing_verb_is_na
             await eventually(named)
         async with a_gateway() as url:
             assert (await send(url))["pod"] == pod.name
+
+
+async def test_conditions_are_written_where_the_role_allows_it_and_only_there(cluster: Cluster) -> None:
+    """The Go picker writes none, and its Role allows none."""
+    await install(cluster.admin, POOL_GROUP, NEW_GROUP)
+    await create(cluster, pool("vllm", "a", 3000))
+    rule = {"targets": [{"modelRewrite": "base"}]}
+    await create(cluster, objective(NEW_GROUP, 1))
+    await create(
+        cluster,
+        custom(NEW_GROUP, "v1alpha2", "InferenceModelRewrite", "all", {"poolRef": REF, "rules": [rule]}),
+    )
+    elsewhere = {"priority": 1, "poolRef": {**REF, "name": "another"}}
+    await create(cluster, custom(NEW_GROUP, "v1alpha2", "InferenceObjective", "elsewhere", elsewhere))
+
+    async def accepted(resource: str, name: str) -> str | None:
+        path = f"{collection(cluster, resource, NEW_GROUP, 'v1alpha2')}/{name}"
+        conditions = (await cluster.admin.ask("GET", path)).get("status", {}).get("conditions", ())
+        return next((str(one["status"]) for one in conditions if one["type"] == "Accepted"), None)
+
+    status = {"apiGroups": [NEW_GROUP], "resources": ["inferenceobjectives/status"], "verbs": ["patch"]}
+    async with a_picker(cluster, (*WHOLE_ROLE, status)) as picker:
+
+        async def written() -> bool:
+            return await accepted("inferenceobjectives", "batch") == "True"
+
+        await eventually(written)
+        assert (await picker.resource("InferenceModelRewrite"))["count"] == 1
+        assert await accepted("inferenceobjectives", "elsewhere") != "True", "it is of another pool"
+        assert await accepted("inferencemodelrewrites", "all") != "True", "the Role does not allow it"
 
 
 async def test_a_selector_needs_no_pool_and_no_other_right_than_pods(cluster: Cluster) -> None:

@@ -22,8 +22,20 @@ class RoleFilter:
     unlabelled: bool = False
 
     def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
-        roles = (endpoint.labels.get(ROLE_LABEL) for endpoint in pool.endpoints)
-        kept = [self.unlabelled if role is None else role in self.roles for role in roles]
+        return LabelFilter(ROLE_LABEL, self.roles, self.unlabelled).filter(request, pool)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelFilter:
+    """Keeps endpoints whose label is one of `values`; `unlabelled`: whether one without the label stays."""
+
+    label: str
+    values: frozenset[str]
+    unlabelled: bool = False
+
+    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
+        found = (endpoint.labels.get(self.label) for endpoint in pool.endpoints)
+        kept = [self.unlabelled if value is None else value in self.values for value in found]
         return np.array(kept, dtype=np.bool_)
 
 

@@ -15,6 +15,7 @@ from epp.request.body import Buffer
 from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
 from tests.decoded_exchange import DecodedExchange, read
+from tests.epp.ext_proc.test_deferral import Later
 from tests.epp.json_texts import cut
 
 BODY = b'{"stream":true,"model" : "m","prompt":"\\"model\\":\\"m\\""}'
@@ -95,6 +96,19 @@ def test_a_body_that_ends_with_trailers_is_rewritten(exchange: DecodedExchange, 
     answers = exchange.ask(messages.trailers(), 0)
     assert body_of(answers, "request_body") == REWRITTEN
     assert not answers[-2].request_body.response.body_mutation.streamed_response.end_of_stream
+
+
+@pytest.mark.parametrize("mode", [DUPLEX, BUFFERED])
+def test_a_request_that_waits_is_rewritten_when_it_goes(
+    director: Any, picking: Any, messages: Any, mode: str
+) -> None:
+    later = director.outcome = Later()
+    exchange, said = DecodedExchange(director, ExchangeSettings()), list[ProcessingResponse]()
+    exchange.on_answer(lambda answers: said.extend(read(answers)), said.append)
+    asked(exchange, messages, mode)
+    later.settle(rewriting(picking), 5)
+    mutation = said[-1].request_body.response.body_mutation
+    assert (mutation.streamed_response.body if mode == DUPLEX else mutation.body) == REWRITTEN
 
 
 def test_at_every_split_point_of_the_request(director: Any, picking: Any, messages: Any) -> None:

@@ -80,7 +80,7 @@ async def test_a_picker_serves_while_its_pool_exists(api: FakeApiServer) -> None
                 said = json.loads(await answer.text())
                 return said["serving"], said["reason"]
 
-        absent = False, f"there is not an InferencePool vllm of {POOL_GROUP} in the namespace default"
+        absent = False, f"there is no InferencePool vllm of {POOL_GROUP} in the namespace default"
         assert await status() == absent
         for _ in range(2):
             api.api.put("inferencepools", pool())

@@ -266,6 +266,23 @@ def test_a_plugin_s_fault_is_not_an_answer_and_reserves_nothing() -> None:
     assert inflight(store) == [0]
 
 
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, "default-flow"),
+        ({"session_id": "b"}, "b"),
+        ({"session_id": "b", "x_claude_code_session_id": " a "}, "a"),
+        ({"session_id": "b", "x_llm_d_inference_fairness_id": "mine"}, "mine"),
+        ({"x_claude_code_session_id": " ", "session_id": "b"}, "b"),
+    ],
+)
+def test_an_agent_s_session_is_its_fairness_id(headers: dict[str, str], expected: str) -> None:
+    names = ("x-claude-code-session-id", "session-id")
+    assert direct(director(store_of(""), fairness_headers=names), **headers).request.fairness_id == expected
+    if "x_llm_d_inference_fairness_id" not in headers:
+        assert direct(director(store_of("")), **headers).request.fairness_id == "default-flow"
+
+
 def test_picks_are_told_apart_though_they_look_alike() -> None:
     store = store_of("")
     it = director(store)

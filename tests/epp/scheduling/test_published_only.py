@@ -4,27 +4,43 @@ import random
 from typing import Any
 
 import pytest
+import yaml
 
 from epp.config.catalogue import PLUGINS, Role
+from epp.config.picker_config import load_config
 from epp.endpoints.endpoint import EndpointPool, Floats
 from epp.extension import check_published_only
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
-from epp.scheduling.prefix.plugins import PrefixCacheProducer, PrefixCacheScorer
+from epp.scheduling.plugin import Scorer
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.published_only import UnpublishedReadError, is_published_only
-from epp.scheduling.work_ahead.plugins import LeastCostScorer, WorkAheadProducer
 
-BUILT_IN = {
-    name: kind.build(kind.parameters(), random.Random(1))
-    for name, kind in PLUGINS.items()
-    if Role.SCORER in kind.roles and name not in ("prefix-cache-scorer", "least-cost-scorer")
-} | {
-    "prefix-cache-scorer": PrefixCacheScorer(PrefixCacheProducer()),
-    "least-cost-scorer": LeastCostScorer(WorkAheadProducer(PrefixCacheProducer())),
+PARAMETERS = {
+    "header-label-affinity-scorer": {"headerName": "x-pool", "labelKey": "pool"},
+    "endpoint-attribute-scorer": {
+        "attributeKey": "Heat",
+        "algorithm": {"type": "linear_lower_is_better"},
+    },
 }
+HEAT = {"name": "vllm", "customMetrics": [{"attributeKey": "Heat", "metricSpec": "heat"}]}
+
+
+def build(name: str) -> Scorer:
+    plugins = [
+        {"type": "core-metrics-extractor", "parameters": {"engineConfigs": [HEAT]}},
+        {"type": name, "parameters": PARAMETERS.get(name, {})},
+    ]
+    head = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}
+    config = load_config(yaml.safe_dump(head | {"plugins": plugins}), rng=random.Random(1))
+    [weighted] = config.scheduler.profiles["default"].scorers
+    return weighted.scorer
+
+
+BUILT_IN = {name: build(name) for name, kind in PLUGINS.items() if Role.SCORER in kind.roles}
 PUBLISHED = {
+    "endpoint-attribute-scorer",
     "queue-scorer",
     "running-requests-size-scorer",
     "kv-cache-utilization-scorer",

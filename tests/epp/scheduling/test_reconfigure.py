@@ -5,6 +5,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import pytest
+
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
 from epp.config.picker_config import PickerConfig, load_config
 from epp.endpoints.datastore import Datastore
@@ -12,12 +14,15 @@ from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.endpoints.endpoint_document import EndpointDefaults
 from epp.endpoints.load import Load
 from epp.request.inference_request import InferenceRequest
+from epp.scheduling.affinity.session_strategies import SessionBindings
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.pick import Pick
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.scheduling.probabilistic_admitter import ProbabilisticAdmitter
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scheduler import Scheduler
+from epp.scheduling.scorers.no_hit_lru import NoHitLruScorer
 from epp.scheduling.work_ahead.plugins import WorkAheadProducer
 
 NOW = 100.0
@@ -83,6 +88,47 @@ def test_what_is_built_of_several_plugins_stays_while_they_do() -> None:
         least_cost + "- {type: approx-prefix-cache-producer, parameters: {lruCapacityPerServer: 9}}\n", second
     )
     assert work_ahead(third) is not work_ahead(first), "its prefixes are others"
+
+
+@pytest.mark.parametrize(
+    ("plugins", "kind"),
+    [
+        ("- {type: no-hit-lru-scorer}\n", NoHitLruScorer),
+        ("- {type: session-affinity-scorer, parameters: {strategy: session_id}}\n", SessionBindings),
+        ("- {type: session-affinity-filter, parameters: {strategy: session_id}}\n", SessionBindings),
+        ("- {type: least-cost-scorer}\n", WorkAheadProducer),
+        ("- {type: prefix-cache-scorer}\n", PrefixCacheProducer),
+        ("- {type: probabilistic-admitter}\n- {type: queue-scorer}\n", ProbabilisticAdmitter),
+    ],
+)
+def test_whatever_learns_from_requests_stays(plugins: str, kind: type) -> None:
+    def learning(of: PickerConfig) -> object:
+        [found] = [one for one in of.scheduler.producers if type(one) is kind]
+        return found
+
+    first = config(plugins)
+    second = config(plugins + "- {type: running-requests-size-scorer}\n", first)
+    third = config("- {type: kv-cache-utilization-scorer}\n" + plugins, second)
+    assert learning(second) is learning(first)
+    assert learning(third) is learning(first)
+
+
+CUSTOM = """\
+- type: core-metrics-extractor
+  parameters:
+    defaultEngine: vllm
+    engineConfigs:
+    - {name: vllm, customMetrics: [{attributeKey: temperature, metricSpec: "SPEC"}]}
+- {type: endpoint-attribute-scorer, parameters: {attributeKey: temperature, algorithm: {type: linear_lower_is_better}}}
+"""
+
+
+def test_the_columns_of_custom_metrics_stay() -> None:
+    first = config(CUSTOM.replace("SPEC", "gpu:temperature"))
+    second = config(CUSTOM.replace("SPEC", "gpu:degrees"), first)
+    assert [one is other for one, other in zip(first.attributes, second.attributes, strict=True)] == [True]
+    other = config(CUSTOM.replace("SPEC", "gpu:degrees").replace("temperature", "heat"), second)
+    assert other.attributes[0] is not first.attributes[0]
 
 
 def test_a_prompt_goes_where_it_is_cached_also_after_a_change() -> None:

@@ -1,0 +1,234 @@
+"""Ways to choose a worker that others use, and an oracle, all for virtual time.
+
+Each knows what its original knows: its own index of prefixes, pages every 50 ms, what it sent. Facts of the originals:
+the Go picker's plugins of those names (llm-d-router, 2026-08); ai-dynamo's KV router at temperature 0; consistent hashing
+with bounded loads (Mirrokni, Thorup, Zadimoghaddam, 2018); Envoy's LEAST_REQUEST with two choices.
+"""
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from benchmarks.routing.chooser import Chooser, Wanted
+from examples.simulator.scheduler_model import Limits, SchedulerModel
+
+_BLOCK: Final = 64
+"""Tokens of a block in the baselines' indexes."""
+_MISSING_AT_LEAST: Final = 1.0
+
+
+class Baseline(Chooser):
+    """Sends requests anywhere."""
+
+    def __init__(self, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
+        self._limits = limits
+        self._rng = random.Random(seed)
+        self._count = len(workers)
+
+    def choose(self, wanted: Wanted, now: float) -> int:
+        return self._rng.randrange(self._count)
+
+    def _least(self, costs: Sequence[float]) -> int:
+        least = min(costs)
+        return self._rng.choice([worker for worker, cost in enumerate(costs) if cost <= least + 1e-12])
+
+
+class RoundRobin(Baseline):
+    """Each worker in its turn."""
+
+    _last = -1
+
+    def choose(self, wanted: Wanted, now: float) -> int:
+        self._last = (self._last + 1) % self._count
+        return self._last
+
+
+class _Counting(Baseline):
+    """Counts requests from the choice to the end of the answer."""
+
+    def __init__(self, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
+        super().__init__(workers, limits, seed)
+        self._active = [0] * self._count
+
+    def sent(self, wanted: Wanted, worker: int, now: float) -> None:
+        self._active[worker] += 1
+
+    def ended(self, wanted: Wanted, worker: int, now: float) -> None:
+        self._active[worker] -= 1
+
+
+class LeastRequest(_Counting):
+    """Of two workers that are drawn, the one with fewer requests."""
+
+    def choose(self, wanted: Wanted, now: float) -> int:
+        one, other = self._rng.randrange(self._count), self._rng.randrange(self._count)
+        return one if self._active[one] <= self._active[other] else other
+
+
+class BoundedHashing(_Counting):
+    """By a hash of the first 1,024 tokens; to the next worker while one has 1.25 times the average of requests."""
+
+    def choose(self, wanted: Wanted, now: float) -> int:
+        beginning = wanted.work.digests[: 1024 // self._limits.block_size]
+        order = list(range(self._count))
+        random.Random(beginning[-1] if beginning else b"").shuffle(order)
+        most = 1.25 * (sum(self._active) + 1) / self._count
+        return next((worker for worker in order if self._active[worker] + 1 <= most), order[0])
+
+
+class _PrefixIndex:
+    """The blocks that each worker is believed to hold; the least recently used are dropped first."""
+
+    def __init__(self, workers: int, capacity: int) -> None:
+        self._held: list[OrderedDict[bytes, None]] = [OrderedDict() for _ in range(workers)]
+        self._capacity = capacity
+
+    def match(self, blocks: Sequence[bytes], worker: int) -> int:
+        held = self._held[worker]
+        return next((count for count, block in enumerate(blocks) if block not in held), len(blocks))
+
+    def add(self, blocks: Sequence[bytes], worker: int) -> None:
+        held = self._held[worker]
+        for block in blocks:
+            held[block] = None
+            held.move_to_end(block)
+        while len(held) > self._capacity:
+            held.popitem(last=False)
+
+
+class _Sticky(_Counting):
+    """Knows prefixes from the choice on, and the tokens that it sent and whose first answer has not come."""
+
+    def __init__(self, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
+        super().__init__(workers, limits, seed)
+        self._index = _PrefixIndex(self._count, limits.kv_tokens // _BLOCK)
+        self._uncomputed = [0.0] * self._count
+        self._missing_of: dict[int, float] = {}
+
+    def sent(self, wanted: Wanted, worker: int, now: float) -> None:
+        super().sent(wanted, worker, now)
+        self._missing_of[wanted.key] = self._missing(wanted, worker)
+        self._uncomputed[worker] += self._missing_of[wanted.key]
+        self._index.add(self._blocks(wanted), worker)
+
+    def first_token(self, wanted: Wanted, worker: int, now: float) -> None:
+        self._uncomputed[worker] -= self._missing_of.pop(wanted.key)
+
+    def _blocks(self, wanted: Wanted) -> Sequence[bytes]:
+        step = _BLOCK // self._limits.block_size
+        return wanted.work.digests[step - 1 : wanted.work.prompt_tokens // self._limits.block_size : step]
+
+    def _share(self, wanted: Wanted, worker: int) -> float:
+        blocks = self._blocks(wanted)
+        return self._index.match(blocks, worker) / max(1, len(blocks))
+
+    def _missing(self, wanted: Wanted, worker: int) -> float:
+        held = _BLOCK * self._index.match(self._blocks(wanted), worker)
+        return max(_MISSING_AT_LEAST, wanted.work.prompt_tokens - held)
+
+
+class GoSticky(_Sticky):
+    """prefix-cache-affinity-filter with a threshold of .80 and a penalty of 18 s, then token-load-scorer."""
+
+    def choose(self, wanted: Wanted, now: float) -> int:
+        workers = range(self._count)
+        sticky = [worker for worker in workers if self._share(wanted, worker) >= 0.80]
+        if sticky and len(sticky) < self._count:
+            behind = min(self._uncomputed[worker] for worker in sticky)
+            elsewhere = min(self._uncomputed[worker] for worker in workers if worker not in sticky)
+            if (behind - elsewhere) * self._limits.token_seconds > 18.0:
+                sticky = []
+        among = set(sticky or workers)
+        load = [self._uncomputed[worker] + self._missing(wanted, worker) for worker in workers]
+        return self._least([load[worker] if worker in among else float("inf") for worker in workers])
+
+
+class BlocksInUse(_Sticky):
+    """The fewest blocks to compute and in use, each counted once."""
+
+    def __init__(self, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
+        super().__init__(workers, limits, seed)
+        self._used = [0.0] * self._count
+
+    def choose(self, wanted: Wanted, now: float) -> int:
+        return self._least(
+            [
+                self._uncomputed[worker] + self._missing(wanted, worker) + self._used[worker]
+                for worker in range(self._count)
+            ]
+        )
+
+    def sent(self, wanted: Wanted, worker: int, now: float) -> None:
+        super().sent(wanted, worker, now)
+        self._used[worker] += wanted.work.prompt_tokens
+
+    def ended(self, wanted: Wanted, worker: int, now: float) -> None:
+        super().ended(wanted, worker, now)
+        self._used[worker] -= wanted.work.prompt_tokens
+
+
+class Oracle(Baseline):
+    """Knows all caches and all work that is there, and nothing of what comes: runs each worker ahead for 30 s with and without
+    the request, and takes the one where the times to all first tokens and all ends together grow least.
+
+    It is greedy, so another policy can beat it by a little.
+    """
+
+    _HORIZON: Final = 30.0
+
+    def __init__(self, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
+        super().__init__(workers, limits, seed)
+        self._workers = workers
+        self._on_their_way: list[dict[int, Wanted]] = [{} for _ in workers]
+        self._begun: set[int] = set()
+
+    def choose(self, wanted: Wanted, now: float) -> int:
+        return self._least([self._growth(wanted, worker, now) for worker in range(self._count)])
+
+    def sent(self, wanted: Wanted, worker: int, now: float) -> None:
+        self._on_their_way[worker][wanted.key] = wanted
+
+    def arrived(self, wanted: Wanted, worker: int, now: float) -> None:
+        del self._on_their_way[worker][wanted.key]
+
+    def first_token(self, wanted: Wanted, worker: int, now: float) -> None:
+        self._begun.add(wanted.key)
+
+    def ended(self, wanted: Wanted, worker: int, now: float) -> None:
+        self._begun.discard(wanted.key)
+
+    def _growth(self, wanted: Wanted, worker: int, now: float) -> float:
+        base = self._workers[worker].fork()
+        for other in self._on_their_way[worker].values():
+            base.submit(other.key, other.work)
+        before = 0.0 if base.next_event(now) is None else self._spent(base.fork(), now)
+        base.submit(wanted.key, wanted.work)
+        return self._spent(base, now) - before
+
+    def _spent(self, worker: SchedulerModel, now: float) -> float:
+        """The sum of the times to each first token and to each end, from now."""
+        spent, end = 0.0, now + self._HORIZON
+        begun = set(self._begun)
+        at: float | None = now
+        while at is not None and at < end:
+            for token in worker.advance(at):
+                if token.key not in begun:
+                    begun.add(token.key)
+                    spent += token.at - now
+                if token.finished:
+                    spent += token.at - now
+            at = worker.next_event(at)
+        load = worker.load(end)
+        return spent + (load.running + load.waiting) * self._HORIZON
+
+
+BASELINES: Final[Mapping[str, Callable[[Sequence[SchedulerModel], Limits, int], Chooser]]] = {
+    "random": Baseline,
+    "round robin": RoundRobin,
+    "least request": LeastRequest,
+    "bounded hashing": BoundedHashing,
+    "blocks in use": BlocksInUse,
+    "the Go picker, sticky": GoSticky,
+    "oracle": Oracle,
+}

@@ -1,0 +1,43 @@
+"""What a simulated run asks: where does this request go? And what it tells: pages, and what became of requests."""
+
+from dataclasses import dataclass
+
+from benchmarks.routing.workloads import Turn
+from epp.endpoints.load import Load
+from examples.simulator.scheduler_model import Work
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """A request. `streamed`: response headers come before the first token, else with the last."""
+
+    key: int
+    turn: Turn
+    work: Work
+    streamed: bool
+
+
+class Chooser:
+    """Base class; `worker` is the worker's number, times are in seconds. Not every way to choose needs all it is told."""
+
+    def choose(self, wanted: Wanted, now: float) -> int:
+        """The worker that this request goes to."""
+        raise NotImplementedError
+
+    def read(self, worker: int, page: Load, now: float, period: float) -> None:
+        """A metrics page; the next one comes after `period`."""
+
+    def sent(self, wanted: Wanted, worker: int, now: float) -> None:
+        """It was chosen."""
+
+    def arrived(self, wanted: Wanted, worker: int, now: float) -> None:
+        """The worker has the request."""
+
+    def responded(self, wanted: Wanted, worker: int, now: float) -> None:
+        """The response headers came, with status 200."""
+
+    def first_token(self, wanted: Wanted, worker: int, now: float) -> None:
+        """The first token came. Where responses are not streamed, no real picker sees that."""
+
+    def ended(self, wanted: Wanted, worker: int, now: float) -> None:
+        """The response is complete."""

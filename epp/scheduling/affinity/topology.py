@@ -1,0 +1,97 @@
+"""Prefers, or keeps, the endpoints that are near the endpoint that another profile chose for the same request.
+
+A profile handler says which one, in `InferenceRequest.peer`. Labels, levels and scores: llm-d-router, plugins
+topology-extractor, topology-affinity-scorer and topology-affinity-filter.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import ClassVar, Final
+
+import numpy as np
+
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Mask
+from epp.request.inference_request import InferenceRequest
+from epp.scheduling.plugin import Scores
+
+
+class TopologyLevel(IntEnum):
+    """What two endpoints share, the nearest first."""
+
+    HOST = 0
+    RACK = 1
+    ZONE = 2
+    REGION = 3
+    NONE = 4
+
+
+LEVEL_SCORES: Final[Mapping[TopologyLevel, float]] = {
+    TopologyLevel.HOST: 1.0,
+    TopologyLevel.RACK: 0.2,
+    TopologyLevel.ZONE: 0.05,
+    TopologyLevel.REGION: 0.02,
+    TopologyLevel.NONE: 0.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyLabels:
+    """The labels that say where an endpoint runs. Without the first two, discovery's node and zone count."""
+
+    hostname: str = "kubernetes.io/hostname"
+    zone: str = "topology.kubernetes.io/zone"
+    rack: str = "topology.kubernetes.io/rack"
+    region: str = "topology.kubernetes.io/region"
+
+    def place_of(self, endpoint: Endpoint) -> tuple[str, str, str, str]:
+        """Host, rack, zone and region, in the order of `TopologyLevel`; empty where unknown."""
+        labels = endpoint.labels
+        return (
+            labels.get(self.hostname) or endpoint.node or "",
+            labels.get(self.rack, ""),
+            labels.get(self.zone) or endpoint.zone or "",
+            labels.get(self.region, ""),
+        )
+
+    def level(self, peer: Endpoint, endpoint: Endpoint) -> TopologyLevel:
+        """The nearest level that both share; what is unknown is not shared."""
+        places = zip(self.place_of(peer), self.place_of(endpoint), strict=True)
+        shared = (level for level, (one, other) in enumerate(places) if one and one == other)
+        return TopologyLevel(next(shared, TopologyLevel.NONE))
+
+    def levels(self, request: InferenceRequest, pool: EndpointPool) -> list[TopologyLevel] | None:
+        """The level of each endpoint; None if the request has no peer, or nobody knows where that runs."""
+        peer = request.peer
+        if not isinstance(peer, Endpoint) or not any(self.place_of(peer)):
+            return None
+        return [self.level(peer, endpoint) for endpoint in pool.endpoints]
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyAffinityScorer:
+    """1 on the peer's host, 0.2 in its rack, 0.05 in its zone, 0.02 in its region, else 0."""
+
+    labels: TopologyLabels = TopologyLabels()
+
+    published_only: ClassVar[bool] = False
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Scores:
+        levels = self.labels.levels(request, pool)
+        if levels is None:
+            return {}
+        scores: Floats = np.array([LEVEL_SCORES[level] for level in levels])
+        return scores
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyAffinityFilter:
+    """Keeps the endpoints that share `least` or something nearer with the peer; all if none does."""
+
+    least: TopologyLevel = TopologyLevel.HOST
+    labels: TopologyLabels = TopologyLabels()
+
+    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
+        levels = self.labels.levels(request, pool)
+        near = np.array([level <= self.least for level in levels or ()], dtype=np.bool_)
+        return near if near.any() else np.ones(len(pool), dtype=np.bool_)

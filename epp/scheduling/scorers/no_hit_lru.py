@@ -1,0 +1,74 @@
+"""Spreads the requests whose prompt no endpoint has in its cache: the endpoint that got such a request longest ago first.
+
+Formula: llm-d-router, plugins/scheduling/scorer/nohitlru, scoreColdRequestByLRU.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+import numpy as np
+
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
+from epp.request.inference_request import InferenceRequest
+from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.scheduling.request_follower import RequestFollower
+
+DEFAULT_SIZE: Final = 1024
+_NEUTRAL: Final = 0.5
+
+
+class NoHitLruScorer(RequestFollower):
+    """0.5 for all if one of them holds a part of the prompt. Otherwise 1 for the first, down to 0 for the last.
+
+    First come the endpoints that never got such a request, then the others by the time of their last one. `size`: the
+    most endpoints whose order is remembered.
+    """
+
+    published_only: ClassVar[bool] = False
+
+    def __init__(self, producer: PrefixCacheProducer, size: int = DEFAULT_SIZE) -> None:
+        self.producer = producer
+        self._size = size
+        self._used: OrderedDict[str, None] = OrderedDict()
+        """The ids of the endpoints that got a cold request, the one that got its last one longest ago first."""
+        self._is_cold = False
+        """Of the request that is being scheduled: a pick is atomic, from `prepare` to `picked`."""
+
+    def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
+        self._is_cold = False
+
+    def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
+        self._is_cold = not self._is_held(request, pool)
+        return self._by_last_use(pool) if self._is_cold else np.full(len(pool), _NEUTRAL)
+
+    def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
+        if not self._is_cold:
+            return
+        self._is_cold = False
+        for endpoint in endpoints:
+            self._used[endpoint.id] = None
+            self._used.move_to_end(endpoint.id)
+        while len(self._used) > self._size:
+            self._used.popitem(last=False)
+
+    def retain(self, endpoints: Sequence[Endpoint]) -> None:
+        for name in self._used.keys() - {endpoint.id for endpoint in endpoints}:
+            del self._used[name]
+
+    def _is_held(self, request: InferenceRequest, pool: EndpointPool) -> bool:
+        chain = request.prefixes.get(self.producer)
+        if chain is None:
+            return False
+        matched = self.producer.index.match(chain.hashes, pool.endpoints)
+        return any(matched.values()) if isinstance(matched, dict) else bool(matched.any())
+
+    def _by_last_use(self, pool: EndpointPool) -> Floats:
+        if len(pool) == 1:
+            return np.ones(1)
+        positions = {name: at for at, name in enumerate(self._used)}
+        at = np.array([positions.get(endpoint.id, -1) for endpoint in pool.endpoints])
+        unused = at < 0
+        ranks = np.where(unused, unused.cumsum() - 1, unused.sum() + at)
+        scores: Floats = np.maximum(1.0 - ranks / (len(pool) - 1), 0.0)
+        return scores

@@ -1,0 +1,293 @@
+"""Parameters of the Go picker's plugins, what is wrong with them, and what one plugin needs of another."""
+
+import random
+from typing import Any
+
+import pytest
+import yaml
+
+from epp.config.picker_config import PickerConfig, load_config
+from epp.scheduling.affinity.session_affinity import SessionAffinityFilter
+from epp.scheduling.affinity.session_strategies import SessionBindings
+from epp.scheduling.prefix.plugins import PrefixCacheProducer, PrefixCacheScorer
+from epp.scheduling.scorers.no_hit_lru import NoHitLruScorer
+from runtime.config.problems import ConfigError
+
+HEAD = {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig"}
+
+
+def load(*plugins: dict[str, Any], **sections: Any) -> PickerConfig:
+    return load_config(yaml.safe_dump(HEAD | {"plugins": list(plugins)} | sections), rng=random.Random(1))
+
+
+def faults(*plugins: dict[str, Any], **sections: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(*plugins, **sections)
+    return [f"{one.place}: {one.detail}" for one in caught.value.problems]
+
+
+def plugin(kind: str, /, **parameters: Any) -> dict[str, Any]:
+    return {"type": kind, "parameters": parameters}
+
+
+LOWER = {"type": "linear_lower_is_better"}
+BELOW = {"type": "threshold", "threshold": {"operator": "LessThan", "value": 1}}
+
+
+@pytest.mark.parametrize(
+    ("given", "place", "detail"),
+    [
+        (plugin("by-label"), "plugins[0].parameters.label", "required"),
+        (plugin("by-label", label="a"), "plugins[0].parameters", "give validValues, or allowsNoLabel"),
+        (
+            plugin("header-label-affinity-scorer", headerName="x"),
+            "plugins[0].parameters.labelKey",
+            "required",
+        ),
+        (
+            plugin("header-label-affinity-scorer", headerName="x y", labelKey="k"),
+            "plugins[0].parameters.headerName",
+            "'x y' is not the name of a header",
+        ),
+        (plugin("context-length-aware", label=""), "plugins[0].parameters.label", "at least 1"),
+        (plugin("topology-affinity-filter", minAffinity="row"), "plugins[0].parameters.minAffinity", "'row'"),
+        (plugin("utilization-filter"), "plugins[0].parameters.conditions", "required"),
+        (plugin("utilization-filter", conditions=[]), "plugins[0].parameters.conditions", "at least 1"),
+        (
+            plugin("utilization-filter", conditions=[{"metric": "waiting-queue"}]),
+            "plugins[0].parameters.conditions[0].maxValue",
+            "required",
+        ),
+        (
+            plugin("utilization-filter", conditions=[{"metric": "waiting-queue", "maxValue": -1}]),
+            "plugins[0].parameters.conditions[0].maxValue",
+            "found -1",
+        ),
+        (
+            plugin("utilization-filter", conditions=[{"metric": "kv-cache-utilization", "maxValue": 80}]),
+            "plugins[0].parameters.conditions[0]",
+            "expected 0 to 1",
+        ),
+        (
+            plugin("utilization-filter", conditions=[{"metric": "queue", "maxValue": 1}]),
+            "plugins[0].parameters.conditions[0].metric",
+            "'active-requests', 'running-requests'",
+        ),
+        (
+            plugin("endpoint-attribute-scorer", attributeKey="a", algorithm={"type": "linear"}),
+            "plugins[0].parameters.algorithm.type",
+            "'linear_lower_is_better' or 'linear_higher_is_better'",
+        ),
+        (
+            plugin(
+                "endpoint-attribute-scorer",
+                attributeKey="a",
+                algorithm=LOWER | {"normalization": {"fixedRange": {"min": 1, "max": 1}}},
+            ),
+            "plugins[0].parameters.algorithm.normalization.fixedRange",
+            "min must be less than max",
+        ),
+        (
+            plugin(
+                "endpoint-attribute-scorer",
+                attributeKey="a",
+                algorithm=LOWER | {"normalization": {"fixedRange": {"max": 1}, "adaptiveRange": {}}},
+            ),
+            "plugins[0].parameters.algorithm.normalization",
+            "either a fixedRange or an adaptiveRange",
+        ),
+        (
+            plugin("endpoint-attribute-filter", attribute="a", algorithm={"type": "threshold"}),
+            "plugins[0].parameters.algorithm.threshold",
+            "required",
+        ),
+        (
+            plugin("session-affinity-scorer", strategy="cookie"),
+            "plugins[0].parameters.strategy",
+            "'session_id'",
+        ),
+        (
+            plugin("session-affinity-scorer", sessionIdConfig={"sources": [{}]}),
+            "plugins[0].parameters.sessionIdConfig.sources[0]",
+            "either a header or an attribute",
+        ),
+        (
+            plugin("session-affinity-scorer", sessionIdConfig={"evictionTtlSeconds": -1}),
+            "plugins[0].parameters.sessionIdConfig.evictionTtlSeconds",
+            "found -1",
+        ),
+        (
+            plugin("session-affinity-filter", encodedEndpointHeaderConfig={"header": ":status"}),
+            "plugins[0].parameters.encodedEndpointHeaderConfig.header",
+            "':status' is not the name",
+        ),
+        (plugin("session-id-producer"), "plugins[0].parameters", "give one of them"),
+        (
+            plugin("session-id-producer", headerName="a", cookieName="b"),
+            "plugins[0].parameters",
+            "give one of them",
+        ),
+        (
+            plugin("data-parallel-profile-handler", primaryPort=70000),
+            "plugins[0].parameters.primaryPort",
+            "70000",
+        ),
+        (plugin("probabilistic-admitter", k=0), "plugins[0].parameters.k", "found 0"),
+        (plugin("k8s-notification-source", kind="Pod"), "plugins[0].parameters.version", "required"),
+        # what one plugin needs of another
+        (
+            plugin("endpoint-attribute-scorer", attributeKey="Heat", algorithm=LOWER),
+            "plugins[0].parameters.attributeKey",
+            "no customMetrics of core-metrics-extractor has the attributeKey 'Heat'; there are: none",
+        ),
+        (
+            plugin("endpoint-attribute-filter", attribute="Heat/dcgm-extractor", algorithm=BELOW),
+            "plugins[0].parameters.attribute",
+            "write attribute: Heat, producer: dcgm-extractor",
+        ),
+        (
+            plugin("endpoint-attribute-filter", attribute="Heat", producer="dcgm-extractor", algorithm=BELOW),
+            "plugins[0].parameters.producer",
+            "'dcgm-extractor' publishes no number of an endpoint",
+        ),
+        (
+            plugin("topology-affinity-scorer", topologyProducerName="mine"),
+            "plugins[0].parameters.topologyProducerName",
+            "no plugin is named 'mine'",
+        ),
+        (
+            plugin("no-hit-lru-scorer", prefixMatchInfoProducerName="nobody"),
+            "plugins[0].parameters.prefixMatchInfoProducerName",
+            "no plugin is named 'nobody'",
+        ),
+        (
+            plugin("session-affinity-scorer", profileName="decode"),
+            "plugins[0].parameters.profileName",
+            "'decode' is no profile; there are: default",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(given: dict[str, Any], place: str, detail: str) -> None:
+    said, *more = faults(given)
+    assert not more
+    assert said.startswith(f"{place}: ")
+    assert detail in said
+
+
+@pytest.mark.parametrize(
+    ("source", "detail"),
+    [
+        ({"attribute": "agent-identity"}, "list the plugin agent-identity"),
+        ({"attribute": "SessionIDDataKey"}, "lacks its producer"),
+        ({"attribute": "SessionIDDataKey", "producer": "p"}, "no plugin is named 'p'"),
+        (
+            {"attribute": "SessionIDDataKey", "producer": "inflight-load-producer"},
+            "is no session-id-producer",
+        ),
+        ({"attribute": "session"}, "no plugin publishes the attribute 'session'; "),
+    ],
+)
+def test_a_source_of_session_ids_that_nobody_fills_is_told(source: dict[str, str], detail: str) -> None:
+    given = plugin("session-affinity-scorer", strategy="session_id", sessionIdConfig={"sources": [source]})
+    [said] = faults(given, plugin("inflight-load-producer"))
+    assert said.startswith("plugins[0].parameters.sessionIdConfig.sources[0]")
+    assert detail in said
+
+
+def test_a_profile_can_be_named_only_where_it_is_the_only_one() -> None:
+    given = plugin("session-affinity-scorer", profileName="a")
+    refs = [{"pluginRef": "session-affinity-scorer"}]
+    assert load(given, schedulingProfiles=[{"name": "a", "plugins": refs}]).response_headers is not None
+    profiles = [{"name": "a", "plugins": refs}, {"name": "b"}]
+    [said] = faults(given, {"type": "header-profile-handler"}, schedulingProfiles=profiles)
+    assert "is not supported beside other profiles" in said
+
+
+def test_a_plugin_of_two_profiles_is_one() -> None:
+    refs = [{"pluginRef": "session-affinity-filter"}]
+    given = plugin("session-affinity-filter", strategy="session_id")
+    profiles = [{"name": name, "plugins": refs} for name in "ab"]
+    config = load(given, {"type": "header-profile-handler"}, schedulingProfiles=profiles)
+    one, other = (profile.filters[0] for profile in config.scheduler.profiles.values())
+    assert one is other
+    assert isinstance(one, SessionAffinityFilter)
+    assert [type(producer) for producer in config.scheduler.producers] == [SessionBindings]
+
+
+def test_a_scorer_of_cold_requests_shares_the_producer_of_the_prefix_scorer() -> None:
+    config = load({"type": "prefix-cache-scorer"}, plugin("no-hit-lru-scorer", lruSize=0))
+    prefix, cold = (one.scorer for one in config.scheduler.profiles["default"].scorers)
+    assert isinstance(prefix, PrefixCacheScorer)
+    assert isinstance(cold, NoHitLruScorer)
+    assert prefix.producer is cold.producer
+    assert sorted(map(id, config.scheduler.producers)) == sorted([id(cold.producer), id(cold)])
+    alone = load({"type": "no-hit-lru-scorer"}).scheduler.producers
+    assert {type(one) for one in alone} == {PrefixCacheProducer, NoHitLruScorer}
+
+
+def test_empty_texts_are_the_defaults_as_in_go() -> None:
+    load(
+        plugin("session-affinity-filter", encodedEndpointHeaderConfig={"header": ""}),
+        plugin("topology-affinity-filter", minAffinity=""),
+        plugin("topology-extractor", hostname=""),
+        plugin("header-profile-handler", headerName="", defaultProfile=""),
+    )
+
+
+def test_agents_say_who_they_are_in_headers_of_their_own() -> None:
+    assert load({"type": "queue-scorer"}).fairness_headers == ()
+    known = ("x-claude-code-session-id", "x-session-affinity", "session-id", "session_id")
+    assert load({"type": "agent-identity"}).fairness_headers == known
+    own = plugin("agent-identity", additionalSessionHeaders=["X-Mine"])
+    assert load(own).fairness_headers == ("x-mine", *known)
+
+
+def test_what_follows_every_request_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = load({"type": "probabilistic-admitter", "name": "mine"}, {"type": "queue-scorer"}).steps
+    assert steps[0] == "admitter mine (probabilistic-admitter)"
+
+
+def test_a_suggestion_that_is_not_built_says_so() -> None:
+    [said] = faults({"type": "token-load-scorrer"})
+    assert (
+        "did you mean 'token-load-scorer'? That is a plugin of the Go picker that adsum does not have; use "
+        in said
+    )
+
+
+MISSPELT = """\
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugin:
+- type: quewe-scorer
+- {type: queue-scorer, weight: 1}
+schedulingProfile:
+- name: default
+  plugins:
+  - {pluginRef: queue}
+flowcontrol: {maxRequest: 5}
+"""
+
+
+def test_a_misspelt_key_hides_nothing_that_is_inside() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(MISSPELT, rng=random.Random(1))
+    assert [str(problem).partition("? known")[0] for problem in caught.value.problems] == [
+        "line 3: unknown field 'plugin'; did you mean 'plugins'",
+        "line 4: plugins[0].type: 'quewe-scorer' is not a plugin type; did you mean 'queue-scorer'?",
+        "line 5: plugins[1]: unknown field 'weight'; known: type, name, parameters",
+        "line 6: unknown field 'schedulingProfile'; did you mean 'schedulingProfiles'",
+        "line 9: schedulingProfiles[0].plugins[0].pluginRef: no plugin is named 'queue'; there are: none",
+        "line 10: unknown field 'flowcontrol'; did you mean 'flowControl'",
+        "line 10: flowControl: unknown field 'maxRequest'; did you mean 'maxRequests'",
+    ]
+
+
+def test_a_sound_file_with_one_misspelt_key_has_one_problem() -> None:
+    text = yaml.safe_dump(HEAD | {"Plugins": [{"type": "queue-scorer"}], "5": []})
+    with pytest.raises(ConfigError) as caught:
+        load_config(text, rng=random.Random(1))
+    assert [problem.detail.partition(";")[0] for problem in caught.value.problems] == [
+        "unknown field '5'",
+        "unknown field 'Plugins'",
+    ]
