@@ -125,6 +125,8 @@ class Fuzz:
 
     def responded(self, pick: Pick, status: int, now: float) -> None: ...
 
+    def disconnected(self, pick: Pick, now: float) -> None: ...
+
     def release(self, pick: Pick, now: float) -> None:
         self._given_back += 1
 

@@ -23,6 +23,7 @@ from discovery.instance import (
 )
 from discovery.metadata.aiohttp_answer import connection_problem, read_body
 from discovery.metadata.document import read_etag
+from discovery.metadata.known_keys import ignored_keys
 
 _HOLD: Final = 1
 """Seconds for which the worker is asked to hold a GET."""
@@ -31,6 +32,7 @@ _REVISION: Final = re.compile(r'(W/)?"[^".]+\.[^".]+\.\d+"')
 
 
 _CONDITIONAL: Final = "with If-None-Match it answers 304 while nothing changed (RFC 9110)"
+_KEYS: Final = "its known keys are spelt and typed as readers expect"
 _HELD: Final = "with Prefer: wait=N it holds the answer and says Preference-Applied (RFC 7240)"
 
 
@@ -110,7 +112,9 @@ def _judge_metadata(answer: _Answer | str) -> list[Finding]:
     problem = _document_problem(answer)
     if problem:
         return [Finding(requirement, Verdict.BROKEN, problem)]
-    return [Finding(requirement, Verdict.OK), *(_judge_header(answer, *rule) for rule in _HEADERS)]
+    findings = [Finding(requirement, Verdict.OK), *(_judge_header(answer, *rule) for rule in _HEADERS)]
+    ignored = [*ignored_keys(json.loads(answer.body))]
+    return [*findings, Finding(_KEYS, Verdict.WEAK, "; ".join(ignored))] if ignored else findings
 
 
 def _document_problem(answer: _Answer) -> str:

@@ -148,7 +148,7 @@ async def _check(options: argparse.Namespace) -> int:
     elif verdicts == {Verdict.WEAK}:
         print("\nnothing here keeps any of the contract: is this the URL of a worker?")
     elif Verdict.WEAK in verdicts:
-        print("\nusable: what is weak is polled instead of pushed, or cannot be verified")
+        print("\nusable: what is weak is polled instead of pushed, ignored, or cannot be verified")
     else:
         print("\nit keeps the contract")
     return int(Verdict.BROKEN in verdicts or verdicts == {Verdict.WEAK})
@@ -184,7 +184,7 @@ def _document(metadata: dict[str, Any] | None) -> str:
 
 def _as_dict(instance: Instance) -> dict[str, Any]:
     names = ("id", "namespace", "component", "address", "port", "incarnation", "status", "zone", "node")
-    found = ("revision", "serving_port", "url", "reachable")
+    found = ("revision", "serving_port", "url", "reachable", "rank")
     return {name: getattr(instance, name) for name in (*names, *found)} | {
         "labels": dict(instance.labels),
         "ports": dict(instance.ports),

@@ -177,7 +177,7 @@ async def _explain(shared: SharedWatch, candidate: Candidate) -> ExplainedCandid
     )
     reason = candidate.reason
     if is_instance and member is not None and (problem := await shared.metadata_problem(member)):
-        reason = f"its metadata is unavailable: {problem}"
+        reason = problem
     if reason is None and not is_instance and candidate.instance is not None:
         not_ready = candidate.instance.status is InstanceStatus.NOT_READY
         draining = f"its status is {candidate.instance.status}"

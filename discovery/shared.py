@@ -11,7 +11,9 @@ from discovery.errors import DiscoveryTimeoutError, MetadataUnavailableError
 from discovery.explanation import describe_failure
 from discovery.instance import Instance, MetadataReader
 from discovery.metadata.client import MetadataClient
+from discovery.metadata.document import read_metadata
 from discovery.metadata.follower import DocumentFollower, FollowRules
+from discovery.metadata.known_keys import ignored_keys
 from discovery.source import Candidate, ComponentKey, PersistentSnapshot, Snapshot, Source, needs_documents
 from discovery.watch import Truth
 from runtime.tasks import cancel_and_wait
@@ -135,14 +137,20 @@ class SharedWatch:
         return {} if self._follower is None else dict(self._follower.without_document())
 
     async def metadata_problem(self, instance: Instance) -> str | None:
-        """Why this member's metadata is unavailable: from the follower if it knows, else by a GET."""
-        if self._follower is not None and self._follower.follows(instance.id):
-            return self._follower.problems().get(instance.id)
+        """Why this member's metadata is unavailable, or which of its keys are ignored: from the follower if it knows, else
+        by a GET."""
+        unavailable = "its metadata is unavailable: "
         try:
-            await self._client.fetch(instance)
+            if self._follower is not None and self._follower.follows(instance.id):
+                if (problem := self._follower.problems().get(instance.id)) is not None:
+                    return unavailable + problem
+                document = await self._follower.read(instance)
+            else:
+                document = read_metadata(instance, (await self._client.fetch(instance)).document)
         except MetadataUnavailableError as error:
-            return describe_failure(error, self._client.scheme)
-        return None
+            return unavailable + describe_failure(error, self._client.scheme)
+        ignored = "; ".join(ignored_keys(document))
+        return f"in its metadata {ignored}" if ignored else None
 
     async def not_ready_reason(self, instance: Instance) -> str:
         """Why this candidate is not ready: its own reason in `/health`, or that nothing answers at its address."""

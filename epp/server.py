@@ -40,6 +40,7 @@ from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer
 from epp.scheduling.timed_plugins import PluginTimes
+from epp.scraping.model_lists import ModelListRules, ModelLists
 from epp.scraping.scraper import Scraper
 from epp.telemetry import metrics_port
 from epp.telemetry import pages as status
@@ -173,6 +174,7 @@ class PickerServer(ResourceOwner):
             models=self._settings.models,
             passthrough=config.passthrough,
             rewrites=self._rewrites,
+            models_endpoint=self._settings.models_endpoint,
             fairness_headers=config.fairness_headers,
         )
 
@@ -368,6 +370,7 @@ class PickerServer(ResourceOwner):
         scraper = Scraper(self._datastore, scraping.settings, rng, tls=scraping.tls)
         self._telemetry.registry.register(ScrapeErrorCounts(scraper.errors))
         self._start(scraper.run())
+        self._start(ModelLists(self._datastore, ModelListRules(), rng, tls=lambda: scraper.tls).run())
         if self._live_config is not None:
             parts = ConfiguredParts(self._director, self._datastore, scraper, self._policy, self._serve)
             change = Reconfiguration(self._settings, config, parts, self._plugin_times, rng)

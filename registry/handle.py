@@ -13,6 +13,7 @@ import anyio
 
 from discovery.errors import RegistrationError
 from discovery.instance import Instance, InstanceStatus
+from discovery.metadata.known_keys import ignored_keys
 from registry.contract import Contract
 from registry.document import PublishedDocument
 from registry.service import StatusWord
@@ -80,6 +81,7 @@ class RegisteredInstance:
         self._active_requests = 0
         self._requests_started = 0
         self._idle = asyncio.Event()
+        self._ignored = ""
 
     @classmethod
     async def join(
@@ -115,6 +117,12 @@ class RegisteredInstance:
     def set_metadata(self, metadata: Mapping[str, Any]) -> None:
         self._check_open()
         self._document.set_metadata(metadata)
+        ignored = "; ".join(ignored_keys(metadata))
+        if (
+            ignored and ignored != self._ignored
+        ):  # once, though a worker may publish its document again and again
+            log.warning("%s: in its metadata %s", self.instance_id(), ignored)
+        self._ignored = ignored
 
     def set_ready(self, status: InstanceStatus | StatusWord, reason: str | None = None) -> None:
         requested = InstanceStatus(status)

@@ -20,6 +20,11 @@ _CONFIRMATIONS: Final = 2
 """Consistent lists in a row that must be older than what we know before we believe that versions went back."""
 
 
+_MISLEADING_PROBES: Final = 30
+"""Probes that may connect in a row while no request is answered. A starting API server accepts and resets for some seconds,
+a load balancer without a backend for ever."""
+
+
 class NextRequest(Enum):
     """LIST and WATCH have the meanings of the Kubernetes API concepts, "Efficient detection of changes"."""
 
@@ -48,6 +53,7 @@ class Recovery:
         self._older_lists = 0
         self._disconnected_since: float | None = None
         self._probe_succeeded = self._probe_misled = False
+        self._misleading_probes = 0
         self._startup_retries = 0
         self._relist_at = float("inf")
 
@@ -73,6 +79,7 @@ class Recovery:
     def headers_received(self) -> None:
         """An answer has begun, whatever it says."""
         self._disconnected_since, self._probe_succeeded, self._probe_misled = None, False, False
+        self._misleading_probes = 0
 
     def relist_if_due(self, now: float) -> None:
         if self.next_request is NextRequest.WATCH and now >= self._relist_at:
@@ -117,6 +124,8 @@ class Recovery:
         """Ask again after the backoff. `relist`: events may be lost, so that the watch cannot be resumed."""
         if relist and self.next_request is NextRequest.WATCH:
             self.next_request = NextRequest.LIST_NOT_OLDER
+        self._misleading_probes += self._probe_succeeded
+        self._probe_misled |= self._misleading_probes >= _MISLEADING_PROBES
         self.wait_until = now + self._backoff()
         return SyncLost(reason, code)
 

@@ -108,11 +108,12 @@ def read_endpoints_file(path: Path) -> list[FixedEndpoint]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
-        raise ValueError(f"{path}: {where}: {describe_fault(first)}") from error
+        raise ValueError(f"{path}: {_line(raw, where)}{where}: {describe_fault(first)}") from error
     try:
         names = _instance_names(listed.endpoints)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    except _EntryError as error:
+        where = f"endpoints.{error.index}.name"
+        raise ValueError(f"{path}: {_line(raw, where)}{where}: {error}") from error
     return [
         FixedEndpoint(e.address, e.port, name, e.labels)
         for e, name in zip(listed.endpoints, names, strict=True)
@@ -145,21 +146,32 @@ class _EndpointsDocument(BaseModel):
     endpoints: list[_EndpointEntry]
 
 
+class _EntryError(ValueError):
+    """An entry that contradicts another one; `index`: its place in the list."""
+
+    def __init__(self, index: int, text: str) -> None:
+        super().__init__(text)
+        self.index = index
+
+
 def _instance_names(listed: Iterable[_EndpointEntry]) -> list[str]:
-    """The id of each endpoint: its name, or `name.namespace` if several namespaces have that name."""
+    """The id of each endpoint: its name, or `name.namespace` if several namespaces have that name. Raises `_EntryError`."""
     listed = list(listed)
     times = Counter(endpoint.name for endpoint in listed)
     seen: dict[str, _EndpointEntry] = {}
-    for endpoint in listed:
+    for index, endpoint in enumerate(listed):
         name = endpoint.name
         if times[name] > 1:
-            name = check_instance_id(f"{name}.{endpoint.namespace}")
+            try:
+                name = check_instance_id(f"{name}.{endpoint.namespace}")
+            except ValueError as error:
+                raise _EntryError(index, str(error)) from error
         if (other := seen.get(name)) is not None and other.name == endpoint.name:
-            raise ValueError(f"the name {other.name!r} appears twice in namespace {other.namespace!r}")
+            text = f"the name {other.name!r} appears twice in namespace {other.namespace!r}"
+            raise _EntryError(index, text)
         if other is not None:
-            raise ValueError(
-                f"two endpoints would have the instance id {name!r}: give one of them another name"
-            )
+            text = f"two endpoints would have the instance id {name!r}: give one of them another name"
+            raise _EntryError(index, text)
         seen[name] = endpoint
     return list(seen)
 
@@ -181,6 +193,22 @@ def _decode(raw: bytes, path: Path) -> Any:
         ) from error
     except Exception as error:
         raise ValueError(f"{path} is neither YAML nor JSON: {yaml_problem(error)}") from error
+
+
+def _line(raw: bytes, where: str) -> str:
+    """`line 3: ` for the place of a fault in a file that could be decoded; empty if PyYAML is not there to find it."""
+    try:
+        import yaml
+
+        from runtime.config.yaml_document import YamlDocument
+    except ModuleNotFoundError:
+        return ""
+    try:
+        root = yaml.compose(raw, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except (yaml.YAMLError, ValueError, RecursionError):  # JSON that is no YAML, such as "\ud800"
+        return ""
+    line = YamlDocument(None, root, ()).line(where)
+    return "" if line is None else f"line {line}: "
 
 
 def _check_depth(events: Iterable[object]) -> None:

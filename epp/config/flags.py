@@ -311,6 +311,7 @@ def _picking(group: Any) -> None:
         ("emit-endpoint-scores", "send the scores of all candidates to the data plane"),
     ):
         _switch(group, name, f"{effect} (default: false)")
+    _switch(group, "models-endpoint", "answer GET /v1/models with the models of all workers (default: true)")
     group.add_argument(
         "--config-file",
         type=Path,

@@ -67,6 +67,7 @@ class Settings:
     enable_grpc_stream_metrics: bool = False
     disable_endpoint_subset_filter: bool = False
     emit_endpoint_scores: bool = False
+    models_endpoint: bool = True
     usage_metrics: bool = False
     refresh_metrics_interval: float | None = None
     metrics_staleness_threshold: float = 2.0

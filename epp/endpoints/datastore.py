@@ -4,6 +4,7 @@ import logging
 import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +26,7 @@ from epp.endpoints.endpoint import (
 from epp.endpoints.endpoint_document import EndpointDefaults, read_endpoint
 from epp.endpoints.endpoint_index import EndpointIndex
 from epp.endpoints.load import Load
+from epp.endpoints.served_model import ServedModel
 from epp.endpoints.worker_metrics import WORKER_METRICS, WorkerMetric
 
 logger = logging.getLogger(__name__)
@@ -60,6 +62,8 @@ class Datastore:
         Not called when a request begins: its sender knows."""
         self.on_use: dict[Key, Callable[[], None]] = {}
         """By endpoint: called once, when the next request is sent there."""
+        self.on_suspect: dict[Key, Callable[[], None]] = {}
+        """By endpoint: called once, when the data plane could not reach it. The listener finds out and calls `set_lost`."""
         self._defaults = defaults or EndpointDefaults()
         self._endpoints: dict[Key, Endpoint] = {}
         self._instances: dict[Key, Instance] = {}
@@ -68,6 +72,7 @@ class Datastore:
         self._documents: dict[Key, Mapping[str, Any]] = {}
         self._cache_tokens: dict[Key, int] = {}
         self._inflight: dict[Key, int] = {}
+        self._lost: set[Key] = set()
         self._metric_rows = rows_of(metrics)
         self._unknown = unknown_numbers(self._metric_rows)
         self._numbers: Floats = self._unknown[:, :0].copy()
@@ -92,22 +97,25 @@ class Datastore:
 
     @property
     def all_reachable(self) -> bool:
-        """False if discovery has a hint that an endpoint does not answer."""
-        return self._current_index().all_reachable
+        """False if there is a hint that an endpoint does not answer, of discovery or by `set_lost`."""
+        return not self._lost and self._current_index().all_reachable
 
     def serving(self, model: str) -> Mask | None:
         """The endpoints that may serve a model or adapter; None: all of them.
 
-        These are the endpoints that declare it and those that declare nothing. If none declares it, those whose metrics
-        page has it as an adapter. If no endpoint declares anything, all.
+        These are the endpoints that declare or list it, and those of which nothing is known. If there are none, those whose
+        metrics page has it as an adapter; if none has, those that only list models: a list is no promise that there are no
+        others (aliases, adapters that are loaded on demand), and such a worker answers for itself. If no endpoint declares
+        or lists anything, all.
         """
         index = self._current_index()
         if not index.serving:
             return None
-        mask = index.serving.get(model, index.undeclared)
+        mask = index.serving.get(model, index.unknown)
         if mask is None or mask.any():
             return mask
-        return np.array([model in a.active or model in a.waiting for a in self._adapters], dtype=np.bool_)
+        mask = np.array([model in a.active or model in a.waiting for a in self._adapters], dtype=np.bool_)
+        return mask if mask.any() else index.listing
 
     def apply(self, event: InstanceEvent, document: Mapping[str, Any] | None = None) -> None:
         """Apply one event; `document`: the instance's metadata, None: unknown, so the last known metadata stay."""
@@ -115,6 +123,19 @@ class Datastore:
             endpoint = self._remove(event)
         else:
             endpoint = self._upsert(event.instance, document)
+        self._tell_change(endpoint)
+
+    def set_listed_models(self, endpoint: Endpoint, models: tuple[ServedModel, ...]) -> None:
+        """Store what its `/v1/models` lists; empty: unknown."""
+        key = endpoint.key
+        current = self._endpoints.get(key)
+        if current is None or current.listed_models == models:
+            return
+        self._endpoints[key] = replace(current, listed_models=models)
+        self._tell_change(self._endpoints[key])
+
+    def _tell_change(self, endpoint: Endpoint | None) -> None:
+        """Endpoints were added, removed or changed; `endpoint`: the one that was."""
         self._index = self._adapters_snapshot = None
         self._state = object()
         for changed in self.on_change:
@@ -128,7 +149,8 @@ class Datastore:
             return
         self._defaults = defaults
         for key, instance in self._instances.items():
-            self._endpoints[key] = read_endpoint(instance, self._documents.get(key, {}), defaults)
+            listed = self._endpoints[key].listed_models
+            self._endpoints[key] = read_endpoint(instance, self._documents.get(key, {}), defaults, listed)
         self._index = None
         self._state = object()
         for changed in self.on_change:
@@ -218,6 +240,40 @@ class Datastore:
                 where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
                 logger.error("a hook of the datastore failed: %s\n%s", type(error).__name__, where)
 
+    def set_lost(self, endpoint: Endpoint, *, lost: bool) -> bool:
+        """Whether nothing accepts connections there: a hint beside that of discovery. Returns whether this is new."""
+        key = endpoint.key
+        row = self._rows.get(key)
+        if row is None or (key in self._lost) == lost:
+            return False
+        if lost:
+            self._lost.add(key)
+        else:
+            self._lost.discard(key)
+        self._numbers[Column.REACHABLE, row] = self._is_reachable(self._endpoints[key])
+        self._call_hooks(self.on_load_change, endpoint)
+        return True
+
+    def is_lost(self, endpoint: Endpoint) -> bool:
+        return endpoint.key in self._lost
+
+    def suspect(self, endpoint: Endpoint) -> None:
+        """The data plane could not reach it: it is avoided until whoever listens in `on_suspect` says otherwise.
+
+        Without a listener nothing would end that, so nothing happens.
+        """
+        find_out = self.on_suspect.pop(endpoint.key, None)
+        if find_out is not None:
+            self.set_lost(endpoint, lost=True)
+            find_out()
+
+    def current(self, endpoint: Endpoint) -> Endpoint:
+        """The endpoint as it is now; as it was given, if it was removed."""
+        return self._endpoints.get(endpoint.key, endpoint)
+
+    def _is_reachable(self, endpoint: Endpoint) -> bool:
+        return endpoint.reachable and endpoint.key not in self._lost
+
     def cache_tokens(self, endpoint: Endpoint) -> int | None:
         """The size of its KV cache in tokens; None: unknown."""
         return self._cache_tokens.get(endpoint.key)
@@ -268,14 +324,18 @@ class Datastore:
         self._instances[key] = instance
         if document is not None:
             self._documents[key] = document
-        endpoint = read_endpoint(instance, self._documents.get(key, {}), self._defaults)
+        before = self._endpoints.get(key)
+        listed = () if before is None else before.listed_models
+        endpoint = read_endpoint(instance, self._documents.get(key, {}), self._defaults, listed)
         if key not in self._endpoints:
             self._rows[key] = len(self._rows)
             self._numbers = np.hstack((self._numbers, self._unknown))
             self._numbers[Column.INFLIGHT, -1] = self._inflight.get(key, 0)
             self._adapters.append(NO_ADAPTERS)
+        if endpoint.reachable and before is not None and not before.reachable:
+            self._lost.discard(key)  # it answered discovery since
         self._endpoints[key] = endpoint
-        self._numbers[Column.REACHABLE, self._rows[key]] = endpoint.reachable
+        self._numbers[Column.REACHABLE, self._rows[key]] = self._is_reachable(endpoint)
         self._update_epoch(endpoint, instance.revision)
         return endpoint
 
@@ -288,13 +348,26 @@ class Datastore:
             return
         self._epochs[endpoint.key] = epoch
         if before not in (None, epoch):
-            row = self._rows[endpoint.key]
-            kept = self._numbers[[Column.INFLIGHT, Column.REACHABLE], row]
-            self._numbers[:, row] = self._unknown[:, 0]
-            self._numbers[[Column.INFLIGHT, Column.REACHABLE], row] = kept
-            self._adapters[row] = NO_ADAPTERS
-            self._cache_tokens.pop(endpoint.key, None)
-            self._reset(endpoint)
+            self._forget_process(endpoint)
+
+    def process_replaced(self, endpoint: Endpoint) -> None:
+        """Nothing accepted connections there, and now it answers: another process, whose cache is empty."""
+        if endpoint.key in self._endpoints:
+            self._forget_process(endpoint)
+            self._adapters_snapshot = None
+            self._state = object()
+            self._call_hooks(self.on_load_change, endpoint)
+
+    def _forget_process(self, endpoint: Endpoint) -> None:
+        row = self._rows[endpoint.key]
+        self._lost.discard(endpoint.key)
+        inflight = self._numbers[Column.INFLIGHT, row]
+        self._numbers[:, row] = self._unknown[:, 0]
+        self._numbers[Column.INFLIGHT, row] = inflight
+        self._numbers[Column.REACHABLE, row] = self._endpoints[endpoint.key].reachable
+        self._adapters[row] = NO_ADAPTERS
+        self._cache_tokens.pop(endpoint.key, None)
+        self._reset(endpoint)
 
     def _remove(self, event: InstanceRemovedEvent) -> Endpoint | None:
         key = (event.instance.id, event.instance.incarnation)
@@ -308,6 +381,7 @@ class Datastore:
         del self._instances[key]
         self._documents.pop(key, None)
         self._epochs.pop(key, None)
+        self._lost.discard(key)
         self._cache_tokens.pop(key, None)
         # an endpoint that is only not ready may come back with its cache
         if event.reason in ("deleted", "replaced"):

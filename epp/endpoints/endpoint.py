@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from epp.endpoints.served_model import ServedModel
 from epp.endpoints.worker_metrics import KV_USAGE, RUNNING, WAITING, WorkerMetric
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -25,8 +26,8 @@ NEVER: Final = float("-inf")
 class Endpoint:
     """One instance as the picker addresses it. Compared by identity.
 
-    `models`: the declared model and its adapters; empty: the worker declares none. `engine` None: unknown. `namespace`: of
-    the instance.
+    `models`: the declared model and its adapters; empty: the worker declares none. Then `listed_models` are those of its
+    `/v1/models`; empty: unknown. `engine` None: unknown. `namespace`: of the instance.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Endpoint:
     scheme: str = "http"
     engine: str | None = None
     models: frozenset[str] = frozenset()
+    listed_models: tuple[ServedModel, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     zone: str | None = None
     node: str | None = None

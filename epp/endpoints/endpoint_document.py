@@ -10,6 +10,7 @@ from typing import Any, Final
 from discovery import Instance
 from discovery.metadata.serving_port import may_name, read_port
 from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.served_model import ServedModel
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +32,12 @@ class EndpointDefaults:
     engine_labels: tuple[str, ...] = ENGINE_LABELS
 
 
-def read_endpoint(instance: Instance, document: Mapping[str, Any], defaults: EndpointDefaults) -> Endpoint:
+def read_endpoint(
+    instance: Instance,
+    document: Mapping[str, Any],
+    defaults: EndpointDefaults,
+    listed_models: tuple[ServedModel, ...] = (),
+) -> Endpoint:
     """The endpoint of an instance with this metadata; values of the wrong type count as absent.
 
     The address comes from the instance only. A worker may name its ports but no host: otherwise any worker could send
@@ -54,6 +60,7 @@ def read_endpoint(instance: Instance, document: Mapping[str, Any], defaults: End
         scheme=defaults.scheme,
         engine=_engine(http.get("engine"), labels, defaults),
         models=_models(model),
+        listed_models=listed_models,
         labels=MappingProxyType(labels),
         zone=instance.zone,
         node=instance.node,

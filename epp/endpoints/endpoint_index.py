@@ -12,20 +12,29 @@ from epp.endpoints.endpoint import Endpoint, Mask
 class EndpointIndex:
     """Lookups that depend on the endpoints alone: the endpoints that serve a model.
 
-    `undeclared`: the endpoints that declare no model. `serving`: by model; None: all endpoints.
+    `unknown`: the endpoints that neither declare nor list a model. `listing`: those that list some and declare none.
+    `serving`: by model; None: all endpoints.
     """
 
     endpoints: tuple[Endpoint, ...]
-    undeclared: Mask
+    unknown: Mask
+    listing: Mask
     serving: Mapping[str, Mask | None]
     all_reachable: bool
 
     @classmethod
     def of(cls, endpoints: tuple[Endpoint, ...]) -> "EndpointIndex":
-        undeclared = np.array([not endpoint.models for endpoint in endpoints], dtype=np.bool_)
+        listing = np.array([_lists(endpoint) for endpoint in endpoints], dtype=np.bool_)
+        unknown = np.array(
+            [not endpoint.models and not _lists(endpoint) for endpoint in endpoints], dtype=np.bool_
+        )
         serving: dict[str, Mask] = {}
         for row, endpoint in enumerate(endpoints):
-            for model in endpoint.models:
-                serving.setdefault(model, undeclared.copy())[row] = True
+            for model in endpoint.models or [listed.id for listed in endpoint.listed_models]:
+                serving.setdefault(model, unknown.copy())[row] = True
         narrowed = {model: None if mask.all() else mask for model, mask in serving.items()}
-        return cls(endpoints, undeclared, narrowed, all(endpoint.reachable for endpoint in endpoints))
+        return cls(endpoints, unknown, listing, narrowed, all(endpoint.reachable for endpoint in endpoints))
+
+
+def _lists(endpoint: Endpoint) -> bool:
+    return bool(endpoint.listed_models) and not endpoint.models

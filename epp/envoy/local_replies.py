@@ -4,12 +4,13 @@ https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_conn_man/loc
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from epp.envoy.json_values import Json
+from epp.ext_proc.protocol import PROXY_STATUS
 
-_RETRY_AFTER = "1"
-"""Seconds, for the header `retry-after`."""
+_RETRY = {"retry-after": "1"}  # seconds
 
 
 def local_replies() -> Json:
@@ -17,21 +18,25 @@ def local_replies() -> Json:
 
     The picker's rejections are local replies too. They keep their body: they have none of these flags, and never status
     500 or 504. Envoy answers 500 if the ext_proc stream fails and 504 if it is too slow; we answer 503, since neither
-    the client nor a worker is at fault.
+    the client nor a worker is at fault. `proxy-status` (RFC 9209) tells the picker which workers to avoid.
     """
     return {
         "mappers": [
             _reply(_flags("UT"), 504, "worker_timeout", "the worker did not answer in time"),
-            _reply(_flags("UF", "UH"), 503, "worker_unreachable", "no worker could be reached", _RETRY_AFTER),
-            _reply(_flags("UC", "UR"), 502, "worker_failed", "the worker ended the connection before it answered"),
-            _reply(_status(500), 503, "picker_unavailable", "the endpoint picker failed or cannot be reached", _RETRY_AFTER),
-            _reply(_status(504), 503, "picker_timeout", "the endpoint picker did not answer in time", _RETRY_AFTER),
+            _reply(_flags("UF", "UH"), 503, "worker_unreachable", "no worker could be reached",
+                   {**_RETRY, PROXY_STATUS: "envoy; error=destination_unavailable"}),
+            _reply(_flags("UC", "UR"), 502, "worker_failed", "the worker ended the connection before it answered",
+                   {PROXY_STATUS: "envoy; error=connection_terminated"}),
+            _reply(_status(500), 503, "picker_unavailable", "the endpoint picker failed or cannot be reached", _RETRY),
+            _reply(_status(504), 503, "picker_timeout", "the endpoint picker did not answer in time", _RETRY),
             _reply(_status(408), 408, "request_timeout", "the request was not complete in time"),
         ]
     }  # fmt: skip
 
 
-def _reply(when: Json, status: int, code: str, message: str, retry_after: str | None = None) -> Json:
+def _reply(
+    when: Json, status: int, code: str, message: str, headers: Mapping[str, str] = MappingProxyType({})
+) -> Json:
     kind = "server_error" if status >= 500 else "invalid_request_error"
     body = json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}})
     reply: Json = {
@@ -42,9 +47,11 @@ def _reply(when: Json, status: int, code: str, message: str, retry_after: str | 
             "content_type": "application/json",
         },
     }
-    if retry_after is not None:
-        header = {"key": "retry-after", "value": retry_after}
-        reply["headers_to_add"] = [{"header": header, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}]
+    if headers:
+        reply["headers_to_add"] = [
+            {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+            for name, value in headers.items()
+        ]
     return reply
 
 

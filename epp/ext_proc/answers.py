@@ -13,6 +13,7 @@ from epp.ext_proc import protocol
 from epp.ext_proc.exchange_settings import ProtocolVersion
 from epp.request.body import LARGE_PIECE, SMALL_PIECE, Buffer
 from epp.request.control_headers import CLIENT_HEADERS
+from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.scheduling.pick import Pick
 from epp.wire.messages.ext_proc_pb2 import ProcessingResponse
@@ -125,6 +126,11 @@ def replaced(kind: BodyKind, body: Buffer | None, *, with_length: bool) -> bytes
 def immediate(rejection: Rejection) -> bytes:
     """The serialised ImmediateResponse of a rejection."""
     return protocol.immediate(rejection).SerializeToString()
+
+
+def own(answer: OwnAnswer) -> bytes:
+    """The serialised ImmediateResponse with the picker's own answer."""
+    return protocol.immediate_json(200, "answered_by_picker", answer.body).SerializeToString()
 
 
 def streamed(kind: BodyKind, pieces: Sequence[Buffer], *, end_of_stream: bool) -> list[Answer]:

@@ -18,6 +18,7 @@ from epp.ext_proc.response_readers import ResponseReaders, open_readers
 from epp.request.body import Body, Buffer, MemoryBudget
 from epp.request.inference_request import InferenceRequest
 from epp.request.model_value import replace_model
+from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick
@@ -259,6 +260,9 @@ class Exchange:
             raise _failed(error) from error
         if isinstance(outcome, Pick):
             return self._picked(outcome, now)
+        if isinstance(outcome, OwnAnswer):
+            self.state = _OVER
+            return [answers.own(outcome)]
         if self._answer is None:
             outcome.abandon(now)
             raise ExchangeError("the pick was deferred, but nothing listens with on_answer")
@@ -377,10 +381,13 @@ class Exchange:
         served = protocol.parse_served(message.metadata_context)
         if served is not None and self._settings.version is ProtocolVersion.V1_0:
             self._director.served(pick, served, now)
-        status = protocol.read_status(message.response_headers.headers)
+        headers = message.response_headers.headers
+        status = protocol.read_status(headers)
         if status is None:
             return
         self._director.responded(pick, status, now)
+        if status >= 500 and protocol.is_disconnect(headers):
+            self._director.disconnected(pick, now)
         if self._observer is not None:
             self._observer.responded(pick, status, now)
 

@@ -136,6 +136,28 @@ def read_status(headers: HeaderMap) -> int | None:
 _STATUS: Final = re.compile("[0-9]{3}")
 
 
+def is_disconnect(headers: HeaderMap) -> bool:
+    """Whether the data plane answers for a worker that it could not reach, or whose connection broke. Raises UnreadableError.
+
+    Our configuration of Envoy says so in `proxy-status`. Otherwise Envoy's own answer is a 503 in plain text without what a
+    server's answer has here: Envoy adds `date` and `server` to its own only after ext_proc.
+    """
+    found = read_response_head(headers).headers
+    told = found.get(PROXY_STATUS)
+    if told is not None:
+        return told.partition("error=")[2].partition(";")[0].strip() in DISCONNECTS
+    is_local = found.get(":status") == "503" and found.get("content-type") == "text/plain"
+    return is_local and _OF_SERVERS.isdisjoint(found)
+
+
+PROXY_STATUS: Final = "proxy-status"
+DISCONNECTS: Final = frozenset({"destination_unavailable", "connection_terminated"})
+"""Proxy error types of RFC 9209 section 2.3."""
+_OF_SERVERS: Final = frozenset({"date", "server", "x-envoy-upstream-service-time", "x-envoy-overloaded"})
+"""`date`: RFC 9110 section 6.6.1. Envoy adds the third to each answer of a worker, and the fourth to its own when a circuit
+breaker is open."""
+
+
 def read_response_head(headers: HeaderMap) -> ResponseHead:
     """The start of a response, for readers of its body. Raises UnreadableError."""
     fields: dict[str, str] = {}
@@ -186,23 +208,31 @@ def add_scores(metadata: Struct, scores: Mapping[str, float]) -> None:
 
 def immediate(rejection: Rejection) -> ProcessingResponse:
     """The ImmediateResponse of a rejection: OpenAI-style JSON, `Retry-After` in whole seconds (RFC 9110 section 10.2.3)."""
-    answer = ProcessingResponse()
-    response = answer.immediate_response
-    response.status.code = rejection.status
-    response.details = rejection.reason or rejection.code
     error = {
         "message": rejection.message,
         "type": _error_type(rejection.status),
         "param": None,
         "code": rejection.code,
     }
-    response.body = json.dumps({"error": error}).encode()
-    headers = {"content-type": "application/json"}
+    headers: dict[str, str] = {}
     if rejection.retry_after is not None:
         headers["retry-after"] = str(max(1, math.ceil(rejection.retry_after)))
     if rejection.reason is not None:
         headers[DROPPED_REASON] = rejection.reason
-    for name, text in headers.items():
+    body = json.dumps({"error": error}).encode()
+    return immediate_json(rejection.status, rejection.reason or rejection.code, body, headers)
+
+
+def immediate_json(
+    status: int, details: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS
+) -> ProcessingResponse:
+    """An ImmediateResponse with a JSON body. `details`: for the data plane's access log."""
+    answer = ProcessingResponse()
+    response = answer.immediate_response
+    response.status.code = status
+    response.details = details
+    response.body = body
+    for name, text in {"content-type": "application/json", **headers}.items():
         set_header(response.headers, name, text)
     return answer
 

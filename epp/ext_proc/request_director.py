@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling.pick import Pick
@@ -27,7 +28,7 @@ class RequestDirector(Protocol):
         body: bytes | bytearray | memoryview | None,
         subset: Subset | None,
         now: float,
-    ) -> Pick | Deferral:
+    ) -> Pick | Deferral | OwnAnswer:
         """Pick and reserve; `body` None: there may be one, but the pick does not see it. Raises `Rejection`."""
 
     def served(self, pick: Pick, destination: str, now: float) -> None:
@@ -35,6 +36,9 @@ class RequestDirector(Protocol):
 
     def responded(self, pick: Pick, status: int, now: float) -> None:
         """The response headers came."""
+
+    def disconnected(self, pick: Pick, now: float) -> None:
+        """The data plane answered for the worker: it could not reach it, or the connection broke."""
 
     def release(self, pick: Pick, now: float) -> None:
         """The stream is over."""

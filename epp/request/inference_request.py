@@ -142,14 +142,15 @@ def passthrough_request(
     headers: Mapping[str, str], body: Body | None, new_id: Callable[[], str]
 ) -> InferenceRequest:
     """The request without reading its body: no model, routed by load only."""
-    request = InferenceRequest(headers.get("x-request-id") or new_id(), _path(headers), headers)
+    request = InferenceRequest(headers.get("x-request-id") or new_id(), request_path(headers), headers)
     request.objective = _first_value(headers, OBJECTIVE)
     request.fairness_id = _first_value(headers, FAIRNESS_ID) or DEFAULT_FAIRNESS_ID
     request.body_size = len(body or b"")
     return request
 
 
-def _path(headers: Mapping[str, str]) -> str:
+def request_path(headers: Mapping[str, str]) -> str:
+    """The path as the client sent it, without its query; `headers` with lower-case names."""
     path = _first_value(headers, _PATH_HEADERS) or _DEFAULT_PATH
     return path.partition("?")[0].rstrip("/") or "/"
 

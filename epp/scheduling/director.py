@@ -9,13 +9,16 @@ import numpy as np
 
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool, Mask
+from epp.endpoints.models_page import MODELS_PATH, ModelsPage
 from epp.request.inference_request import (
     DEFAULT_FAIRNESS_ID,
     InferenceRequest,
     parse_request,
     passthrough_request,
+    request_path,
 )
 from epp.request.model_rewrite import ModelRewrites
+from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling import reservations
@@ -35,7 +38,8 @@ class Policy:
 
     `objectives`: the priority of each objective, 0 for others; requests below 0 are shed at saturation. `models`: the only
     models that exist (endpoint picker protocol 0.3.0), empty: no such rule. `retry_after`: seconds, for requests that are
-    shed. `passthrough`: bodies are not read, all requests are routed by load. `rewrites`: which model serves a request.
+    shed. `passthrough`: bodies are not read, all requests are routed by load. `models_endpoint`: `GET /v1/models` is answered
+    with the models of the pool. `rewrites`: which model serves a request.
     `fairness_headers`: in lower case; the first that a request has is its fairness id, if it names none itself.
     """
 
@@ -43,6 +47,7 @@ class Policy:
     models: frozenset[str] = frozenset()
     retry_after: float = 1.0
     passthrough: bool = False
+    models_endpoint: bool = False
     rewrites: ModelRewrites = field(default_factory=ModelRewrites)
     fairness_headers: tuple[str, ...] = ()
 
@@ -70,6 +75,7 @@ class Director:
         self._follow: list[_Following] = []
         self._detector = detector
         self._policy = policy
+        self._models_page = ModelsPage(policy.models) if policy.models_endpoint else None
         self._rng = rng
         self._new_id: Callable[[], str] = lambda: f"{rng.getrandbits(128):032x}"
         self._sheds = admission is None
@@ -87,6 +93,7 @@ class Director:
         self._use(scheduler.producers)
         self._schedule = scheduler.schedule
         self._detector, self._policy = detector, policy
+        self._models_page = ModelsPage(policy.models) if policy.models_endpoint else None
         if self._sheds:
             self._admission = ShedWhenSaturated(detector, policy.retry_after)
             self._admits = self._admission.admit
@@ -107,12 +114,16 @@ class Director:
         body: bytes | bytearray | memoryview | None,
         subset: Subset | None,
         now: float,
-    ) -> Pick | WaitingRequest:
-        """Pick endpoints and reserve them, or let the request wait; `headers` with lower-case names.
+    ) -> Pick | WaitingRequest | OwnAnswer:
+        """Pick endpoints and reserve them, let the request wait, or answer it; `headers` with lower-case names.
 
         `body` None: there may be one, but the pick does not see it. Raises `Rejection`; any other exception is a fault of a
         plugin. If it raises, nothing is reserved.
         """
+        if not body and self._models_page is not None and _asks_for_models(headers):
+            page = self._models_page.render(self._allowed(subset))
+            if page is not None:
+                return OwnAnswer(page)
         request = self._prepare(headers, body)
         candidates = self.candidates(request, subset, now)
         if self._admits(request, candidates, now):
@@ -121,6 +132,12 @@ class Director:
         self._admission.enqueue(waiting, now)
         self.waiting.add(waiting, now)
         return waiting
+
+    def _allowed(self, subset: Subset | None) -> tuple[Endpoint, ...]:
+        endpoints = self._datastore.endpoints
+        if subset is None:
+            return endpoints
+        return tuple([endpoint for endpoint in endpoints if subset.allows(endpoint.address, endpoint.port)])
 
     def dispatch(self, now: float) -> float | None:
         """Let the admission dispatch. Returns the time of the next call at the latest; None: not before `waiting.wake`.
@@ -183,6 +200,11 @@ class Director:
         if pick.in_flight_at:
             self._settle(pick, served=200 <= status < 300)
 
+    def disconnected(self, pick: Pick, now: float) -> None:
+        """The data plane could not reach the worker, or the connection to it broke: find out whether it lives."""
+        if pick.in_flight_at:
+            self._datastore.suspect(pick.in_flight_at[0])
+
     def release(self, pick: Pick, now: float) -> None:
         """The request is over, for any reason. May be called twice."""
         reservations.release(pick, self._datastore)
@@ -225,6 +247,10 @@ class Director:
             return pool
         reachable = pool.reachable
         return pool.select(reachable) if reachable.any() else pool
+
+
+def _asks_for_models(headers: Mapping[str, str]) -> bool:
+    return headers.get(":method") == "GET" and request_path(headers).endswith(MODELS_PATH)
 
 
 class _Following:

@@ -1,7 +1,6 @@
 """Scrapes each endpoint's metrics page in a task of its own, so that one that hangs delays no other."""
 
 import asyncio
-import functools
 import logging
 import random
 import ssl
@@ -16,8 +15,10 @@ from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.load import Load
 from epp.scraping.engines import ENGINES, Engine
+from epp.scraping.liveness import Liveness
 from epp.scraping.metrics_page import Page, detect_engine, read_cache_tokens, read_load
 from epp.scraping.page_client import NoPageError, PageClient, PageError
+from epp.scraping.rest import Rest, Wake
 from epp.scraping.schedule import EndpointSchedule, ScrapeIntervals, ScrapeSchedule
 from runtime.addresses import authority
 
@@ -85,6 +86,11 @@ class Scraper:
         self._changed = asyncio.Event()
         self._rng = rng
 
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """As it is in force now."""
+        return self._tls
+
     def reconfigure(self, settings: ScrapeSettings | None, tls: ssl.SSLContext | None) -> None:
         """Scrape by these from now on, None: nothing. The numbers stay until the next scrape."""
         if settings is not None:
@@ -129,34 +135,43 @@ class Scraper:
             self._report_failure(endpoint, f"its address and path make no URL: {error}", first=True)
             return
         engine = next((one for one in settings.engines if one.name == target.engine), None)
+        polled = _Polled(engine)
         schedule = self._schedule.add()
-        cache_size_attempts = 0
+        rest = Rest(self._datastore, endpoint, client)
+        liveness = Liveness(self._datastore, endpoint, client, settings.timeout)
         try:
             await asyncio.sleep(schedule.first_delay())
             while True:
                 started = time.monotonic()
                 try:
                     page = await self._fetch(client)
-                    engine, load = _read_page(page, engine, settings.engines)
-                    if load.problem:  # observe() drops the numbers; the rest is that of a failed scrape
-                        self._datastore.observe(endpoint, load, started)
-                        raise PageError(f"the page has an implausible value: {load.problem}")
-                    self._record(endpoint, load, schedule, started)
-                    if (
-                        cache_size_attempts < _CACHE_SIZE_ATTEMPTS
-                        and self._datastore.cache_tokens(endpoint) is None
-                    ):
-                        cache_size_attempts += 1
-                        self._size_cache(endpoint, read_cache_tokens(page, engine))
+                    liveness.answered()
+                    self._read(endpoint, page, polled, schedule, started)
                 except Exception as error:  # noqa: BLE001  # a page is untrusted: whatever it has, this task goes on
+                    await liveness.scrape_failed(error)
                     self._record_failure(endpoint, error, schedule)
                 now = time.monotonic()
-                await self._sleep(
-                    endpoint, schedule, schedule.next_at(now, min(now - started, settings.timeout)) - now
-                )
+                pause = schedule.next_at(now, min(now - started, settings.timeout)) - now
+                await _sleep(rest, schedule, liveness, pause)
         finally:
             schedule.remove()
             client.close()
+            liveness.end()
+
+    def _read(
+        self, endpoint: Endpoint, page: Page, polled: "_Polled", schedule: EndpointSchedule, started: float
+    ) -> None:
+        polled.engine, load = _read_page(page, polled.engine, self._settings.engines)
+        if load.problem:  # observe() drops the numbers; the rest is that of a failed scrape
+            self._datastore.observe(endpoint, load, started)
+            raise PageError(f"the page has an implausible value: {load.problem}")
+        self._record(endpoint, load, schedule, started)
+        if (
+            polled.cache_size_attempts < _CACHE_SIZE_ATTEMPTS
+            and self._datastore.cache_tokens(endpoint) is None
+        ):
+            polled.cache_size_attempts += 1
+            self._size_cache(endpoint, read_cache_tokens(page, polled.engine))
 
     def _record(self, endpoint: Endpoint, load: Load, schedule: EndpointSchedule, started: float) -> None:
         if schedule.failures:
@@ -203,35 +218,46 @@ class Scraper:
         if self._on_error is not None:
             self._on_error(endpoint, reason)
 
-    async def _sleep(self, endpoint: Endpoint, schedule: EndpointSchedule, pause: float) -> None:
-        """Wait for the next scrape. A request to an idle endpoint ends the wait early, unless its scrapes fail."""
-        if schedule.failures or not schedule.can_wake:
-            await asyncio.sleep(pause)
+
+async def _sleep(rest: Rest, schedule: EndpointSchedule, liveness: Liveness, pause: float) -> None:
+    """Wait for the next scrape. A request to an idle endpoint ends the wait early, unless its scrapes fail; so does a sign
+    that the worker is lost."""
+    now = asyncio.get_running_loop().time
+    until = now() + pause
+    for_use = not schedule.failures and schedule.can_wake
+    while True:
+        left, quiet = until - now(), liveness.quiet_for(now())
+        seconds = left if quiet <= 0 else min(left, quiet)
+        match await rest.wait(seconds, for_use=for_use, for_loss=quiet <= 0):
+            case Wake.USED:
+                schedule.mark_used(time.monotonic())
+                # not at once: the request has to reach the worker before its page can show it
+                until, for_use = min(until, now() + schedule.wake_delay()), False
+            case Wake.CLOSED:
+                if not await liveness.accepts_another(now()):
+                    return
+            case Wake.RESET:
+                liveness.connection_reset(now())
+                return
+            case Wake.SUSPECTED:
+                liveness.suspected(now())
+                return
+        if now() >= until:
             return
-        loop = asyncio.get_running_loop()
-        rest: asyncio.Future[bool] = loop.create_future()
-        timer = loop.call_later(pause, _wake, rest, False)
-        self._datastore.on_use[endpoint.key] = functools.partial(_wake, rest, True)
-        try:
-            used = await rest
-        finally:
-            timer.cancel()
-            self._datastore.on_use.pop(endpoint.key, None)
-        if used:
-            schedule.mark_used(time.monotonic())
-            # not at once: the request has to reach the worker before its page can show it
-            await asyncio.sleep(min(schedule.wake_delay(), timer.when() - loop.time()))
-
-
-def _wake(rest: "asyncio.Future[bool]", used: bool) -> None:
-    if not rest.done():
-        rest.set_result(used)
 
 
 def _cause(error: Exception) -> str:
     if isinstance(error, PageError):
         return str(error)
     return f"the page cannot be parsed: {type(error).__name__}: {str(error)[:200]}"
+
+
+@dataclass(slots=True)
+class _Polled:
+    """What the task of one endpoint keeps from one page to the next."""
+
+    engine: Engine | None
+    cache_size_attempts: int = 0
 
 
 class _Target(NamedTuple):

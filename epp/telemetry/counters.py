@@ -10,6 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from epp.ext_proc.request_director import Deferral, RequestDirector
 from epp.ext_proc.response_body import ResponseBodyReader, ResponseHead
 from epp.request.inference_request import InferenceRequest
+from epp.request.own_answer import OwnAnswer
 from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.response.usage import Usage
@@ -197,7 +198,7 @@ class TimedDirector:
         body: bytes | bytearray | memoryview | None,
         subset: Subset | None,
         now: float,
-    ) -> Pick | Deferral:
+    ) -> Pick | Deferral | OwnAnswer:
         started = self.clock()
         outcome = self.director.direct(headers, body, subset, now)
         if isinstance(outcome, Pick):
@@ -209,6 +210,9 @@ class TimedDirector:
 
     def responded(self, pick: Pick, status: int, now: float) -> None:
         self.director.responded(pick, status, now)
+
+    def disconnected(self, pick: Pick, now: float) -> None:
+        self.director.disconnected(pick, now)
 
     def release(self, pick: Pick, now: float) -> None:
         self.director.release(pick, now)

@@ -80,6 +80,7 @@ def describe(pool: EndpointPool, saturation: float) -> dict[str, Any]:
     """The state of each endpoint; null means not known yet. `age`: of its numbers, in seconds."""
     age = pool.age
     seen = np.isfinite(age)
+    reachable = pool.reachable
     columns = {
         "inflight": pool.inflight,
         "waiting": np.where(seen, pool.waiting, np.nan),
@@ -93,8 +94,8 @@ def describe(pool: EndpointPool, saturation: float) -> dict[str, Any]:
             {
                 "id": endpoint.id,
                 "destination": endpoint.destination,
-                "reachable": endpoint.reachable,
-                "models": sorted(endpoint.models),
+                "reachable": bool(reachable[index]),
+                "models": sorted(endpoint.models or {model.id for model in endpoint.listed_models}),
                 **{name: _finite(column[index]) for name, column in columns.items()},
             }
             for index, endpoint in enumerate(pool.endpoints)

@@ -37,7 +37,7 @@ class PoolGauges(Collector):
         yield from self._endpoint_families(pool)
 
     def _pool_families(self, pool: EndpointPool) -> Iterator[GaugeMetricFamily]:
-        ready = float(sum(endpoint.reachable for endpoint in pool.endpoints))
+        ready = float(pool.reachable.sum())
         fresh = pool.fresh(self.stale_after)
         yield self._gauge(PREFIX + "ready_endpoints", "Endpoints that can be reached.", ready)
         yield self._gauge(POOL_PREFIX + "ready_pods", _older("ready_endpoints"), ready)

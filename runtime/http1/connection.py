@@ -29,6 +29,13 @@ class KeptConnection:
         self._closed = False
         self.connected = False
         """Whether the last request had a connection, kept or new."""
+        self.on_lost: Callable[[Exception | None], object] | None = None
+        """Called when the peer ends the idle connection: with the error of a reset, with None if it closed it in order."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether the peer ended a connection that it had agreed to keep."""
+        return self._connection is not None and not self._connection.open
 
     @property
     def open(self) -> bool:
@@ -69,6 +76,13 @@ class KeptConnection:
             on_connected()
         return await self._send_over(connection, request, new_reader(), deadline)
 
+    async def connect(self, deadline: float) -> None:
+        """Open the connection for the next request, unless it is open. Raises OSError, or TimeoutError at `deadline`."""
+        if not self.open:
+            self._connection = None
+            async with asyncio.timeout_at(deadline):
+                self._connection = await self._connect()
+
     def abort(self) -> None:
         """Abort the connection and its request; a later request opens another one."""
         connection, self._connection = self._connection, None
@@ -86,7 +100,12 @@ class KeptConnection:
         _, connection = await loop.create_connection(
             lambda: ClientConnection(self._buffer), host, port, ssl=self._tls
         )
+        connection.on_lost = self._tell_lost
         return connection
+
+    def _tell_lost(self, error: Exception | None) -> None:
+        if self.on_lost is not None:
+            self.on_lost(error)
 
     async def _send_over(
         self, connection: ClientConnection, request: bytes, reader: ResponseReader, deadline: float

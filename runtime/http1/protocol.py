@@ -1,6 +1,7 @@
 """The asyncio protocol of one HTTP/1.1 client connection: writes a request, reads its response."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, cast
 
 from runtime.http1.response import HttpResponse, ResponseError, ResponseReader
@@ -23,6 +24,8 @@ class ClientConnection(asyncio.BufferedProtocol):
     def __init__(self, buffer: memoryview) -> None:
         self.open = False
         self.received_any = False
+        self.on_lost: Callable[[Exception | None], object] | None = None
+        """Called when the peer ends the connection between two requests; None: it closed it in order."""
         self._buffer = buffer
         self._transport: asyncio.Transport
         self._reader: ResponseReader
@@ -84,7 +87,10 @@ class ClientConnection(asyncio.BufferedProtocol):
             self.abort()  # a peer that ends before it has read the request does not respond
 
     def connection_lost(self, exc: Exception | None) -> None:
+        ended_by_peer = self.open
         self.open = False
+        if self._response is None and ended_by_peer and self.on_lost is not None:
+            self.on_lost(exc)
         if self._response is None or self._response.done():
             return
         try:

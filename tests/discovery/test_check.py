@@ -28,6 +28,20 @@ async def test_a_server_without_documents_is_weak(worker: FakeWorker) -> None:
     assert (await verdicts(worker))["/metadata"] is Verdict.WEAK
 
 
+async def test_a_key_that_readers_ignore_is_weak(worker: FakeWorker) -> None:
+    worker.body = b'{"model": {"name": "m"}, "transport": {"http": {"port": "http", "prot": 1}}}'
+    [ignored] = [
+        finding
+        async for finding in check_contract(f"http://127.0.0.1:{worker.port}")
+        if finding.requirement.startswith("its known keys")
+    ]
+    assert ignored.verdict is Verdict.WEAK
+    assert ignored.seen == (
+        "transport.http.port is not a port from 1 to 65535; ignored; "
+        "transport.http.'prot' is not a known key, did you mean transport.http.port?"
+    )
+
+
 DEEP = b'{"a": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
 
 

@@ -48,6 +48,7 @@ class FakeDirector:
     directed: list[tuple[Mapping[str, str], bytes | None, Subset | None]] = field(default_factory=list)
     reported: list[str] = field(default_factory=list)
     statuses: list[int] = field(default_factory=list)
+    disconnects: list[Pick] = field(default_factory=list)
     released: list[Pick] = field(default_factory=list)
 
     def direct(
@@ -68,6 +69,9 @@ class FakeDirector:
 
     def responded(self, pick: Pick, status: int, now: float) -> None:
         self.statuses.append(status)
+
+    def disconnected(self, pick: Pick, now: float) -> None:
+        self.disconnects.append(pick)
 
     def release(self, pick: Pick, now: float) -> None:
         self.released.append(pick)

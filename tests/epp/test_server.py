@@ -196,6 +196,36 @@ async def test_a_number_that_only_the_configuration_names_is_read_and_decides(
             await eventually(lambda: all_go_to(hot))
 
 
+async def test_a_file_that_changes_ranks_otherwise_and_sets_a_token(
+    messages: Any, eventually: Any, tmp_path: Path
+) -> None:
+    hot, cold = Worker(0, "heat 90\n"), Worker(0, "heat 30\n")
+    path = tmp_path / "picker.yaml"
+    path.write_text(HOT_OR_COLD)
+    async with hot.serving(), cold.serving():
+        listed = f"static://{hot.destination},{cold.destination}"
+        async with PickerServer(local(discovery=listed, config_file=path)) as server:
+
+            async def answered() -> tuple[str, bool]:
+                """Where a request goes, and whether its answer has a session token."""
+                headers, body = messages.headers(mode="BUFFERED"), messages.body(PROMPT, end_of_stream=True)
+                asked = [headers, body, messages.response_headers("200")]
+                _, routed, last = await answers(ports(server)["grpc"], asked)
+                (option,) = routed.request_body.response.header_mutation.set_headers
+                changes = last.response_headers.response.header_mutation.set_headers
+                return option.header.raw_value.decode(), bool(changes)
+
+            async def is_so(worker: Worker, *, token: bool) -> bool:
+                return {await answered() for _ in range(5)} == {(worker.destination, token)}
+
+            await eventually(lambda: is_so(cold, token=False))
+            other = HOT_OR_COLD.replace("lower_is", "higher_is")
+            path.write_text(other + "- {type: session-affinity-scorer}\n")
+            await eventually(lambda: is_so(hot, token=True))
+            path.write_text(HOT_OR_COLD)
+            await eventually(lambda: is_so(cold, token=False))
+
+
 async def test_instances_come_and_go(messages: Any, eventually: Any, tmp_path: Path) -> None:
     listed = tmp_path / "endpoints.yaml"
     listed.write_text("endpoints: []\n")

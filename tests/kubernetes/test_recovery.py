@@ -149,6 +149,30 @@ def test_no_more_probes_after_a_misleading_one_until_an_answer() -> None:
     assert step.probe_connection
 
 
+def test_a_port_that_accepts_and_resets_is_probed_for_a_while_only() -> None:
+    """A starting API server does that for some seconds, a load balancer without a backend for ever."""
+    harness = ReflectorHarness().watching(5)
+    harness.fails_to_connect()
+    probed = 0
+    while probed < 100:
+        step = harness.reflector.next_step(harness.now)
+        assert isinstance(step, Wait)
+        if not step.probe_connection:
+            break
+        probed += 1
+        harness.reflector.connection_possible(harness.now)
+        harness.next_request()
+        harness.breaks()
+    assert 20 < probed < 60, "at most one probe in half a second"
+    harness.next_request()
+    harness.answers(status(503), 503)
+    harness.next_request()
+    harness.fails_to_connect()
+    step = harness.reflector.next_step(harness.now)
+    assert isinstance(step, Wait)
+    assert step.probe_connection
+
+
 def test_after_a_short_disconnection_the_backoff_goes_on() -> None:
     """A server that alternates between refusing connections and failing is not asked more often."""
     harness = ReflectorHarness().watching(5)

@@ -68,3 +68,25 @@ async def test_status_from_another_thread_reaches_watchers() -> None:
         assert event.instance == handle.instance
         with pytest.raises(ValueError, match="'up' is not an instance status"):
             await asyncio.to_thread(handle.set_ready, "up")
+
+
+async def test_keys_that_readers_ignore_are_said_once_and_by_explain(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with discovery.open(URL) as found, registry.open(URL) as opened:
+        handle = await opened.register_instance("dynamo", "misspelt")
+        misspelt = {"modle": {"name": "m"}, "transport": {"http": {"prot": 8000}}}
+        for document in (misspelt, misspelt, {"model": {"name": "m"}}, misspelt):
+            handle.set_metadata(document)
+        handle.set_ready("ready")
+        said = (
+            "'modle' is not a known key, did you mean model?; transport.http.'prot' is not a known key, "
+            "did you mean transport.http.port?"
+        )
+        lines = [record.getMessage() for record in caplog.records]
+        assert lines == [f"{handle.instance_id()}: in its metadata {said}"] * 2
+        explained = await found.explain("dynamo", "misspelt")
+        assert str(explained) == f"{handle.instance_id()} is an instance: in its metadata {said}"
+        async with found.watch("dynamo", "misspelt", metadata=True) as stream:
+            await anext(stream)
+            assert str(await found.explain("dynamo", "misspelt")) == str(explained)

@@ -64,6 +64,9 @@ async def test_a_name_that_does_not_resolve_shows_in_explain_and_hides_no_other(
         ("good:80,bad..name:80", "'bad..name:80': 'bad..name' is not a host name: label empty"),
         (f"{'a' * 64}.org:80", "is not a host name"),
         ("a/b:80", "'a/b' is not a host name"),
+        ("10.0.0.300:80", "'10.0.0.300' is not an IPv4 address"),
+        ("127.1:80", "'127.1' is not an IPv4 address"),
+        ("1234:80", "'1234' is not an IPv4 address"),
         ("a b:80", "'a b' is not a host name"),
         ("user@host:80", "'user@host' is not a host name"),
         ("[10.0.0.1]:80", "not an IPv6 address"),
@@ -142,6 +145,18 @@ async def test_the_go_pickers_file(tmp_path: Path) -> None:
         ("endpoints: [{name: a, address: x, port: 1}, {name: a, address: y, port: 1}]", "'a' appears twice"),
         ("endpoints: [{name: a, address: bad..name, port: 1}]", "endpoints.0.address: 'bad..name' is not"),
         ("endpoints: [{name: a, address: 'fe80::1%lo', port: 1}]", "endpoints.0.address: the zone %lo"),
+        (
+            "endpoints: [{name: a, address: 10.0.0.300, port: 1}]",
+            "endpoints.0.address: '10.0.0.300' is not an IPv4",
+        ),
+        (
+            "endpoints:\n- {name: a, address: h, port: 1}\n- name: b\n  address: h\n  port: 70000\n",
+            "endpoints.yaml: line 5: endpoints.1.port: ",
+        ),
+        (
+            "endpoints:\n- {name: a, address: h, port: 1}\n- {name: a, address: h, port: 2}\n",
+            "endpoints.yaml: line 3: endpoints.1.name: the name 'a' appears twice",
+        ),
         ("endpoints: " + "[" * 100_000 + "]" * 100_000, "nested deeper than 20 levels"),
         ("- " * 300_000, "nested deeper than 20 levels"),
         (
@@ -224,6 +239,35 @@ async def test_an_invalid_name_in_the_file_keeps_the_last_valid_list(tmp_path: P
         await eventually(lambda: stream.health.state is WatchState.DEGRADED)
         assert "'bad..name' is not a host name" in (stream.health.reason or "")
         assert list(stream.instances) == ["a"]
+
+
+def test_the_line_is_found_in_json_too(tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.json"
+    path.write_text('{"endpoints": [\n\t{"name": "a", "address": "h"},\n{"name": "b"}\n]}')
+    with pytest.raises(ValueError, match="endpoints.json: line 2: endpoints.0.port: Field required"):
+        read_endpoints_file(path)
+
+
+async def test_one_line_that_cannot_be_right_keeps_the_whole_file_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "endpoints.yaml"
+    _put(path, GOOD)
+    async with (
+        SourceDiscovery(StaticSource(EndpointsFile(path))) as service,
+        service.watch("any", "thing") as stream,
+    ):
+        added = (
+            "endpoints:\n- {name: a, address: 10.0.0.1, port: 2}\n- {name: b, address: 10.0.0.300, port: 1}\n"
+        )
+        _put(path, added)
+        await eventually(lambda: stream.health.state is WatchState.DEGRADED)
+        assert [(i.id, i.port) for i in stream.instances.values()] == [("a", 1)]
+    [warning] = [r.getMessage() for r in caplog.records]
+    assert warning == (
+        f"{path}: line 3: endpoints.1.address: '10.0.0.300' is not an IPv4 address: four numbers from 0 to 255; "
+        "the last valid list of endpoints stays in use"
+    )
 
 
 async def test_a_changed_file_is_read_again_and_an_invalid_one_keeps_the_last_valid_list(

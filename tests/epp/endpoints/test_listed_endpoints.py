@@ -42,6 +42,7 @@ class Server:
         app = web.Application()
         app.router.add_get("/metadata", self.metadata)
         app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/v1/models", self._models)
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -54,6 +55,19 @@ class Server:
     async def _metrics(self, _: web.Request) -> web.Response:
         self.scrapes += 1
         return web.Response(text=PAGE)
+
+    async def _models(self, _: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "m", "object": "model"}]})
+
+
+async def models(server: PickerServer) -> list[list[str]]:
+    """Those of each endpoint."""
+    metrics = dict(word.split("=") for word in server.ready_line.split()[1:])["metrics"]
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{metrics}/debug/endpoints") as answer,
+    ):
+        return [e["models"] for e in json.loads(await answer.text())["endpoints"]]
 
 
 def local(where: str) -> Settings:
@@ -100,6 +114,11 @@ async def test_whatever_they_answer_they_are_scraped_and_routed_also_after_a_res
             async with PickerServer(local(where)) as picker:
                 assert await endpoints(picker) == {f"127.0.0.1:{one.port}" for one in servers}
                 await eventually(lambda: all(one.scrapes for one in servers), within=90)
+
+                async def all_listed() -> bool:
+                    return await models(picker) == [["m"]] * len(servers)
+
+                await eventually(all_listed, within=90)
 
 
 async def test_one_line_says_that_a_worker_has_no_document(

@@ -1,11 +1,13 @@
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 from yarl import URL
 
-from epp.scraping.page_client import PageClient, PageError
+from epp.scraping.page_client import NoAnswerError, NoListenerError, PageClient, PageError
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -13,16 +15,24 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def serving(serve: Serve, host: str = "127.0.0.1") -> AsyncIterator[int]:
+    tasks: set[asyncio.Task[None]] = set()
+
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):
-            await serve(reader, writer)
-        writer.close()
+        tasks.add(asyncio.current_task())  # type: ignore[arg-type]  # a handler is a task
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                await serve(reader, writer)
+        finally:
+            writer.close()
 
     server = await asyncio.start_server(handle, host, 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def client(port: int, path: str = "/metrics", host: str = "127.0.0.1", timeout: float = 5.0) -> PageClient:
@@ -112,8 +122,8 @@ async def test_who_answers_nothing_at_all_is_asked_once() -> None:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal asked
-        asked += 1
         await reader.readuntil(b"\r\n\r\n")
+        asked += 1
 
     async with serving(serve) as port:
         with pytest.raises(PageError, match="closed before the answer was complete"):
@@ -126,8 +136,8 @@ async def test_half_an_answer_is_not_asked_for_again() -> None:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal asked
-        asked += 1
         await reader.readuntil(b"\r\n\r\n")
+        asked += 1
         writer.write(OK + b"ok")
         await reader.readuntil(b"\r\n\r\n")
         writer.write(OK + b"o")
@@ -216,5 +226,81 @@ async def test_silence_ends_and_the_next_question_has_a_connection_of_its_own(fi
 async def test_nobody_is_there() -> None:
     async with serving(lambda reader, writer: asyncio.sleep(0)) as port:
         pass
-    with pytest.raises(PageError, match="^Connection refused$"):
+    with pytest.raises(NoListenerError, match="^Connection refused$"):
         await client(port).get()
+
+
+async def test_a_process_that_ends_within_an_answer_is_told_from_a_connection_that_does() -> None:
+    async def cut(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK + b"o")
+
+    async def end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server.close()
+        await cut(reader, writer)
+        writer.close()
+
+    async with serving(cut) as port:
+        with pytest.raises(NoAnswerError) as caught:
+            await client(port).get()
+    assert not isinstance(caught.value, NoListenerError)
+    server = await asyncio.start_server(end, "127.0.0.1", 0)
+    with pytest.raises(NoListenerError):
+        await client(server.sockets[0].getsockname()[1]).get()
+
+
+@pytest.mark.parametrize("ends", ["close", "reset"])
+async def test_a_listener_is_told_how_the_kept_connection_ended(ends: str) -> None:
+    taken = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK + b"ok")
+        await taken.wait()
+        if ends == "reset":
+            option = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, option)
+            writer.transport.abort()
+
+    async with serving(serve) as port, asyncio.timeout(90):
+        page, told = client(port), asyncio.get_running_loop().create_future()
+        page.listen(told.set_result)
+        assert await page.get() == b"ok"
+        assert not page.lost
+        taken.set()
+        error = await told
+        assert page.lost
+        assert isinstance(error, ConnectionResetError) if ends == "reset" else error is None
+        page.close()
+        assert not page.lost
+
+
+async def test_what_this_process_ends_is_told_to_nobody() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK + b"ok")
+        await reader.read()
+
+    async with serving(serve) as port:
+        page, told = client(port), []
+        page.listen(told.append)
+        assert await page.get() == b"ok"
+        page.close()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert told == []
+
+
+@pytest.mark.parametrize("status", [404, 503])
+async def test_an_error_has_the_status_of_the_answer(status: int) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 %d No\r\nContent-Length: 0\r\n\r\n" % status)
+        await reader.read()
+
+    async with serving(serve) as port:
+        page = client(port)
+        with pytest.raises(PageError) as caught:
+            await page.get()
+        assert caught.value.status == status
+        page.close()

@@ -21,7 +21,7 @@ ENDPOINTS = [
         metrics_port=8000,
         models=frozenset({"m", "l"}),
     ),
-    Endpoint(id="b", incarnation="1", address="fd00::1", port=8000, metrics_port=8000, reachable=False),
+    Endpoint(id="b", incarnation="1", address="fd00::1", port=8000, metrics_port=8000),
 ]
 KNOWN = NO_NUMBERS.copy()
 KNOWN[[Column.WAITING, Column.RUNNING, Column.KV_USAGE, Column.INFLIGHT], 0] = [2.0, 3.0, 0.5, 1.0]
@@ -29,7 +29,9 @@ KNOWN[Column.SCRAPED_AT] = 9.0
 
 
 def pool() -> EndpointPool:
-    return EndpointPool(ENDPOINTS, np.hstack([KNOWN, NO_NUMBERS]), [NO_ADAPTERS, NO_ADAPTERS], 10.0)
+    unreachable = NO_NUMBERS.copy()
+    unreachable[Column.REACHABLE] = 0.0
+    return EndpointPool(ENDPOINTS, np.hstack([KNOWN, unreachable]), [NO_ADAPTERS, NO_ADAPTERS], 10.0)
 
 
 def test_endpoints_are_described_with_null_for_what_is_not_known() -> None:

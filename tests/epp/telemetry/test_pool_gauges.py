@@ -16,13 +16,12 @@ def pool(
     """Endpoints e0, e1, ... with i requests in flight at the i-th; e1 cannot be reached."""
     count = len(age)
     endpoints = [
-        Endpoint(
-            id=f"e{row}", incarnation="1", address="10.0.0.1", port=1, metrics_port=1, reachable=row != 1
-        )
+        Endpoint(id=f"e{row}", incarnation="1", address="10.0.0.1", port=1, metrics_port=1)
         for row in range(count)
     ]
     scraped_at = [NEVER if math.isinf(each) else NOW - each for each in age]
-    rows = [waiting, running, kv_usage, list(range(count)), [0] * count, scraped_at, [1] * count, [0] * count]
+    reachable = [row != 1 for row in range(count)]
+    rows = [waiting, running, kv_usage, list(range(count)), [0] * count, scraped_at, reachable, [0] * count]
     return EndpointPool(endpoints, np.array(rows, dtype=np.float64), [NO_ADAPTERS] * count, NOW)
 
 

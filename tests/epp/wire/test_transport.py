@@ -48,6 +48,9 @@ class Served:
     def responded(self, *answered: Any) -> None:
         self.director.responded(*answered)
 
+    def disconnected(self, *answered: Any) -> None:
+        self.director.disconnected(*answered)
+
     def release(self, *over: Any) -> None:
         self.director.release(*over)
 

@@ -1,0 +1,76 @@
+import json
+from typing import Any
+
+from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.models_page import ModelsPage
+from epp.endpoints.served_model import ServedModel
+
+
+def endpoint(name: str, declared: set[str] | None = None, listed: tuple[ServedModel, ...] = ()) -> Endpoint:
+    return Endpoint(
+        id=name,
+        incarnation="1",
+        address="10.0.0.1",
+        port=8000,
+        metrics_port=8000,
+        models=frozenset(declared or ()),
+        listed_models=listed,
+    )
+
+
+BASE = ServedModel(id="base", created=7, owned_by="vllm", root="org/base", max_model_len=4096)
+LORA = ServedModel(id="a-lora", created=8, owned_by="vllm", root="/lora", parent="base")
+
+
+def shown(page: bytes | None) -> list[dict[str, Any]]:
+    assert page is not None
+    document = json.loads(page)
+    assert document["object"] == "list"
+    models: list[dict[str, Any]] = document["data"]
+    return models
+
+
+def test_the_union_of_what_is_declared_and_listed() -> None:
+    endpoints = (
+        endpoint("one", {"m"}),
+        endpoint("two", listed=(BASE, LORA)),
+        endpoint("three", listed=(BASE,)),
+    )
+    assert shown(ModelsPage(frozenset()).render(endpoints)) == [
+        {
+            "id": "base", "object": "model", "created": 7, "owned_by": "vllm", "root": "org/base", "max_model_len": 4096,
+        },
+        {"id": "m", "object": "model", "created": 0, "owned_by": "adsum"},
+        {
+            "id": "a-lora", "object": "model", "created": 8, "owned_by": "vllm", "root": "/lora", "parent": "base",
+        },
+    ]  # fmt: skip
+
+
+def test_what_a_worker_lists_says_more_than_a_declared_name_whoever_comes_first() -> None:
+    declaring, listing = endpoint("one", {"base"}), endpoint("two", listed=(BASE,))
+    for order in ((declaring, listing), (listing, declaring)):
+        assert [model["owned_by"] for model in shown(ModelsPage(frozenset()).render(order))] == ["vllm"]
+
+
+def test_what_a_worker_declares_counts_and_not_its_list() -> None:
+    assert [m["id"] for m in shown(ModelsPage(frozenset()).render((endpoint("one", {"m"}, (BASE,)),)))] == [
+        "m"
+    ]
+
+
+def test_nothing_is_known() -> None:
+    page = ModelsPage(frozenset())
+    assert page.render(()) is None
+    assert page.render((endpoint("one"),)) is None
+
+
+def test_only_the_models_that_the_operator_named_exist() -> None:
+    page = ModelsPage(frozenset({"base", "later"}))
+    assert [m["id"] for m in shown(page.render((endpoint("one", listed=(BASE, LORA)),)))] == ["base", "later"]
+
+
+def test_it_is_rendered_once_for_each_set_of_endpoints() -> None:
+    page, endpoints = ModelsPage(frozenset()), (endpoint("one", {"m"}),)
+    assert page.render(endpoints) is page.render(endpoints)
+    assert page.render((endpoint("one", {"n"}),)) != page.render(endpoints)

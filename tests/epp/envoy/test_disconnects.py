@@ -1,0 +1,120 @@
+"""What the picker learns of a worker from Envoy's own answers, with our local replies and with Envoy's."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from epp.config.settings import TransportKind
+from epp.envoy.config import bootstrap
+from epp.envoy.json_values import Address
+from tests.epp.envoy.test_envoy import LOCAL, Picker
+from tests.eventually import eventually
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def resets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.transport.abort()
+
+
+def answers(head: bytes) -> Serve:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head + b"Content-Length: 0\r\n\r\n")
+
+    return serve
+
+
+async def hangs(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+@asynccontextmanager
+async def worker(serve: Serve | None) -> AsyncIterator[str]:
+    """Its address; None: nothing listens there."""
+    if serve is None:
+        with socket.socket() as bound:
+            bound.bind(("127.0.0.1", 0))
+            yield f"127.0.0.1:{bound.getsockname()[1]}"
+        return
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            await serve(reader, writer)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def asked(running_envoy: Any, director: Any, picking: Any) -> AsyncIterator[Any]:
+    """`await asked(serve, ours=...)`: the status that a client sees of a worker that does this."""
+    async with AsyncExitStack() as stack:
+
+        async def ask(serve: Serve | None, *, ours: bool) -> int:
+            address = await stack.enter_async_context(worker(serve))
+            director.outcome = picking(address)
+            picker = Picker(TransportKind.HTTP2, director)
+            await stack.enter_async_context(picker.listener)
+            settings = replace(LOCAL, pickers=(Address("127.0.0.1", picker.port),), route_timeout="1s")
+            config = bootstrap(settings)
+            manager = config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0][
+                "typed_config"
+            ]
+            if not ours:
+                del manager["local_reply_config"]
+            envoy = await stack.enter_async_context(running_envoy(yaml.safe_dump(config)))
+            client = await stack.enter_async_context(aiohttp.ClientSession())
+            async with client.post(envoy.url("/v1/completions"), data=b"x") as answer:
+                status = answer.status
+            await eventually(lambda: director.released)
+            return status
+
+        yield ask
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["our local replies", "Envoy's"])
+@pytest.mark.parametrize("serve", [None, resets], ids=["refuses", "resets"])
+async def test_a_worker_that_is_not_reached_or_resets_is_told_of(
+    asked: Any, director: Any, serve: Serve | None, ours: bool
+) -> None:
+    assert await asked(serve, ours=ours) in (502, 503)
+    assert len(director.disconnects) == 1
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["our local replies", "Envoy's"])
+@pytest.mark.parametrize(
+    "serve",
+    [
+        answers(b"HTTP/1.1 503 Service Unavailable\r\ndate: now\r\nserver: uvicorn\r\n"),
+        answers(b"HTTP/1.1 502 Bad Gateway\r\n"),
+        answers(b"HTTP/1.1 200 OK\r\n"),
+        hangs,
+    ],
+    ids=["503", "502", "200", "timeout"],
+)
+async def test_what_a_worker_answers_itself_and_a_timeout_say_nothing(
+    asked: Any, director: Any, serve: Serve, ours: bool
+) -> None:
+    await asked(serve, ours=ours)
+    assert director.disconnects == []
