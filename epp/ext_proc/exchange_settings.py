@@ -36,7 +36,7 @@ class ExchangeSettings:
     use_subset_hint: bool = True
     response_readers: tuple[ResponseReaderOpener, ...] = ()
     unread_bodies: UnreadBodies = field(default_factory=UnreadBodies)
-    response_headers: ResponseHeaders | None = None
+    response_headers: "ResponseHeaders | None" = None
 
     @property
     def reads_subset_hint(self) -> bool:
