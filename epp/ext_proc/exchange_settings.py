@@ -10,7 +10,7 @@ from epp.ext_proc.response_body import ResponseReaderOpener, UnreadBodies
 if TYPE_CHECKING:  # `--help` reads these settings, and must not load numpy
     from epp.scheduling.pick import Pick
 
-ResponseHeaders: TypeAlias = "Callable[[Pick, str | None], Mapping[str, str]]"
+ResponseHeaders: TypeAlias = Callable[["Pick", str | None], Mapping[str, str]]
 """Headers to set on the answer to a request; the second argument: the destination that served it, if the data plane says."""
 
 
@@ -36,7 +36,7 @@ class ExchangeSettings:
     use_subset_hint: bool = True
     response_readers: tuple[ResponseReaderOpener, ...] = ()
     unread_bodies: UnreadBodies = field(default_factory=UnreadBodies)
-    response_headers: "ResponseHeaders | None" = None
+    response_headers: ResponseHeaders | None = None
 
     @property
     def reads_subset_hint(self) -> bool:
