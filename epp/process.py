@@ -26,6 +26,9 @@ _GC_THRESHOLD = 10_000
 
 def run(settings: Settings, log_settings: LogSettings, ignored: Sequence[str]) -> int:
     """Returns the exit code; `ignored`: given flags without effect."""
+    signal.signal(
+        signal.SIGHUP, signal.SIG_IGN
+    )  # until the loop handles it, so that none ends a picker that starts
     raise_descriptor_limit()
     handler = logging.StreamHandler()
     handler.setFormatter(log_settings.form())

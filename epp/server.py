@@ -38,7 +38,7 @@ from epp.request.body import MemoryBudget
 from epp.request.model_rewrite import ModelRewrites
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
-from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer
+from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.scheduling.timed_plugins import PluginTimes
 from epp.scraping.model_lists import ModelListRules, ModelLists
 from epp.scraping.scraper import Scraper
@@ -300,9 +300,8 @@ class PickerServer(ResourceOwner):
         port = metrics_port.serve_metrics(app, settings, self._start, reviewed_at)
         self._metrics_address = await self._stack.enter_async_context(port)
 
-    def _prefix_producers(self) -> list[tuple[str, PrefixCacheProducer]]:
-        found = self._director.producers
-        return [(PRODUCER, one) for one in found if isinstance(one, PrefixCacheProducer)]
+    def _prefix_producers(self) -> list[PrefixCacheProducer]:
+        return [one for one in self._director.producers if isinstance(one, PrefixCacheProducer)]
 
     def _describe_status(self, source: WorkerSource) -> dict[str, Any]:
         health, resources, watch = self._health, self._resources, self._watch

@@ -36,7 +36,7 @@ class Work:
     """`body` in bytes, `many` requests at once, `chunks` of the response seen by the picker.
 
     `alike`: all endpoints publish the same numbers, so that all of them are the best and come to hold each prompt.
-    `rewritten`: another model serves, and each chunk gets the client's back.
+    `rewritten`: another model serves, and each chunk gets the client's back. `usage`: our pickers count tokens.
     """
 
     body: int = KIBIBYTE
@@ -46,6 +46,7 @@ class Work:
     envoy: bool = False
     alike: bool = False
     rewritten: bool = False
+    usage: bool = False
 
     def __str__(self) -> str:
         size = f"{self.body // KIBIBYTE} KB" if self.body < MEBIBYTE else f"{self.body // MEBIBYTE} MB"
@@ -53,6 +54,7 @@ class Work:
         parts += [f"{self.endpoints:,} endpoints"] if self.endpoints != 100 else []
         parts += [f"{self.chunks} chunks back"] if self.chunks else []
         parts += ["another model"] * self.rewritten
+        parts += ["usage counted"] * self.usage
         return ", ".join(parts + ["all alike"] * self.alike + ["behind Envoy"] * self.envoy)
 
 

@@ -115,9 +115,12 @@ async def picker(
     core: int,
     options: Sequence[str] = _SELDOM,
     config: str | None = None,
+    *,
+    usage: bool = False,
 ) -> AsyncIterator[Picker]:
     """A picker that has scraped these workers; raises TimeoutError when it does not become ready.
 
+    `usage`: ours counts the tokens of answers, as the Go picker always does.
     `config`: replaces the default profile of the Go picker; ENDPOINTS stands in it for the file of endpoints.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -127,7 +130,7 @@ async def picker(
         flags += ["--secure-serving=false", f"--config-file={written}", "-v=0", *options]
         if kind.binary is None:
             ours = ("-m", "epp", "--host=127.0.0.1", f"--transport={kind.transport}")
-            program, env = [sys.executable, *ours, *flags], {}
+            program, env = [sys.executable, *ours, *flags, *["--usage-metrics"] * usage], {}
         else:
             program, env = [str(kind.binary), *flags, *_GO], {"GOMAXPROCS": "1"}
         silent = kind.binary is not None

@@ -62,7 +62,7 @@ async def main(plan: Plan) -> None:
         kinds.append(pickers.go_picker(plan.binary))
     print(", ".join(f"{name} {what}" for name, what in figures.about.items()))
     await _with_a_hundred(kinds, plan, figures)
-    for work in (Work(endpoints=3), Work(endpoints=1000), Work(alike=True)):
+    for work in (Work(endpoints=3), Work(endpoints=1000), Work(alike=True), Work(chunks=200, usage=True)):
         await _with_others(work, kinds, plan, figures)
     if plan.picks:
         figures.memory = await memory.measure_growth(ours[-1], plan.picks, print)
@@ -117,7 +117,7 @@ async def _started(
     async with contextlib.AsyncExitStack() as stack:
         enter = stack.enter_async_context
         ports = await enter(pickers.workers(work.endpoints, alike=work.alike))
-        started = [await enter(pickers.picker(kind, ports, picker_core)) for kind in kinds]
+        started = [await enter(pickers.picker(kind, ports, picker_core, usage=work.usage)) for kind in kinds]
         yield started, ports, await enter(generator(load_core))
 
 

@@ -22,7 +22,10 @@ ALWAYS_ON: Final[Mapping[str, str]] = {
 """Boolean flags that have no effect if they are false."""
 
 VALUES: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
-    "grpc-max-send-msg-size": (quantity, "no large messages are sent"),
+    "grpc-max-send-msg-size": (
+        quantity,
+        "no message is larger than the body that it carries, and --max-body-bytes limits those",
+    ),
     "refresh-prometheus-metrics-interval": (duration, "gauges are computed when /metrics is read"),
     "zap-stacktrace-level": (str, "a traceback is logged for a fault of the picker only"),
 }

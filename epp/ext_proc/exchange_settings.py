@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from epp.ext_proc.response_body import ResponseReaderOpener, UnreadBodies
-from epp.scheduling.pick import Pick
 
-ResponseHeaders: TypeAlias = Callable[[Pick, str | None], Mapping[str, str]]
+if TYPE_CHECKING:  # `--help` reads these settings, and must not load numpy
+    from epp.scheduling.pick import Pick
+
+ResponseHeaders: TypeAlias = Callable[["Pick", str | None], Mapping[str, str]]
 """Headers to set on the answer to a request; the second argument: the destination that served it, if the data plane says."""
 
 

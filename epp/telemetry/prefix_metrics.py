@@ -18,9 +18,12 @@ _BYTES = "Bytes of a prompt that its worker was believed to hold."
 
 
 class PrefixMetrics(Collector):
-    """`producers`: those of now, each with its name. The older names have no labels, so there all producers count together."""
+    """`producers`: those of now. A picker has one, unless scorers name several: these are numbered.
 
-    def __init__(self, producers: Callable[[], Sequence[tuple[str, PrefixCacheProducer]]]) -> None:
+    The older names have no labels, so there all producers count together.
+    """
+
+    def __init__(self, producers: Callable[[], Sequence[PrefixCacheProducer]]) -> None:
         self._producers = producers
 
     def collect(self) -> Iterator[Metric]:
@@ -30,18 +33,18 @@ class PrefixMetrics(Collector):
         size = GaugeMetricFamily(PREFIX + "prefix_indexer_size", _SIZE, labels=_LABELS)
         ratio = HistogramMetricFamily(PREFIX + "prefix_indexer_hit_ratio", _RATIO, labels=_LABELS)
         held = HistogramMetricFamily(PREFIX + "prefix_indexer_hit_bytes", _BYTES, labels=_LABELS)
-        for name, producer in found:
-            labels, hits = (name, PRODUCER), producer.hits
+        for number, producer in enumerate(found, 1):
+            labels, hits = (PRODUCER if number == 1 else f"{PRODUCER}-{number}", PRODUCER), producer.hits
             size.add_metric(labels, len(producer.index))
             ratio.add_metric(labels, hits.ratios.buckets(), hits.ratios.total)
             held.add_metric(labels, hits.bytes.buckets(), hits.bytes.total)
         yield from (size, ratio, held)
-        blocks = sum(len(producer.index) for _, producer in found)
+        blocks = sum(len(producer.index) for producer in found)
         yield GaugeMetricFamily(EXTENSION_PREFIX + "prefix_indexer_size", _SIZE, blocks)
-        ratios = _sum(RATIOS, (producer.hits.ratios for _, producer in found))
+        ratios = _sum(RATIOS, (producer.hits.ratios for producer in found))
         yield _unlabelled("prefix_indexer_hit_ratio", _RATIO, ratios)
         yield _unlabelled(
-            "prefix_indexer_hit_bytes", _BYTES, _sum(BYTES, (producer.hits.bytes for _, producer in found))
+            "prefix_indexer_hit_bytes", _BYTES, _sum(BYTES, (producer.hits.bytes for producer in found))
         )
 
 

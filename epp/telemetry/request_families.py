@@ -18,10 +18,12 @@ from epp.telemetry.answer_tally import (
     TTFT,
     TTFT_STREAMED,
 )
-from epp.telemetry.labels import OBJECTIVE_PREFIX, PREFIX, REQUEST_LABELS, RequestLabels
+from epp.telemetry.labels import OBJECTIVE_PREFIX, OTHER, PREFIX, REQUEST_LABELS, RequestLabels
 from epp.telemetry.request_tally import DURATIONS, NO_LABELS, REQUEST_BYTES, TOKENS, RequestTally
 from runtime.histogram import Histogram
 
+OLDER_MODELS: Final = 100
+"""Pairs of models that the histograms of older names tell apart: a page of all would be twice as long for strangers' names."""
 _MODELS: Final = ("model_name", "target_model_name")
 Tallies: TypeAlias = Mapping[RequestLabels, RequestTally]
 Read: TypeAlias = Callable[[RequestTally], Histogram | None]
@@ -49,7 +51,10 @@ class RequestHistogram:
         if self.older is not None:
             by_model: dict[tuple[str, ...], Histogram] = {}
             for labels, histogram in found.items():
-                by_model.setdefault(labels[:2], Histogram(self.bounds)).add(histogram)
+                models = (
+                    labels[:2] if labels[:2] in by_model or len(by_model) < OLDER_MODELS else (OTHER, OTHER)
+                )
+                by_model.setdefault(models, Histogram(self.bounds)).add(histogram)
             yield _histograms(OBJECTIVE_PREFIX + self.older, _older(self.name), _MODELS, by_model.items())
 
 

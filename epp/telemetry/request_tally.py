@@ -22,7 +22,7 @@ DURATIONS: Final[Sequence[float]] = (  # mypyc 2.4 takes a Final tuple that begi
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60,
     120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600,
 )  # fmt: skip
-REQUEST_BYTES: Final = tuple(float(2**power) for power in range(6, 31))
+REQUEST_BYTES: Final = tuple(2**power for power in range(6, 31))
 TOKENS: Final = (
     1,
     8,

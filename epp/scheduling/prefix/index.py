@@ -80,7 +80,17 @@ class PrefixIndex:
     `chain`: the block hashes of one prompt. `capacity`: units of one endpoint's cache; a block of length n takes n of them.
     """
 
-    __slots__ = ("_claims", "_free", "_holdings", "_masks", "_max_blocks", "_rows", "_rows_pool", "_slots")
+    __slots__ = (
+        "_claims",
+        "_free",
+        "_holdings",
+        "_masks",
+        "_max_blocks",
+        "_rows",
+        "_rows_pool",
+        "_slots",
+        "held_before",
+    )
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_blocks = max_bytes // BLOCK_BYTES
@@ -88,6 +98,8 @@ class PrefixIndex:
         """By block hash: the endpoints that hold it, as the bits of an integer."""
         self._holdings: OrderedDict[Key, Holdings] = OrderedDict()
         """Least recently updated first."""
+        self.held_before = 0
+        """How many leading blocks of the last chain that was claimed or recorded its endpoint held already."""
         self._claims = 0
         self._free: list[int] = []
         self._slots = 0
@@ -179,7 +191,9 @@ class PrefixIndex:
         holdings = self._holdings.get(key) or self._add_endpoint(key)
         self._holdings.move_to_end(key)
         bit, masks = holdings.bit, self._masks
-        for block in holdings.add(chain, [1] * len(chain) if lengths is None else lengths, claim):
+        new = holdings.add(chain, [1] * len(chain) if lengths is None else lengths, claim)
+        self.held_before = len(chain) - len(new)
+        for block in new:
             others = masks.get(block)
             # most blocks have one holder; sharing its integer saves an object for each
             masks[block] = bit if others is None else others | bit

@@ -90,13 +90,15 @@ class PrefixCacheProducer:
         if prefix is None:
             return
         claims = prefix.claims
-        held = self.index.held(prefix.hashes, endpoints[0].key)
-        self.hits.observe(prefix.units_in(held) * self._block_bytes, prefix.units * self._block_bytes)
         for endpoint in endpoints:
             key = endpoint.key
             if key not in claims:
+                chosen = not claims
                 capacity = self._capacities.get(key, self.capacity)
                 claims[key] = self.index.claim(prefix.hashes, key, capacity, prefix.lengths)
+                if chosen:
+                    size = self._block_bytes
+                    self.hits.observe(prefix.units_in(self.index.held_before) * size, prefix.units * size)
 
     def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
         """The workers hold the prompt: confirm their claims, or record it for workers that had none."""

@@ -335,3 +335,17 @@ def test_bad_input_is_told_by_the_flag_that_was_typed(
         flags.parse(arguments)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "usage", "streams"),
+    [
+        ([], False, False),
+        (["--usage-metrics"], True, False),
+        (["--usage-metrics=false", "--enable-grpc-stream-metrics"], False, True),
+    ],
+)
+def test_what_the_metrics_page_shows_only_if_asked(arguments: list[str], usage: bool, streams: bool) -> None:
+    settings, _, without_effect = flags.parse(arguments)
+    assert (settings.usage_metrics, settings.enable_grpc_stream_metrics) == (usage, streams)
+    assert not without_effect

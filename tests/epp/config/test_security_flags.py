@@ -175,6 +175,20 @@ async def test_the_metrics_page_has_tls_where_it_has_a_certificate(tmp_path: Pat
         assert await status(f"http://{where['metrics']}/metrics") != 200
 
 
+async def test_a_certificate_of_the_metrics_page_that_was_replaced_is_served(
+    tmp_path: Path, eventually: Any
+) -> None:
+    write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
+    async with picker(f"--metrics-cert-dir={tmp_path}") as where:
+        before = await served(where["metrics"])
+        write(certificate.self_signed(datetime.datetime.now(datetime.UTC)), tmp_path)
+
+        async def is_replaced() -> bool:
+            return await served(where["metrics"]) != before
+
+        await eventually(is_replaced)
+
+
 async def test_the_metrics_page_is_shown_to_clients_of_the_authority_only(tmp_path: Path) -> None:
     pair = certificate.self_signed(datetime.datetime.now(datetime.UTC))
     other = certificate.self_signed(datetime.datetime.now(datetime.UTC))

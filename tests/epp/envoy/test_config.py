@@ -24,6 +24,7 @@ OVERRIDE = ["--mode", "override-host", "--endpoint", "10.0.0.1:8000", "--endpoin
         ["--secure=false", "--response-trailer", "SEND", "--failure-mode-allow"],
         ["--request-body", "BUFFERED", "--epp", "picker.example:9002", "--epp", "10.0.0.9:9002"],
         ["--response-body", "FULL_DUPLEX_STREAMED", "--response-trailer", "SEND"],
+        ["--usage-metrics"],
         ["--status-port", "19001", "--listen-address", "0.0.0.0"],
         [*OVERRIDE, "--subset", "10.0.0.1:8000,[fd00::1]:8000"],
         [*OVERRIDE, "--subset", ""],
@@ -71,6 +72,20 @@ def test_bad_input_is_one_line_and_exit_2(
     line = capsys.readouterr().err
     assert complaint in line
     assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mode"),
+    [
+        ([], "NONE"),
+        (["--usage-metrics"], "STREAMED"),
+        (["--usage-metrics=false"], "NONE"),
+        (["--usage-metrics", "--response-body", "BUFFERED"], "BUFFERED"),
+        (["--response-body", "STREAMED"], "STREAMED"),
+    ],
+)
+def test_response_bodies_are_sent_for_usage(arguments: list[str], mode: str) -> None:
+    assert envoy_flags.parse(arguments).response_body == mode
 
 
 def test_timeouts_are_read_as_go_and_written_as_envoy_has_them() -> None:

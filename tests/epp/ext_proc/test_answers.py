@@ -93,3 +93,14 @@ def test_go_on_as_it_is(kind: str) -> None:
     expected = ProcessingResponse()
     getattr(expected, kind).SetInParent()
     assert answer == expected
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_headers_for_the_client_come_beside_what_else_changes(kept: bool) -> None:
+    answered = answers.unchanged("response_headers") if kept else answers.without_length("response_headers")
+    (answer,) = read([answers.with_response_headers(answered, {"x-session-token": "bnMvZTE="})])
+    changes = answer.response_headers.response.header_mutation
+    assert [(one.header.key, one.header.raw_value) for one in changes.set_headers] == [
+        ("x-session-token", b"bnMvZTE=")
+    ]
+    assert list(changes.remove_headers) == ([] if kept else ["content-length"])

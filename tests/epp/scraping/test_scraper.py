@@ -68,10 +68,11 @@ async def serving(*workers: Worker) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def scraping(store: Datastore, rules: ScrapeSettings = RULES, **options: Any) -> AsyncIterator[None]:
-    task = asyncio.create_task(Scraper(store, rules, random.Random(1), **options).run())
+async def scraping(store: Datastore, rules: ScrapeSettings = RULES, **options: Any) -> AsyncIterator[Scraper]:
+    scraper = Scraper(store, rules, random.Random(1), **options)
+    task = asyncio.create_task(scraper.run())
     try:
-        yield
+        yield scraper
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -207,6 +208,23 @@ async def test_what_goes_wrong_is_said_and_passes(
         for name, value in right.items():
             setattr(worker, name, value)
         await eventually(lambda: waiting(store) == [1])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fetched"),
+    [({"status": 503}, False), ({"hang": True}, False), ({"page": b"<html>hello</html>"}, True)],
+)
+async def test_what_goes_wrong_is_counted(
+    wrong: dict[str, Any], fetched: bool, eventually: Eventually
+) -> None:
+    worker, store = Worker(), Datastore()
+    for name, value in wrong.items():
+        setattr(worker, name, value)
+    async with serving(worker), scraping(store) as scraper:
+        add(store, worker)
+        await eventually(lambda: scraper.errors.failed >= 2)
+        errors = scraper.errors
+        assert (errors.read, errors.fetch) == ((errors.failed, 0) if fetched else (0, errors.failed))
 
 
 async def test_a_page_that_is_broken_is_told_with_what_follows_from_it(

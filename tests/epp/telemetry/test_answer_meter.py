@@ -9,7 +9,7 @@ from prometheus_client import generate_latest
 
 from epp.ext_proc.response_body import ResponseHead
 from epp.telemetry.counters import Telemetry
-from epp.telemetry.request_families import HISTOGRAMS
+from epp.telemetry.request_families import HISTOGRAMS, OLDER_MODELS
 
 M = {"model_name": "m", "target_model_name": "m", "fairness_id": "default-flow", "priority": "0"}
 OLDER = {"model_name": "m", "target_model_name": "m"}
@@ -173,3 +173,18 @@ def test_without_reading_answers_the_tokens_of_prompts_are_estimated(picking: An
         telemetry.picked(pick, 100.0)
         telemetry.released(pick, 100.0, 101.0)
     assert counted(telemetry) == {"input_tokens": (3, 4), "size_bytes": (3, 20)}
+
+
+def test_the_older_names_tell_few_models_apart(picking: Any) -> None:
+    telemetry = Telemetry()
+    for number in range(OLDER_MODELS + 50):
+        pick = picking("10.0.0.1:8000")
+        pick.request.model = f"m{number}"
+        telemetry.picked(pick, 100.0)
+        telemetry.released(pick, 100.0, 101.0)
+    name = "inference_objective_request_duration_seconds"
+    [family] = [family for family in telemetry.registry.collect() if family.name == name]
+    counts = {one.labels["model_name"]: one.value for one in family.samples if one.name == f"{name}_count"}
+    assert len(counts) == OLDER_MODELS + 1
+    assert counts["other"] == 50
+    assert sum(counts.values()) == OLDER_MODELS + 50

@@ -56,7 +56,7 @@ def everything(picking: Any) -> Iterator[Metric]:
     telemetry.rejected(Rejection(503, "c", "m"), 3)
     yield from telemetry.collect()
     yield from PoolGauges("pool", pool, lambda: 1.0, 2.0).collect()
-    yield from PrefixMetrics(lambda: [("approx-prefix-cache-producer", PrefixCacheProducer())]).collect()
+    yield from PrefixMetrics(lambda: [PrefixCacheProducer()]).collect()
     decisions = RewriteDecisions()
     decisions.count("rule", "a", "b")
     yield from decisions.collect()

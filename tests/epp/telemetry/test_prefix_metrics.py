@@ -8,7 +8,7 @@ from epp.request.inference_request import parse_request
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.telemetry.prefix_metrics import PrefixMetrics
 
-NAMED = {"plugin_name": "mine", "plugin_type": "approx-prefix-cache-producer"}
+NAMED = {"plugin_name": "approx-prefix-cache-producer", "plugin_type": "approx-prefix-cache-producer"}
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def producer() -> PrefixCacheProducer:
 
 def page(*producers: PrefixCacheProducer) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(PrefixMetrics(lambda: [("mine", producer) for producer in producers]))
+    registry.register(PrefixMetrics(lambda: producers))
     return registry
 
 
@@ -47,6 +47,10 @@ def test_the_older_names_count_all_producers_together(producer: PrefixCacheProdu
     value = page(producer, producer).get_sample_value
     assert value("inference_extension_prefix_indexer_hit_ratio_count") == 2
     assert value("inference_extension_prefix_indexer_size") == 2
+    second = NAMED | {"plugin_name": "approx-prefix-cache-producer-2"}
+    assert (
+        value("llm_d_epp_prefix_indexer_size", NAMED) == value("llm_d_epp_prefix_indexer_size", second) == 1
+    )
 
 
 def test_without_producers_there_are_no_families() -> None:
