@@ -237,4 +237,4 @@ def _json_fault(error: Exception) -> str:
 
 def _form_model(content_type: str, body: bytes) -> str:
     span = form_model_span(content_type, body)
-    return "" if span is None else body[slice(*span)].decode("utf-8", "replace").strip()
+    return "" if span is None else body[span[0] : span[1]].decode("utf-8", "replace").strip()
