@@ -20,6 +20,7 @@ from epp.config.live_config import LiveConfig
 from epp.config.settings import Settings
 from epp.server import PickerServer
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
+from runtime.tasks import background
 from tests.eventually import eventually
 
 HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n"
@@ -374,6 +375,25 @@ async def test_a_file_is_read_only_when_it_stays_the_same(tmp_path: Path) -> Non
     await eventually(lambda: prepared)
     running.cancel()
     assert prepared == [BY_CACHE]
+
+
+async def test_a_named_pipe_in_place_of_the_file_holds_nothing_up(tmp_path: Path) -> None:
+    path = tmp_path / "picker.yaml"
+    os.mkfifo(path)
+    config = LiveConfig(path, BY_QUEUE, settle=0.01)
+    prepared: list[str] = []
+
+    def prepare(text: str) -> Callable[[], None]:
+        prepared.append(text)
+        return lambda: None
+
+    async with background(config.run(prepare), "live config"):
+        config.trigger()
+        await eventually(lambda: "is a named pipe; expected a regular file" in config.problem)
+        path.unlink()
+        path.write_text(BY_CACHE)
+        config.trigger()
+        await eventually(lambda: prepared == [BY_CACHE] and not config.problem)
 
 
 LOCAL = [
