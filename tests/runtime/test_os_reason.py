@@ -1,14 +1,9 @@
 import asyncio
-import socket
 
 import pytest
 
 from runtime.os_reason import os_reason
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+from tests.free_port import free_port
 
 
 async def test_a_refused_connection_has_no_number() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import discovery
 import registry
-from tests.redis_server import free_port
+from tests.free_port import free_port
 
 Eventually = Callable[..., Awaitable[float]]
 README = (Path(__file__).parents[2] / "README.md").read_text()

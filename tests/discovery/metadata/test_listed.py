@@ -1,7 +1,6 @@
 """Watches with metadata over listed endpoints, which are added whatever they answer."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -12,6 +11,7 @@ import discovery
 from discovery import InstanceAddedEvent, InstanceEventStream, InstanceUpdatedEvent
 from tests.eventually import eventually
 from tests.fake_worker import FakeWorker, hang, serving
+from tests.free_port import free_port
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -97,8 +97,7 @@ async def test_a_document_that_comes_at_once_is_in_the_added_event() -> None:
 async def test_a_listed_worker_is_added_once_it_accepts_connections() -> None:
     worker = FakeWorker()
     worker.handler = says(401)
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        worker.port = reserved.getsockname()[1]
+    worker.port = free_port()
     async with watching(worker) as stream:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):

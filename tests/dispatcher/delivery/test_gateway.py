@@ -8,6 +8,7 @@ from aiohttp import web
 
 from dispatcher.delivery.gateway import Gateway, GatewayAnswer, NoAnswer
 from tests.dispatcher.target import Asked, Target
+from tests.free_port import free_port
 from tests.open_connections import connected
 
 PATH = "/v1/chat/completions"
@@ -243,10 +244,7 @@ async def test_15_a_reset_connection() -> None:
 
 
 async def test_15_nobody_listens() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    async with Gateway(f"http://127.0.0.1:{port}") as gateway:
+    async with Gateway(f"http://127.0.0.1:{free_port()}") as gateway:
         said = await gateway.post(PATH, {}, b"{}", 10)
         assert isinstance(said, NoAnswer)
         assert not said.final

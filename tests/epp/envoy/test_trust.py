@@ -25,6 +25,7 @@ from epp.wire.opening import open_transport
 from epp.wire.transport import ListenAddress
 from tests.epp.authority import Authority
 from tests.eventually import eventually
+from tests.free_port import free_port
 
 PICKED = 429
 """The picker refuses every request: then it was asked."""
@@ -45,13 +46,6 @@ async def picker(director: Any, pair: KeyPair) -> AsyncIterator[int]:
     listener = transport.listener(address, processing=True)
     async with listener:
         yield listener.port
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 LOOPBACK = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))

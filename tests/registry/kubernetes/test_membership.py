@@ -22,6 +22,7 @@ from discovery.source import ComponentKey
 from registry.kubernetes.membership import KubernetesMembership, ServiceCheck
 from registry.kubernetes.opening import open_pod
 from registry.registration import Announcement
+from tests.free_port import free_port
 
 KEY = ComponentKey("dynamo", "decode")
 LABELS = {
@@ -77,8 +78,7 @@ async def api() -> AsyncIterator[ApiServer]:
 @pytest.fixture
 def port() -> int:
     """One that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    return free_port()
 
 
 @pytest.fixture

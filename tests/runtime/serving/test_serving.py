@@ -9,7 +9,8 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 import pytest
 from aiohttp import web
 
-from runtime.serving.acceptor import LOG_INTERVAL, RateLimitedLog
+from runtime.serving.acceptor import LOG_INTERVAL, Acceptor, RateLimitedLog
+from runtime.serving.connections import Connections
 from runtime.serving.pages import ConnectionLimits, PageServer
 from runtime.serving.sockets import listening_sockets
 
@@ -147,3 +148,16 @@ def test_a_cause_is_said_once_a_minute_with_how_often_it_came(caplog: pytest.Log
         "another",
         "it is full; 999 more times since the last such line",
     ]
+
+
+async def test_a_connection_that_is_accepted_while_the_port_closes_is_closed() -> None:
+    [listening] = listening_sockets("127.0.0.1", 0)
+    acceptor = Acceptor([listening], asyncio.Protocol, Connections(8, 60.0), name="the port")
+    acceptor.start()
+    with socket.create_connection(listening.getsockname()) as client:
+        acceptor._accept(listening)  # its task begins in the loop's next iteration
+        [accepted] = acceptor._waiting
+        acceptor.close()
+        assert accepted.fileno() == -1
+        assert client.recv(1) == b""
+    await asyncio.sleep(0)
