@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 from epp.ext_proc.protocol import EXT_PROC
 from epp.wire.messages.health_pb2 import HealthCheckResponse, HealthListResponse
@@ -35,6 +36,11 @@ class Health:
     def serving(self) -> bool:
         """Whether this picker should get traffic."""
         return self._serving and self.withheld is None
+
+    def describe(self) -> dict[str, Any]:
+        """For /status."""
+        reason = None if self.serving else self.withheld or "it starts or drains"
+        return {"serving": self.serving, "reason": reason}
 
     def set_serving(self, serving: bool) -> None:
         self._serving = serving

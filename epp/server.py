@@ -1,24 +1,18 @@
 """The composition root: builds a picker from Settings, opens its ports, and drains it."""
 
 import asyncio
-import contextlib
-import datetime
 import logging
 import os
 import random
-import shlex
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
 import discovery
-from discovery.opening import default_url, display_url
-from discovery.static.endpoints_file import EndpointsFile
-from discovery.static.source import StaticSource
+from discovery.opening import default_url
 from epp.config.live_config import LiveConfig
 from epp.config.metric_flags import with_metrics
 from epp.config.picker_config import PickerConfig, load_config
@@ -27,8 +21,6 @@ from epp.config.validate import read_text
 from epp.config.worker_source import WorkerSource, asks_for_tokens, choose_source, metrics_pool_name
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import EndpointPool
-from epp.endpoints.metadata_feed import follow_discovery
-from epp.endpoints.missing_workers import Consequence, MissingWorkers
 from epp.endpoints.worker_metrics import WORKER_METRICS
 from epp.ext_proc.exchange import Exchange
 from epp.ext_proc.exchange_settings import ExchangeSettings
@@ -53,10 +45,11 @@ from epp.telemetry.prefix_metrics import PrefixMetrics
 from epp.telemetry.rewrite_decisions import RewriteDecisions
 from epp.telemetry.scrape_error_counts import ScrapeErrorCounts
 from epp.telemetry.stream_counts import StreamCounts
-from epp.wire import certificate
-from epp.wire.certificate import Certificate, CertificateError, KeyPair
-from epp.wire.opening import open_transport
+from epp.timers import dispatch_waiting, expire_bodies
+from epp.wire.certificate import CertificateError
+from epp.wire.opening import grpc_address, open_transport
 from epp.wire.transport import ListenAddress, Listener, Transport
+from epp.worker_discovery import WorkerDiscovery
 from runtime.config.problems import ConfigError
 from runtime.resource_owner import ResourceOwner
 from runtime.serving.sockets import ListenError
@@ -70,14 +63,8 @@ INPUT_ERRORS = (ConfigError, CertificateError, ValueError)
 FAILURES = (discovery.AdsumError, OSError)
 """Errors of the environment: discovery, ports, files."""
 
-MIN_ADMISSION_PAUSE = 0.001
-"""The least seconds between two turns of the admission, if it names a time that has passed."""
 RECENT = 5.0
 """Seconds within which a data plane that uses this picker sends a stream or a health check."""
-EXPIRE_INTERVAL = 1.0
-"""The most seconds between two checks for request bodies that take too long."""
-METADATA_TIMEOUT = 1.0
-"""Seconds that the start waits, at most, for the metadata of workers that are already known."""
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +93,6 @@ class PickerServer(ResourceOwner):
         self._admission = admission
         self._objectives = dict(settings.objectives)
         self._resources: PoolResources | None = None
-        self._watch: discovery.InstanceEventStream | None = None
         self._live_config: LiveConfig | None = None
 
     @property
@@ -121,6 +107,13 @@ class PickerServer(ResourceOwner):
         for task in self._tasks:
             if task.done():
                 task.result()
+
+    def reread_config(self) -> None:
+        """Have the configuration file read now, if there is one. For SIGHUP."""
+        if self._live_config is None:
+            log.info("no configuration file is read again: --config-file names none")
+        else:
+            self._live_config.trigger()
 
     async def drain(self) -> None:
         """Become NOT_SERVING, serve until data planes notice, then close streams (docs/shutdown.md).
@@ -151,18 +144,20 @@ class PickerServer(ResourceOwner):
             log.warning(
                 "flags without effect with this source of workers: %s", ", ".join(source.ignored_flags)
             )
-        address = self._listen_address()
+        address = grpc_address(settings, self._start)
         self._datastore = Datastore(defaults_of(config, settings), (*WORKER_METRICS, *config.attributes))
         policy, scheduler = self._policy(config), scheduler_of(config, settings, self._plugin_times)
         self._director = Director(self._datastore, scheduler, config.detector, policy, rng, self._admission)
         self._director.waiting.observer = self._telemetry
-        self._start(self._dispatch_waiting())
+        self._start(dispatch_waiting(self._director, self._clock))
+        self._workers = WorkerDiscovery(source, settings, self._datastore)
         await self._open_status(source)
         self._transport = self._open_transport(config)
         health = ListenAddress(settings.host, settings.grpc_health_port)
         self._health_listener = await self._listen("--grpc-health-port", health, processing=False)
         await self._open_pool_resources(source)
-        await self._open_discovery(source)
+        await self._stack.enter_async_context(self._workers)
+        self._tasks += self._workers.tasks
         self._open_scraper(config, rng)
         self._listener = await self._listen("--grpc-port", address, processing=True)
         self._stack.callback(self._health.close)
@@ -195,7 +190,7 @@ class PickerServer(ResourceOwner):
             return Exchange(director, self._exchange_settings, self._telemetry, budget)
 
         if settings.body_timeout:
-            self._start(self._expire(budget))
+            self._start(expire_bodies(budget, settings.body_timeout, self._clock))
         streams = StreamCounts(lambda: self._transport.open_streams)
         if settings.enable_grpc_stream_metrics:
             self._telemetry.registry.register(streams)
@@ -204,24 +199,6 @@ class PickerServer(ResourceOwner):
 
     def _serve(self, config: PickerConfig) -> None:
         self._exchange_settings = replace(self._exchange_settings, response_headers=config.response_headers)
-
-    async def _dispatch_waiting(self) -> None:
-        """The one timer of admission: calls `dispatch` after each change and at the time that its last call returned."""
-        changed = asyncio.Event()
-        self._director.waiting.wake = changed.set
-        while True:
-            changed.clear()
-            due = self._director.dispatch(self._clock())
-            pause = None if due is None else max(due - self._clock(), MIN_ADMISSION_PAUSE)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await changed.wait()
-
-    async def _expire(self, budget: MemoryBudget) -> None:
-        allowed = self._settings.body_timeout
-        while True:
-            await asyncio.sleep(min(EXPIRE_INTERVAL, allowed))
-            budget.expire(self._clock() - allowed, allowed)
 
     def _load_config(self, rng: random.Random) -> PickerConfig:
         settings = self._settings
@@ -237,37 +214,6 @@ class PickerServer(ResourceOwner):
         for warning in config.warnings:
             log.warning("%s", warning)
         return config
-
-    def reread_config(self) -> None:
-        """Have the configuration file read now, if there is one. For SIGHUP."""
-        if self._live_config is None:
-            log.info("no configuration file is read again: --config-file names none")
-        else:
-            self._live_config.trigger()
-
-    def _listen_address(self) -> ListenAddress:
-        settings = self._settings
-        client_ca = certificate.read_ca(settings.client_ca_file) if settings.client_ca_file else None
-        limit = settings.grpc_max_recv_msg_size
-        return ListenAddress(
-            settings.host, settings.grpc_port, self._certificate(), client_ca, limit, settings.tls
-        )
-
-    def _certificate(self) -> Certificate | None:
-        settings = self._settings
-        if not settings.secure_serving:
-            return None
-
-        def check(pair: KeyPair) -> None:
-            settings.tls.check_key(certificate.has_rsa_key(pair))
-
-        if settings.cert_path is None:
-            now = datetime.datetime.now(datetime.UTC)
-            return Certificate(certificate.self_signed(now, with_rsa=settings.tls.needs_rsa), check)
-        served = Certificate(certificate.read(settings.cert_path), check)
-        if settings.enable_cert_reload:
-            self._start(served.reload_when_changed(settings.cert_path))
-        return served
 
     async def _listen(self, flag: str, address: ListenAddress, *, processing: bool) -> Listener:
         try:
@@ -294,7 +240,7 @@ class PickerServer(ResourceOwner):
             self._telemetry.registry,
             gauges,
             lambda: status.describe(self._pool(), self._saturation()),
-            lambda: self._describe_status(source),
+            self._describe_status,
         )
         reviewed_at = (source.url or default_url()) if asks_for_tokens(settings, source) else None
         port = metrics_port.serve_metrics(app, settings, self._start, reviewed_at)
@@ -303,18 +249,13 @@ class PickerServer(ResourceOwner):
     def _prefix_producers(self) -> list[PrefixCacheProducer]:
         return [one for one in self._director.producers if isinstance(one, PrefixCacheProducer)]
 
-    def _describe_status(self, source: WorkerSource) -> dict[str, Any]:
-        health, resources, watch = self._health, self._resources, self._watch
-        reason = None if health.serving else health.withheld or "it starts or drains"
+    def _describe_status(self) -> dict[str, Any]:
+        config, resources = self._live_config, self._resources
         return {
-            "serving": health.serving,
-            "reason": reason,
-            "workers": _where(source),
-            "watch": {"state": watch.health.state, "reason": watch.health.reason}
-            if watch is not None
-            else None,
-            "config": self._live_config.describe() if self._live_config is not None else None,
-            **(resources.describe() if resources is not None else {}),
+            **self._health.describe(),
+            **self._workers.describe(),
+            "config": None if config is None else config.describe(),
+            **({} if resources is None else resources.describe()),
         }
 
     async def _open_pool_resources(self, source: WorkerSource) -> None:
@@ -334,35 +275,6 @@ class PickerServer(ResourceOwner):
         """An InferenceObjective counts before a flag of the same name."""
         self._objectives.clear()
         self._objectives.update({**self._settings.objectives, **by_objective})
-
-    async def _open_discovery(self, source: WorkerSource) -> None:
-        settings = self._settings
-        found = await self._stack.enter_async_context(_discovery(source))
-        watch = found.watch(settings.namespace, settings.component, metadata=True)
-        self._watch = await self._stack.enter_async_context(watch)
-        self._start(follow_discovery(self._watch, self._datastore))
-        members = await found.list_instances(settings.namespace, settings.component)
-        if not members:
-            where = f" --discovery {shlex.quote(source.url)}" if source.url else ""
-            log.warning(
-                "no worker of %s/%s is ready at %s yet; to list all candidates: python -m discovery explain %s %s%s",
-                settings.namespace, settings.component, _where(source), settings.namespace, settings.component, where,
-            )  # fmt: skip
-        await self._wait_for_metadata({member.id for member in members})
-        of = settings.namespace, settings.component
-        self._start(MissingWorkers(lambda: found.missing(*of)).run())
-        self._start(MissingWorkers(lambda: found.without_document(*of), Consequence.NO_DOCUMENT).run())
-
-    async def _wait_for_metadata(self, members: set[str]) -> None:
-        """Wait for the endpoints of `members`, so that a picker that is ready does not answer 503."""
-        changed = asyncio.Event()
-        self._datastore.on_change.append(changed.set)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(METADATA_TIMEOUT):
-                while not members <= {endpoint.id for endpoint in self._datastore.endpoints}:
-                    await changed.wait()
-                    changed.clear()
-        self._datastore.on_change.remove(changed.set)
 
     def _open_scraper(self, config: PickerConfig, rng: random.Random) -> None:
         scraping = scraping_of(config, self._settings)
@@ -385,14 +297,3 @@ class PickerServer(ResourceOwner):
 
     def _saturation(self) -> float:
         return self._director.saturation(self._clock())
-
-
-def _where(source: WorkerSource) -> str:
-    return source.file.path if source.file is not None else display_url(source.url)
-
-
-def _discovery(source: WorkerSource) -> discovery.SourceDiscovery:
-    if source.file is None:
-        return discovery.open(source.url)
-    path = Path(source.file.path)
-    return discovery.SourceDiscovery(StaticSource(EndpointsFile(path), watched=source.file.watch_file))

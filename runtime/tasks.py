@@ -4,13 +4,16 @@ A failure that no code would read goes to the loop's exception handler, which lo
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import anyio
 
 Result = TypeVar("Result")
+
+StartTask = Callable[[Coroutine[Any, Any, None]], None]
+"""Starts a task that runs as long as its owner, who ends it."""
 
 
 async def first_of(*awaitables: Awaitable[Result]) -> Result:

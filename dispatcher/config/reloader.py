@@ -7,7 +7,7 @@ from typing import Protocol
 
 from dispatcher.broker.queue import QueueError
 from dispatcher.config.config_file import Config, read_config
-from runtime.config.file_changes import FileChanges
+from runtime.config.file_changes import FileChanges, check_no_pipe
 from runtime.config.problems import ConfigError
 from runtime.os_reason import os_reason
 
@@ -58,6 +58,7 @@ class ConfigReloader:
 
     async def _reload(self) -> None:
         try:
+            check_no_pipe(self._path)
             config = load(self._path)
             if config != self._current:
                 await self._server.reconfigure(config)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from epp.config.validate import read_text
-from runtime.config.file_changes import FileChanges
+from runtime.config.file_changes import FileChanges, check_no_pipe
 from runtime.config.problems import ConfigError
 from runtime.entry_points import in_one_line
 
@@ -85,10 +85,10 @@ class LiveConfig:
 
     async def _settled_text(self) -> str:
         """The text, once it stays the same; raises ConfigError."""
-        text = await asyncio.to_thread(read_text, self._path)
+        text = await asyncio.to_thread(_read_again, self._path)
         while text != self._text:
             await asyncio.sleep(self._settle)
-            before, text = text, await asyncio.to_thread(read_text, self._path)
+            before, text = text, await asyncio.to_thread(_read_again, self._path)
             if text == before:
                 break
         return text
@@ -104,3 +104,8 @@ class LiveConfig:
         if problem != self._logged_problem:
             log.error("%s is not in force, the old configuration stays: %s", self._path, problem)
         self.problem = self._logged_problem = problem
+
+
+def _read_again(path: Path) -> str:
+    check_no_pipe(path)
+    return read_text(path)

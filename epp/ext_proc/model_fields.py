@@ -102,7 +102,7 @@ class ModelFields:
             return end
         if data[stop] != _QUOTE:
             self._escaped = True
-            if self._text is _Text.KEY:
+            if self._text is _Text.KEY and len(self._key) <= _MAX_KEY:
                 self._key += b"\\"
             return stop + 1
         if self._text is _Text.KEY and b"\\" in self._key:

@@ -82,7 +82,9 @@ def accepted_patch(obj: Object, now: datetime.datetime) -> Mapping[str, Any] | N
     """A merge patch of the status; None if the condition is there. It fails if the object has changed meanwhile."""
     metadata = obj["metadata"]
     generation = metadata.get("generation", 0)
-    conditions = [one for one in (obj.get("status") or {}).get("conditions") or () if isinstance(one, dict)]
+    status = obj.get("status")
+    listed = status.get("conditions") if isinstance(status, dict) else None
+    conditions = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
     wanted = (_ACCEPTED, "True", generation)
     if any(
         (one.get("type"), one.get("status"), one.get("observedGeneration")) == wanted for one in conditions

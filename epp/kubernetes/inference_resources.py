@@ -5,7 +5,7 @@ Fields: the types of llm-d-router (apix/v1alpha2). `llm-d.ai/v1` names its pools
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +15,8 @@ from epp.request.model_rewrite import RewriteRule, RewriteTarget
 
 Object = Mapping[str, Any]
 Spec = TypeVar("Spec", bound="_Spec")
+_Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+"""As the CRDs have it; a number without a bound would be too large for arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class _Spec(Struct, rename="camel"):
 
 
 class _ObjectiveSpec(_Spec):
-    priority: int | None = None
+    priority: _Int32 | None = None
 
 
 class _ModelMatch(Struct):
@@ -57,7 +59,7 @@ class _Match(Struct):
 
 class _TargetModel(Struct, rename="camel"):
     model_rewrite: str
-    weight: int | None = None
+    weight: _Int32 | None = None
 
 
 class _Rule(Struct):

@@ -131,7 +131,8 @@ class ObjectScanner:
         """Go on behind the string, or to the end of the piece."""
         if self._escaped:
             self._escaped = False
-            self._text += b"\\"  # an escaped key is another key
+            if len(self._text) < _MAX_KEY:
+                self._text += b"\\"  # an escaped key is another key
             at += 1
         rest = _STRING_REST.match(data, at)
         stop = at if rest is None else rest.end()

@@ -1,6 +1,7 @@
 """Asks workers that declare no models which they serve: by `GET /v1/models`, seldom, and again when the process changed."""
 
 import asyncio
+import contextlib
 import logging
 import random
 import ssl
@@ -153,18 +154,19 @@ class ModelLists:
             return _Unknown(f"the answer cannot be read: {type(error).__name__}: {str(error)[:200]}")
 
     async def _rest(self, replaced: asyncio.Event, failures: int) -> None:
-        """Wait for the next GET, or until the process was replaced."""
+        """Wait for the next GET, or until the process was replaced, but no shorter than a retry."""
         rules = self._rules
         pause = (
             rules.interval
             if not failures
             else min(rules.interval, rules.retry * 2.0 ** min(failures - 1, 16))
         )
-        try:
-            async with asyncio.timeout(pause * self._rng.uniform(0.9, 1.1)):
+        pause *= self._rng.uniform(0.9, 1.1)
+        least = min(pause, rules.retry)
+        await asyncio.sleep(least)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause - least):
                 await replaced.wait()
-        except TimeoutError:
-            return
 
 
 class _Asked(NamedTuple):

@@ -2,9 +2,9 @@
 
 import logging
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -20,14 +20,12 @@ from epp.wire.transport import ListenAddress
 from runtime.addresses import is_loopback
 from runtime.serving.pages import PageServer
 from runtime.serving.sockets import ListenError, listening_sockets
+from runtime.tasks import StartTask
 
 if TYPE_CHECKING:
     from epp.telemetry.metrics_auth import MetricsAuth
 
 log = logging.getLogger(__name__)
-
-StartTask = Callable[[Coroutine[Any, Any, None]], None]
-"""Starts a task that runs as long as the picker."""
 
 
 @asynccontextmanager

@@ -24,26 +24,8 @@ DURATIONS: Final[Sequence[float]] = (  # mypyc 2.4 takes a Final tuple that begi
 )  # fmt: skip
 REQUEST_BYTES: Final = tuple(2**power for power in range(6, 31))
 TOKENS: Final = (
-    1,
-    8,
-    16,
-    32,
-    64,
-    128,
-    256,
-    512,
-    1024,
-    2048,
-    4096,
-    8192,
-    16384,
-    32778,
-    65536,
-    131072,
-    262144,
-    524288,
-    1048576,
-)
+    1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32778, 65536, 131072, 262144, 524288, 1048576,
+)  # fmt: skip
 """32778 is the Go picker's, not 32768: buckets are compared with what it has counted."""
 
 

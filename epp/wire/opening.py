@@ -1,12 +1,16 @@
-"""Opens the transport that the settings name: our own gRPC server or grpc.aio."""
+"""Opens what the settings name: our own gRPC server or grpc.aio, and the address and certificate of the gRPC port."""
 
+import datetime
 from collections.abc import Callable
 
-from epp.config.settings import TransportKind
+from epp.config.settings import Settings, TransportKind
 from epp.ext_proc.exchange import Exchange
 from epp.health import Health
 from epp.request.body import MemoryBudget
-from epp.wire.transport import StreamEnded, Transport
+from epp.wire import certificate
+from epp.wire.certificate import Certificate, KeyPair
+from epp.wire.transport import ListenAddress, StreamEnded, Transport
+from runtime.tasks import StartTask
 
 
 def open_transport(
@@ -28,3 +32,30 @@ def open_transport(
     from epp.wire.server.transport import Http2Transport
 
     return Http2Transport(open_exchange, health, memory, clock, stream_ended=stream_ended)
+
+
+def grpc_address(settings: Settings, start: StartTask) -> ListenAddress:
+    """Where ext_proc is served, and with which certificate; `start`: the task that reads the certificate again.
+
+    Raises CertificateError, and ValueError for a key that the cipher suites cannot work with.
+    """
+    client_ca = certificate.read_ca(settings.client_ca_file) if settings.client_ca_file else None
+    limit = settings.grpc_max_recv_msg_size
+    served = _certificate(settings, start)
+    return ListenAddress(settings.host, settings.grpc_port, served, client_ca, limit, settings.tls)
+
+
+def _certificate(settings: Settings, start: StartTask) -> Certificate | None:
+    if not settings.secure_serving:
+        return None
+
+    def check(pair: KeyPair) -> None:
+        settings.tls.check_key(certificate.has_rsa_key(pair))
+
+    if settings.cert_path is None:
+        now = datetime.datetime.now(datetime.UTC)
+        return Certificate(certificate.self_signed(now, with_rsa=settings.tls.needs_rsa), check)
+    served = Certificate(certificate.read(settings.cert_path), check)
+    if settings.enable_cert_reload:
+        start(served.reload_when_changed(settings.cert_path))
+    return served

@@ -7,12 +7,19 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from runtime.config.problems import ConfigError
 from runtime.tasks import background
 
 POLL_INTERVAL: Final = 5.0
 """Seconds after which the file is read without an event: network file systems send none."""
 
 log = logging.getLogger(__name__)
+
+
+def check_no_pipe(path: Path) -> None:
+    """Raises ConfigError for a named pipe: to open one waits for its writer, and meanwhile the program could not end."""
+    if path.is_fifo():
+        raise ConfigError(str(path), "is a named pipe; expected a regular file")
 
 
 class FileChanges:

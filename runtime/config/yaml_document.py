@@ -1,7 +1,7 @@
 """Parses a configuration as Go does, from YAML or JSON, and finds the line of each place (pure)."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -129,8 +129,20 @@ _Loader.add_implicit_resolver(
 )
 
 
+_MAX_VALUES: Final = 1_000_000
+"""Values of a document; one of 1 MiB has fewer, unless its aliases repeat them."""
+
+
 def without_nulls(given: Any) -> Any:
-    """Go's decoder leaves a field that is null at its default; so remove nulls."""
+    """Go's decoder leaves a field that is null at its default; so remove nulls. Raises ConfigError for too many values."""
+    return _without_nulls(given, iter(range(_MAX_VALUES)))
+
+
+def _without_nulls(given: Any, room: Iterator[int]) -> Any:
+    if next(room, None) is None:
+        raise ConfigError(
+            "", f"the configuration has more than {_MAX_VALUES} values with those that its aliases repeat"
+        )
     if isinstance(given, dict):
-        return {name: without_nulls(value) for name, value in given.items() if value is not None}
-    return [without_nulls(value) for value in given] if isinstance(given, list) else given
+        return {name: _without_nulls(value, room) for name, value in given.items() if value is not None}
+    return [_without_nulls(value, room) for value in given] if isinstance(given, list) else given

@@ -21,6 +21,7 @@ from epp.config.settings import Settings
 from epp.server import PickerServer
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from runtime.config.problems import ConfigError
+from runtime.tasks import background
 from tests.eventually import eventually
 
 HEAD = "apiVersion: llm-d.ai/v1\nkind: EndpointPickerConfig\nplugins:\n"
@@ -400,6 +401,25 @@ async def test_a_file_that_is_read_on_request_says_its_outcome_each_time(
         live.trigger()
         await eventually(lambda times=times: outcomes() >= times)
     running.cancel()
+
+
+async def test_a_named_pipe_in_place_of_the_file_holds_nothing_up(tmp_path: Path) -> None:
+    path = tmp_path / "picker.yaml"
+    os.mkfifo(path)
+    config = LiveConfig(path, BY_QUEUE, settle=0.01)
+    prepared: list[str] = []
+
+    def prepare(text: str) -> Callable[[], None]:
+        prepared.append(text)
+        return lambda: None
+
+    async with background(config.run(prepare), "live config"):
+        config.trigger()
+        await eventually(lambda: "is a named pipe; expected a regular file" in config.problem)
+        path.unlink()
+        path.write_text(BY_CACHE)
+        config.trigger()
+        await eventually(lambda: prepared == [BY_CACHE] and not config.problem)
 
 
 LOCAL = [

@@ -12,6 +12,12 @@ def load(given: str) -> PickerConfig:
     return load_config(given, rng=random.Random(1))
 
 
+ALIASES = "a0: &a0 [x, x]\n" + "".join(
+    f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 8)
+)
+"""A few hundred bytes for millions of values."""
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -22,6 +28,7 @@ def load(given: str) -> PickerConfig:
         ("{}", "apiVersion"),
         ("plugins: &a [*a]", "contains itself"),
         ("plugins: &a {b: *a}", "contains itself"),
+        pytest.param(ALIASES, "more than 1000000 values with those that its aliases repeat", id="aliases"),
         pytest.param("plugins: " + "[" * 1500 + "]" * 1500, "nested too deeply", id="deep"),
         pytest.param("plugins: " + "9" * 5000, "not YAML", id="a long number"),
         ("plugins: 2001-99-99", "not YAML"),

@@ -1,5 +1,6 @@
 import json
 import random
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
@@ -108,6 +109,21 @@ def test_a_piece_without_a_name_is_reported_as_unchanged() -> None:
     restorer = ModelRestorer("m", "gpt", events=True)
     assert restorer.read(b'data: {"choices":[]}\n\n', 0.0) is None
     assert restorer.read(b'data: {"model":"other"}\n\n', 0.0) is None
+
+
+def test_a_key_that_never_ends_is_not_kept() -> None:
+    restorer = ModelRestorer("m", NAMED, events=False)
+    tracemalloc.start()
+    try:
+        restorer.read(b'{"', 0.0)
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(20_000):
+            restorer.read(b"\\", 0.0)  # a piece may end within an escape
+            restorer.read(b'"', 0.0)
+        assert tracemalloc.get_traced_memory()[0] - before < 8_192
+    finally:
+        tracemalloc.stop()
+    assert restorer.read(b'":1,"model":"m"}', 0.0) == b'":1,"model":%s}' % NAME
 
 
 def test_no_more_than_a_name_is_held_back() -> None:

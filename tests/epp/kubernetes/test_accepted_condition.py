@@ -3,6 +3,8 @@
 import datetime
 from typing import Any
 
+import pytest
+
 from epp.kubernetes.accepted_condition import accepted_patch
 
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
@@ -47,3 +49,12 @@ def test_a_status_that_is_not_there_or_makes_no_sense_is_none() -> None:
         change = accepted_patch(obj, NOW)
         assert change is not None
         assert len(change["status"]["conditions"]) == 1
+
+
+@pytest.mark.parametrize(
+    "status", ["x", ["x"], 1, {"conditions": "x"}, {"conditions": 5}, {"conditions": {"a": 1}}]
+)
+def test_a_status_of_another_form_is_written_anew(status: Any) -> None:
+    change = accepted_patch({**resource(), "status": status}, NOW)
+    assert change is not None
+    assert [one["type"] for one in change["status"]["conditions"]] == ["Accepted"]

@@ -68,6 +68,7 @@ def test_what_is_being_deleted_counts_no_more() -> None:
         ({"priority": "high", "poolRef": REF}, "Expected `int | null`, got `str` - at `$.priority`"),
         ({"priority": 1.5, "poolRef": REF}, "$.priority"),
         ({"priority": 1, "poolRef": "vllm"}, "$.poolRef"),
+        ({"priority": 2**31, "poolRef": REF}, "Expected `int` <= 2147483647 - at `$.priority`"),
         ({"poolSelector": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}, "use matchLabels"),
     ],
 )
@@ -104,6 +105,13 @@ def test_each_rule_of_a_rewrite_has_its_models_and_targets() -> None:
         ),
         RewriteRule("lora", "2026-02-03T04:05:06Z", (), (RewriteTarget("base"),)),
     ]
+
+
+def test_a_weight_that_no_arithmetic_takes_leaves_the_rule_out() -> None:
+    rule = {"targets": [{"modelRewrite": "a", "weight": 10**400}, {"modelRewrite": "b", "weight": 1}]}
+    read = read_rewrites([resource("a", poolRef=REF, rules=[rule])], POOL)
+    assert read.rules == []
+    assert "weight" in read.problems["a"]
 
 
 def test_a_match_without_a_model_is_not_a_rule_for_every_model() -> None:

@@ -205,3 +205,19 @@ def test_a_long_answer_holds_a_few_kilobytes(filling: bytes, megabytes: int, str
         tracemalloc.stop()
     assert held < 8_192
     assert peak < 8_192 + len(filling)
+
+
+def test_a_key_that_never_ends_is_not_kept() -> None:
+    reader = UsageReader(streamed=False)
+    tracemalloc.start()
+    try:
+        reader.feed(b'{"')
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(20_000):
+            reader.feed(b"\\")  # a piece may end within an escape
+            reader.feed(b'"')
+        assert tracemalloc.get_traced_memory()[0] - before < 8_192
+    finally:
+        tracemalloc.stop()
+    reader.feed(b'": 1, "usage": {"prompt_tokens": 7}}')
+    assert reader.end() == Usage(7)

@@ -167,6 +167,20 @@ async def test_a_server_that_fails_for_a_moment_keeps_its_models() -> None:
         await eventually(lambda: listed(store) == [])
 
 
+async def test_a_process_that_is_replaced_again_and_again_is_asked_at_the_pace_of_retries() -> None:
+    store = Datastore()
+    async with (
+        Server(lists("m")).serving() as server,
+        asking(store, ModelListRules(interval=3600.0, retry=1800.0)),
+    ):
+        add(store, server)
+        await eventually(lambda: listed(store) == ["m"])
+        for _ in range(20):
+            store.process_replaced(store.endpoints[0])
+            await asyncio.sleep(0.01)
+        assert len(server.requests) == 1
+
+
 async def test_it_is_asked_again_when_its_process_was_replaced() -> None:
     store = Datastore()
     async with Server(lists("m")).serving() as server, asking(store):

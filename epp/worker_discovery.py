@@ -1,0 +1,96 @@
+"""Opens discovery at the source of workers that flags and configuration name, and keeps the datastore up to date."""
+
+import asyncio
+import contextlib
+import logging
+import shlex
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+import discovery
+from discovery.opening import display_url
+from discovery.static.endpoints_file import EndpointsFile
+from discovery.static.source import StaticSource
+from epp.config.settings import Settings
+from epp.config.worker_source import WorkerSource
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.metadata_feed import follow_discovery
+from epp.endpoints.missing_workers import Consequence, MissingWorkers
+from runtime.resource_owner import ResourceOwner
+from runtime.tasks import cancel_and_wait
+
+_METADATA_TIMEOUT: Final = 1.0
+"""Seconds that the start waits, at most, for the metadata of workers that are already known."""
+
+log = logging.getLogger(__name__)
+
+
+class WorkerDiscovery(ResourceOwner):
+    """An async context manager; once entered, the workers that are known are endpoints of `datastore`.
+
+    Entering raises AdsumError and OSError. `tasks`: must not end before it is left.
+    """
+
+    def __init__(self, source: WorkerSource, settings: Settings, datastore: Datastore) -> None:
+        self._source = source
+        self._key = settings.namespace, settings.component
+        self._datastore = datastore
+        self._watch: discovery.InstanceEventStream | None = None
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def describe(self) -> dict[str, Any]:
+        """For /status."""
+        health = None if self._watch is None else self._watch.health
+        return {
+            "workers": self._where,
+            "watch": {"state": health.state, "reason": health.reason} if health is not None else None,
+        }
+
+    async def _open(self) -> None:
+        found = await self._stack.enter_async_context(_open_discovery(self._source))
+        self._watch = await self._stack.enter_async_context(found.watch(*self._key, metadata=True))
+        self._start(follow_discovery(self._watch, self._datastore))
+        members = await found.list_instances(*self._key)
+        if not members:
+            self._warn_of_no_worker()
+        await self._wait_for_metadata({member.id for member in members})
+        self._start(MissingWorkers(lambda: found.missing(*self._key)).run())
+        self._start(MissingWorkers(lambda: found.without_document(*self._key), Consequence.NO_DOCUMENT).run())
+
+    def _warn_of_no_worker(self) -> None:
+        namespace, component = self._key
+        url = self._source.url
+        where = f" --discovery {shlex.quote(url)}" if url else ""
+        log.warning(
+            "no worker of %s/%s is ready at %s yet; to list all candidates: python -m discovery explain %s %s%s",
+            namespace, component, self._where, namespace, component, where,
+        )  # fmt: skip
+
+    async def _wait_for_metadata(self, members: set[str]) -> None:
+        """Wait for the endpoints of `members`, so that a picker that is ready does not answer 503."""
+        changed = asyncio.Event()
+        self._datastore.on_change.append(changed.set)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_METADATA_TIMEOUT):
+                while not members <= {endpoint.id for endpoint in self._datastore.endpoints}:
+                    await changed.wait()
+                    changed.clear()
+        self._datastore.on_change.remove(changed.set)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self.tasks.append(task)
+        self._stack.push_async_callback(cancel_and_wait, task)
+
+    @property
+    def _where(self) -> str:
+        file = self._source.file
+        return file.path if file is not None else display_url(self._source.url)
+
+
+def _open_discovery(source: WorkerSource) -> discovery.SourceDiscovery:
+    if source.file is None:
+        return discovery.open(source.url)
+    path = Path(source.file.path)
+    return discovery.SourceDiscovery(StaticSource(EndpointsFile(path), watched=source.file.watch_file))
