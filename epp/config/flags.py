@@ -120,6 +120,8 @@ _SIMILARITY: Final = 0.8
 
 def _unknown_flag(parser: argparse.ArgumentParser, argument: str) -> str:
     name = argument.partition("=")[0][:60]
+    if instead := go_flags.OLDER.get(name.removeprefix("--")):
+        return f"{name} is a flag of older Go pickers; use {instead}"
     known = [option for action in parser._actions for option in action.option_strings]
     near = difflib.get_close_matches(name, known, n=1, cutoff=_SIMILARITY)
     return f"unknown argument {name}" + (f", did you mean {near[0]}?" if near else "")
@@ -250,7 +252,9 @@ def _serving(group: Any) -> None:
     group.add_argument("--grpc-port", type=port, metavar="PORT", help="default: 9002; 0 is any free one")
     group.add_argument("--grpc-health-port", type=port, metavar="PORT", help="default: 9003")
     group.add_argument(
-        "--metrics-address", help="address that the metrics page listens on (default: as --host)"
+        "--metrics-address",
+        metavar="ADDRESS",
+        help="address that the metrics page listens on (default: as --host)",
     )
     group.add_argument("--metrics-port", type=port, metavar="PORT", help="default: 9090")
     _switch(group, "secure-serving", "default: true")

@@ -31,6 +31,15 @@ VALUES: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
 }
 """Flags with any other value: how it is parsed, and the reason."""
 
+OLDER: Final[Mapping[str, str]] = {
+    "model-server-metrics-port": "port of the plugin metrics-data-source, or metrics_port in the worker's metadata",
+    "model-server-metrics-path": "path of the plugin metrics-data-source, or metrics_path in the worker's metadata",
+    "model-server-metrics-scheme": "scheme of the plugin metrics-data-source",
+    "model-server-metrics-https-insecure-skip-verify": "insecureSkipVerify of the plugin metrics-data-source",
+    "kubeconfig": "$KUBECONFIG, or --discovery 'kubernetes://NAMESPACE?kubeconfig=PATH'",
+}
+"""Flags of Go pickers before the one whose flags are followed, which stop the start, and what to use instead."""
+
 
 def without_effect(given: Mapping[str, object]) -> list[str]:
     """The names of the given flags, by attribute, that do not do what they say."""

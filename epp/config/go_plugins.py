@@ -6,10 +6,13 @@ Names: llm-d-router, cmd/epp/runner/runner.go, August 2026.
 from collections.abc import Mapping
 from typing import Final
 
-_PREFIX: Final = "use prefix-cache-scorer, which estimates caches from what it routed"
+_PREFIX: Final = (
+    "use prefix-cache-scorer without prefixMatchInfoProducerName: it estimates caches from what it routed"
+)
 _LATENCY: Final = "use queue-scorer and active-request-scorer: no latency is predicted"
 _ONE_PROFILE: Final = "use single-profile-handler: one profile picks one worker for each request"
 _DISAGGREGATED: Final = f"{_ONE_PROFILE}, with decode-filter where workers have roles"
+_DECIDER: Final = "leave it out: no request is split between a prefill and a decode worker"
 _FLOW: Final = "leave it out: flow control is not supported; requests of negative priority are rejected while the pool is full"
 _PARSER: Final = "use openai-parser, or passthrough-parser for bodies that must not be parsed"
 _ONE_PAGE: Final = "each worker has one page: use customMetrics of core-metrics-extractor for a number that the model server publishes"
@@ -36,11 +39,9 @@ _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "disagg-headers-handler",
         "pd-profile-handler",
         "prefill-header-handler",
-        "prefix-based-pd-decider",
-        "always-disagg-pd-decider",
-        "always-disagg-multimodal-decider",
         "disaggregatedset-rollout-screener",
     ),
+    _DECIDER: ("prefix-based-pd-decider", "always-disagg-pd-decider", "always-disagg-multimodal-decider"),
     "use utilization-detector": ("concurrency-detector",),
     _FLOW: (
         "edf-ordering-policy",

@@ -31,13 +31,16 @@ class LiveConfig:
         self._settle = settle
         self._text = text
         self._changes = FileChanges(path)
+        self._on_request = False
         self.problem = ""
         """Why the file, as it is now, is not in force; empty if it is."""
+        self._logged_problem = ""
         self.in_force_since = time.time()
         """Seconds since the epoch."""
 
     def trigger(self) -> None:
-        """Read the file now."""
+        """Read the file now, and log the outcome even if it is the same as before: for SIGHUP."""
+        self._on_request = True
         self._changes.trigger()
 
     async def run(self, prepare: Callable[[str], Apply]) -> None:
@@ -50,12 +53,13 @@ class LiveConfig:
 
     async def _read(self, prepare: Callable[[str], Apply]) -> None:
         """Put the file into force if it changed; keep the old configuration, and log why, if it cannot be used."""
+        on_request, self._on_request = self._on_request, False
+        if on_request:
+            self._logged_problem = ""
         try:
             text = await self._settled_text()
             if text == self._text:
-                if self.problem:
-                    log.info("%s is again what is in force", self._path)
-                self.problem = ""
+                self._keep(on_request)
                 return
             if not text.strip():
                 raise ConfigError("", "is empty; expected an EndpointPickerConfig")
@@ -67,7 +71,8 @@ class LiveConfig:
         except Exception as error:  # noqa: BLE001  # a plugin of an installed package may raise anything
             self._refuse(in_one_line(error))
         else:
-            self._text, self.problem, self.in_force_since = text, "", time.time()
+            self._text, self.in_force_since = text, time.time()
+            self.problem = self._logged_problem = ""
             log.info("%s is in force", self._path)
 
     def describe(self) -> dict[str, Any]:
@@ -88,10 +93,17 @@ class LiveConfig:
                 break
         return text
 
+    def _keep(self, on_request: bool) -> None:
+        if self.problem:
+            log.info("%s is again what is in force", self._path)
+        elif on_request:
+            log.info("%s is unchanged, and in force", self._path)
+        self.problem = self._logged_problem = ""
+
     def _refuse(self, problem: str) -> None:
-        if problem != self.problem:
+        if problem != self._logged_problem:
             log.error("%s is not in force, the old configuration stays: %s", self._path, problem)
-        self.problem = problem
+        self.problem = self._logged_problem = problem
 
 
 def _read_again(path: Path) -> str:

@@ -55,7 +55,11 @@ class _Defaults(argparse.ArgumentDefaultsHelpFormatter):
     """Shows a default only if there is one."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        return super()._get_help_string(action) if action.default not in (None, []) else action.help
+        if action.default in (None, []):
+            return action.help
+        if isinstance(action.default, bool):
+            return f"{action.help} (default: {str(action.default).lower()})"
+        return super()._get_help_string(action)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -73,11 +77,16 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _address_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--listen-address", default="127.0.0.1", help="address that clients connect to")
-    add("--listen-port", type=port, default=8080, help="0 is any free port")
-    add("--admin-address", default="127.0.0.1", help="address of Envoy's admin interface")
-    add("--admin-port", type=port, default=9901, help="0 is any free port")
-    add("--status-port", type=port, help="serve /ready and /stats/prometheus at --listen-address")
+    add("--listen-address", default="127.0.0.1", metavar="ADDRESS", help="address that clients connect to")
+    add("--listen-port", type=port, default=8080, metavar="PORT", help="0 is any free port")
+    add("--admin-address", default="127.0.0.1", metavar="ADDRESS", help="address of Envoy's admin interface")
+    add("--admin-port", type=port, default=9901, metavar="PORT", help="0 is any free port")
+    add(
+        "--status-port",
+        type=port,
+        metavar="PORT",
+        help="serve /ready and /stats/prometheus at --listen-address",
+    )
     pickers = "a picker; repeatable (127.0.0.1:9002)"
     add("--epp", type=argument(Address.parse), action="append", metavar="HOST:PORT", help=pickers)
     _boolean(parser, "--secure", "--secure-serving", default=True, effect="TLS to the picker")
@@ -136,7 +145,9 @@ def _processing_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _boolean(parser: argparse.ArgumentParser, *names: str, default: bool, effect: str) -> None:
-    parser.add_argument(*names, nargs="?", const=True, default=default, type=boolean, help=effect)
+    parser.add_argument(
+        *names, nargs="?", const=True, default=default, type=boolean, metavar="BOOL", help=effect
+    )
 
 
 def _duration(text: str) -> str:

@@ -6,7 +6,7 @@ import logging
 import random
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from yarl import URL
@@ -113,7 +113,7 @@ class ModelLists:
         try:
             while True:
                 replaced.clear()
-                said = await self._ask(asked)
+                said = _dated_as_before(await self._ask(asked), told)
                 # without an answer the last one counts: the worker may only be busy
                 for_now = isinstance(said, _Unknown) and said.for_now
                 failures = failures + 1 if for_now else 0
@@ -193,6 +193,16 @@ class _Unknown(NamedTuple):
 
     reason: str
     for_now: bool = False
+
+
+def _dated_as_before(
+    said: "tuple[ServedModel, ...] | _Unknown", before: "tuple[ServedModel, ...] | _Unknown | None"
+) -> "tuple[ServedModel, ...] | _Unknown":
+    """With the date of each model's first listing: vLLM and LMDeploy date their models anew in every answer."""
+    if isinstance(said, _Unknown) or isinstance(before, _Unknown) or before is None:
+        return said
+    dates = {model.id: model.created for model in before}
+    return tuple([replace(model, created=dates.get(model.id, model.created)) for model in said])
 
 
 def _describe(said: "tuple[ServedModel, ...] | _Unknown") -> str:

@@ -1,6 +1,7 @@
 """Serves an aiohttp application within limits that aiohttp does not have: of connections, and of their idle time."""
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,6 +13,8 @@ from aiohttp import web
 from runtime.serving.acceptor import Acceptor
 from runtime.serving.connections import Connections
 from runtime.serving.descriptors import connection_limit
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,21 @@ class _PageConnection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._connections.open.discard(self)
         super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP: aiohttp would log it with a traceback, and it may have a token in it."""
+        if status >= 500:
+            return super().handle_error(request, status, exc, message)
+        log.debug("%s sent what cannot be read: %s", request.remote, type(exc).__name__)
+        refusal = web.Response(status=status, text=message)
+        refusal.force_close()
+        return refusal
 
     def abort(self) -> None:
         if self.transport is not None:

@@ -20,6 +20,7 @@ from epp.config.live_config import LiveConfig
 from epp.config.settings import Settings
 from epp.server import PickerServer
 from epp.wire.messages.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
+from runtime.config.problems import ConfigError
 from runtime.tasks import background
 from tests.eventually import eventually
 
@@ -211,7 +212,7 @@ async def test_a_file_that_cannot_be_used_leaves_the_old_one_in_force(
         await eventually(refused)
         assert not await running.successful()
         for _ in range(3):  # it is read again, and is no better
-            running.server.reread_config()
+            write(path, text)
             await asyncio.sleep(0.3)
         assert [await running.pick(messages) for _ in range(3)] == [full.destination] * 3
         [line] = [one for one in caplog.messages if "is not in force, the old configuration stays" in one]
@@ -375,6 +376,31 @@ async def test_a_file_is_read_only_when_it_stays_the_same(tmp_path: Path) -> Non
     await eventually(lambda: prepared)
     running.cancel()
     assert prepared == [BY_CACHE]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(BY_QUEUE, "is unchanged, and in force"), (BAD, "the old configuration stays: line 4")],
+    ids=["unchanged", "as bad as before"],
+)
+async def test_a_file_that_is_read_on_request_says_its_outcome_each_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, said: str
+) -> None:
+    def outcomes() -> int:
+        return sum(said in message for message in caplog.messages)
+
+    def prepare(text: str) -> Callable[[], None]:
+        raise ConfigError("", "line 4")
+
+    caplog.set_level("INFO")
+    path = tmp_path / "picker.yaml"
+    path.write_text(text)
+    live = LiveConfig(path, BY_QUEUE)
+    running = asyncio.ensure_future(live.run(prepare))
+    for times in (1, 2):
+        live.trigger()
+        await eventually(lambda times=times: outcomes() >= times)
+    running.cancel()
 
 
 async def test_a_named_pipe_in_place_of_the_file_holds_nothing_up(tmp_path: Path) -> None:

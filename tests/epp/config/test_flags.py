@@ -324,7 +324,10 @@ def test_bad_input_is_one_line_and_exit_2(
             "--endpoint: 'http://127.0.0.1:8000' is a URL; expected host:port",
         ),
         (["--endpoint", "10.0.0.1:8000", "--endpoint", "1.2.3.4"], "--endpoint: '1.2.3.4' is not host:port"),
-        (["--kubeconfig", "x"], "unknown argument --kubeconfig; see"),
+        (
+            ["--kubeconfig", "x"],
+            "--kubeconfig is a flag of older Go pickers; use $KUBECONFIG, or --discovery",
+        ),
         (["--grpc-prt", "1"], "unknown argument --grpc-prt, did you mean --grpc-port?"),
     ],
 )

@@ -383,6 +383,12 @@ def test_what_stands_in_for_a_plugin_of_the_go_picker_is_there() -> None:
             assert name in PLUGINS, advice
 
 
+def test_a_decider_is_left_out_and_not_replaced() -> None:
+    assert all(
+        advice.startswith("leave it out") for name, advice in GO_ONLY.items() if name.endswith("-decider")
+    )
+
+
 @pytest.mark.parametrize("version", ["llm-d.ai/v1", "llm-d.ai/v1alpha1"])
 def test_both_versions_of_the_document_are_the_same(version: str) -> None:
     text = yaml.safe_dump(HEAD | {"apiVersion": version, "plugins": [Q]})

@@ -88,6 +88,12 @@ def test_response_bodies_are_sent_for_usage(arguments: list[str], mode: str) -> 
     assert envoy_flags.parse(arguments).response_body == mode
 
 
+def test_help_names_booleans_as_they_are_typed() -> None:
+    words = envoy_flags.build_parser().format_help().split()
+    assert "[BOOL]" in words
+    assert not {"True)", "False)"} & set(words)
+
+
 def test_timeouts_are_read_as_go_and_written_as_envoy_has_them() -> None:
     settings = envoy_flags.parse(["--message-timeout", "500ms", "--route-timeout", "1m30s"])
     assert (settings.message_timeout, settings.route_timeout) == ("0.5s", "90s")

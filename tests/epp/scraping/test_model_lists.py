@@ -1,6 +1,7 @@
 """Which models workers without metadata serve, by their own `/v1/models`: when they are asked, and what counts."""
 
 import asyncio
+import itertools
 import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -265,6 +266,25 @@ async def test_one_line_says_which_way_is_used(caplog: pytest.LogCaptureFixture)
         f"b ({where['b']}) is asked for every model, because its models are unknown: GET /v1/models: status 401, expected 200",
         f"c ({where['c']}) serves 'lora', 'm', as its metadata say",
     ]
+
+
+async def test_the_same_models_with_another_date_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    dates = itertools.count(1_800_000_000)
+
+    async def answer(request: web.Request) -> web.Response:  # vLLM dates its models when it is asked
+        return web.json_response({"object": "list", "data": [{"id": "m", "created": next(dates)}]})
+
+    caplog.set_level("INFO")
+    store = Datastore()
+    async with Server(answer).serving() as server, asking(store, ModelListRules(interval=0.01)):
+        add(store, server)
+        await eventually(lambda: listed(store) == ["m"])
+        changes: list[None] = []
+        store.on_change.append(lambda: changes.append(None))
+        before = len(server.requests)
+        await eventually(lambda: len(server.requests) > before + 4)
+    assert not changes  # nothing that depends on the models is computed again
+    assert sum("serves 'm'" in message for message in caplog.messages) == 1
 
 
 async def test_what_it_is_asked_for() -> None:

@@ -161,3 +161,22 @@ async def test_a_connection_that_is_accepted_while_the_port_closes_is_closed() -
         assert accepted.fileno() == -1
         assert client.recv(1) == b""
     await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\nhost: x\r\nauthorization: Bearer t0psecret\x00\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\nt0psecret\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nt0psecret",
+    ],
+)
+async def test_what_is_no_http_is_refused_and_not_logged(
+    sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with Pages(ConnectionLimits()).serving() as pages, pages.client() as (reader, writer):
+        writer.write(sent)
+        assert (await read(reader)).split()[1] == b"400"
+    assert "t0psecret" not in caplog.text
+    assert "Traceback" not in caplog.text
