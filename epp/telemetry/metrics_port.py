@@ -75,6 +75,10 @@ async def _auth(url: str) -> AsyncIterator["MetricsAuth"]:
     try:
         cluster = await find_cluster(parse_options(parts, url) if parts.scheme == "kubernetes" else {})
     except DiscoveryError as error:
+        if (
+            parts.scheme == "kubernetes"
+        ):  # the workers are looked for in the same cluster: the flag is not the cause
+            raise DiscoveryError(f"{url}: {error}") from error
         problem = (
             f"--metrics-endpoint-auth: {error}; without an API server give --metrics-endpoint-auth=false"
         )

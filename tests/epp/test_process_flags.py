@@ -88,3 +88,23 @@ async def test_grpc_offers_only_the_suites_named() -> None:
         assert (
             await handshake(where["grpc"], "ECDHE-ECDSA-AES128-GCM-SHA256") == "ECDHE-ECDSA-AES128-GCM-SHA256"
         )
+
+
+async def test_a_pool_without_a_cluster_is_the_pool_s_error() -> None:
+    """The metrics port asks the same API server, first, and by a default: its flag is nothing that the user gave."""
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("KUBERNETES_SERVICE_HOST", "NAMESPACE")
+    }
+    pipe = asyncio.subprocess.PIPE
+    ended = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "epp", *LOCAL[:-1], "--pool-name=llama",
+        stdout=pipe, stderr=pipe, env=environment | {"KUBECONFIG": "/nowhere"},
+    )  # fmt: skip
+    async with asyncio.timeout(90):
+        _, said = await ended.communicate()
+    assert ended.returncode == 1
+    lines = said.decode().splitlines()
+    assert lines[-1].startswith("error: kubernetes://default?pool=llama")
+    assert "--metrics-endpoint-auth" not in lines[-1]
