@@ -2,7 +2,7 @@
 
 A worker computes prompts in the order of their arrival, and its page counts the tokens of those that are done. So the
 prompts that are still ahead are the newest of what was sent, beyond what the counter has grown by. No rate is
-estimated: with a rate that is wrong by a quarter, long prompts delay others 1.7 times as long (benchmarks/README.md).
+estimated: a rate depends on the machine and on what else it computes.
 """
 
 from collections import deque
@@ -39,7 +39,6 @@ class WorkLedger:
         "_computed",
         "_count",
         "_grown",
-        "_moved_at",
         "_sent",
         "_sent_tokens",
         "_spare",
@@ -71,6 +70,8 @@ class WorkLedger:
             self._count -= 1
             self.ahead = max(0.0, self.ahead - prompt.missing) if self._count else 0.0
             prompt.tokens = prompt.missing = 0.0
+        while self._sent and not self._sent[0].tokens:  # a page that is never read would leave them here
+            self._sent.popleft()
 
     def read(self, computed: float, there: float, now: float) -> None:
         """A page says that prompts of so many tokens are computed, and that so many requests are there.

@@ -74,6 +74,13 @@ def test_without_a_counter_a_prompt_is_ahead_until_somebody_says_otherwise() -> 
     assert ledger.ahead == 0
 
 
+def test_a_worker_whose_page_is_never_read_keeps_nothing() -> None:
+    ledger = WorkLedger()
+    for _ in range(100):
+        ledger.withdraw(ledger.send(1000, 1000, 1.0))
+    assert not ledger._sent
+
+
 def test_what_others_send_makes_nothing_of_ours_vanish() -> None:
     """Another picker sends as much as we do: on average half of the growth is ours."""
     ledger = begun()
