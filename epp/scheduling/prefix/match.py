@@ -25,10 +25,7 @@ def prefix_match(request: InferenceRequest, endpoint: Endpoint) -> PrefixMatch |
     request has no prompt. With several producers, the longest match counts.
     """
     matches = [
-        PrefixMatch(
-            chain.units_in(producer.index.held(chain.hashes, endpoint.key)) * chain.unit_tokens,
-            chain.units * chain.unit_tokens,
-        )
+        PrefixMatch(producer.held(request, endpoint), chain.units * chain.unit_tokens)
         for producer, chain in request.prefixes.items()
         if isinstance(producer, PrefixCacheProducer)
     ]

@@ -125,6 +125,13 @@ class PrefixCacheProducer:
             self.index.withdraw(prefix.hashes, key, claim)
         prefix.claims.clear()
 
+    def held(self, request: InferenceRequest, endpoint: Endpoint) -> int:
+        """Tokens of the prompt's beginning that the endpoint is believed to hold; 0 if `prepare` saw no prompt."""
+        prefix = request.prefixes.get(self)
+        if prefix is None:
+            return 0
+        return prefix.units_in(self.index.held(prefix.hashes, endpoint.key)) * prefix.unit_tokens
+
     def sized(self, endpoint: Endpoint, tokens: int) -> None:
         """Its cache has room for so many tokens: believe it to hold no more."""
         if self.auto_tune:

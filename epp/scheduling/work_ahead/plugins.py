@@ -4,7 +4,7 @@ cost = ahead + missing x (1 + interference x requests) + request_tokens x reques
 
 `ahead`: prompts that were sent there and are not computed yet. `missing`: tokens of this prompt that its cache does not
 hold. `requests`: those that wait or run there; each slows the others down while it answers, and computing a prompt slows
-all of them down. benchmarks/README.md, routing, says what each term is worth.
+all of them down. benchmarks/README.md, routing, compares it with other ways to pick.
 """
 
 from collections.abc import Sequence
@@ -79,7 +79,7 @@ class WorkAheadProducer:
         sent: _Sent = {}
         for endpoint in endpoints:
             tokens = prompt_tokens(request)
-            missing = max(1.0, tokens - self._held(request, endpoint))
+            missing = max(1.0, tokens - self.prefixes.held(request, endpoint))
             sent[endpoint.key] = self._send(endpoint, tokens, missing, now)
         request.data[self] = sent
 
@@ -126,12 +126,6 @@ class WorkAheadProducer:
         columns = _Columns(pool.endpoints, ahead, np.full(len(keys), np.nan), rows)
         self._last[:] = [columns]
         return columns
-
-    def _held(self, request: InferenceRequest, endpoint: Endpoint) -> float:
-        chain = request.prefixes.get(self.prefixes)
-        if chain is None:
-            return 0.0
-        return chain.units_in(self.prefixes.index.held(chain.hashes, endpoint.key)) * chain.unit_tokens
 
     def _ledger(self, endpoint: Endpoint) -> WorkLedger:
         ledger = self._ledgers.get(endpoint.key)
