@@ -4,7 +4,7 @@ A token is four characters without a blank, because the picker, which has no tok
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -57,12 +57,11 @@ def shared(
     rng = random.Random(f"shared {seed}")
     weights = [1.0 / (rank + 1) ** skew for rank in range(groups)]
     turns = list[Turn]()
-    at = rng.expovariate(rate)
-    while at < seconds:
-        group = _text(f"g{rng.choices(range(groups), weights)[0]}/{seed}", beginning)
+    for at in _arrivals(rng, rate, seconds):
+        number = rng.choices(range(groups), weights)[0] if skew else rng.randrange(groups)
+        group = _text(f"g{number}/{seed}", beginning)
         own = _text(f"u{len(turns)}/{seed}", max(16, int(rng.gauss(600, 120))))
         turns.append(Turn(at, group + own, rng.randint(50, 100)))
-        at += rng.expovariate(rate)
     return turns
 
 
@@ -83,8 +82,7 @@ def sessions(
     """Conversations of 3 to 7 turns that grow: one system prompt for all, then 800 tokens, and 400 more each turn."""
     rng = random.Random(f"sessions {seed}")
     begun = list[Turn]()
-    at = rng.expovariate(rate)
-    while at < seconds:
+    for at in _arrivals(rng, rate, seconds):
         prompt, planned = _text(f"system/{seed}", system), []
         for number in range(rng.randint(3, 7)):
             prompt += _text(f"s{len(begun)}.{number}/{seed}", 400 if number else 800)
@@ -96,7 +94,6 @@ def sessions(
             turn = Turn(pause, text, output, turn)
         assert turn is not None
         begun.append(turn)
-        at += rng.expovariate(rate)
     return begun
 
 
@@ -106,14 +103,20 @@ def long_tail(
     """Short prompts of many lengths, and a few that are fifty times as long; hardly anything is shared."""
     rng = random.Random(f"long tail {seed}")
     turns = list[Turn]()
-    at = rng.expovariate(rate)
-    while at < seconds:
+    for at in _arrivals(rng, rate, seconds):
         short = min(4000, max(32, int(rng.lognormvariate(6.2, 0.9))))
         tokens = long if rng.random() < share else short
         prompt = _text("hello", 64) + _text(f"m{len(turns)}/{seed}", tokens)
         turns.append(Turn(at, prompt, rng.randint(50, 100)))
-        at += rng.expovariate(rate)
     return turns
+
+
+def _arrivals(rng: random.Random, rate: float, seconds: float) -> Iterator[float]:
+    """Poisson arrivals at `rate` a second. Drawn one by one: the caller draws from the same `rng` in between."""
+    at = rng.expovariate(rate)
+    while at < seconds:
+        yield at
+        at += rng.expovariate(rate)
 
 
 @lru_cache(maxsize=4096)
