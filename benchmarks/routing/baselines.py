@@ -19,7 +19,7 @@ _MISSING_AT_LEAST: Final = 1.0
 
 
 class Baseline(Chooser):
-    """Sends requests anywhere."""
+    """Draws a worker for each request, and knows nothing of the workers but how many there are."""
 
     def __init__(self, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
         self._limits = limits

@@ -28,7 +28,7 @@ class Chooser:
         """A metrics page; the next one comes after `period`."""
 
     def sent(self, wanted: Wanted, worker: int, now: float) -> None:
-        """It was chosen."""
+        """This worker was chosen, and has the request in a few milliseconds."""
 
     def arrived(self, wanted: Wanted, worker: int, now: float) -> None:
         """The worker has the request."""

@@ -25,7 +25,7 @@ class ApiReadError(Exception):
 
 
 async def read_api(transport: ApiTransport, path: str, params: Mapping[str, str], kind: type[T]) -> T:
-    """Raises ApiReadError."""
+    """One GET of at most 64 MiB and 10 s, decoded as `kind`. Raises ApiReadError for any other answer, and for none."""
     body = bytearray()
     try:
         async with asyncio.timeout(_DEADLINE), transport.open(path, params) as response:

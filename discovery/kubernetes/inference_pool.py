@@ -45,7 +45,7 @@ class PoolReference:
             )
 
     def path(self, namespace: str) -> str:
-        """Of all pools."""
+        """The path of all pools of that group in the namespace: to list and to watch."""
         return f"/apis/{self.group}/{POOL_VERSIONS[self.group]}/namespaces/{namespace}/inferencepools"
 
 
@@ -63,7 +63,7 @@ class InferencePoolSpec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class OldInferencePoolSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """Of `inference.networking.x-k8s.io/v1alpha2`."""
+    """The fields of `inference.networking.x-k8s.io/v1alpha2`, which have other names and one port only."""
 
     selector: dict[str, str]
     target_port_number: int

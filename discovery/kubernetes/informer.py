@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Informer:
-    """`path`: `/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE`. `selector`: a label selector, "" for all. `name`: only
+    """A `ReflectorReader`. `path`: `/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE`. `selector`: a label selector, "" for all. `name`: only
     the object of that name. `quiet`: whoever reads `problem` logs it. It retries for ever; meanwhile the last known objects
     stay.
 
@@ -79,7 +79,6 @@ class Informer:
             await cancel_and_wait(self._task)
 
     async def apply(self, events: Iterable[ReflectorEvent[dict[str, Any]]]) -> None:
-        """Implements ReflectorReader."""
         changed = False
         for event in events:
             changed |= self._apply_one(event)
@@ -87,7 +86,6 @@ class Informer:
             self._on_change()
 
     def sync_restored(self, event: SyncRestored) -> None:
-        """Implements ReflectorReader."""
         if self._set_problem(None):
             self._on_change()
 

@@ -85,11 +85,9 @@ class MergedSet:
         return before is not None and self._slice_changed(before, None, name, now)
 
     def expire(self, now: float) -> bool:
-        """As `InstanceSet.expire`."""
         return self._instances.expire(now)
 
     def restart_grace(self, now: float) -> None:
-        """As `InstanceSet.restart_grace`."""
         self._instances.restart_grace(now)
 
     def _slice_changed(

@@ -48,7 +48,6 @@ class PodSet:
 
     @property
     def expires_at(self) -> float | None:
-        """As `InstanceSet.expires_at`."""
         return self._instances.expires_at
 
     def __len__(self) -> int:
@@ -104,11 +103,9 @@ class PodSet:
         return any(changes)
 
     def expire(self, now: float) -> bool:
-        """As `InstanceSet.expire`."""
         return self._instances.expire(now)
 
     def restart_grace(self, now: float) -> None:
-        """As `InstanceSet.restart_grace`."""
         self._instances.restart_grace(now)
 
     def _show(self, pod: Pod, ports: tuple[int, ...], before: _ShownPod | None) -> bool:
