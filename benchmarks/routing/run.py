@@ -12,7 +12,7 @@ SEEDS: Final = 3
 
 
 async def main() -> None:
-    """Prints the table; takes some minutes."""
+    """Prints the table; takes about an hour, most of it for the oracle."""
     print("| workload | picked by | TTFT, mean | e2e p50 | e2e p90 | cached | largest share |")
     print("|---|---|---|---|---|---|---|")
     for name, workload in WORKLOADS.items():
