@@ -1,8 +1,8 @@
-"""The prompts that were sent to one endpoint and are not computed yet. Pure.
+"""The prompts that were sent to one endpoint and are not computed yet, and how fast it computes. Pure.
 
 A worker computes prompts in the order of their arrival, and its page counts the tokens of those that are done. So the
-prompts that are still ahead are the newest of what was sent, beyond what the counter has grown by. No rate is
-estimated: a rate depends on the machine and on what else it computes.
+prompts that are still ahead are the newest of what was sent, beyond what the counter has grown by. How much is ahead does
+not depend on an estimated rate: a rate that is wrong by a quarter costs more than it tells.
 """
 
 from collections import deque
@@ -15,6 +15,10 @@ _WINDOW: Final = 500_000.0
 _PRIOR: Final = 50_000.0
 """Tokens with which both sums begin: the counter is believed at first."""
 _MAX_SCALE: Final = 4.0
+_BASE_TOKENS: Final = 150.0
+"""Prompt tokens that a worker could compute in the fixed part of a request's time: without them short prompts look slow."""
+_LONGEST_LOOK: Final = 1.0
+"""Seconds. Two pages that are further apart say nothing of the worker's speed: it may have been stopped."""
 
 
 class SentPrompt:
@@ -39,20 +43,28 @@ class WorkLedger:
         "_computed",
         "_count",
         "_grown",
+        "_read_at",
         "_sent",
         "_sent_tokens",
         "_spare",
         "ahead",
+        "busy",
         "counted",
+        "done",
     )
 
     def __init__(self) -> None:
         self.ahead = 0.0
         self.counted = False
         """Whether the endpoint's page has a counter."""
+        self.done = 0.0
+        """Tokens that were computed in the time `busy`, each prompt's fixed part included; both are decayed by `decay`."""
+        self.busy = 0.0
+        """Seconds in which something was ahead."""
         self._sent: deque[SentPrompt] = deque()
         self._count = 0
         self._computed = -1.0
+        self._read_at = -_LONGEST_LOOK
         self._spare = 0.0
         self._sent_tokens = self._grown = _PRIOR
 
@@ -73,34 +85,51 @@ class WorkLedger:
         while self._sent and not self._sent[0].tokens:  # a page that is never read would leave them here
             self._sent.popleft()
 
-    def read(self, computed: float, there: float, now: float) -> None:
-        """A page says that prompts of so many tokens are computed, and that so many requests are there.
+    def read(self, computed: float, waiting: float, running: float, now: float) -> None:
+        """A page says that prompts of so many tokens are computed, and that so many requests wait and run.
 
         `computed` negative: the page does not say. A smaller number than before is that of a new process.
         """
         before, self._computed = self._computed, computed
+        since, self._read_at = self._read_at, now
+        began = self._sent[0].sent_at if self._sent else now
         self.counted = computed >= 0.0
+        done = 0.0
         if self.counted and before >= 0.0:
             if computed < before:
                 self._withdraw_oldest(self._count)
             else:
-                self._settle(computed - before)
-        # a prompt that is not computed is a request that waits or runs: whatever is beyond those is done
-        self._withdraw_oldest(self._count - self._sent_after(now - TRANSIT) - int(there))
+                done = self._settle(computed - before)
+        # a prompt that is not computed is a request that waits or runs: whatever is beyond those is done. Without a counter
+        # the page does not say which of those that run are computed, and all are taken to be.
+        there = waiting + running if self.counted else waiting
+        done += self._withdraw_oldest(self._count - self._sent_after(now - TRANSIT) - int(there))
+        if self.counted and before >= 0.0 and now - since < _LONGEST_LOOK:
+            self.busy += max(0.0, now - max(since, began))
+            self.done += done
         if not self._count:
             self._sent.clear()
             self._spare = 0.0
 
-    def _settle(self, growth: float) -> None:
+    def decay(self, kept: float) -> None:
+        """Count only this share of what is known of its speed."""
+        self.done *= kept
+        self.busy *= kept
+
+    def _settle(self, growth: float) -> float:
         kept = max(0.0, 1.0 - growth / _WINDOW)
         self._sent_tokens *= kept
         self._grown = (self._grown + growth) * kept
         scale = self._sent_tokens / self._grown if self._grown else 1.0
         self._spare += growth * min(max(scale, 1.0 / _MAX_SCALE), _MAX_SCALE)
+        done = 0.0
         while self._sent and self._sent[0].tokens <= self._spare + 0.5:
             prompt = self._sent.popleft()
             self._spare -= prompt.tokens
+            if prompt.tokens:
+                done += prompt.missing + _BASE_TOKENS
             self.withdraw(prompt)
+        return done
 
     def _sent_after(self, time: float) -> int:
         count = 0
@@ -110,9 +139,12 @@ class WorkLedger:
             count += prompt.tokens > 0.0
         return count
 
-    def _withdraw_oldest(self, count: int) -> None:
+    def _withdraw_oldest(self, count: int) -> float:
+        done = 0.0
         while count > 0 and self._sent:
             prompt = self._sent.popleft()
             if prompt.tokens:
+                done += prompt.missing + _BASE_TOKENS
                 self.withdraw(prompt)
                 count -= 1
+        return done

@@ -18,6 +18,7 @@ from epp.endpoints.worker_metrics import PROMPT_TOKENS
 from epp.request.inference_request import InferenceRequest
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.scheduling.work_ahead.ledger import SentPrompt, WorkLedger
+from epp.scheduling.work_ahead.speed import PoolSpeed
 
 WORK_AHEAD_PRODUCER: Final = "work-ahead-producer"
 _TOKEN_BYTES: Final = 4
@@ -35,6 +36,7 @@ class _Columns:
 
     endpoints: tuple[Endpoint, ...]
     ahead: Floats
+    slowness: Floats
     scraped_at: Floats
     """The page that `ahead` takes into account."""
     rows: dict[tuple[str, str], int]
@@ -50,6 +52,7 @@ class WorkAheadProducer:
 
     prefixes: PrefixCacheProducer
     _ledgers: dict[tuple[str, str], WorkLedger] = field(init=False, repr=False, default_factory=dict)
+    _speeds: PoolSpeed = field(init=False, repr=False, default_factory=PoolSpeed)
     _last: list[_Columns] = field(init=False, repr=False, default_factory=list)
     """The columns of the last pool, if any."""
 
@@ -61,14 +64,15 @@ class WorkAheadProducer:
         changed = (scraped_at != columns.scraped_at).nonzero()[0]
         if not len(changed):
             return
-        computed = pool.metric(PROMPT_TOKENS)
-        there = pool.waiting + pool.running
+        computed, waiting, running = pool.metric(PROMPT_TOKENS), pool.waiting, pool.running
         for row in changed.tolist():
             at = scraped_at.item(row)
             if at != NEVER:
                 ledger = self._ledger(pool.endpoints[row])
-                ledger.read(computed.item(row), there.item(row), at)
+                ledger.read(computed.item(row), waiting.item(row), running.item(row), at)
+                self._speeds.learn(ledger)
                 columns.ahead[row] = ledger.ahead
+                columns.slowness[row] = self._speeds.slowness(ledger)
             columns.scraped_at[row] = at
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
@@ -102,18 +106,27 @@ class WorkAheadProducer:
         pass
 
     def forget(self, endpoint: Endpoint) -> None:
-        if self._ledgers.pop(endpoint.key, None) is not None:
-            self._last.clear()
+        self._forget(endpoint.key)
 
     def retain(self, endpoints: Sequence[Endpoint]) -> None:
         present = {endpoint.key for endpoint in endpoints}
         for key in self._ledgers.keys() - present:
-            del self._ledgers[key]
+            self._forget(key)
         self._last.clear()
 
     def ahead(self, pool: EndpointPool) -> Floats:
         """Tokens of prompts ahead of each endpoint, not to be changed."""
         return self._columns(pool).ahead
+
+    def slowness(self, pool: EndpointPool) -> Floats:
+        """How many times longer each endpoint takes than the pool's average, not to be changed."""
+        return self._columns(pool).slowness
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        ledger = self._ledgers.pop(key, None)
+        if ledger is not None:
+            self._speeds.forget(ledger)
+            self._last.clear()
 
     def _columns(self, pool: EndpointPool) -> _Columns:
         # the datastore gives the same tuple until an endpoint changes, so identity is enough
@@ -122,8 +135,9 @@ class WorkAheadProducer:
         keys = [endpoint.key for endpoint in pool.endpoints]
         found = [self._ledgers.get(key) for key in keys]
         ahead = np.array([0.0 if ledger is None else ledger.ahead for ledger in found])
+        slowness = np.array([1.0 if ledger is None else self._speeds.slowness(ledger) for ledger in found])
         rows = {key: row for row, key in enumerate(keys)}
-        columns = _Columns(pool.endpoints, ahead, np.full(len(keys), np.nan), rows)
+        columns = _Columns(pool.endpoints, ahead, slowness, np.full(len(keys), np.nan), rows)
         self._last[:] = [columns]
         return columns
 
@@ -177,6 +191,7 @@ class LeastCostScorer:
         cost: Floats = self._missing(request, pool) * (1.0 + self.interference * requests)
         cost += self.producer.ahead(pool)
         cost += self.request_tokens * requests
+        cost *= self.producer.slowness(pool)
         return cost
 
     def _missing(self, request: InferenceRequest, pool: EndpointPool) -> Any:
