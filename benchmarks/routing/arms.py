@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from benchmarks.profiles import GO_DEFAULT
 from benchmarks.routing.baselines import BASELINES
 from benchmarks.routing.chooser import Chooser, Wanted
-from discovery import Instance, InstanceAddedEvent
+from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
 from epp.config.picker_config import DEFAULT_CONFIG, load_config
 from epp.endpoints.datastore import Datastore
 from epp.endpoints.endpoint import Endpoint, EndpointPool
@@ -88,7 +88,7 @@ class LearnsLate:
 
 
 class PickerChooser(Chooser):
-    """The scheduling of our picker without its server; worker `n` is the endpoint in row `n`."""
+    """The scheduling of our picker without its server; worker `n` is the endpoint `wn`."""
 
     def __init__(self, arm: Arm, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
         rng = random.Random(seed)
@@ -101,27 +101,43 @@ class PickerChooser(Chooser):
         self._store = Datastore()
         self._director = Director(self._store, scheduler, config.detector, Policy(), rng)
         self._picks: dict[int, Pick] = {}
-        for number in range(len(workers)):
-            instance = Instance(f"w{number}", "bench", "worker", f"10.0.0.{number + 1}", 8000, "a")
-            self._store.apply(InstanceAddedEvent(instance), {})
-        for endpoint in self._store.endpoints:
-            self._store.set_cache_tokens(endpoint, limits.kv_tokens)
+        self._limits = limits
+        self._instances: dict[int, Instance] = {}
+        self._endpoints: dict[int, Endpoint] = {}
+
+    def joined(self, worker: int, now: float) -> None:
+        instance = Instance(f"w{worker}", "bench", "worker", f"10.0.0.{worker + 1}", 8000, f"since {now}")
+        self._store.apply(InstanceAddedEvent(instance), {})
+        endpoint = next(one for one in self._store.endpoints if one.id == instance.id)
+        self._store.set_cache_tokens(endpoint, self._limits.kv_tokens)
+        self._instances[worker], self._endpoints[worker] = instance, endpoint
+
+    def gone(self, worker: int, now: float) -> None:
+        self._store.apply(InstanceRemovedEvent(self._instances.pop(worker), "deleted"))
+        del self._endpoints[worker]
 
     def choose(self, wanted: Wanted, now: float) -> int:
-        body = {"model": "m", "prompt": wanted.turn.prompt, "stream": wanted.streamed}
+        body = {"model": wanted.turn.model, "prompt": wanted.turn.prompt, "stream": wanted.streamed}
         pick = self._director.direct(_HEADERS, json.dumps(body).encode(), None, now)
         assert isinstance(pick, Pick)  # nothing waits here
         self._picks[wanted.key] = pick
         return int(pick.endpoints[0].id[1:])
 
     def read(self, worker: int, page: Load, now: float, period: float) -> None:
-        self._store.observe(self._store.endpoints[worker], page, now, period)
+        self._store.observe(self._endpoints[worker], page, now, period)
 
     def responded(self, wanted: Wanted, worker: int, now: float) -> None:
         """In flight until now, as with the Envoy that `python -m epp envoy-config` prints."""
         pick = self._picks.pop(wanted.key)
         self._director.responded(pick, 200, now)
         self._director.release(pick, now)
+
+    def failed(self, wanted: Wanted, worker: int, now: float) -> None:
+        """After the response headers this picker no longer follows a request."""
+        pick = self._picks.pop(wanted.key, None)
+        if pick is not None:
+            self._director.disconnected(pick, now)
+            self._director.release(pick, now)
 
 
 MakeChooser: TypeAlias = Callable[[Sequence[SchedulerModel], Limits, int], Chooser]

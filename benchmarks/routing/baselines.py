@@ -25,13 +25,21 @@ class Baseline(Chooser):
         self._limits = limits
         self._rng = random.Random(seed)
         self._count = len(workers)
+        self._there: list[int] = []
+        """Workers that may get requests."""
+
+    def joined(self, worker: int, now: float) -> None:
+        self._there = sorted([*self._there, worker])
+
+    def gone(self, worker: int, now: float) -> None:
+        self._there.remove(worker)
 
     def choose(self, wanted: Wanted, now: float) -> int:
-        return self._rng.randrange(self._count)
+        return self._rng.choice(self._there)
 
-    def _least(self, costs: Sequence[float]) -> int:
-        least = min(costs)
-        return self._rng.choice([worker for worker, cost in enumerate(costs) if cost <= least + 1e-12])
+    def _least(self, costs: Mapping[int, float]) -> int:
+        least = min(costs.values())
+        return self._rng.choice([worker for worker, cost in costs.items() if cost <= least + 1e-12])
 
 
 class RoundRobin(Baseline):
@@ -40,7 +48,7 @@ class RoundRobin(Baseline):
     _last = -1
 
     def choose(self, wanted: Wanted, now: float) -> int:
-        self._last = (self._last + 1) % self._count
+        self._last = next((worker for worker in self._there if worker > self._last), self._there[0])
         return self._last
 
 
@@ -57,12 +65,15 @@ class _Counting(Baseline):
     def ended(self, wanted: Wanted, worker: int, now: float) -> None:
         self._active[worker] -= 1
 
+    def failed(self, wanted: Wanted, worker: int, now: float) -> None:
+        self._active[worker] -= 1
+
 
 class LeastRequest(_Counting):
     """Of two workers that are drawn, the one with fewer requests."""
 
     def choose(self, wanted: Wanted, now: float) -> int:
-        one, other = self._rng.randrange(self._count), self._rng.randrange(self._count)
+        one, other = self._rng.choice(self._there), self._rng.choice(self._there)
         return one if self._active[one] <= self._active[other] else other
 
 
@@ -73,7 +84,8 @@ class BoundedHashing(_Counting):
         beginning = wanted.work.digests[: 1024 // self._limits.block_size]
         order = list(range(self._count))
         random.Random(beginning[-1] if beginning else b"").shuffle(order)
-        most = 1.25 * (sum(self._active) + 1) / self._count
+        order = [worker for worker in order if worker in self._there]
+        most = 1.25 * (sum(self._active[worker] for worker in order) + 1) / len(order)
         return next((worker for worker in order if self._active[worker] + 1 <= most), order[0])
 
 
@@ -96,6 +108,9 @@ class _PrefixIndex:
         while len(held) > self._capacity:
             held.popitem(last=False)
 
+    def forget(self, worker: int) -> None:
+        self._held[worker].clear()
+
 
 class _Sticky(_Counting):
     """Knows prefixes from the choice on, and the tokens that it sent and whose first answer has not come."""
@@ -115,6 +130,14 @@ class _Sticky(_Counting):
     def first_token(self, wanted: Wanted, worker: int, now: float) -> None:
         self._uncomputed[worker] -= self._missing_of.pop(wanted.key)
 
+    def failed(self, wanted: Wanted, worker: int, now: float) -> None:
+        super().failed(wanted, worker, now)
+        self._uncomputed[worker] -= self._missing_of.pop(wanted.key, 0.0)
+
+    def gone(self, worker: int, now: float) -> None:
+        super().gone(worker, now)
+        self._index.forget(worker)
+
     def _blocks(self, wanted: Wanted) -> Sequence[bytes]:
         step = _BLOCK // self._limits.block_size
         return wanted.work.digests[step - 1 : wanted.work.prompt_tokens // self._limits.block_size : step]
@@ -132,16 +155,16 @@ class GoSticky(_Sticky):
     """prefix-cache-affinity-filter with a threshold of .80 and a penalty of 18 s, then token-load-scorer."""
 
     def choose(self, wanted: Wanted, now: float) -> int:
-        workers = range(self._count)
+        workers = self._there
         sticky = [worker for worker in workers if self._share(wanted, worker) >= 0.80]
-        if sticky and len(sticky) < self._count:
+        if sticky and len(sticky) < len(workers):
             behind = min(self._uncomputed[worker] for worker in sticky)
             elsewhere = min(self._uncomputed[worker] for worker in workers if worker not in sticky)
             if (behind - elsewhere) * self._limits.token_seconds > 18.0:
                 sticky = []
-        among = set(sticky or workers)
-        load = [self._uncomputed[worker] + self._missing(wanted, worker) for worker in workers]
-        return self._least([load[worker] if worker in among else float("inf") for worker in workers])
+        return self._least(
+            {worker: self._uncomputed[worker] + self._missing(wanted, worker) for worker in sticky or workers}
+        )
 
 
 class BlocksInUse(_Sticky):
@@ -153,10 +176,10 @@ class BlocksInUse(_Sticky):
 
     def choose(self, wanted: Wanted, now: float) -> int:
         return self._least(
-            [
-                self._uncomputed[worker] + self._missing(wanted, worker) + self._used[worker]
-                for worker in range(self._count)
-            ]
+            {
+                worker: self._uncomputed[worker] + self._missing(wanted, worker) + self._used[worker]
+                for worker in self._there
+            }
         )
 
     def sent(self, wanted: Wanted, worker: int, now: float) -> None:
@@ -165,6 +188,10 @@ class BlocksInUse(_Sticky):
 
     def ended(self, wanted: Wanted, worker: int, now: float) -> None:
         super().ended(wanted, worker, now)
+        self._used[worker] -= wanted.work.prompt_tokens
+
+    def failed(self, wanted: Wanted, worker: int, now: float) -> None:
+        super().failed(wanted, worker, now)
         self._used[worker] -= wanted.work.prompt_tokens
 
 
@@ -182,9 +209,17 @@ class Oracle(Baseline):
         self._workers = workers
         self._on_their_way: list[dict[int, Wanted]] = [{} for _ in workers]
         self._begun: set[int] = set()
+        self._stopped: set[int] = set()
 
     def choose(self, wanted: Wanted, now: float) -> int:
-        return self._least([self._growth(wanted, worker, now) for worker in range(self._count)])
+        computing = [worker for worker in self._there if worker not in self._stopped]
+        return self._least({worker: self._growth(wanted, worker, now) for worker in computing or self._there})
+
+    def stopped(self, worker: int, now: float) -> None:
+        self._stopped.add(worker)
+
+    def continued(self, worker: int, now: float) -> None:
+        self._stopped.discard(worker)
 
     def sent(self, wanted: Wanted, worker: int, now: float) -> None:
         self._on_their_way[worker][wanted.key] = wanted
@@ -196,6 +231,10 @@ class Oracle(Baseline):
         self._begun.add(wanted.key)
 
     def ended(self, wanted: Wanted, worker: int, now: float) -> None:
+        self._begun.discard(wanted.key)
+
+    def failed(self, wanted: Wanted, worker: int, now: float) -> None:
+        self._on_their_way[worker].pop(wanted.key, None)
         self._begun.discard(wanted.key)
 
     def _growth(self, wanted: Wanted, worker: int, now: float) -> float:

@@ -18,14 +18,32 @@ class Wanted:
 
 
 class Chooser:
-    """Base class; `worker` is the worker's number, times are in seconds. Not every way to choose needs all it is told."""
+    """Base class; `worker` is the worker's number, times are in seconds. Not every way to choose needs all it is told.
+
+    At first no worker is there: `joined` is called for each.
+    """
 
     def choose(self, wanted: Wanted, now: float) -> int:
         """The worker that this request goes to."""
         raise NotImplementedError
 
+    def joined(self, worker: int, now: float) -> None:
+        """The worker is there from now on."""
+
+    def gone(self, worker: int, now: float) -> None:
+        """It was killed or drains: it gets no further requests. `failed` follows for those that a kill ended."""
+
+    def stopped(self, worker: int, now: float) -> None:
+        """It computes nothing until `continued`. No real picker is told."""
+
+    def continued(self, worker: int, now: float) -> None:
+        """It computes again. No real picker is told."""
+
     def read(self, worker: int, page: Load, now: float, period: float) -> None:
         """A metrics page; the next one comes after `period`."""
+
+    def missed(self, worker: int, now: float) -> None:
+        """The page of a stopped worker did not come."""
 
     def sent(self, wanted: Wanted, worker: int, now: float) -> None:
         """This worker was chosen, and has the request in a few milliseconds."""
@@ -41,3 +59,6 @@ class Chooser:
 
     def ended(self, wanted: Wanted, worker: int, now: float) -> None:
         """The response is complete."""
+
+    def failed(self, wanted: Wanted, worker: int, now: float) -> None:
+        """The connection broke: there will be no (further) answer."""

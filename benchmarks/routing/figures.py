@@ -10,7 +10,7 @@ from dataclasses import dataclass
 class Answer:
     """One request; seconds from the start of the run. `first`: its first token; the same as `ended` where nobody sees it.
 
-    `cached`: tokens of its prompt that the worker had.
+    `cached`: tokens of its prompt that the worker had. `failed`: there was no whole answer.
     """
 
     at: float
@@ -19,20 +19,25 @@ class Answer:
     worker: str
     prompt: int
     cached: int
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Seconds; `hits`: the share of all prompts that was cached; `largest`: the share of requests of one worker."""
+    """Seconds; `hits`: the share of all prompts that was cached; `largest`: the share of requests of one worker; `failed`:
+    requests without a whole answer, which count in no other figure.
+    """
 
     ttft: float
     e2e_p50: float
     e2e_p90: float
     hits: float
     largest: float
+    failed: float = 0
 
     @classmethod
-    def of(cls, answers: Sequence[Answer]) -> "Figures":
+    def of(cls, every: Sequence[Answer]) -> "Figures":
+        answers = [one for one in every if not one.failed]
         e2e = statistics.quantiles([one.ended - one.at for one in answers], n=10, method="inclusive")
         workers = Counter(one.worker for one in answers)
         return cls(
@@ -41,12 +46,13 @@ class Figures:
             e2e_p90=e2e[8],
             hits=sum(one.cached for one in answers) / sum(one.prompt for one in answers),
             largest=max(workers.values()) / len(answers),
+            failed=len(every) - len(answers),
         )
 
     def row(self) -> str:
         """Returns cells of a Markdown table."""
         seconds = f"{self.ttft:.2f} s | {self.e2e_p50:.2f} s | {self.e2e_p90:.2f} s"
-        return f"{seconds} | {self.hits:.2f} | {self.largest:.0%}"
+        return f"{seconds} | {self.hits:.2f} | {self.largest:.0%} | {self.failed:.0f}"
 
 
 def median(runs: Sequence[Figures]) -> Figures:

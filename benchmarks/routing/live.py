@@ -21,12 +21,13 @@ from benchmarks.picking.envoys import behind_envoy
 from benchmarks.picking.pickers import OURS, Kind, cores, go_picker, picker, started
 from benchmarks.profiles import over_endpoints_file
 from benchmarks.routing.figures import Answer, Figures, median
-from benchmarks.routing.virtual import LIMITS, WORKERS
+from benchmarks.routing.virtual import LIMITS
 from benchmarks.routing.workloads import Turn, shared
 from epp.config.picker_config import DEFAULT_CONFIG
 
 _MODEL: Final = "tiny"
 _TIMEOUT: Final = 300.0
+_WORKERS: Final = 5
 
 
 @contextlib.asynccontextmanager
@@ -44,7 +45,7 @@ async def _workers(speed: float) -> AsyncIterator[list[int]]:
     program = (sys.executable, "-m", "examples.simulator", "--no-register", "--model", _MODEL, *options)
     async with contextlib.AsyncExitStack() as stack:
         ports = []
-        for number in range(WORKERS):
+        for number in range(_WORKERS):
             name = ("--instance-id", f"w{number}")
             process = await stack.enter_async_context(started((*program, *name), cores()[0]))
             assert process.stdout is not None
@@ -101,8 +102,8 @@ async def main(given: argparse.Namespace) -> None:
     """Prints each turn, then the medians."""
     kinds = [OURS, *([go_picker(given.go_picker)] if given.go_picker else [])]
     found: dict[str, list[Figures]] = {kind.name: [] for kind in kinds}
-    print("| picker | seed | e2e mean | e2e p50 | e2e p90 | cached | largest share |")
-    print("|---|---|---|---|---|---|---|")
+    print("| picker | seed | e2e mean | e2e p50 | e2e p90 | cached | largest share | failed |")
+    print("|---|---|---|---|---|---|---|---|")
     for seed in range(given.seeds):
         turns = shared(seed, rate=given.rate, seconds=given.seconds)
         order = itertools.islice(itertools.cycle(kinds), seed, seed + len(kinds))

@@ -13,8 +13,8 @@ SEEDS: Final = 3
 
 async def main() -> None:
     """Prints the table; takes about an hour, most of it for the oracle."""
-    print("| workload | picked by | TTFT, mean | e2e p50 | e2e p90 | cached | largest share |")
-    print("|---|---|---|---|---|---|---|")
+    print("| workload | picked by | TTFT, mean | e2e p50 | e2e p90 | cached | largest share | failed |")
+    print("|---|---|---|---|---|---|---|---|")
     for name, workload in WORKLOADS.items():
         for arm_name in (*ARMS, *BASELINES):
             runs = [Figures.of(Run(chooser(arm_name), workload, seed).run()) for seed in range(SEEDS)]

@@ -6,20 +6,20 @@ where an answer is streamed, else at its end.
 
 import heapq
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from benchmarks.routing.arms import MakeChooser
 from benchmarks.routing.chooser import Chooser, Wanted
 from benchmarks.routing.figures import Answer
-from benchmarks.routing.workloads import Turn, Workload
+from benchmarks.routing.workloads import BASE_MODEL, Event, Turn, Workload
+from epp.endpoints.endpoint import Adapters
 from epp.endpoints.load import Load
 from epp.endpoints.worker_metrics import PROMPT_TOKENS
 from examples.simulator.scheduler_model import Limits, SchedulerModel, Work
 from examples.simulator.tokens import block_digests, echo, tokenize
 
-WORKERS: Final = 5
 LIMITS: Final = Limits(
     max_num_seqs=32,
     max_num_batched_tokens=2048,
@@ -41,6 +41,7 @@ class _Request:
     wanted: Wanted
     worker: int
     chooser: Chooser
+    begun: bool = False
     first: float = 0.0
     cached: int = 0
 
@@ -51,7 +52,11 @@ class Run:
     def __init__(self, make: MakeChooser, workload: Workload, seed: int) -> None:
         self.answers: list[Answer] = []
         self._workload = workload
-        self._workers = _workers(workload)
+        self._workers = [_worker(workload, number) for number in range(workload.workers)]
+        self._alive: set[int] = set()
+        self._known: set[int] = set()  # to the pickers
+        self._stopped: dict[int, float] = {}
+        self._held: dict[int, list[int]] = {}
         self._choosers = [make(self._workers, LIMITS, seed + 1000 * n) for n in range(workload.pickers)]
         self._due: list[float | None] = [None] * len(self._workers)
         self._requests: dict[int, _Request] = {}
@@ -60,7 +65,11 @@ class Run:
         self._keys = itertools.count()
         turns = workload.turns(seed)
         self._left = sum(turn.count for turn in turns)
+        for number in workload.there_at_the_start():
+            self._join(0.0, number)
         self._scrape(0.0)
+        for event in workload.events:
+            self._at(event.at, self._happen, event)
         for turn in turns:
             self._at(turn.at, self._arrive, turn)
 
@@ -75,27 +84,83 @@ class Run:
         heapq.heappush(self._events, (when, next(self._order), what, given))
 
     def _scrape(self, now: float) -> None:
-        pages = self._workload.kv_usage
-        for number, worker in enumerate(self._workers):
-            load = worker.load(now)
-            # what others, whom this picker does not know, have in the cache
-            usage = max(load.kv_usage, pages[number]) if pages else load.kv_usage
-            page = Load(
-                waiting=load.waiting,
-                running=load.running,
-                kv_usage=usage,
-                others={PROMPT_TOKENS: float(worker.totals.prompt)},
-            )
+        for number in sorted(self._known):
+            if number in self._stopped:
+                for chooser in self._choosers:
+                    chooser.missed(number, now)
+                continue
+            page = self._page(number, now)
             for chooser in self._choosers:
                 chooser.read(number, page, now, _SCRAPE)
         self._at(now + _SCRAPE, self._scrape)
+
+    def _page(self, number: int, now: float) -> Load:
+        worker, pages, lora = self._workers[number], self._workload.kv_usage, self._workload.max_lora
+        load = worker.load(now)
+        adapters = Adapters(frozenset(load.loaded_adapters), frozenset(load.waiting_adapters))
+        return Load(
+            waiting=load.waiting,
+            running=load.running,
+            # what others, whom this picker does not know, have in the cache
+            kv_usage=max(load.kv_usage, pages[number]) if pages else load.kv_usage,
+            max_lora=lora or None,
+            adapters=adapters if lora else None,
+            others={PROMPT_TOKENS: float(worker.totals.prompt)},
+        )
+
+    def _happen(self, now: float, event: Event) -> None:
+        match event.what:
+            case "join":
+                self._join(now, event.worker)
+            case "drain":
+                self._leave(now, event.worker)
+            case "kill":
+                self._kill(now, event.worker)
+            case "stop":
+                self._stopped[event.worker] = now
+                for chooser in self._choosers:
+                    chooser.stopped(event.worker, now)
+            case "continue":
+                self._continue(now, event.worker)
+
+    def _join(self, now: float, number: int) -> None:
+        self._alive.add(number)
+        self._known.add(number)
+        for chooser in self._choosers:
+            chooser.joined(number, now)
+
+    def _leave(self, now: float, number: int) -> None:
+        if number in self._known:
+            self._known.discard(number)
+            for chooser in self._choosers:
+                chooser.gone(number, now)
+
+    def _kill(self, now: float, number: int) -> None:
+        self._leave(now, number)
+        self._alive.discard(number)
+        self._due[number] = None
+        self._stopped.pop(number, None)
+        self._held.pop(number, None)
+        self._workers[number] = _worker(self._workload, number)
+        for key in [key for key, one in self._requests.items() if one.worker == number and one.begun]:
+            self._fail(now, key)
+
+    def _continue(self, now: float, number: int) -> None:
+        self._workers[number].postpone(now - self._stopped.pop(number))
+        for chooser in self._choosers:
+            chooser.continued(number, now)
+        for key in self._held.pop(number, []):
+            self._submit(now, key, self._requests[key])
+        self._advance(now, number)
 
     def _arrive(self, now: float, turn: Turn) -> None:
         key = next(self._keys)
         tokens = tokenize(turn.prompt)
         answer = echo(turn.prompt, turn.output_tokens)
-        digests = block_digests("m", [*tokens, *answer], LIMITS.block_size)
-        wanted = Wanted(key, turn, Work(len(tokens), turn.output_tokens, digests), self._workload.streamed)
+        digests = block_digests(turn.model, [*tokens, *answer], LIMITS.block_size)
+        adapter = None if turn.model == BASE_MODEL else turn.model
+        work = Work(len(tokens), turn.output_tokens, digests, adapter)
+        wanted = Wanted(key, turn, work, self._workload.streamed)
         chooser = self._choosers[key % len(self._choosers)]
         worker = chooser.choose(wanted, now)
         chooser.sent(wanted, worker, now)
@@ -104,6 +169,15 @@ class Run:
 
     def _begin(self, now: float, key: int) -> None:
         request = self._requests[key]
+        request.begun = True
+        if request.worker not in self._alive:
+            self._fail(now, key)
+        elif request.worker in self._stopped:  # the kernel accepts it
+            self._held.setdefault(request.worker, []).append(key)
+        else:
+            self._submit(now, key, request)
+
+    def _submit(self, now: float, key: int, request: _Request) -> None:
         self._workers[request.worker].submit(key, request.wanted.work)
         request.chooser.arrived(request.wanted, request.worker, now)
         self._advance(now, request.worker)
@@ -120,7 +194,7 @@ class Run:
         request.chooser.ended(request.wanted, request.worker, now)
 
     def _step(self, now: float, number: int, due: float) -> None:
-        if self._due[number] == due:
+        if self._due[number] == due and number not in self._stopped:
             self._advance(now, number)
 
     def _advance(self, now: float, number: int) -> None:
@@ -148,17 +222,25 @@ class Run:
             self._at(ended + turn.then.at, self._arrive, turn.then)
         self._left -= 1
 
+    def _fail(self, now: float, key: int) -> None:
+        """The user gives up: the further turns of the session do not come."""
+        request = self._requests.pop(key)
+        ended, prompt = now + _BACK, request.wanted.work.prompt_tokens
+        self.answers.append(Answer(request.at, ended, ended, f"w{request.worker}", prompt, 0, failed=True))
+        self._at(ended, self._failed, request)
+        self._left -= request.wanted.turn.count
 
-def _workers(workload: Workload) -> Sequence[SchedulerModel]:
-    slowness = workload.slowness or (1.0,) * (len(workload.kv_usage) or WORKERS)
-    return [
-        SchedulerModel(
-            replace(
-                LIMITS,
-                step_seconds=LIMITS.step_seconds * slow,
-                sequence_seconds=LIMITS.sequence_seconds * slow,
-                token_seconds=LIMITS.token_seconds * slow,
-            )
-        )
-        for slow in slowness
-    ]
+    def _failed(self, now: float, request: _Request) -> None:
+        request.chooser.failed(request.wanted, request.worker, now)
+
+
+def _worker(workload: Workload, number: int) -> SchedulerModel:
+    slow = workload.slowness[number] if workload.slowness else 1.0
+    limits = replace(
+        LIMITS,
+        max_lora=workload.max_lora,
+        step_seconds=LIMITS.step_seconds * slow,
+        sequence_seconds=LIMITS.sequence_seconds * slow,
+        token_seconds=LIMITS.token_seconds * slow,
+    )
+    return SchedulerModel(limits)

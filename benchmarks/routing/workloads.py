@@ -7,19 +7,24 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, Literal
 
+BASE_MODEL: Final = "m"
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request, `at` seconds after the start, or after the end of the turn whose `then` it is."""
+    """One request, `at` seconds after the start, or after the end of the turn whose `then` it is.
+
+    `model`: an adapter's name, or BASE_MODEL.
+    """
 
     at: float
     prompt: str
     output_tokens: int
     then: "Turn | None" = None
+    model: str = BASE_MODEL
 
     @property
     def count(self) -> int:
@@ -28,10 +33,25 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Event:
+    """What happens to a worker `at` seconds after the start.
+
+    join: it comes; one whose first event this is was not there before. kill: it ends at once, and all requests there fail;
+    pickers hear of it at once, as from the registry's watch. drain: it gets no new requests, and those that it has end.
+    stop, continue: SIGSTOP and SIGCONT; meanwhile it computes nothing and has no page, and nobody says so.
+    """
+
+    at: float
+    worker: int
+    what: Literal["join", "kill", "drain", "stop", "continue"]
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """`streamed`: response headers come before the first token, else with the last. `kv_usage`: what the page of each
     worker says of its cache before anything is sent; empty: nothing is used. `pickers`: requests go to them in turn.
-    `slowness`: by worker, how many times longer each step takes; empty: all are alike.
+    `slowness`: by worker, how many times longer each step takes; empty: all are alike. `max_lora`: adapters that a worker
+    holds at a time; 0: none is used.
     """
 
     turns: Callable[[int], list[Turn]]
@@ -39,6 +59,17 @@ class Workload:
     kv_usage: tuple[float, ...] = ()
     pickers: int = 1
     slowness: tuple[float, ...] = ()
+    workers: int = 5
+    events: tuple[Event, ...] = ()
+    max_lora: int = 0
+
+    def there_at_the_start(self) -> list[int]:
+        """The workers whose first event is not their joining."""
+        firsts: dict[int, Event] = {}
+        for event in sorted(self.events, key=lambda event: event.at):
+            firsts.setdefault(event.worker, event)
+        joining = {number for number, event in firsts.items() if event.what == "join"}
+        return [number for number in range(self.workers) if number not in joining]
 
 
 def shared(
@@ -138,5 +169,6 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
     "300 at once, near ties": Workload(
         lambda seed: burst(seed, count=300, same=False, beginning=100, apart=0.0001),
         kv_usage=(0.05, 0.10, 0.15),
+        workers=3,
     ),
 }

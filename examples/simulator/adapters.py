@@ -45,6 +45,11 @@ class AdapterSlots:
         """When the next load completes; None if nothing loads."""
         return min((ready_at for ready_at in self._ready_at.values() if ready_at > now), default=None)
 
+    def postpone(self, seconds: float) -> None:
+        """Nothing was loaded for so long."""
+        for adapter in self._ready_at:
+            self._ready_at[adapter] += seconds
+
     def _evict(self, now: float) -> bool:
         for adapter, ready_at in self._ready_at.items():
             if ready_at <= now and not self._users[adapter]:

@@ -194,6 +194,12 @@ class SchedulerModel:
             return self._step.ends_at
         return self._adapters.next_ready(now) if self._waiting else None
 
+    def postpone(self, seconds: float) -> None:
+        """It stood still for so long, as after SIGSTOP: all that it does ends later."""
+        if self._step is not None:
+            self._step = replace(self._step, ends_at=self._step.ends_at + seconds)
+        self._adapters.postpone(seconds)
+
     def load(self, now: float) -> Load:
         waiting = {s.work.adapter for s in self._waiting.values() if s.work.adapter is not None}
         return Load(
