@@ -9,12 +9,12 @@ GO_DEFAULT: Final = "".join(
 )
 """The default profile of the Go picker: the in-flight scorer is the only one that our default adds to it."""
 _FILE: Final = """\
-- {type: file-discovery, parameters: {path: ENDPOINTS}}
-- type: queue-scorer
+plugins:
+- {type: file-discovery, parameters: {path: ENDPOINTS, watchFile: WATCHED}}
 """
 _DISCOVERY: Final = "dataLayer: {discovery: {pluginRef: file-discovery}}\n"
 
 
-def over_endpoints_file(config: str) -> str:
+def over_endpoints_file(config: str, *, watched: bool = False) -> str:
     """Reads the endpoints from the file ENDPOINTS: the only source that the Go picker has without Kubernetes."""
-    return config.replace("- type: queue-scorer\n", _FILE, 1) + _DISCOVERY
+    return config.replace("plugins:\n", _FILE.replace("WATCHED", str(watched).lower()), 1) + _DISCOVERY

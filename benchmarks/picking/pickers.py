@@ -78,9 +78,9 @@ def cores() -> tuple[int, int]:
 
 @contextlib.asynccontextmanager
 async def started(
-    program: Sequence[str], core: int, *, silent: bool = False, folder: Path | None = None, **env: str
+    program: Sequence[str], core: int | None, *, silent: bool = False, folder: Path | None = None, **env: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process pinned to one core, killed at the end; `folder`: its working directory."""
+    """A process, killed at the end. `core`: the only one that it may run on. `folder`: its working directory."""
     process = await asyncio.create_subprocess_exec(
         *program,
         stdin=asyncio.subprocess.PIPE,
@@ -88,7 +88,7 @@ async def started(
         stderr=asyncio.subprocess.DEVNULL if silent else None,
         env=os.environ | env,
         cwd=folder,
-        preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+        preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
     )
     try:
         yield process
@@ -112,7 +112,7 @@ async def workers(count: int, *, alike: bool = False) -> AsyncIterator[list[int]
 async def picker(
     kind: Kind,
     ports: Sequence[int],
-    core: int,
+    core: int | None,
     options: Sequence[str] = _SELDOM,
     config: str | None = None,
     *,
@@ -132,7 +132,7 @@ async def picker(
             ours = ("-m", "epp", "--host=127.0.0.1", f"--transport={kind.transport}")
             program, env = [sys.executable, *ours, *flags, *["--usage-metrics"] * usage], {}
         else:
-            program, env = [str(kind.binary), *flags, *_GO], {"GOMAXPROCS": "1"}
+            program, env = [str(kind.binary), *flags, *_GO], {} if core is None else {"GOMAXPROCS": "1"}
         silent = kind.binary is not None
         async with started(program, core, silent=silent, folder=kind.folder, **env) as process:
             async with asyncio.timeout(_DEADLINE):

@@ -1,125 +1,138 @@
-"""`python -m benchmarks.routing.live --go-picker FILE`: shared prefixes, responses not streamed, in real time behind Envoy.
+"""Compares pickers in real time: on the same prompts, behind the same real Envoy, over the same simulated workers.
 
-Five simulated workers, an Envoy and one picker are started for each turn, so that all caches are cold; the pickers take turns
-on the same prompts. `--speed`: simulated seconds in one real one; the slower, the less it matters what else the machine does.
+Each run starts everything anew, so that all caches are cold: five simulators, which are processes of their own, one or two
+pickers, and an Envoy for each. The pickers take turns within a seed, in another order with each seed. The client sends each
+request when the workload says so, whatever became of those before it, except that a turn of a session follows the answer to
+the one before. TTFT is from the moment a request leaves the client to the first byte of a streamed body that it reads. It
+includes Envoy, the picker, the simulator's queue, and what the machine itself makes them wait. If an answer is not streamed,
+TTFT is its end.
+
+All seconds are simulated ones: `--speed` of them pass in a real one, so the workers are that much faster than those of the
+runs in virtual time, and pages, which pickers read every 50 real ms, are that much older. Each run prints how many cores its
+programs used, and how late its requests left. A run where more than one request in a hundred was over 50 ms late is thrown out
+and repeated once. Arrivals end after `--seconds`.
+
+Not measured: more workers than five, networks between machines, tokenizers (a token is four letters, everywhere), and what
+Envoy itself costs. Envoy shows the answers to the Go picker and not to ours, as each one's own configuration says.
 """
 
 import argparse
 import asyncio
-import contextlib
-import itertools
-import re
+import gc
 import sys
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import aiohttp
+from benchmarks.routing import live_results, live_stage
+from benchmarks.routing.live_arms import LiveArm, arms
+from benchmarks.routing.live_results import Result
+from benchmarks.routing.live_workers import ForkServer, fork_server
+from benchmarks.routing.workloads import WORKLOADS, Turn
 
-from benchmarks.picking.envoys import behind_envoy
-from benchmarks.picking.pickers import OURS, Kind, cores, go_picker, picker, started
-from benchmarks.profiles import over_endpoints_file
-from benchmarks.routing.figures import Answer, Figures, median
-from benchmarks.routing.virtual import LIMITS
-from benchmarks.routing.workloads import Turn, shared
-from epp.config.picker_config import DEFAULT_CONFIG
-
-_MODEL: Final = "tiny"
-_TIMEOUT: Final = 300.0
-_WORKERS: Final = 5
+SPEEDS: Final[Mapping[str, float]] = {}
+"""Simulated seconds in a real one, where not `--speed`: many requests at once keep the machine itself busy for a while."""
 
 
-@contextlib.asynccontextmanager
-async def _workers(speed: float) -> AsyncIterator[list[int]]:
-    machine = {
-        "--max-num-seqs": LIMITS.max_num_seqs,
-        "--max-num-batched-tokens": LIMITS.max_num_batched_tokens,
-        "--num-gpu-blocks": LIMITS.num_blocks,
-        "--step-seconds": LIMITS.step_seconds,
-        "--sequence-seconds": LIMITS.sequence_seconds,
-        "--token-seconds": LIMITS.token_seconds,
-        "--speed": speed,
-    }
-    options = [str(word) for pair in machine.items() for word in pair]
-    program = (sys.executable, "-m", "examples.simulator", "--no-register", "--model", _MODEL, *options)
-    async with contextlib.AsyncExitStack() as stack:
-        ports = []
-        for number in range(_WORKERS):
-            name = ("--instance-id", f"w{number}")
-            process = await stack.enter_async_context(started((*program, *name), cores()[0]))
-            assert process.stdout is not None
-            found = re.search(rb"http=[^ ]+:(\d+) ", await process.stdout.readline())
-            assert found is not None
-            ports.append(int(found[1]))
-        yield ports
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`seconds`: of arrivals. `attempts`: for a run whose client was late."""
+
+    workloads: Sequence[str]
+    arms: Sequence[LiveArm]
+    seeds: int
+    speed: float
+    seconds: float
+    out: Path | None = None
+    attempts: int = 2
+
+    def speed_of(self, workload: str) -> float:
+        return min(self.speed, SPEEDS.get(workload, self.speed))
+
+    def turns(self, workload: str, seed: int) -> list[Turn]:
+        return [turn for turn in WORKLOADS[workload].turns(seed) if turn.at < self.seconds]
 
 
-class _Users:
-    """Sends all requests of one turn; the times in its results are simulated seconds."""
-
-    def __init__(self, session: aiohttp.ClientSession, speed: float) -> None:
-        self._session = session
-        self._speed = speed
-        self._start = time.monotonic()
-
-    async def send(self, turns: Sequence[Turn]) -> list[Answer]:
-        return await asyncio.gather(*(self._ask(turn) for turn in turns))
-
-    async def _ask(self, turn: Turn) -> Answer:
-        await asyncio.sleep(self._start + turn.at / self._speed - time.monotonic())
-        asked = self._now()
-        body = {"model": _MODEL, "prompt": turn.prompt, "max_tokens": turn.output_tokens}
-        async with self._session.post("/v1/completions", json=body) as answer:
-            assert answer.status == 200, await answer.text()
-            usage = (await answer.json())["usage"]
-            worker = answer.headers["x-served-by"]
-        ended = self._now()
-        cached = usage["prompt_tokens_details"]["cached_tokens"]
-        return Answer(asked, ended, ended, worker, usage["prompt_tokens"], cached)
-
-    def _now(self) -> float:
-        return (time.monotonic() - self._start) * self._speed
+async def main(plan: Plan) -> list[Result]:
+    """Returns the results of all runs, also of those that `out` has from before."""
+    results = live_results.read(plan.out)
+    if any((one.speed, one.arrivals) != (plan.speed_of(one.workload), plan.seconds) for one in results):
+        raise SystemExit(f"error: {plan.out} has runs with another --speed or --seconds; give another --out")
+    async with fork_server() as server:
+        for name in plan.workloads:
+            for seed in range(plan.seeds):
+                first = seed % len(plan.arms)
+                for arm in (*plan.arms[first:], *plan.arms[:first]):
+                    before = [one for one in results if one.key == (name, arm.name, seed)]
+                    results += await _runs(plan, server, arm, name, seed, before)
+    return results
 
 
-async def _turn(kind: Kind, turns: Sequence[Turn], speed: float) -> Figures:
-    core = cores()[1]
-    config = None if kind.binary else over_endpoints_file(DEFAULT_CONFIG)
-    async with (
-        _workers(speed) as ports,
-        picker(kind, ports, core, options=(), config=config) as direct,
-        behind_envoy(direct, ports, core) as envoy,
-        aiohttp.ClientSession(
-            f"http://127.0.0.1:{envoy.port}",
-            connector=aiohttp.TCPConnector(limit=0),
-            timeout=aiohttp.ClientTimeout(total=_TIMEOUT),
-        ) as session,
-    ):
-        return Figures.of(await _Users(session, speed).send(turns))
+async def _runs(
+    plan: Plan, server: ForkServer, arm: LiveArm, name: str, seed: int, before: Sequence[Result]
+) -> list[Result]:
+    """The runs that are still needed: none, one, or one more if the client was late."""
+    done, turns, key = list(before), plan.turns(name, seed), (name, arm.name, seed)
+    while len(done) < plan.attempts and all(one.too_late for one in done):
+        gc.collect()
+        gc.disable()  # a collection would make requests late
+        outcome = await live_stage.run(server, arm, WORKLOADS[name], turns, plan.speed_of(name))
+        gc.enable()
+        done.append(Result.of(key, plan.speed_of(name), plan.seconds, WORKLOADS[name], outcome))
+        live_results.append(plan.out, done[-1])
+        print(done[-1].line(), file=sys.stderr, flush=True)
+    return done[len(before) :]
 
 
-async def main(given: argparse.Namespace) -> None:
-    """Prints each turn, then the medians."""
-    kinds = [OURS, *([go_picker(given.go_picker)] if given.go_picker else [])]
-    found: dict[str, list[Figures]] = {kind.name: [] for kind in kinds}
-    print("| picker | seed | e2e mean | e2e p50 | e2e p90 | cached | largest share | failed |")
-    print("|---|---|---|---|---|---|---|---|")
-    for seed in range(given.seeds):
-        turns = shared(seed, rate=given.rate, seconds=given.seconds)
-        order = itertools.islice(itertools.cycle(kinds), seed, seed + len(kinds))
-        for kind in order:
-            figures = await _turn(kind, turns, given.speed)
-            found[kind.name].append(figures)
-            print(f"| {kind.name} | {seed} | {figures.row()} |", flush=True)
-    for name, runs in found.items():
-        print(f"| {name} | median | {median(runs).row()} |")
+def _plan(arguments: Sequence[str] | None = None) -> Plan:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.routing.live",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    possible = [name for name, workload in WORKLOADS.items() if not workload.kv_usage]
+    parser.add_argument(
+        "--go-picker", type=Path, metavar="FILE", help="the Go picker's binary; without it, only ours"
+    )
+    parser.add_argument(
+        "--workload",
+        action="append",
+        choices=possible,
+        metavar="NAME",
+        help=f"of {', '.join(possible)}; may be repeated; default: all",
+    )
+    parser.add_argument(
+        "--arm",
+        action="append",
+        metavar="NAME",
+        help=f"of {', '.join(arms(Path()))}; may be repeated; default: all",
+    )
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument(
+        "--speed", type=float, default=3.0, help="simulated seconds in a real one (%(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="simulated ones, of arrivals (%(default)s)"
+    )
+    parser.add_argument("--quick", action="store_true", help="one seed, 8 s of arrivals")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="JSON lines, one a run; runs that it has are not repeated"
+    )
+    given = parser.parse_args(arguments)
+    there = arms(given.go_picker)
+    if unknown := [name for name in given.arm or () if name not in there]:
+        parser.error(f"there is no arm {unknown[0]!r}; there are {', '.join(there)}")
+    return Plan(
+        workloads=given.workload or possible,
+        arms=[there[name] for name in given.arm or there],
+        seeds=1 if given.quick else given.seeds,
+        speed=given.speed,
+        seconds=8.0 if given.quick else given.seconds,
+        out=given.out,
+    )
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.routing.live", description=__doc__)
-    parser.add_argument("--go-picker", type=Path, metavar="FILE", help="the Go picker's binary")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rate", type=float, default=10.0, help="requests a simulated second")
-    parser.add_argument("--seconds", type=float, default=20.0, help="simulated ones")
-    parser.add_argument("--speed", type=float, default=0.5)
-    asyncio.run(main(parser.parse_args()))
+    for line in live_results.tables(asyncio.run(main(_plan()))):
+        print(line)

@@ -1,0 +1,68 @@
+"""The pickers that are compared in real time: our configurations, and those of the Go picker's binary."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.picking.pickers import OURS, Kind, go_picker
+from benchmarks.profiles import GO_DEFAULT, over_endpoints_file
+from benchmarks.routing.arms import ARMS
+from benchmarks.routing.virtual import LIMITS
+
+GO_ARMS: Final = ("the Go picker, default", "the Go picker, sticky")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveArm:
+    """`config`: ENDPOINTS stands in it for the file of endpoints."""
+
+    name: str
+    kind: Kind
+    config: str
+
+    @property
+    def response_body(self) -> str:
+        """What Envoy shows of answers. The Go picker's chart says so for its own (config/charts/llm-d-router-standalone/
+        values.yaml); it learns from it when a prompt is computed. Ours needs none.
+        """
+        return "NONE" if self.kind.binary is None else "FULL_DUPLEX_STREAMED"
+
+
+def arms(binary: Path | None) -> Mapping[str, LiveArm]:
+    """`binary`: the Go picker's; without it, only our arms."""
+    found = {name: LiveArm(name, OURS, _watched(ARMS[name].config)) for name in ("least cost", "default")}
+    if binary is not None:
+        for name, config in zip(GO_ARMS, (GO_DEFAULT, _GO_STICKY), strict=True):
+            found[name] = LiveArm(name, go_picker(binary), _watched(config))
+    return found
+
+
+def _watched(config: str) -> str:
+    return over_endpoints_file(config, watched=True)
+
+
+_PEAK: Final = LIMITS.max_num_batched_tokens / (
+    LIMITS.step_seconds + LIMITS.sequence_seconds + LIMITS.token_seconds * LIMITS.max_num_batched_tokens
+)
+"""Tokens a second of one full chunk in an idle worker, which the guides want measured for each machine
+(llm-d, guides/recipes/router/calibration)."""
+
+_GO_STICKY: Final = f"""\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: token-load-scorer
+- type: inflight-load-producer
+- type: approx-prefix-cache-producer
+  parameters: {{maxPrefixTokensToMatch: {LIMITS.kv_tokens}}}
+- type: prefix-cache-affinity-filter
+  parameters: {{affinityThreshold: 0.80, maxTTFTPenaltyMs: 18000, peakPrefillThroughput: {_PEAK:.0f}}}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {{pluginRef: prefix-cache-affinity-filter}}
+  - {{pluginRef: token-load-scorer}}
+"""
+"""The plugins of llm-d's guide optimized-baseline, with the values that it says must match the model server. The filter lets
+go where a worker has {18 s x peak} uncomputed tokens more than another: a count of tokens, so `--speed` does not matter."""

@@ -1,0 +1,161 @@
+"""Sends the requests of a workload when they are due, and notes when text first comes and when an answer ends.
+
+It reads as cheaply as it can, because it shares the machine with what it measures: one connection for each request, no
+parsing while bytes come. All seconds are simulated ones.
+"""
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from benchmarks.routing.figures import Answer
+from benchmarks.routing.workloads import Turn
+
+_TIMEOUT: Final = 300.0
+_SERVED_BY: Final = re.compile(rb"\r\nx-served-by: *(\S+)\r\n", re.IGNORECASE)
+_HEAD_END: Final = b"\r\n\r\n"
+_DONE: Final = b"data: [DONE]\n\n"
+
+
+class _Exchange(asyncio.Protocol):
+    """One request and its answer, to the end of the connection."""
+
+    def __init__(self, request: bytes) -> None:
+        self.ended = asyncio.get_running_loop().create_future()
+        self.first = 0.0
+        self._request = request
+        self._pieces: list[bytes] = []
+        self._head_is_in = False
+
+    @property
+    def received(self) -> bytes:
+        return b"".join(self._pieces)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._pieces.append(data)
+        if self.first:
+            return
+        if not self._head_is_in:
+            self._head_is_in = (end := self.received.find(_HEAD_END)) >= 0
+            if not self._head_is_in or len(self.received) == end + len(_HEAD_END):
+                return
+        self.first = time.monotonic()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(time.monotonic())
+
+
+def session(turn: Turn | None) -> Iterator[Turn]:
+    """The turn, and all that follow it."""
+    while turn is not None:
+        yield turn
+        turn = turn.then
+
+
+@dataclass(slots=True)
+class Users:
+    """`ports`: of the Envoys that they ask in turn. `late`: how much later than planned each request left."""
+
+    ports: Sequence[int]
+    speed: float
+    streamed: bool
+    late: list[float] = field(default_factory=list)
+    _start: float = 0.0
+    _sent: int = 0
+
+    async def send(self, turns: Sequence[Turn], start: float) -> list[Answer]:
+        """Returns all answers; those of a session end where one failed. `start`: on the clock of `time.monotonic`."""
+        self._start = start
+        planned = [(turn, _requests(turn, streamed=self.streamed)) for turn in turns]
+        sessions = await asyncio.gather(*(self._session(turn, requests) for turn, requests in planned))
+        return [answer for answers in sessions for answer in answers]
+
+    async def _session(self, first: Turn, requests: Sequence[bytes]) -> list[Answer]:
+        answers, due = list[Answer](), 0.0
+        for turn, request in zip(session(first), requests, strict=True):
+            due += turn.at
+            await asyncio.sleep(self._start + due / self.speed - time.monotonic())
+            self.late.append(self._now() - due)
+            answers.append(await self._ask(request))
+            if answers[-1].failed:
+                break
+            due = answers[-1].ended
+        return answers
+
+    async def _ask(self, request: bytes) -> Answer:
+        port = self.ports[self._sent % len(self.ports)]
+        self._sent += 1
+        asked = self._now()
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_TIMEOUT):
+                transport, exchange = await loop.create_connection(
+                    lambda: _Exchange(request), "127.0.0.1", port
+                )
+                try:
+                    ended = self._simulated(await exchange.ended)
+                finally:
+                    transport.abort()
+            worker, usage = _parse(exchange.received, streamed=self.streamed)
+        except (OSError, TimeoutError, ValueError, KeyError):
+            return Answer(asked, self._now(), self._now(), "", 0, 0, failed=True)
+        # an answer that is not streamed comes in several reads, and the first says nothing
+        first = self._simulated(exchange.first) if self.streamed else ended
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        return Answer(asked, first, ended, worker, usage["prompt_tokens"], cached)
+
+    def _now(self) -> float:
+        return self._simulated(time.monotonic())
+
+    def _simulated(self, at: float) -> float:
+        return (at - self._start) * self.speed
+
+
+def _requests(turn: Turn, *, streamed: bool) -> list[bytes]:
+    """All requests of a session, written before anything is measured."""
+    given = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
+    written = list[bytes]()
+    for one in session(turn):
+        body = json.dumps(
+            {"model": one.model, "prompt": one.prompt, "max_tokens": one.output_tokens, **given}
+        ).encode()
+        head = (
+            "POST /v1/completions HTTP/1.1\r\nhost: routing\r\nconnection: close\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        written.append(head.encode() + body)
+    return written
+
+
+def _parse(received: bytes, *, streamed: bool) -> tuple[str, Mapping[str, Any]]:
+    """The worker's name and the usage of a whole answer; raises ValueError or KeyError for anything else."""
+    head, _, body = received.partition(_HEAD_END)
+    if not head.startswith(b"HTTP/1.1 200 ") or (served := _SERVED_BY.search(head + b"\r\n")) is None:
+        raise ValueError(head.decode(errors="replace"))
+    if b"\r\ntransfer-encoding: chunked" in head.lower():
+        body = b"".join(_chunks(body))
+    if streamed:
+        if not body.endswith(_DONE):
+            raise ValueError("the answer was cut")
+        body = body.removesuffix(_DONE).rstrip().rpartition(b"data: ")[2]
+    return served[1].decode(), json.loads(body)["usage"]
+
+
+def _chunks(body: bytes) -> Iterator[bytes]:
+    start = 0
+    while True:
+        line = body.index(b"\r\n", start)
+        size = int(body[start:line], 16)
+        if not size:
+            return
+        yield body[line + 2 : line + 2 + size]
+        start = line + 2 + size + 2

@@ -1,0 +1,178 @@
+"""Results of runs in real time: JSON lines, and the tables that they become."""
+
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from benchmarks.process_usage import percentile
+from benchmarks.routing.figures import Answer, Figures
+from benchmarks.routing.live_arms import GO_ARMS
+from benchmarks.routing.live_stage import Outcome
+from benchmarks.routing.workloads import Workload
+
+LATE: Final = 0.05
+"""A run where one request in a hundred left later than that, in simulated seconds, is not counted."""
+_SHARE_WITHIN: Final = 10.0
+_TARGETS: Final = ("ttft", "ttft_p90")
+
+Key: TypeAlias = tuple[str, str, int]
+"""Workload, arm, seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run. `arrivals`: the simulated seconds in which requests, or the first ones of sessions, come. `shares`: by worker, of all requests; `marked`: of the slow worker, or of the one that joined from then on,
+    and `marked_later`: from 10 s later on; None where there is no such worker. `late`: p50, p99 and most.
+    """
+
+    workload: str
+    arm: str
+    seed: int
+    speed: float
+    arrivals: float
+    figures: Mapping[str, float]
+    late: Sequence[float]
+    cores: Mapping[str, float]
+    machine: float
+    seconds: float
+    shares: Mapping[str, float] = field(default_factory=dict)
+    marked: float | None = None
+    marked_later: float | None = None
+
+    @classmethod
+    def of(cls, key: Key, speed: float, arrivals: float, workload: Workload, outcome: Outcome) -> "Result":
+        answers = [one for one in outcome.answers if not one.failed]
+        worker, since = _marked(workload)
+        return cls(
+            *key,
+            speed=speed,
+            arrivals=arrivals,
+            figures=asdict(Figures.of(outcome.answers)),
+            late=[percentile(outcome.late, 0.5), percentile(outcome.late, 0.99), max(outcome.late)],
+            cores=outcome.cores,
+            machine=outcome.machine,
+            seconds=outcome.seconds,
+            shares={
+                name: _share(answers, name, 0.0) or 0.0 for name in sorted({one.worker for one in answers})
+            },
+            marked=_share(answers, worker, since),
+            marked_later=_share(answers, worker, since + _SHARE_WITHIN),
+        )
+
+    @property
+    def key(self) -> Key:
+        return self.workload, self.arm, self.seed
+
+    @property
+    def too_late(self) -> bool:
+        """The client did not keep its plan, so the run says nothing about pickers."""
+        return self.late[1] > LATE
+
+    def line(self) -> str:
+        """For people, while it runs."""
+        took = ", ".join(f"{kind} {cores:.2f}" for kind, cores in self.cores.items())
+        late = "/".join(f"{1000 * seconds:.0f}" for seconds in self.late)
+        return (
+            f"{self.workload} | {self.arm} | seed {self.seed}: TTFT {self.figures['ttft']:.3f} s, cached "
+            f"{self.figures['hits']:.2f}, failed {self.figures['failed']:.0f}; took {self.seconds:.1f} s; late {late} ms"
+            f"{' (thrown out)' if self.too_late else ''}; cores: {took}, machine {self.machine:.2f}"
+        )
+
+
+def read(path: Path | None) -> list[Result]:
+    """The results in a file; none if it is not there."""
+    if path is None or not path.exists():
+        return []
+    return [Result(**json.loads(line)) for line in path.read_text().splitlines()]
+
+
+def append(path: Path | None, result: Result) -> None:
+    if path is not None:
+        with path.open("a") as file:
+            file.write(json.dumps(asdict(result)) + "\n")
+
+
+def tables(results: Sequence[Result]) -> Iterator[str]:
+    """Lines of Markdown: all figures, then the ratios. Medians over seeds, with the least and the most."""
+    counted = [one for one in results if not one.too_late]
+    workloads = list(dict.fromkeys(one.workload for one in counted))
+    arms = list(dict.fromkeys(one.arm for one in counted))
+    by_arm = {
+        (workload, arm): [one for one in counted if (one.workload, one.arm) == (workload, arm)]
+        for workload in workloads
+        for arm in arms
+    }
+    names = list(counted[0].figures) if counted else []
+    yield f"| workload | picker | runs | {' | '.join(names)} | its share, after 10 s |"
+    yield f"|---|---|---|{'---|' * (len(names) + 1)}"
+    for (workload, arm), runs in by_arm.items():
+        if runs:
+            cells = [_range([one.figures[name] for one in runs]) for name in names]
+            yield f"| {workload} | {arm} | {len(runs)} | {' | '.join(cells)} | {_shares(runs)} |"
+    yield ""
+    yield from _ratios(by_arm, workloads, [arm for arm in arms if arm not in GO_ARMS])
+    if thrown := len(results) - len(counted):
+        yield f"\n{thrown} runs are thrown out: a request in a hundred left more than {1000 * LATE:.0f} ms late."
+
+
+def _ratios(
+    by_arm: Mapping[tuple[str, str], Sequence[Result]], workloads: Sequence[str], ours: Sequence[str]
+) -> Iterator[str]:
+    yield "To the better of the Go picker's two configurations (the ratios of single seeds in brackets):"
+    yield ""
+    yield "| workload | picker | TTFT mean | TTFT p90 | the better one of the Go picker |"
+    yield "|---|---|---|---|---|"
+    for workload in workloads:
+        theirs = [runs for arm in GO_ARMS if (runs := by_arm.get((workload, arm)))]
+        for arm in ours:
+            if theirs and (runs := by_arm[workload, arm]):
+                found = [_ratio(runs, theirs, name) for name in _TARGETS if name in runs[0].figures]
+                better = ", ".join(dict.fromkeys(name for _, name in found))
+                yield f"| {workload} | {arm} | {' | '.join(ratio for ratio, _ in found)} | {better} |"
+
+
+def _ratio(runs: Sequence[Result], theirs: Sequence[Sequence[Result]], name: str) -> tuple[str, str]:
+    better = min(theirs, key=lambda of_one: _median(of_one, name))
+    of_seed = {one.seed: one.figures[name] for one in better}
+    single = [one.figures[name] / of_seed[one.seed] for one in runs if of_seed.get(one.seed)]
+    both = f"{min(single):.2f}-{max(single):.2f}" if single else "no seed in both"
+    return f"{_median(runs, name) / _median(better, name):.2f} ({both})", better[0].arm
+
+
+def _median(runs: Sequence[Result], name: str) -> float:
+    return statistics.median(one.figures[name] for one in runs)
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{_number(statistics.median(values))} ({_number(min(values))}-{_number(max(values))})"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def _shares(runs: Sequence[Result]) -> str:
+    shares = [
+        f"{statistics.median(found):.0%}"
+        for name in ("marked", "marked_later")
+        if (found := [share for one in runs if (share := getattr(one, name)) is not None])
+    ]
+    return ", ".join(shares)
+
+
+def _marked(workload: Workload) -> tuple[str, float]:
+    """The worker that is not like the others, and since when."""
+    for event in workload.events:
+        if event.what == "join":
+            return f"w{event.worker}", event.at
+    slowest = max(workload.slowness, default=1.0)
+    return (f"w{workload.slowness.index(slowest)}", 0.0) if slowest > 1 else ("", 0.0)
+
+
+def _share(answers: Sequence[Answer], worker: str, since: float) -> float | None:
+    """Of the requests that were sent from then on."""
+    served = [one.worker for one in answers if one.at >= since]
+    return served.count(worker) / len(served) if worker and served else None
