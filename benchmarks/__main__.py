@@ -23,6 +23,7 @@ def main() -> int:
         "names", nargs="*", metavar="NAME", help=f"of {', '.join(_NAMES)}; all but attacks without one"
     )
     picking.add_flags(parser.add_argument_group("picking"))
+    routing.add_flags(parser.add_argument_group("routing"))
     dispatching.add_flags(parser.add_argument_group("dispatching"))
     attacks.add_flags(parser.add_argument_group("attacks"))
     flags = parser.parse_args()
@@ -35,7 +36,7 @@ def main() -> int:
         "pods": pod_pool.main,
         "scraping": scraping.main,
         "picking": functools.partial(picking.main, picking.Plan.from_flags(flags)),
-        "routing": routing.main,
+        "routing": functools.partial(routing.main, routing.Plan.from_flags(flags)),
         "dispatching": functools.partial(dispatching.main, binary=flags.go_processor),
         "attacks": functools.partial(attacks.main, flags.attack),
     }

@@ -1,4 +1,4 @@
-"""Ways to choose a worker that others use, and an oracle, all for virtual time.
+"""Ways to choose a worker that others use, for virtual time.
 
 Each knows what its original knows: its own index of prefixes, pages every 50 ms, what it sent. Facts of the originals:
 the Go picker's plugins of those names (llm-d-router, 2026-08); ai-dynamo's KV router at temperature 0; consistent hashing
@@ -10,36 +10,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from benchmarks.routing.baseline import Baseline
 from benchmarks.routing.chooser import Chooser, Wanted
+from benchmarks.routing.oracle import Oracle
 from examples.simulator.scheduler_model import Limits, SchedulerModel
 
 _BLOCK: Final = 64
 """Tokens of a block in the baselines' indexes."""
 _MISSING_AT_LEAST: Final = 1.0
-
-
-class Baseline(Chooser):
-    """Draws a worker for each request, and knows nothing of the workers but how many there are."""
-
-    def __init__(self, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
-        self._limits = limits
-        self._rng = random.Random(seed)
-        self._count = len(workers)
-        self._there: list[int] = []
-        """Workers that may get requests."""
-
-    def joined(self, worker: int, now: float) -> None:
-        self._there = sorted([*self._there, worker])
-
-    def gone(self, worker: int, now: float) -> None:
-        self._there.remove(worker)
-
-    def choose(self, wanted: Wanted, now: float) -> int:
-        return self._rng.choice(self._there)
-
-    def _least(self, costs: Mapping[int, float]) -> int:
-        least = min(costs.values())
-        return self._rng.choice([worker for worker, cost in costs.items() if cost <= least + 1e-12])
 
 
 class RoundRobin(Baseline):
@@ -193,73 +171,6 @@ class BlocksInUse(_Sticky):
     def failed(self, wanted: Wanted, worker: int, now: float) -> None:
         super().failed(wanted, worker, now)
         self._used[worker] -= wanted.work.prompt_tokens
-
-
-class Oracle(Baseline):
-    """Knows all caches and all work that is there, and nothing of what comes: runs each worker ahead for 30 s with and without
-    the request, and takes the one where the times to all first tokens and all ends together grow least.
-
-    It is greedy, so another policy can beat it by a little.
-    """
-
-    _HORIZON: Final = 30.0
-
-    def __init__(self, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
-        super().__init__(workers, limits, seed)
-        self._workers = workers
-        self._on_their_way: list[dict[int, Wanted]] = [{} for _ in workers]
-        self._begun: set[int] = set()
-        self._stopped: set[int] = set()
-
-    def choose(self, wanted: Wanted, now: float) -> int:
-        computing = [worker for worker in self._there if worker not in self._stopped]
-        return self._least({worker: self._growth(wanted, worker, now) for worker in computing or self._there})
-
-    def stopped(self, worker: int, now: float) -> None:
-        self._stopped.add(worker)
-
-    def continued(self, worker: int, now: float) -> None:
-        self._stopped.discard(worker)
-
-    def sent(self, wanted: Wanted, worker: int, now: float) -> None:
-        self._on_their_way[worker][wanted.key] = wanted
-
-    def arrived(self, wanted: Wanted, worker: int, now: float) -> None:
-        del self._on_their_way[worker][wanted.key]
-
-    def first_token(self, wanted: Wanted, worker: int, now: float) -> None:
-        self._begun.add(wanted.key)
-
-    def ended(self, wanted: Wanted, worker: int, now: float) -> None:
-        self._begun.discard(wanted.key)
-
-    def failed(self, wanted: Wanted, worker: int, now: float) -> None:
-        self._on_their_way[worker].pop(wanted.key, None)
-        self._begun.discard(wanted.key)
-
-    def _growth(self, wanted: Wanted, worker: int, now: float) -> float:
-        base = self._workers[worker].fork()
-        for other in self._on_their_way[worker].values():
-            base.submit(other.key, other.work)
-        before = 0.0 if base.next_event(now) is None else self._spent(base.fork(), now)
-        base.submit(wanted.key, wanted.work)
-        return self._spent(base, now) - before
-
-    def _spent(self, worker: SchedulerModel, now: float) -> float:
-        """The sum of the times to each first token and to each end, from now."""
-        spent, end = 0.0, now + self._HORIZON
-        begun = set(self._begun)
-        at: float | None = now
-        while at is not None and at < end:
-            for token in worker.advance(at):
-                if token.key not in begun:
-                    begun.add(token.key)
-                    spent += token.at - now
-                if token.finished:
-                    spent += token.at - now
-            at = worker.next_event(at)
-        load = worker.load(end)
-        return spent + (load.running + load.waiting) * self._HORIZON
 
 
 BASELINES: Final[Mapping[str, Callable[[Sequence[SchedulerModel], Limits, int], Chooser]]] = {

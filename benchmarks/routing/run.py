@@ -1,21 +1,222 @@
-"""`python -m benchmarks routing`: runs each configuration on each workload; prints medians over a few seeds."""
+"""`python -m benchmarks routing`: each way to choose on each workload, in virtual time; prints tables of medians over seeds.
 
+The same seed always gives the same figures, whatever else the machine does. Runs are spread over processes.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Final
 
+from benchmarks.routing import results
 from benchmarks.routing.arms import ARMS, chooser
 from benchmarks.routing.baselines import BASELINES
-from benchmarks.routing.figures import HEADER, Figures, median
+from benchmarks.routing.results import VirtualResult
 from benchmarks.routing.virtual import Run
 from benchmarks.routing.workloads import WORKLOADS
 
-SEEDS: Final = 3
+QUICK_WORKLOADS: Final = ("shared, streamed", "growing sessions", "long tail", "60 at once, same", "fan-out")
+QUICK_ARMS: Final = (
+    "default", "least cost", "the Go picker's weights", "the Go picker, sticky", "round robin", "oracle"
+)  # fmt: skip
+QUICK_SECONDS: Final = 20.0
+KNEE: Final = "shared, streamed"
+KNEE_TTFT: Final = 1.0
+_KNEE_RATES: Final = (1.0, 33.0)
+_KNEE_STEP: Final = 0.25
 
 
-async def main() -> None:
-    """Prints the table; takes about an hour, most of it for the oracle."""
-    print(f"| workload | picked by | {HEADER} |")
-    print("|---" * (3 + HEADER.count("|")) + "|")
-    for name, workload in WORKLOADS.items():
-        for arm_name in (*ARMS, *BASELINES):
-            runs = [Figures.of(Run(chooser(arm_name), workload, seed).run()) for seed in range(SEEDS)]
-            print(f"| {name} | {arm_name} | {median(runs).row()} |", flush=True)
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`rates` and `seconds` None: each workload's own. `knee`: look for the knee of each arm instead."""
+
+    workloads: Sequence[str] = tuple(WORKLOADS)
+    arms: Sequence[str] = (*ARMS, *BASELINES)
+    seeds: int = 5
+    rates: Sequence[float | None] = (None,)
+    seconds: float | None = None
+    jobs: int | None = None
+    out: Path | None = None
+    knee: bool = False
+
+    @classmethod
+    def quick(cls) -> "Plan":
+        """A minute or two on two cores."""
+        return cls(QUICK_WORKLOADS, QUICK_ARMS, seeds=3, seconds=QUICK_SECONDS)
+
+    @classmethod
+    def from_flags(cls, flags: argparse.Namespace) -> "Plan":
+        """Of the flags of `add_flags`. SystemExit where two do not fit."""
+        plan = cls.quick() if flags.quick else cls()
+        rates = flags.rate or plan.rates
+        workloads = flags.workload or plan.workloads
+        if flags.rate:
+            for name in flags.workload or ():
+                _rated(name)
+            workloads = flags.workload or [KNEE]
+        return replace(
+            plan,
+            workloads=workloads,
+            arms=flags.arm or plan.arms,
+            seeds=flags.seeds or plan.seeds,
+            rates=rates,
+            jobs=flags.jobs,
+            out=flags.out,
+            knee=flags.knee,
+        )
+
+    def todo(self, done: Sequence[VirtualResult]) -> Iterator["_Task"]:
+        """What is to be run, the slowest first: arms of one workload and seed share their prompts."""
+        there = {one.key for one in done}
+        for name in self.workloads:
+            for rate in self.rates:
+                for seed in range(self.seeds):
+                    keys = {arm: (name, arm, seed, rate, self.seconds) for arm in self.arms}
+                    arms = tuple(arm for arm, key in keys.items() if key not in there)
+                    if arms:
+                        yield _Task(name, arms, seed, rate, self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    workload: str
+    arms: tuple[str, ...]
+    seed: int
+    rate: float | None
+    seconds: float | None
+
+    def run(self) -> list[VirtualResult]:
+        workload = WORKLOADS[self.workload]
+        if self.rate is not None:
+            workload = workload.at_rate(self.rate)
+        if self.seconds is not None:
+            workload = workload.lasting(self.seconds)
+        turns = workload.turns(self.seed)
+        workload = replace(workload, turns=lambda seed: turns)
+        return [
+            VirtualResult(
+                self.workload, arm, self.seed, self.rate, self.seconds,
+                Run(chooser(arm), workload, self.seed).figures(),
+            )
+            for arm in self.arms
+        ]  # fmt: skip
+
+
+def add_flags(group: argparse._ArgumentGroup) -> None:
+    """The flags of this benchmark."""
+    arms = (*ARMS, *BASELINES)
+    group.add_argument(
+        "--workload", action="append", choices=tuple(WORKLOADS), metavar="NAME",
+        help=f"of {', '.join(WORKLOADS)}; may be repeated; default: all",
+    )  # fmt: skip
+    group.add_argument(
+        "--arm", action="append", choices=arms, metavar="NAME",
+        help=f"of {', '.join(arms)}; may be repeated; default: all",
+    )  # fmt: skip
+    group.add_argument("--seeds", type=_positive, metavar="N", help="default: 5")
+    group.add_argument(
+        "--rate", type=_rate, action="append", metavar="N",
+        help=f"requests a second instead of the workload's own, for TTFT over rate; may be repeated; without --workload: {KNEE}",
+    )  # fmt: skip
+    group.add_argument(
+        "--quick", action="store_true", help="few workloads and arms, 20 s each: two minutes on two cores"
+    )
+    group.add_argument("--jobs", type=_positive, metavar="N", help="processes; default: one for each core")
+    group.add_argument(
+        "--out", type=Path, metavar="FILE", help="JSON lines, one a run; runs that it has are not repeated"
+    )
+    group.add_argument(
+        "--knee",
+        action="store_true",
+        help=f"for each arm the highest rate of {KNEE!r} at which TTFT p90 stays under 1 s",
+    )
+
+
+async def main(plan: Plan | None = None) -> None:
+    """Prints the tables, and on stderr what is done."""
+    plan = plan or Plan()
+    if plan.knee:
+        for line in results.knees(find_knees(plan)):
+            print(line)
+        return
+    for line in results.tables(run(plan)):
+        print(line)
+
+
+def run(plan: Plan) -> list[VirtualResult]:
+    """All results of the plan, those that its file has among them, in the plan's order."""
+    try:
+        found = results.read(plan.out) if plan.out is not None else []
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"error: {error}") from error
+    todo = list(plan.todo(found))
+    with _processes(plan) as pool:
+        running = [pool.submit(_Task.run, task) for task in todo]
+        for count, future in enumerate(as_completed(running), 1):
+            new = future.result()
+            found += new
+            if plan.out is not None:
+                with plan.out.open("a") as file:
+                    file.writelines(one.line() + "\n" for one in new)
+            print(
+                f"{count} of {len(todo)}: {new[0].workload}, seed {new[0].seed}", file=sys.stderr, flush=True
+            )
+    by_key = {one.key: one for one in found}
+    keys = [
+        (name, arm, seed, rate, plan.seconds)
+        for name in plan.workloads for rate in plan.rates for arm in plan.arms for seed in range(plan.seeds)
+    ]  # fmt: skip
+    return [by_key[key] for key in keys]
+
+
+def find_knees(plan: Plan) -> Mapping[str, list[float]]:
+    """By arm, for each seed the highest rate at which TTFT p90 stays under a second, by bisection."""
+    arms = [arm for arm in plan.arms for _ in range(plan.seeds)]
+    seeds = [seed for _ in plan.arms for seed in range(plan.seeds)]
+    found: dict[str, list[float]] = {}
+    with _processes(plan) as pool:
+        for arm, rate in zip(arms, pool.map(_knee, arms, seeds), strict=True):
+            found.setdefault(arm, []).append(rate)
+            print(f"{arm}: {rate:g} a second", file=sys.stderr, flush=True)
+    return found
+
+
+def _knee(arm: str, seed: int) -> float:
+    low, high = _KNEE_RATES
+    while high - low > _KNEE_STEP:
+        rate = (low + high) / 2
+        if Run(chooser(arm), WORKLOADS[KNEE].at_rate(rate), seed).figures().ttft_p90 < KNEE_TTFT:
+            low = rate
+        else:
+            high = rate
+    return low
+
+
+def _processes(plan: Plan) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(plan.jobs or os.cpu_count() or 1, get_context("spawn"))
+
+
+def _rated(name: str) -> None:
+    try:
+        WORKLOADS[name].at_rate(1.0)
+    except ValueError as error:
+        raise SystemExit(f"error: --rate with --workload {name!r}: {error}") from error
+
+
+def _rate(text: str) -> float:
+    rate = float(text)
+    if not 0.0 < rate < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be more than 0, not {text}")
+    return rate
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {number}")
+    return number

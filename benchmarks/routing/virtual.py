@@ -8,6 +8,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 from benchmarks.routing.arms import MakeChooser
@@ -160,11 +161,7 @@ class Run:
 
     def _arrive(self, now: float, turn: Turn) -> None:
         key = next(self._keys)
-        tokens = tokenize(turn.prompt)
-        answer = echo(turn.prompt, turn.output_tokens)
-        digests = block_digests(turn.model, [*tokens, *answer], LIMITS.block_size)
-        adapter = None if turn.model == BASE_MODEL else turn.model
-        work = Work(len(tokens), turn.output_tokens, digests, adapter)
+        work = _work(turn.prompt, turn.output_tokens, turn.model)
         wanted = Wanted(key, turn, work, self._workload.streamed)
         chooser = self._choosers[key % len(self._choosers)]
         worker = chooser.choose(wanted, now)
@@ -246,6 +243,13 @@ class Run:
 
     def _failed(self, now: float, request: _Request) -> None:
         request.chooser.failed(request.wanted, request.worker, now)
+
+
+@lru_cache(maxsize=1024)  # the same for all ways to choose
+def _work(prompt: str, output_tokens: int, model: str) -> Work:
+    tokens = tokenize(prompt)
+    digests = block_digests(model, [*tokens, *echo(prompt, output_tokens)], LIMITS.block_size)
+    return Work(len(tokens), output_tokens, digests, None if model == BASE_MODEL else model)
 
 
 def _worker(workload: Workload, number: int) -> SchedulerModel:

@@ -72,12 +72,16 @@ class KVCache:
         """Free a request's blocks, the last one first: like vLLM, a leaf is evicted before the prefix that others share."""
         self._private -= private
         for digest in reversed(digests):
-            users = self._pins.pop(digest) - 1
+            users = self._pins[digest] - 1
             if users:
                 self._pins[digest] = users
             else:
+                del self._pins[digest]
                 self._idle[digest] = None
 
     def _pin(self, digest: bytes) -> None:
-        self._idle.pop(digest, None)
-        self._pins[digest] = self._pins.get(digest, 0) + 1
+        users = self._pins.get(digest)
+        if users is None:
+            self._idle.pop(digest, None)
+            users = 0
+        self._pins[digest] = users + 1

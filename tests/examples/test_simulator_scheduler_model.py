@@ -279,3 +279,42 @@ def test_a_fork_goes_on_as_its_original_would_and_leaves_it_alone() -> None:
         ours += model.advance(at)
     assert ours == theirs
     assert {one.key for one in [*emitted, *ours] if one.finished} == set(range(6))
+
+
+@pytest.mark.parametrize("num_blocks", [4096, 70])
+def test_a_copy_that_skips_decodes_has_the_same_first_and_last_tokens(num_blocks: int) -> None:
+    """With 70 blocks there is not room for all, and some are preempted."""
+    model = SchedulerModel(Limits(max_num_seqs=4, num_blocks=num_blocks))
+    for key in range(8):
+        model.submit(key, Work(200 + key, 40 + 7 * key, tuple(bytes([key, block]) for block in range(15))))
+    runs = []
+    for skips in (False, True):
+        copy, at, told = model.fork(), 0.0, list[Emitted]()
+        tokens = copy.advance(at)
+        while True:
+            told += tokens
+            if skips:
+                copy.skip_decodes(100.0)
+            due = copy.next_event(at)
+            if due is None:
+                break
+            tokens, at = copy.advance(due), due
+        firsts = {one.key: one.at for one in reversed(told)}
+        lasts = {one.key: one.at for one in told if one.finished}
+        runs.append((firsts, lasts, len(told)))
+    (firsts, lasts, all_of_them), (skipped_firsts, skipped_lasts, few) = runs
+    assert skipped_firsts == pytest.approx(firsts)
+    assert skipped_lasts == pytest.approx(lasts)
+    assert few <= all_of_them / 2
+
+
+def test_all_that_a_model_does_ends_later_if_it_stood_still() -> None:
+    model = SchedulerModel(Limits())
+    model.submit(1, Work(100, 1, adapter="sql"))
+    model.submit(2, Work(100, 1))
+    model.advance(0.0)
+    due = model.next_event(0.0)
+    assert due is not None
+    model.postpone(3.0)
+    assert model.next_event(3.0) == pytest.approx(due + 3.0)
+    assert [one.key for one in model.advance(due + 3.0)] == [2]
