@@ -111,7 +111,7 @@ class Users:
         # an answer that is not streamed comes in several reads, and the first says nothing
         first = self._simulated(exchange.first) if self.streamed else ended
         cached = usage["prompt_tokens_details"]["cached_tokens"]
-        return Answer(asked, first, ended, worker, usage["prompt_tokens"], cached)
+        return Answer(asked, first, ended, worker, usage["prompt_tokens"], cached, usage["completion_tokens"])
 
     def _now(self) -> float:
         return self._simulated(time.monotonic())

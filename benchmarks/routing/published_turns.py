@@ -31,7 +31,7 @@ def mooncake(seed: int, *, rate: float = 7.0, seconds: float = 60.0) -> list[Tur
     for at in arrivals(rng, rate / mean_turns, seconds):
         prompt, planned = beginning, []
         for number in range(rng.choices(range(1, len(_TURNS) + 1), _TURNS)[0]):
-            own = rng.lognormvariate(8.74, 1.2) if number == 0 else rng.lognormvariate(7.0, 1.2)
+            own = rng.lognormvariate(8.65, 1.2) if number == 0 else rng.lognormvariate(7.0, 1.2)
             prompt += text(f"c{len(begun)}.{number}/{seed}", int(min(120_000, max(400, own))) // _SCALE)
             output = max(1, int(min(2000.0, max(4.0, rng.gauss(335, 215)))) // _SCALE)
             pause = min(640.0, rng.lognormvariate(4.8, 1.0)) / _HASTE
