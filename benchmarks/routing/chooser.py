@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from benchmarks.routing.workloads import Turn
+from benchmarks.routing.turns import Turn
 from epp.endpoints.load import Load
 from examples.simulator.scheduler_model import Work
 

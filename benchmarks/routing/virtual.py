@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from benchmarks.routing.arms import MakeChooser
 from benchmarks.routing.chooser import Chooser, Wanted
-from benchmarks.routing.figures import Answer
-from benchmarks.routing.workloads import BASE_MODEL, Event, Turn, Workload
+from benchmarks.routing.figures import Answer, Figures
+from benchmarks.routing.turns import BASE_MODEL, Turn
+from benchmarks.routing.workloads import Event, Workload
 from epp.endpoints.endpoint import Adapters
 from epp.endpoints.load import Load
 from epp.endpoints.worker_metrics import PROMPT_TOKENS
@@ -79,6 +80,10 @@ class Run:
             now, _, what, given = heapq.heappop(self._events)
             what(now, *given)
         return self.answers
+
+    def figures(self) -> Figures:
+        """Runs it."""
+        return Figures.of(self.run(), self._workload.workers, self._workload.watched)
 
     def _at(self, when: float, what: Callable[..., None], *given: object) -> None:
         heapq.heappush(self._events, (when, next(self._order), what, given))
@@ -214,7 +219,16 @@ class Run:
         request = self._requests.pop(key)
         turn, tokens = request.wanted.turn, request.wanted.work.prompt_tokens
         worker = f"w{request.worker}"
-        self.answers.append(Answer(request.at, request.first, ended, worker, tokens, request.cached))
+        answer = Answer(
+            request.at,
+            request.first,
+            ended,
+            worker,
+            tokens,
+            request.cached,
+            request.wanted.turn.output_tokens,
+        )
+        self.answers.append(answer)
         if not self._workload.streamed:
             self._at(ended, self._responded, request)
         self._at(ended, self._ended, request)

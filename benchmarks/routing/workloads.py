@@ -1,35 +1,38 @@
-"""The workloads: prompts and their arrival times. The same seed gives the same prompts in virtual and in real time.
+"""The workloads: what users ask, and what becomes of the workers meanwhile."""
 
-A token is four characters without a blank, because the picker, which has no tokenizer, counts so, and the simulator too.
-"""
-
-import random
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Literal
 
-BASE_MODEL: Final = "m"
-_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
+from benchmarks.routing.published_turns import mooncake, tenants
+from benchmarks.routing.turns import (
+    BASE_MODEL,
+    Turn,
+    adapted,
+    burst,
+    fan_out,
+    long_tail,
+    sessions,
+    shared,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One request, `at` seconds after the start, or after the end of the turn whose `then` it is.
-
-    `model`: an adapter's name, or BASE_MODEL.
-    """
-
-    at: float
-    prompt: str
-    output_tokens: int
-    then: "Turn | None" = None
-    model: str = BASE_MODEL
-
-    @property
-    def count(self) -> int:
-        """Turns of the session from here on."""
-        return 1 + (self.then.count if self.then is not None else 0)
+__all__ = [
+    "BASE_MODEL",
+    "WORKLOADS",
+    "Event",
+    "Turn",
+    "Workload",
+    "adapted",
+    "burst",
+    "fan_out",
+    "long_tail",
+    "mooncake",
+    "sessions",
+    "shared",
+    "tenants",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +50,23 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Watched:
+    """A worker whose share of the requests is told: of those that come from `since` to `until`, in seconds."""
+
+    worker: int
+    since: float = 0.0
+    until: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """`streamed`: response headers come before the first token, else with the last. `kv_usage`: what the page of each
     worker says of its cache before anything is sent; empty: nothing is used. `pickers`: requests go to them in turn.
     `slowness`: by worker, how many times longer each step takes; empty: all are alike. `max_lora`: adapters that a worker
-    holds at a time; 0: none is used.
+    holds at a time; 0: none is used. `tuning`: constants were chosen by it; all others only verify.
     """
 
-    turns: Callable[[int], list[Turn]]
+    turns: Callable[..., list[Turn]]
     streamed: bool = True
     kv_usage: tuple[float, ...] = ()
     pickers: int = 1
@@ -62,6 +74,20 @@ class Workload:
     workers: int = 5
     events: tuple[Event, ...] = ()
     max_lora: int = 0
+    watched: Watched | None = None
+    tuning: bool = False
+
+    def at_rate(self, rate: float) -> "Workload":
+        """The same with so many arrivals a second. ValueError if all requests come at once."""
+        if "rate" not in inspect.signature(self.turns).parameters:
+            raise ValueError("a workload whose requests come all at once has no rate")
+        return replace(self, turns=partial(self.turns, rate=rate))
+
+    def lasting(self, seconds: float) -> "Workload":
+        """The same with arrivals for so long; itself if all requests come at once."""
+        if "seconds" not in inspect.signature(self.turns).parameters:
+            return self
+        return replace(self, turns=partial(self.turns, seconds=seconds))
 
     def there_at_the_start(self) -> list[int]:
         """The workers whose first event is not their joining."""
@@ -72,103 +98,51 @@ class Workload:
         return [number for number in range(self.workers) if number not in joining]
 
 
-def shared(
-    seed: int,
-    *,
-    rate: float = 14.0,
-    seconds: float = 40.0,
-    groups: int = 12,
-    beginning: int = 6000,
-    skew: float = 0.0,
-) -> list[Turn]:
-    """Poisson arrivals: a system prompt that many users share, then about 600 tokens of the user's own.
-
-    `skew`: the exponent of Zipf's law by which groups are used; 0: all equally often.
-    """
-    rng = random.Random(f"shared {seed}")
-    weights = [1.0 / (rank + 1) ** skew for rank in range(groups)]
-    turns = list[Turn]()
-    for at in _arrivals(rng, rate, seconds):
-        number = rng.choices(range(groups), weights)[0] if skew else rng.randrange(groups)
-        group = _text(f"g{number}/{seed}", beginning)
-        own = _text(f"u{len(turns)}/{seed}", max(16, int(rng.gauss(600, 120))))
-        turns.append(Turn(at, group + own, rng.randint(50, 100)))
-    return turns
-
-
-def burst(
-    seed: int, *, count: int = 60, same: bool, beginning: int = 6000, apart: float = 0.0005
-) -> list[Turn]:
-    """All at once, with one long prefix for all or with one each."""
-    turns = []
-    for number in range(count):
-        prompt = _text(f"{'all' if same else number}/{seed}", beginning) + _text(f"t{number}/{seed}", 100)
-        turns.append(Turn(0.5 + number * apart, prompt, 40))
-    return turns
-
-
-def sessions(
-    seed: int, *, rate: float = 3.0, seconds: float = 40.0, think: float = 2.0, system: int = 1000
-) -> list[Turn]:
-    """Conversations of 3 to 7 turns that grow: one system prompt for all, then 800 tokens, and 400 more each turn."""
-    rng = random.Random(f"sessions {seed}")
-    begun = list[Turn]()
-    for at in _arrivals(rng, rate, seconds):
-        prompt, planned = _text(f"system/{seed}", system), []
-        for number in range(rng.randint(3, 7)):
-            prompt += _text(f"s{len(begun)}.{number}/{seed}", 400 if number else 800)
-            output = rng.randint(60, 140)
-            planned.append((rng.expovariate(1 / think) if number else at, prompt, output))
-            prompt += prompt[: 4 * output]  # the simulator answers with the beginning of the prompt
-        turn = None
-        for pause, text, output in reversed(planned):
-            turn = Turn(pause, text, output, turn)
-        assert turn is not None
-        begun.append(turn)
-    return begun
-
-
-def long_tail(
-    seed: int, *, rate: float = 14.0, seconds: float = 40.0, share: float = 0.05, long: int = 30_000
-) -> list[Turn]:
-    """Short prompts of many lengths, and a few that are fifty times as long; hardly anything is shared."""
-    rng = random.Random(f"long tail {seed}")
-    turns = list[Turn]()
-    for at in _arrivals(rng, rate, seconds):
-        short = min(4000, max(32, int(rng.lognormvariate(6.2, 0.9))))
-        tokens = long if rng.random() < share else short
-        prompt = _text("hello", 64) + _text(f"m{len(turns)}/{seed}", tokens)
-        turns.append(Turn(at, prompt, rng.randint(50, 100)))
-    return turns
-
-
-def _arrivals(rng: random.Random, rate: float, seconds: float) -> Iterator[float]:
-    """Poisson arrivals at `rate` a second. Drawn one by one: the caller draws from the same `rng` in between."""
-    at = rng.expovariate(rate)
-    while at < seconds:
-        yield at
-        at += rng.expovariate(rate)
-
-
-@lru_cache(maxsize=4096)
-def _text(name: str, tokens: int) -> str:
-    return "".join(random.Random(name).choices(_LETTERS, k=4 * tokens))
-
+_SLOW: Final = (1.0, 1.0, 1.0, 1.0, 2.0)
+_STEADY: Final = partial(shared, rate=10.0)
 
 WORKLOADS: Final[Mapping[str, Workload]] = {
-    "shared, streamed": Workload(shared),
+    "shared, streamed": Workload(shared, tuning=True),
     "shared, not streamed": Workload(shared, streamed=False),
-    "shared, Zipf": Workload(lambda seed: shared(seed, skew=1.0)),
-    "growing sessions": Workload(sessions),
-    "growing sessions, two pickers": Workload(sessions, pickers=2),
-    "shared, two pickers": Workload(shared, pickers=2),
-    "shared, one at half speed": Workload(lambda seed: shared(seed, rate=12.0), slowness=(1, 1, 1, 1, 2)),
-    "long tail": Workload(long_tail),
-    "60 at once, same": Workload(lambda seed: burst(seed, same=True)),
-    "60 at once, distinct": Workload(lambda seed: burst(seed, same=False)),
+    "shared, Zipf": Workload(partial(shared, skew=1.0)),
+    "growing sessions": Workload(sessions, tuning=True),
+    "growing sessions, not streamed": Workload(sessions, streamed=False),
+    "long tail": Workload(long_tail, tuning=True),
+    "long tail, not streamed": Workload(long_tail, streamed=False),
+    "60 at once, same": Workload(partial(burst, same=True), tuning=True),
+    "60 at once, distinct": Workload(partial(burst, same=False)),
     "300 at once, near ties": Workload(
-        lambda seed: burst(seed, count=300, same=False, beginning=100, apart=0.0001),
+        partial(burst, count=300, same=False, beginning=100, apart=0.0001),
         kv_usage=(0.05, 0.10, 0.15),
         workers=3,
+    ),
+    "adapters": Workload(adapted, max_lora=4),
+    "fan-out": Workload(fan_out),
+    "Mooncake's conversations": Workload(mooncake),
+    "llm-d's tenants": Workload(tenants),
+    "shared, two pickers": Workload(shared, pickers=2),
+    "growing sessions, two pickers": Workload(sessions, pickers=2),
+    "long tail, two pickers": Workload(long_tail, pickers=2),
+    "shared, one at half speed": Workload(
+        partial(shared, rate=12.0), slowness=_SLOW, watched=Watched(worker=4)
+    ),
+    "growing sessions, one at half speed": Workload(sessions, slowness=_SLOW, watched=Watched(worker=4)),
+    "long tail, one at half speed": Workload(
+        partial(long_tail, rate=9.0), slowness=_SLOW, watched=Watched(worker=4)
+    ),
+    "shared, one joins": Workload(
+        partial(shared, rate=11.0), events=(Event(15.0, 4, "join"),), watched=Watched(4, 15.0, 25.0)
+    ),
+    "growing sessions, one joins": Workload(
+        sessions, events=(Event(15.0, 4, "join"),), watched=Watched(4, 15.0, 25.0)
+    ),
+    "shared, one joins, one is killed, one drains": Workload(
+        _STEADY,
+        workers=6,
+        events=(Event(10.0, 5, "join"), Event(20.0, 0, "kill"), Event(30.0, 1, "drain")),
+        watched=Watched(5, 10.0, 20.0),
+    ),
+    "shared, one stands still for 5 s": Workload(
+        _STEADY, events=(Event(15.0, 2, "stop"), Event(20.0, 2, "continue")), watched=Watched(2, 15.0, 20.0)
     ),
 }
