@@ -2,20 +2,20 @@
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from benchmarks.process_usage import percentile
-from benchmarks.routing.figures import Answer, Figures
+from benchmarks.routing.figures import Figures
 from benchmarks.routing.live_arms import GO_ARMS
 from benchmarks.routing.live_stage import Outcome
 from benchmarks.routing.workloads import Workload
 
 LATE: Final = 0.05
 """A run where one request in a hundred left later than that, in simulated seconds, is not counted."""
-_SHARE_WITHIN: Final = 10.0
 _TARGETS: Final = ("ttft", "ttft_p90")
 
 Key: TypeAlias = tuple[str, str, int]
@@ -24,8 +24,8 @@ Key: TypeAlias = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run. `arrivals`: the simulated seconds in which requests, or the first ones of sessions, come. `shares`: by worker, of all requests; `marked`: of the slow worker, or of the one that joined from then on,
-    and `marked_later`: from 10 s later on; None where there is no such worker. `late`: p50, p99 and most.
+    """One run. `arrivals`: the simulated seconds in which requests, or the first ones of sessions, come. `shares`: by worker,
+    of all requests. `late`: p50, p99 and most.
     """
 
     workload: str
@@ -39,27 +39,20 @@ class Result:
     machine: float
     seconds: float
     shares: Mapping[str, float] = field(default_factory=dict)
-    marked: float | None = None
-    marked_later: float | None = None
 
     @classmethod
     def of(cls, key: Key, speed: float, arrivals: float, workload: Workload, outcome: Outcome) -> "Result":
-        answers = [one for one in outcome.answers if not one.failed]
-        worker, since = _marked(workload)
+        served = Counter(one.worker for one in outcome.answers if not one.failed)
         return cls(
             *key,
             speed=speed,
             arrivals=arrivals,
-            figures=asdict(Figures.of(outcome.answers)),
+            figures=asdict(Figures.of(outcome.answers, workload.workers, workload.watched)),
             late=[percentile(outcome.late, 0.5), percentile(outcome.late, 0.99), max(outcome.late)],
             cores=outcome.cores,
             machine=outcome.machine,
             seconds=outcome.seconds,
-            shares={
-                name: _share(answers, name, 0.0) or 0.0 for name in sorted({one.worker for one in answers})
-            },
-            marked=_share(answers, worker, since),
-            marked_later=_share(answers, worker, since + _SHARE_WITHIN),
+            shares={name: count / served.total() for name, count in sorted(served.items())},
         )
 
     @property
@@ -106,12 +99,12 @@ def tables(results: Sequence[Result]) -> Iterator[str]:
         for arm in arms
     }
     names = list(counted[0].figures) if counted else []
-    yield f"| workload | picker | runs | {' | '.join(names)} | its share, after 10 s |"
-    yield f"|---|---|---|{'---|' * (len(names) + 1)}"
+    yield f"| workload | picker | runs | {' | '.join(names)} |"
+    yield f"|---|---|---|{'---|' * len(names)}"
     for (workload, arm), runs in by_arm.items():
         if runs:
             cells = [_range([one.figures[name] for one in runs]) for name in names]
-            yield f"| {workload} | {arm} | {len(runs)} | {' | '.join(cells)} | {_shares(runs)} |"
+            yield f"| {workload} | {arm} | {len(runs)} | {' | '.join(cells)} |"
     yield ""
     yield from _ratios(by_arm, workloads, [arm for arm in arms if arm not in GO_ARMS])
     if thrown := len(results) - len(counted):
@@ -152,27 +145,3 @@ def _range(values: Sequence[float]) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}"
-
-
-def _shares(runs: Sequence[Result]) -> str:
-    shares = [
-        f"{statistics.median(found):.0%}"
-        for name in ("marked", "marked_later")
-        if (found := [share for one in runs if (share := getattr(one, name)) is not None])
-    ]
-    return ", ".join(shares)
-
-
-def _marked(workload: Workload) -> tuple[str, float]:
-    """The worker that is not like the others, and since when."""
-    for event in workload.events:
-        if event.what == "join":
-            return f"w{event.worker}", event.at
-    slowest = max(workload.slowness, default=1.0)
-    return (f"w{workload.slowness.index(slowest)}", 0.0) if slowest > 1 else ("", 0.0)
-
-
-def _share(answers: Sequence[Answer], worker: str, since: float) -> float | None:
-    """Of the requests that were sent from then on."""
-    served = [one.worker for one in answers if one.at >= since]
-    return served.count(worker) / len(served) if worker and served else None
