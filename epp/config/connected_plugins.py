@@ -82,7 +82,8 @@ class ConnectedPlugins:
             plugin = self._plugins.resolve(name, "plugins", Role.PRODUCER)
             if isinstance(plugin.parameters, InflightLoadParameters):
                 self._tokens.in_flight_load(plugin, name)
-        self.followers += self._tokens.in_flight_loads
+        for load in self._tokens.in_flight_loads:
+            self.followers += [load] if load.matches is None else [load, load.matches]
 
     def built(self, name: str, plugin: Plugin) -> Any:
         """The plugin of that name, connected; raises ConfigError."""
