@@ -24,7 +24,7 @@ from epp.ext_proc.protocol import EXT_PROC
 from epp.wire.messages.ext_proc_pb2 import HeaderValue, HttpHeaders, ProcessingRequest, ProcessingResponse
 
 _WORKERS: Final = 4
-_ROUNDS: Final = 3
+_ROUNDS: Final = 5
 _STOPS: Final = (0.5, 2.5, 8.0)
 """Seconds for which a worker is stopped."""
 _BETWEEN: Final = 1.0
@@ -141,7 +141,3 @@ def _asker(channel: aio.Channel) -> Any:
         return destination
 
     return pick
-
-
-if __name__ == "__main__":
-    asyncio.run(main())

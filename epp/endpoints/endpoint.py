@@ -112,6 +112,10 @@ STALE_AFTER_SCRAPES: Final = 3.0
 """Numbers are stale after so many scrapes that did not come."""
 
 
+LONG_LATE: Final = 0.5
+"""Seconds: this process, or a machine that is busy, rarely stands still for longer."""
+
+
 class EndpointPool:
     """The endpoints and their numbers at one moment, as float64 columns of equal length.
 
@@ -221,14 +225,19 @@ class EndpointPool:
     def late(self) -> Mask | None:
         """The endpoints whose page is late: others are to be preferred. None: none is, or so many that it says nothing.
 
-        More than half of those that are scraped are late together if this process, or the machine, has stood still.
+        More than half of those that are scraped are late together if this process, or the machine, has stood still. Then
+        those count that have been late for long.
         """
         if self.now <= self.punctual_until:
             return None
         late_at = self._column(Column.LATE_AT)
-        late: Mask = late_at < self.now
-        count = np.count_nonzero(late)
-        return None if not count or 2 * count > np.count_nonzero(late_at < UNKNOWN_TIME) else late
+        most = np.count_nonzero(late_at < UNKNOWN_TIME) // 2
+        for since in self.now, self.now - LONG_LATE:
+            late: Mask = late_at < since
+            count = np.count_nonzero(late)
+            if count <= most:
+                return late if count else None
+        return None
 
     def _max_age(self, within: float) -> Floats:
         max_age: Floats = np.maximum(within, STALE_AFTER_SCRAPES * self._column(Column.PERIOD))

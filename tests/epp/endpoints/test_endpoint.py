@@ -64,13 +64,15 @@ def pool_late_at(*late_at: float, now: float = 10.0) -> EndpointPool:
         ((10.0, 10.1), None),
         ((9.0, 11.0), [True, False]),
         ((9.0, 9.0, 11.0), None),
+        ((9.0, 9.9, 9.9, 11.0), [True, False, False, False]),
+        ((9.9, 9.9, 9.9, 11.0), None),
         ((9.0,), None),
         ((9.0, np.inf, np.inf), None),
         ((9.0, 11.0, np.inf), [True, False, False]),
         ((), None),
     ],
     ids=[
-        "one", "none", "half of them", "more than half: we stood still", "the only one", "the only one that is known",
+        "one", "none", "half of them", "more than half", "one was late before", "we stood still", "the only one", "the only one that is known",
         "half of those that are known", "no endpoint",
     ],
 )  # fmt: skip
