@@ -45,6 +45,8 @@ TARGETS: Final = (
 """Run where no `--workload` is given."""
 _SPEED_AT_ONCE: Final = 1.5
 """For workloads whose requests come all at once: these keep the machine itself busy for a while, which counts less so."""
+_SPEED_STOPPED: Final = 1.0
+"""For workloads where a worker stands still: pickers notice that after a time in real seconds."""
 _LONGER: Final[Mapping[str, float]] = {"long tail": 1.5}
 """Times `--seconds`: its queues grow slowly."""
 _AFTER_EVENTS: Final = 10.0
@@ -69,7 +71,10 @@ class Plan:
         return WORKLOADS[name].lasting(max(seconds, *ends, 0.0))
 
     def speed_of(self, name: str) -> float:
-        at_once = all(turn.at < 1.0 for turn in self.workload(name).turns(0))
+        workload = self.workload(name)
+        if any(event.what == "stop" for event in workload.events):
+            return min(self.speed, _SPEED_STOPPED)
+        at_once = all(turn.at < 1.0 for turn in workload.turns(0))
         return min(self.speed, _SPEED_AT_ONCE) if at_once else self.speed
 
 

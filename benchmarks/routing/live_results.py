@@ -16,7 +16,24 @@ from benchmarks.routing.workloads import Workload
 
 LATE: Final = 0.05
 """A run where one request in a hundred left later than that, in simulated seconds, is not counted."""
-_TARGETS: Final = ("ttft", "ttft_p90")
+_RATIOS: Final = ("ttft", "ttft_p90")
+_WITH_RANGE: Final = ("ttft", "ttft_p90", "e2e", "e2e_p90")
+_COLUMNS: Final[Mapping[str, str]] = {
+    "ttft": "TTFT mean",
+    "ttft_p50": "p50",
+    "ttft_p90": "p90",
+    "ttft_p99": "p99",
+    "e2e": "e2e mean",
+    "e2e_p50": "p50",
+    "e2e_p90": "p90",
+    "e2e_p99": "p99",
+    "tokens_per_second": "tokens/s",
+    "hits": "cached",
+    "largest": "largest share",
+    "unevenness": "max/mean",
+    "watched": "watched share",
+    "failed": "failed",
+}
 
 Key: TypeAlias = tuple[str, str, int]
 """Workload, arm, seed."""
@@ -93,20 +110,24 @@ def tables(results: Sequence[Result]) -> Iterator[str]:
     counted = [one for one in results if not one.too_late]
     workloads = list(dict.fromkeys(one.workload for one in counted))
     arms = list(dict.fromkeys(one.arm for one in counted))
+    if not counted:
+        yield f"None of {len(results)} runs is counted: requests left too late."
+        return
     by_arm = {
         (workload, arm): [one for one in counted if (one.workload, one.arm) == (workload, arm)]
         for workload in workloads
         for arm in arms
     }
-    names = list(counted[0].figures) if counted else []
-    yield f"| workload | picker | runs | {' | '.join(names)} |"
-    yield f"|---|---|---|{'---|' * len(names)}"
+    yield f"| workload | picker | runs | {' | '.join(_COLUMNS.values())} |"
+    yield f"|---|---|---|{'---|' * len(_COLUMNS)}"
     for (workload, arm), runs in by_arm.items():
         if runs:
-            cells = [_range([one.figures[name] for one in runs]) for name in names]
-            yield f"| {workload} | {arm} | {len(runs)} | {' | '.join(cells)} |"
+            yield f"| {workload} | {arm} | {len(runs)} | {' | '.join(_cell(runs, name) for name in _COLUMNS)} |"
     yield ""
     yield from _ratios(by_arm, workloads, [arm for arm in arms if arm not in GO_ARMS])
+    cores = _median_and_most([sum(one.cores.values()) for one in counted])
+    machine = _median_and_most([one.machine for one in counted])
+    yield f"\nThe programs of a run used {cores} cores, and all of the machine {machine}."
     if thrown := len(results) - len(counted):
         yield f"\n{thrown} runs are thrown out: a request in a hundred left more than {1000 * LATE:.0f} ms late."
 
@@ -122,7 +143,7 @@ def _ratios(
         theirs = [runs for arm in GO_ARMS if (runs := by_arm.get((workload, arm)))]
         for arm in ours:
             if theirs and (runs := by_arm[workload, arm]):
-                found = [_ratio(runs, theirs, name) for name in _TARGETS if name in runs[0].figures]
+                found = [_ratio(runs, theirs, name) for name in _RATIOS]
                 better = ", ".join(dict.fromkeys(name for _, name in found))
                 yield f"| {workload} | {arm} | {' | '.join(ratio for ratio, _ in found)} | {better} |"
 
@@ -139,9 +160,15 @@ def _median(runs: Sequence[Result], name: str) -> float:
     return statistics.median(one.figures[name] for one in runs)
 
 
-def _range(values: Sequence[float]) -> str:
-    return f"{_number(statistics.median(values))} ({_number(min(values))}-{_number(max(values))})"
+def _cell(runs: Sequence[Result], name: str) -> str:
+    values = [one.figures[name] for one in runs]
+    both = f" ({_number(min(values))}-{_number(max(values))})" if name in _WITH_RANGE else ""
+    return _number(statistics.median(values)) + both
 
 
 def _number(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def _median_and_most(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.1f} (at most {max(values):.1f})"
