@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from benchmarks import discovery_scale, dispatching, kubernetes_events, pod_pool, scraping
+from benchmarks import discovery_scale, dispatching, kubernetes_events, pod_pool, scraping, stopped_worker
 from benchmarks.attacks.stage import run as attacks
 from benchmarks.picking import run as picking
 from benchmarks.routing import run as routing
 
-_DEFAULT = ("discovery", "kubernetes", "pods", "scraping", "picking", "routing", "dispatching")
+_DEFAULT = ("discovery", "kubernetes", "pods", "scraping", "stopped", "picking", "routing", "dispatching")
 _NAMES = (*_DEFAULT, "attacks")
 
 
@@ -35,6 +35,7 @@ def main() -> int:
         "kubernetes": kubernetes_events.main,
         "pods": pod_pool.main,
         "scraping": scraping.main,
+        "stopped": stopped_worker.main,
         "picking": functools.partial(picking.main, picking.Plan.from_flags(flags)),
         "routing": functools.partial(routing.main, routing.Plan.from_flags(flags)),
         "dispatching": functools.partial(dispatching.main, binary=flags.go_processor),

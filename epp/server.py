@@ -30,6 +30,7 @@ from epp.request.body import MemoryBudget
 from epp.request.model_rewrite import ModelRewrites
 from epp.scheduling.admission import AdmissionController
 from epp.scheduling.director import Director, Policy
+from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.scheduling.timed_plugins import PluginTimes
 from epp.scraping.model_lists import ModelListRules, ModelLists
@@ -39,6 +40,7 @@ from epp.telemetry import pages as status
 from epp.telemetry.build_info import BuildInfo
 from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry, TimedDirector
+from epp.telemetry.in_flight_metrics import InFlightMetrics
 from epp.telemetry.plugin_durations import PluginDurations
 from epp.telemetry.pool_gauges import PoolGauges
 from epp.telemetry.prefix_metrics import PrefixMetrics
@@ -236,6 +238,7 @@ class PickerServer(ResourceOwner):
         gauges = CollectorRegistry()  # of what is computed on the event loop
         gauges.register(PoolGauges(self._pool_name, self._pool, self._saturation, stale_after))
         gauges.register(PrefixMetrics(self._prefix_producers))
+        gauges.register(InFlightMetrics(self._in_flight_loads))
         app = status.application(
             self._telemetry.registry,
             gauges,
@@ -248,6 +251,9 @@ class PickerServer(ResourceOwner):
 
     def _prefix_producers(self) -> list[PrefixCacheProducer]:
         return [one for one in self._director.producers if isinstance(one, PrefixCacheProducer)]
+
+    def _in_flight_loads(self) -> list[InFlightLoadProducer]:
+        return [one for one in self._director.producers if isinstance(one, InFlightLoadProducer)]
 
     def _describe_status(self) -> dict[str, Any]:
         config, resources = self._live_config, self._resources

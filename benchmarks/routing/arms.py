@@ -30,10 +30,13 @@ _DEMO: Final = Path(__file__).parents[2] / "examples" / "demo" / "picker.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """`learns_late`: a prefix counts as cached only from the response headers on."""
+    """`learns_late`: a prefix counts as cached only from the response headers on. `sees_answers`: Envoy sends bodies of answers,
+    so that a request is followed to its end, and the picker sees the first piece of a streamed answer.
+    """
 
     config: str
     learns_late: bool = False
+    sees_answers: bool = False
 
 
 LEAST_COST: Final = """\
@@ -50,11 +53,30 @@ schedulingProfiles:
   - {pluginRef: max-score-picker}
 """
 
+GO_STICKY: Final = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: token-load-scorer
+- type: inflight-load-producer
+- type: approx-prefix-cache-producer
+  parameters: {maxPrefixTokensToMatch: 65536}
+- type: prefix-cache-affinity-filter
+  parameters: {affinityThreshold: 0.80, maxTTFTPenaltyMs: 18000, peakPrefillThroughput: 5000}
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: prefix-cache-affinity-filter}
+  - {pluginRef: token-load-scorer}
+"""
+"""As llm-d's guide optimized-baseline has it, with the tokens a second and the cache of a worker in virtual time."""
+
 ARMS: Final[Mapping[str, Arm]] = {
     "least cost": Arm(LEAST_COST),
     "default": Arm(DEFAULT_CONFIG),
     "the Go picker's weights": Arm(GO_DEFAULT),
     "the Go picker's weights, learning at the headers": Arm(GO_DEFAULT, learns_late=True),
+    "the Go picker's sticky configuration": Arm(GO_STICKY, sees_answers=True),
     "the demo's weights": Arm(_DEMO.read_text()),
 }
 
@@ -101,6 +123,7 @@ class PickerChooser(Chooser):
         self._store = Datastore()
         self._director = Director(self._store, scheduler, config.detector, Policy(), rng)
         self._picks: dict[int, Pick] = {}
+        self._sees_answers = arm.sees_answers
         self._limits = limits
         self._instances: dict[int, Instance] = {}
         self._endpoints: dict[int, Endpoint] = {}
@@ -127,17 +150,30 @@ class PickerChooser(Chooser):
         self._store.observe(self._endpoints[worker], page, now, period)
 
     def responded(self, wanted: Wanted, worker: int, now: float) -> None:
-        """In flight until now, as with the Envoy that `python -m epp envoy-config` prints."""
-        pick = self._picks.pop(wanted.key)
+        """In flight until now, as with the Envoy that `python -m epp envoy-config` prints, unless that sends answers too."""
+        pick = self._picks[wanted.key]
         self._director.responded(pick, 200, now)
-        self._director.release(pick, now)
+        if not self._sees_answers:
+            self._end(pick, wanted, now)
+
+    def first_token(self, wanted: Wanted, worker: int, now: float) -> None:
+        if self._sees_answers and wanted.streamed:
+            for count in self._picks[wanted.key].request.counts:
+                count.answered()
+
+    def ended(self, wanted: Wanted, worker: int, now: float) -> None:
+        if (pick := self._picks.get(wanted.key)) is not None:
+            self._end(pick, wanted, now)
 
     def failed(self, wanted: Wanted, worker: int, now: float) -> None:
-        """After the response headers this picker no longer follows a request."""
-        pick = self._picks.pop(wanted.key, None)
-        if pick is not None:
+        """After the response headers this picker no longer follows a request, unless it sees answers."""
+        if (pick := self._picks.get(wanted.key)) is not None:
             self._director.disconnected(pick, now)
-            self._director.release(pick, now)
+            self._end(pick, wanted, now)
+
+    def _end(self, pick: Pick, wanted: Wanted, now: float) -> None:
+        del self._picks[wanted.key]
+        self._director.release(pick, now)
 
 
 MakeChooser: TypeAlias = Callable[[Sequence[SchedulerModel], Limits, int], Chooser]

@@ -29,10 +29,27 @@ from benchmarks.routing import live_results, live_stage
 from benchmarks.routing.live_arms import LiveArm, arms
 from benchmarks.routing.live_results import Result
 from benchmarks.routing.live_workers import ForkServer, fork_server
-from benchmarks.routing.workloads import WORKLOADS, Turn
+from benchmarks.routing.workloads import WORKLOADS, Workload
 
-SPEEDS: Final[Mapping[str, float]] = {}
-"""Simulated seconds in a real one, where not `--speed`: many requests at once keep the machine itself busy for a while."""
+TARGETS: Final = (
+    "shared, streamed",
+    "shared, Zipf",
+    "shared, not streamed",
+    "growing sessions",
+    "long tail",
+    "60 at once, same",
+    "60 at once, distinct",
+    "shared, one at half speed",
+    "shared, one joins",
+)
+"""Run where no `--workload` is given."""
+_SPEED_AT_ONCE: Final = 1.5
+"""For workloads whose requests come all at once: these keep the machine itself busy for a while, which counts less so."""
+_SPEED_STOPPED: Final = 1.0
+"""For workloads where a worker stands still: pickers notice that after a time in real seconds."""
+_LONGER: Final[Mapping[str, float]] = {"long tail": 1.5}
+"""Times `--seconds`: its queues grow slowly."""
+_AFTER_EVENTS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +64,18 @@ class Plan:
     out: Path | None = None
     attempts: int = 2
 
-    def speed_of(self, workload: str) -> float:
-        return min(self.speed, SPEEDS.get(workload, self.speed))
+    def workload(self, name: str) -> Workload:
+        """With arrivals for as long as planned, and for 10 s after the last event."""
+        seconds = self.seconds * _LONGER.get(name, 1.0)
+        ends = (event.at + _AFTER_EVENTS for event in WORKLOADS[name].events)
+        return WORKLOADS[name].lasting(max(seconds, *ends, 0.0))
 
-    def turns(self, workload: str, seed: int) -> list[Turn]:
-        return [turn for turn in WORKLOADS[workload].turns(seed) if turn.at < self.seconds]
+    def speed_of(self, name: str) -> float:
+        workload = self.workload(name)
+        if any(event.what == "stop" for event in workload.events):
+            return min(self.speed, _SPEED_STOPPED)
+        at_once = all(turn.at < 1.0 for turn in workload.turns(0))
+        return min(self.speed, _SPEED_AT_ONCE) if at_once else self.speed
 
 
 async def main(plan: Plan) -> list[Result]:
@@ -73,13 +97,15 @@ async def _runs(
     plan: Plan, server: ForkServer, arm: LiveArm, name: str, seed: int, before: Sequence[Result]
 ) -> list[Result]:
     """The runs that are still needed: none, one, or one more if the client was late."""
-    done, turns, key = list(before), plan.turns(name, seed), (name, arm.name, seed)
+    done, key = list(before), (name, arm.name, seed)
+    workload, speed = plan.workload(name), plan.speed_of(name)
+    turns = workload.turns(seed)
     while len(done) < plan.attempts and all(one.too_late for one in done):
         gc.collect()
         gc.disable()  # a collection would make requests late
-        outcome = await live_stage.run(server, arm, WORKLOADS[name], turns, plan.speed_of(name))
+        outcome = await live_stage.run(server, arm, workload, turns, speed)
         gc.enable()
-        done.append(Result.of(key, plan.speed_of(name), plan.seconds, WORKLOADS[name], outcome))
+        done.append(Result.of(key, speed, plan.seconds, workload, outcome))
         live_results.append(plan.out, done[-1])
         print(done[-1].line(), file=sys.stderr, flush=True)
     return done[len(before) :]
@@ -100,7 +126,7 @@ def _plan(arguments: Sequence[str] | None = None) -> Plan:
         action="append",
         choices=possible,
         metavar="NAME",
-        help=f"of {', '.join(possible)}; may be repeated; default: all",
+        help=f"of {', '.join(possible)}; may be repeated; default: {', '.join(TARGETS)}",
     )
     parser.add_argument(
         "--arm",
@@ -124,7 +150,7 @@ def _plan(arguments: Sequence[str] | None = None) -> Plan:
     if unknown := [name for name in given.arm or () if name not in there]:
         parser.error(f"there is no arm {unknown[0]!r}; there are {', '.join(there)}")
     return Plan(
-        workloads=given.workload or possible,
+        workloads=given.workload or TARGETS,
         arms=[there[name] for name in given.arm or there],
         seeds=1 if given.quick else given.seeds,
         speed=given.speed,

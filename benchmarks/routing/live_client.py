@@ -9,7 +9,6 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from benchmarks.routing.figures import Answer
@@ -61,29 +60,30 @@ def session(turn: Turn | None) -> Iterator[Turn]:
         turn = turn.then
 
 
-@dataclass(slots=True)
 class Users:
-    """`ports`: of the Envoys that they ask in turn. `late`: how much later than planned each request left."""
+    """Sends `turns` to `ports`, those of Envoys, in turn. `late`: how much later than planned each request left."""
 
-    ports: Sequence[int]
-    speed: float
-    streamed: bool
-    late: list[float] = field(default_factory=list)
-    _start: float = 0.0
-    _sent: int = 0
+    def __init__(self, ports: Sequence[int], turns: Sequence[Turn], speed: float, *, streamed: bool) -> None:
+        self.late: list[float] = []
+        self._ports = ports
+        self._speed = speed
+        self._streamed = streamed
+        # written before anything is measured
+        self._planned = [[(one, _request(one, streamed=streamed)) for one in session(turn)] for turn in turns]
+        self._start = 0.0
+        self._sent = 0
 
-    async def send(self, turns: Sequence[Turn], start: float) -> list[Answer]:
+    async def send(self, start: float) -> list[Answer]:
         """Returns all answers; those of a session end where one failed. `start`: on the clock of `time.monotonic`."""
         self._start = start
-        planned = [(turn, _requests(turn, streamed=self.streamed)) for turn in turns]
-        sessions = await asyncio.gather(*(self._session(turn, requests) for turn, requests in planned))
+        sessions = await asyncio.gather(*(self._session(planned) for planned in self._planned))
         return [answer for answers in sessions for answer in answers]
 
-    async def _session(self, first: Turn, requests: Sequence[bytes]) -> list[Answer]:
+    async def _session(self, planned: Sequence[tuple[Turn, bytes]]) -> list[Answer]:
         answers, due = list[Answer](), 0.0
-        for turn, request in zip(session(first), requests, strict=True):
+        for turn, request in planned:
             due += turn.at
-            await asyncio.sleep(self._start + due / self.speed - time.monotonic())
+            await asyncio.sleep(self._start + due / self._speed - time.monotonic())
             self.late.append(self._now() - due)
             answers.append(await self._ask(request))
             if answers[-1].failed:
@@ -92,7 +92,7 @@ class Users:
         return answers
 
     async def _ask(self, request: bytes) -> Answer:
-        port = self.ports[self._sent % len(self.ports)]
+        port = self._ports[self._sent % len(self._ports)]
         self._sent += 1
         asked = self._now()
         loop = asyncio.get_running_loop()
@@ -105,11 +105,11 @@ class Users:
                     ended = self._simulated(await exchange.ended)
                 finally:
                     transport.abort()
-            worker, usage = _parse(exchange.received, streamed=self.streamed)
+            worker, usage = _parse(exchange.received, streamed=self._streamed)
         except (OSError, TimeoutError, ValueError, KeyError):
             return Answer(asked, self._now(), self._now(), "", 0, 0, failed=True)
         # an answer that is not streamed comes in several reads, and the first says nothing
-        first = self._simulated(exchange.first) if self.streamed else ended
+        first = self._simulated(exchange.first) if self._streamed else ended
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         return Answer(asked, first, ended, worker, usage["prompt_tokens"], cached, usage["completion_tokens"])
 
@@ -117,23 +117,19 @@ class Users:
         return self._simulated(time.monotonic())
 
     def _simulated(self, at: float) -> float:
-        return (at - self._start) * self.speed
+        return (at - self._start) * self._speed
 
 
-def _requests(turn: Turn, *, streamed: bool) -> list[bytes]:
-    """All requests of a session, written before anything is measured."""
+def _request(turn: Turn, *, streamed: bool) -> bytes:
     given = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
-    written = list[bytes]()
-    for one in session(turn):
-        body = json.dumps(
-            {"model": one.model, "prompt": one.prompt, "max_tokens": one.output_tokens, **given}
-        ).encode()
-        head = (
-            "POST /v1/completions HTTP/1.1\r\nhost: routing\r\nconnection: close\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-        )
-        written.append(head.encode() + body)
-    return written
+    body = json.dumps(
+        {"model": turn.model, "prompt": turn.prompt, "max_tokens": turn.output_tokens, **given}
+    ).encode()
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nhost: routing\r\nconnection: close\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 def _parse(received: bytes, *, streamed: bool) -> tuple[str, Mapping[str, Any]]:

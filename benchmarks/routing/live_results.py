@@ -2,21 +2,38 @@
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from benchmarks.process_usage import percentile
-from benchmarks.routing.figures import Answer, Figures
+from benchmarks.routing.figures import Figures
 from benchmarks.routing.live_arms import GO_ARMS
 from benchmarks.routing.live_stage import Outcome
 from benchmarks.routing.workloads import Workload
 
 LATE: Final = 0.05
 """A run where one request in a hundred left later than that, in simulated seconds, is not counted."""
-_SHARE_WITHIN: Final = 10.0
-_TARGETS: Final = ("ttft", "ttft_p90")
+_RATIOS: Final = ("ttft", "ttft_p90")
+_WITH_RANGE: Final = ("ttft", "ttft_p90", "e2e", "e2e_p90")
+_COLUMNS: Final[Mapping[str, str]] = {
+    "ttft": "TTFT mean",
+    "ttft_p50": "p50",
+    "ttft_p90": "p90",
+    "ttft_p99": "p99",
+    "e2e": "e2e mean",
+    "e2e_p50": "p50",
+    "e2e_p90": "p90",
+    "e2e_p99": "p99",
+    "tokens_per_second": "tokens/s",
+    "hits": "cached",
+    "largest": "largest share",
+    "unevenness": "max/mean",
+    "watched": "watched share",
+    "failed": "failed",
+}
 
 Key: TypeAlias = tuple[str, str, int]
 """Workload, arm, seed."""
@@ -24,8 +41,8 @@ Key: TypeAlias = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run. `arrivals`: the simulated seconds in which requests, or the first ones of sessions, come. `shares`: by worker, of all requests; `marked`: of the slow worker, or of the one that joined from then on,
-    and `marked_later`: from 10 s later on; None where there is no such worker. `late`: p50, p99 and most.
+    """One run. `arrivals`: the simulated seconds in which requests, or the first ones of sessions, come. `shares`: by worker,
+    of all requests. `late`: p50, p99 and most.
     """
 
     workload: str
@@ -39,27 +56,20 @@ class Result:
     machine: float
     seconds: float
     shares: Mapping[str, float] = field(default_factory=dict)
-    marked: float | None = None
-    marked_later: float | None = None
 
     @classmethod
     def of(cls, key: Key, speed: float, arrivals: float, workload: Workload, outcome: Outcome) -> "Result":
-        answers = [one for one in outcome.answers if not one.failed]
-        worker, since = _marked(workload)
+        served = Counter(one.worker for one in outcome.answers if not one.failed)
         return cls(
             *key,
             speed=speed,
             arrivals=arrivals,
-            figures=asdict(Figures.of(outcome.answers)),
+            figures=asdict(Figures.of(outcome.answers, workload.workers, workload.watched)),
             late=[percentile(outcome.late, 0.5), percentile(outcome.late, 0.99), max(outcome.late)],
             cores=outcome.cores,
             machine=outcome.machine,
             seconds=outcome.seconds,
-            shares={
-                name: _share(answers, name, 0.0) or 0.0 for name in sorted({one.worker for one in answers})
-            },
-            marked=_share(answers, worker, since),
-            marked_later=_share(answers, worker, since + _SHARE_WITHIN),
+            shares={name: count / served.total() for name, count in sorted(served.items())},
         )
 
     @property
@@ -100,20 +110,24 @@ def tables(results: Sequence[Result]) -> Iterator[str]:
     counted = [one for one in results if not one.too_late]
     workloads = list(dict.fromkeys(one.workload for one in counted))
     arms = list(dict.fromkeys(one.arm for one in counted))
+    if not counted:
+        yield f"None of {len(results)} runs is counted: requests left too late."
+        return
     by_arm = {
         (workload, arm): [one for one in counted if (one.workload, one.arm) == (workload, arm)]
         for workload in workloads
         for arm in arms
     }
-    names = list(counted[0].figures) if counted else []
-    yield f"| workload | picker | runs | {' | '.join(names)} | its share, after 10 s |"
-    yield f"|---|---|---|{'---|' * (len(names) + 1)}"
+    yield f"| workload | picker | runs | {' | '.join(_COLUMNS.values())} |"
+    yield f"|---|---|---|{'---|' * len(_COLUMNS)}"
     for (workload, arm), runs in by_arm.items():
         if runs:
-            cells = [_range([one.figures[name] for one in runs]) for name in names]
-            yield f"| {workload} | {arm} | {len(runs)} | {' | '.join(cells)} | {_shares(runs)} |"
+            yield f"| {workload} | {arm} | {len(runs)} | {' | '.join(_cell(runs, name) for name in _COLUMNS)} |"
     yield ""
     yield from _ratios(by_arm, workloads, [arm for arm in arms if arm not in GO_ARMS])
+    cores = _median_and_most([sum(one.cores.values()) for one in counted])
+    machine = _median_and_most([one.machine for one in counted])
+    yield f"\nThe programs of a run used {cores} cores, and all of the machine {machine}."
     if thrown := len(results) - len(counted):
         yield f"\n{thrown} runs are thrown out: a request in a hundred left more than {1000 * LATE:.0f} ms late."
 
@@ -129,7 +143,7 @@ def _ratios(
         theirs = [runs for arm in GO_ARMS if (runs := by_arm.get((workload, arm)))]
         for arm in ours:
             if theirs and (runs := by_arm[workload, arm]):
-                found = [_ratio(runs, theirs, name) for name in _TARGETS if name in runs[0].figures]
+                found = [_ratio(runs, theirs, name) for name in _RATIOS]
                 better = ", ".join(dict.fromkeys(name for _, name in found))
                 yield f"| {workload} | {arm} | {' | '.join(ratio for ratio, _ in found)} | {better} |"
 
@@ -146,33 +160,15 @@ def _median(runs: Sequence[Result], name: str) -> float:
     return statistics.median(one.figures[name] for one in runs)
 
 
-def _range(values: Sequence[float]) -> str:
-    return f"{_number(statistics.median(values))} ({_number(min(values))}-{_number(max(values))})"
+def _cell(runs: Sequence[Result], name: str) -> str:
+    values = [one.figures[name] for one in runs]
+    both = f" ({_number(min(values))}-{_number(max(values))})" if name in _WITH_RANGE else ""
+    return _number(statistics.median(values)) + both
 
 
 def _number(value: float) -> str:
     return f"{value:.2f}" if abs(value) < 100 else f"{value:.0f}"
 
 
-def _shares(runs: Sequence[Result]) -> str:
-    shares = [
-        f"{statistics.median(found):.0%}"
-        for name in ("marked", "marked_later")
-        if (found := [share for one in runs if (share := getattr(one, name)) is not None])
-    ]
-    return ", ".join(shares)
-
-
-def _marked(workload: Workload) -> tuple[str, float]:
-    """The worker that is not like the others, and since when."""
-    for event in workload.events:
-        if event.what == "join":
-            return f"w{event.worker}", event.at
-    slowest = max(workload.slowness, default=1.0)
-    return (f"w{workload.slowness.index(slowest)}", 0.0) if slowest > 1 else ("", 0.0)
-
-
-def _share(answers: Sequence[Answer], worker: str, since: float) -> float | None:
-    """Of the requests that were sent from then on."""
-    served = [one.worker for one in answers if one.at >= since]
-    return served.count(worker) / len(served) if worker and served else None
+def _median_and_most(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.1f} (at most {max(values):.1f})"

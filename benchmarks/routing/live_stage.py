@@ -50,7 +50,7 @@ async def run(
         workers = await enter(fork_server.workers(workload, _adapters(turns), speed))
         pool = _Pool(workers, workload, stack.enter_context(tempfile.TemporaryDirectory()))
         fronts = [await enter(_front(arm, workers, pool)) for _ in range(workload.pickers)]
-        users = Users([front.port for front in fronts], speed, workload.streamed)
+        users = Users([front.port for front in fronts], turns, speed, streamed=workload.streamed)
         await asyncio.sleep(_SETTLE)
         usage = _Usage(
             {
@@ -63,7 +63,7 @@ async def run(
         start = time.monotonic()
         async with asyncio.TaskGroup() as tasks:
             happening = tasks.create_task(pool.happen(start, speed, usage))
-            answers = await users.send(turns, start)
+            answers = await users.send(start)
             happening.cancel()
         return Outcome(answers, users.late, usage.cores(), usage.machine(), time.monotonic() - start)
 

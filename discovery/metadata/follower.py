@@ -247,7 +247,8 @@ class DocumentFollower:
         if not unreachable and followed.is_published and not followed.needs_document:
             followed.schedule.answered()  # a listed server without /metadata is healthy: poll, do not back off
             return followed.schedule.next_poll()
-        return followed.schedule.failed(unreachable=unreachable)
+        frozen = isinstance(error, WorkerUnreachableError) and error.silent and error.connected
+        return followed.schedule.failed(unreachable=unreachable, frozen=frozen)
 
     def _connected(self, followed: FollowedWorker) -> None:
         asyncio.get_running_loop().call_later(_DOCUMENT_GRACE, self._publish_without_document, followed)

@@ -51,8 +51,9 @@ class FetchSchedule:
     def answered(self) -> None:
         self.failures = 0
 
-    def failed(self, *, unreachable: bool) -> float:
-        """The delay before the retry: exponential from 0.05 to 5 s, full jitter.
+    def failed(self, *, unreachable: bool, frozen: bool = False) -> float:
+        """The delay before the retry: exponential from 0.05 to 5 s, full jitter. `frozen`: the worker accepted the GET and
+        did not answer in time, which was delay enough: a frozen process answers as soon as it continues.
 
         Many readers lose a worker at the same moment; full jitter keeps them from returning together.
         A second failure to connect shows that the worker was gone, so that what it failed to hold does not count.
@@ -60,7 +61,8 @@ class FetchSchedule:
         self.failures += 1
         if unreachable and self.failures > 1:
             self.reset_holding()
-        return random.uniform(0, min(_LONGEST_RETRY, _SHORTEST_RETRY * 2 ** min(self.failures, 10)))
+        doublings = 1 if frozen else min(self.failures, 10)
+        return random.uniform(0, min(_LONGEST_RETRY, _SHORTEST_RETRY * 2**doublings))
 
     def held(self) -> None:
         """The worker held a GET, or answered it early with a change."""

@@ -33,7 +33,6 @@ from epp.config.parameters import (
     DetectorParameters,
     ExtractorParameters,
     FileDiscoveryParameters,
-    InflightLoadParameters,
     InFlightParameters,
     LeastCostParameters,
     LoadAwareParameters,
@@ -45,8 +44,18 @@ from epp.config.parameters import (
     PrefixScorerParameters,
     SelectorParameters,
 )
+from epp.config.token_parameters import (
+    BurstPrefixParameters,
+    ConcurrencyParameters,
+    InflightLoadParameters,
+    PrefixAffinityParameters,
+    TokenLoadParameters,
+    TokenProducerParameters,
+)
 from epp.scheduling.affinity.context_length import ContextLengthAware
 from epp.scheduling.affinity.header_label import HeaderLabelAffinityScorer
+from epp.scheduling.burst.producer import PRODUCER as BURST_PRODUCER
+from epp.scheduling.burst.producer import BurstPrefixProducer
 from epp.scheduling.conformance import HeaderSelectionFilter, tell_served
 from epp.scheduling.filters.label_filters import (
     DECODE_ROLES,
@@ -65,6 +74,7 @@ from epp.scheduling.handlers.header_profile import (
     HeaderProfileHandler,
 )
 from epp.scheduling.handlers.single_profile import SingleProfileHandler
+from epp.scheduling.in_flight_load.producer import PRODUCER as IN_FLIGHT_PRODUCER
 from epp.scheduling.pickers.score_pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
 from epp.scheduling.prefix.plugins import MIN_BLOCK_TOKENS, PRODUCER, PrefixCacheProducer
 from epp.scheduling.probabilistic_admitter import ProbabilisticAdmitter
@@ -187,6 +197,17 @@ def _prefix_producer(given: PrefixProducerParameters, rng: random.Random) -> Pre
     )
 
 
+def _burst_producer(given: BurstPrefixParameters, rng: random.Random) -> BurstPrefixProducer:
+    return BurstPrefixProducer(
+        window=given.window_duration_ms / 1000.0,
+        block_tokens=given.block_size_tokens,
+        max_blocks=given.max_blocks,
+        most_requests=given.most_requests,
+        rules=given.rules(),
+        seed=rng.getrandbits(64),
+    )
+
+
 PLUGINS: Final[Mapping[str, PluginType]] = {
     "queue-scorer": _scorer(lambda given: QueueScorer()),
     "kv-cache-utilization-scorer": _scorer(lambda given: KvCacheUtilizationScorer()),
@@ -209,6 +230,8 @@ PLUGINS: Final[Mapping[str, PluginType]] = {
         scraped=False,
     ),
     "least-cost-scorer": _connected(Role.SCORER, LeastCostParameters, scraped=True),
+    "token-load-scorer": _connected(Role.SCORER, TokenLoadParameters),
+    "prefix-cache-affinity-filter": _connected(Role.FILTER, PrefixAffinityParameters),
     "topology-affinity-scorer": _connected(Role.SCORER, TopologyScorerParameters),
     "topology-affinity-filter": _connected(Role.FILTER, TopologyFilterParameters),
     "context-length-aware": PluginType(
@@ -231,6 +254,9 @@ PLUGINS: Final[Mapping[str, PluginType]] = {
     "weighted-random-picker": _picker(WeightedRandomPicker),
     "utilization-detector": PluginType(
         frozenset({Role.DETECTOR, Role.FILTER}), DetectorParameters, _detector
+    ),
+    "concurrency-detector": PluginType(
+        frozenset({Role.DETECTOR, Role.FILTER}), ConcurrencyParameters, lambda given, rng: given
     ),
     "single-profile-handler": _handler(lambda given: SingleProfileHandler()),
     "header-profile-handler": _handler(
@@ -266,5 +292,8 @@ PLUGINS: Final[Mapping[str, PluginType]] = {
     "fcfs-ordering-policy": _structural(Role.POLICY),
     "global-strict-fairness-policy": _structural(Role.POLICY),
     PRODUCER: PluginType(frozenset({Role.PRODUCER}), PrefixProducerParameters, _prefix_producer),
-    "inflight-load-producer": _structural(Role.PRODUCER, InflightLoadParameters),
+    BURST_PRODUCER: PluginType(frozenset({Role.PRODUCER}), BurstPrefixParameters, _burst_producer),
+    IN_FLIGHT_PRODUCER: _connected(Role.PRODUCER, InflightLoadParameters),
+    "token-producer": _structural(Role.PRODUCER, TokenProducerParameters),
+    "tokenizer": _structural(Role.PRODUCER, TokenProducerParameters),
 }

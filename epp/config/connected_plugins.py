@@ -18,6 +18,8 @@ from epp.config.catalogue import Role
 from epp.config.load_parameters import AttributeFilterParameters, AttributeScorerParameters
 from epp.config.parameters import LeastCostParameters, PrefixProducerParameters, PrefixScorerParameters
 from epp.config.plugins import Plugin, Plugins
+from epp.config.token_parameters import InflightLoadParameters
+from epp.config.token_plugins import TokenPlugins
 from epp.endpoints.worker_metrics import WorkerMetric
 from epp.ext_proc.exchange_settings import ResponseHeaders
 from epp.scheduling.affinity.session_affinity import SessionAffinityFilter, SessionAffinityScorer
@@ -35,6 +37,7 @@ from epp.scheduling.affinity.topology import (
     TopologyLabels,
     TopologyLevel,
 )
+from epp.scheduling.burst.producer import BurstPrefixProducer, BurstPrefixScorer
 from epp.scheduling.filters.endpoint_attribute import EndpointAttributeFilter
 from epp.scheduling.plugin import DataProducer
 from epp.scheduling.prefix.plugins import PRODUCER, PrefixCacheProducer, PrefixCacheScorer
@@ -67,18 +70,29 @@ class ConnectedPlugins:
         self._profiles = profiles
         self._attributes = attributes
         self._rng = rng
+        self._tokens = TokenPlugins(plugins, self.prefix_matches, rng)
         self._built: dict[str, Any] = {}
-        self._prefix_producers: dict[str, PrefixCacheProducer] = {}
+        self._prefix_producers: dict[str, PrefixCacheProducer | BurstPrefixProducer] = {}
         for name in plugins.names(Role.RESPONSE_HEADERS):
             self.response_headers.append(plugins.resolve(name, "plugins", Role.RESPONSE_HEADERS).built)
+
+    def follow_in_flight(self) -> None:
+        """Let the producers of tokens in flight follow every request, those that the file lists and those that are used."""
+        for name in self._plugins.names(Role.PRODUCER):
+            plugin = self._plugins.resolve(name, "plugins", Role.PRODUCER)
+            if isinstance(plugin.parameters, InflightLoadParameters):
+                self._tokens.in_flight_load(plugin, name)
+        for load in self._tokens.in_flight_loads:
+            self.followers += [load] if load.matches is None else [load, load.matches]
 
     def built(self, name: str, plugin: Plugin) -> Any:
         """The plugin of that name, connected; raises ConfigError."""
         build = _CONNECTED.get(type(plugin.parameters))
-        if build is None:
+        tokens = self._tokens.builder(plugin)
+        if build is None and tokens is None:
             return plugin.built
         if name not in self._built:
-            self._built[name] = build(self, plugin)
+            self._built[name] = build(self, plugin) if build is not None else tokens and tokens(plugin)
         return self._built[name]
 
     def listed_prefix_producers(self) -> list[PrefixCacheProducer]:
@@ -89,9 +103,11 @@ class ConnectedPlugins:
         ]
         return [one.built for one in found if isinstance(one.built, PrefixCacheProducer)]
 
-    def prefix_scorer(self, plugin: Plugin) -> PrefixCacheScorer:
+    def prefix_scorer(self, plugin: Plugin) -> PrefixCacheScorer | BurstPrefixScorer:
         given: Any = plugin.parameters
-        producer = self._prefix_producer(plugin, given.prefix_match_info_producer_name)
+        producer = self.prefix_matches(plugin, given.prefix_match_info_producer_name)
+        if isinstance(producer, BurstPrefixProducer):
+            return BurstPrefixScorer(producer, given.match_length_weight, given.match_length_scale_tokens)
         return PrefixCacheScorer(producer, given.match_length_weight, given.match_length_scale_tokens)
 
     def least_cost_scorer(self, plugin: Plugin) -> LeastCostScorer:
@@ -232,16 +248,33 @@ class ConnectedPlugins:
             raise ConfigError(f"{place}.{field}", f"{problem}; {did_you_mean(key, self._attributes)}")
         return self._attributes[key]
 
-    def _prefix_producer(self, plugin: Plugin, name: str | None) -> PrefixCacheProducer:
+    def prefix_matches(self, plugin: Plugin, name: str | None) -> PrefixCacheProducer | BurstPrefixProducer:
         """The named one, else the file's first, else the default one; shared by all that need it."""
         name = name or self._plugins.first_name(PrefixProducerParameters) or PRODUCER
         if name not in self._prefix_producers:
             place = f"{plugin.place}.parameters.prefixMatchInfoProducerName"
             found = self._plugins.resolve(name, place, Role.PRODUCER, default=True).built
-            if not isinstance(found, PrefixCacheProducer):
+            if not isinstance(found, PrefixCacheProducer | BurstPrefixProducer):
                 raise ConfigError(place, f"{name!r} finds no prefixes, expected an {PRODUCER}")
+            self._check_one_window(place, found)
             self._prefix_producers[name] = found
         return self._prefix_producers[name]
+
+    def _prefix_producer(self, plugin: Plugin, name: str | None) -> PrefixCacheProducer:
+        """One that remembers what workers hold."""
+        found = self.prefix_matches(plugin, name)
+        if not isinstance(found, PrefixCacheProducer):
+            place = f"{plugin.place}.parameters.prefixMatchInfoProducerName"
+            raise ConfigError(place, f"{name!r} remembers no prefixes, expected an {PRODUCER}")
+        return found
+
+    def _check_one_window(self, place: str, found: object) -> None:
+        if isinstance(found, BurstPrefixProducer) and any(
+            isinstance(one, BurstPrefixProducer) for one in self._prefix_producers.values()
+        ):
+            raise ConfigError(
+                place, "a request waits in one window: only one burst-prefix-cache-producer is possible"
+            )
 
 
 def agent_headers(plugins: Plugins) -> tuple[str, ...]:

@@ -22,12 +22,8 @@ _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
     _PREFIX: (
         "precise-prefix-cache-producer",
         "precise-prefix-cache-scorer",
-        "burst-prefix-cache-producer",
-        "prefix-cache-affinity-filter",
         "p2p-source-producer",
     ),
-    "leave it out: 4 bytes of a prompt count as one token": ("token-producer", "tokenizer"),
-    "use active-request-scorer: requests in flight are counted, tokens are not": ("token-load-scorer",),
     "use probabilistic-admitter, which refuses by load: no latency is predicted": ("latency-slo-admitter",),
     _LATENCY: (
         "latency-scorer",
@@ -42,7 +38,6 @@ _BY_ADVICE: Final[Mapping[str, tuple[str, ...]]] = {
         "disaggregatedset-rollout-screener",
     ),
     _DECIDER: ("prefix-based-pd-decider", "always-disagg-pd-decider", "always-disagg-multimodal-decider"),
-    "use utilization-detector": ("concurrency-detector",),
     _FLOW: (
         "edf-ordering-policy",
         "slo-deadline-ordering-policy",

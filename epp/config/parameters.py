@@ -99,15 +99,6 @@ class MetricsSourceParameters(Section):
         return context
 
 
-class InflightLoadParameters(Section):
-    """Accepted without effect: requests in flight are counted, tokens are not."""
-
-    output_ratio: float | None = Field(default=None, ge=0.0, allow_inf_nan=False)
-    add_estimated_output_tokens: bool = False
-    max_estimated_output_tokens: int | None = Field(default=None, ge=0)
-    prefix_match_info_producer_name: str | None = None
-
-
 class PrefixProducerParameters(Section):
     """The size of a prompt's blocks, and how many blocks are matched and remembered.
 

@@ -29,6 +29,7 @@ from epp.config.parameters import (
 )
 from epp.config.plugins import Plugins
 from epp.config.scheduler import profile_specs, read_scheduler
+from epp.config.token_parameters import TokenProducerParameters
 from epp.endpoints.endpoint_document import ENGINE_LABELS, EndpointDefaults
 from epp.endpoints.worker_metrics import WorkerMetric
 from epp.ext_proc.exchange_settings import ResponseHeaders
@@ -107,8 +108,8 @@ def load_config(
     attributes = plugins.connected("attributes", [tuple(extractor.attributes())], extractor.attributes)
     specs = profile_specs(document, plugins)
     connections = ConnectedPlugins(plugins, [spec.name for spec in specs], attributes, rng)
+    detector = problems.of(partial(_detector, document, plugins, connections))
     built = read_scheduler(specs, plugins, connections, staleness, problems)
-    detector = problems.of(partial(_detector, document, plugins))
     metrics = _metrics(document.data_layer, plugins, problems)
     engines = problems.of(partial(_engines, extractor, attributes))
     file_discovery = problems.of(partial(_file_discovery, document.data_layer, plugins))
@@ -129,7 +130,7 @@ def load_config(
         response_headers=_all_headers(connections.response_headers),
         fairness_headers=agent_headers(plugins),
         steps=built.steps,
-        warnings=tuple(_warnings(document)),
+        warnings=tuple(_warnings(document, plugins)),
     )
 
 
@@ -164,13 +165,14 @@ def _check_policies(flow: FlowControl, plugins: Plugins, problems: Problems) -> 
 _GATES: Final = ("flowControl", "haPopulateNonLeaderDatastore")
 
 
-def _detector(document: ConfigDocument, plugins: Plugins) -> SaturationDetector:
+def _detector(
+    document: ConfigDocument, plugins: Plugins, connections: ConnectedPlugins
+) -> SaturationDetector:
     new, old = document.flow_control.saturation_detector, document.saturation_detector
     place = "flowControl.saturationDetector" if new or not old else "saturationDetector"
     ref = (new or old or DetectorRef()).plugin_ref
-    detector: SaturationDetector = plugins.resolve(
-        ref, f"{place}.pluginRef", Role.DETECTOR, default=True
-    ).built
+    found = plugins.resolve(ref, f"{place}.pluginRef", Role.DETECTOR, default=True)
+    detector: SaturationDetector = connections.built(ref, found)
     return detector
 
 
@@ -248,9 +250,12 @@ def _is_passthrough(document: ConfigDocument, plugins: Plugins, problems: Proble
     return bool(found) and all(plugin and plugin.kind is PLUGINS["passthrough-parser"] for plugin in found)
 
 
-def _warnings(document: ConfigDocument) -> Iterator[str]:
+def _warnings(document: ConfigDocument, plugins: Plugins) -> Iterator[str]:
     if not document.api_version.startswith("llm-d.ai/"):
         yield f"apiVersion {document.api_version} is an older name; use llm-d.ai/v1alpha1"
+    tokens = plugins.first(TokenProducerParameters)
+    if tokens is not None and tokens.asks_for_tokens:
+        yield f"token-producer asks nobody for the tokens of {tokens.model_name[:100]!r}: 4 bytes of a prompt count as one token"
     if document.flow_control.model_fields_set - {"saturation_detector"}:
         yield "flowControl has no effect without the feature gate, except for its saturationDetector"
     for name in ("peer_discovery", "cross_replica_syncer_plugin_ref", "cross_replica_sync_interval"):

@@ -11,9 +11,13 @@ from epp.config.document import ConfigDocument, ProfilePlugin, ProfileSpec
 from epp.config.installed import InstalledPluginType
 from epp.config.parameters import PickerParameters
 from epp.config.plugins import Plugin, Plugins
+from epp.scheduling.burst.producer import BurstPrefixScorer
 from epp.scheduling.cached_scores import WeightedScorer
 from epp.scheduling.handlers.single_profile import SingleProfileHandler
-from epp.scheduling.plugin import DataProducer, ProfileHandler
+from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
+from epp.scheduling.in_flight_load.prefix_affinity import PrefixCacheAffinityFilter
+from epp.scheduling.in_flight_load.token_load import TokenLoadScorer
+from epp.scheduling.plugin import DataProducer, Filter, ProfileHandler
 from epp.scheduling.prefix.plugins import PrefixCacheScorer
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scheduler import Scheduler
@@ -21,6 +25,12 @@ from epp.scheduling.scorers.no_hit_lru import NoHitLruScorer
 from epp.scheduling.work_ahead.plugins import LeastCostScorer
 from runtime.config.problems import ConfigError, Problems, config_error
 
+_WITH_PRODUCERS: Final = (
+    BurstPrefixScorer,
+    ConcurrencyDetector,
+    PrefixCacheAffinityFilter,
+    TokenLoadScorer,
+)
 _SCHEDULING: Final = (Role.FILTER, Role.SCORER, Role.PICKER)
 _DEFAULT_HANDLER: Final = "single-profile-handler"
 
@@ -65,6 +75,7 @@ def read_scheduler(
         if profile is not None:
             built[spec.name] = profile
     handler = problems.of(partial(_handler, plugins))
+    problems.of(connections.follow_in_flight)
     if (
         handler is not None
         and problems.of(partial(_check_profiles, handler, [spec.name for spec in specs]))
@@ -140,10 +151,11 @@ def _build_profile(
         WeightedScorer(connections.built(one.name, one.plugin), 1.0 if one.weight is None else one.weight)
         for one in scorers
     ]
+    filters = tuple(connections.built(one.name, one.plugin) for one in used if one.plugin.has(Role.FILTER))
     profile = SchedulerProfile(
-        filters=tuple(connections.built(one.name, one.plugin) for one in used if one.plugin.has(Role.FILTER)),
+        filters=filters,
         scorers=tuple(weighted),
-        producers=_data_producers(weighted),
+        producers=_data_producers(weighted, filters),
         picker=picker.built,
         max_endpoints=parameters.max_num_of_endpoints if isinstance(parameters, PickerParameters) else 1,
         staleness=staleness if any(one.plugin.kind.scraped for one in scorers) else None,
@@ -154,8 +166,11 @@ def _build_profile(
     return _BuiltProfile(profile, (*_steps(used), choice))
 
 
-def _data_producers(scorers: Sequence[WeightedScorer]) -> tuple[DataProducer, ...]:
+def _data_producers(scorers: Sequence[WeightedScorer], filters: Sequence[Filter]) -> tuple[DataProducer, ...]:
     found: list[DataProducer] = []
+    for plugin in (*filters, *(one.scorer for one in scorers)):
+        if isinstance(plugin, _WITH_PRODUCERS):
+            found += plugin.producers
     for one in scorers:
         if isinstance(one.scorer, LeastCostScorer):
             found += [one.scorer.producer, one.scorer.producer.prefixes]

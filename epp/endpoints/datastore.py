@@ -14,6 +14,7 @@ from epp.endpoints.endpoint import (
     NEVER,
     NO_ADAPTERS,
     STALE_AFTER_SCRAPES,
+    UNKNOWN_TIME,
     Adapters,
     Column,
     Endpoint,
@@ -32,6 +33,7 @@ from epp.endpoints.worker_metrics import WORKER_METRICS, WorkerMetric
 logger = logging.getLogger(__name__)
 
 Key = tuple[str, str]
+_LATE_AT: Final = int(Column.LATE_AT)
 _INFLIGHT: Final = int(Column.INFLIGHT)  # numpy takes an int faster than an enumeration's member
 _SCRAPED_AT: Final = int(Column.SCRAPED_AT)
 _UNREPORTED: Final = int(Column.UNREPORTED)
@@ -45,6 +47,9 @@ class Datastore:
     `on_load_change`. A hook must not change the datastore. An exception in `on_release` or `on_load_change` is logged and
     goes no further; without listeners these two cost nothing.
     """
+
+    _punctual_until: float = NEVER
+    """As that of a pool: nobody is late before then."""
 
     def __init__(
         self, defaults: EndpointDefaults | None = None, metrics: Sequence[WorkerMetric] = WORKER_METRICS
@@ -91,9 +96,13 @@ class Datastore:
         # a tuple, made only when adapters changed: a pool is made for every pick
         if self._adapters_snapshot is None:
             self._adapters_snapshot = tuple(self._adapters)
-        return EndpointPool(
+        if now > self._punctual_until:
+            self._punctual_until = float(self._numbers[_LATE_AT].min(initial=UNKNOWN_TIME))
+        pool = EndpointPool(
             self.endpoints, self._numbers, self._adapters_snapshot, now, self._state, self._metric_rows
         )
+        pool.punctual_until = self._punctual_until
+        return pool
 
     @property
     def all_reachable(self) -> bool:
@@ -161,7 +170,7 @@ class Datastore:
     def observe(self, endpoint: Endpoint, load: Load, now: float, period: float = 0.0) -> None:
         """Store the numbers of one scrape; numbers that are not on the page stay.
 
-        `period`: seconds until the next scrape is expected. A load with an implausible value is dropped as a whole, and
+        `period`: seconds until the next scrape is expected, 0: unknown; the endpoint is late after three. A load with an implausible value is dropped as a whole, and
         the endpoint counts as never scraped: it ranks last and counts as full. The last good numbers would be a guess
         that nothing bounds.
         """
@@ -199,12 +208,23 @@ class Datastore:
             changed = True
         numbers[Column.SCRAPED_AT, row] = now
         numbers[Column.PERIOD, row] = period
+        self._set_late_at(row, now + STALE_AFTER_SCRAPES * period if period > 0.0 else UNKNOWN_TIME)
         reported = bool(self.on_load_change) and numbers.item(_UNREPORTED, row) > 0.0
         numbers[_UNREPORTED, row] = 0.0
         if changed:
             self._state = object()
         if changed or reported:
             self._call_hooks(self.on_load_change, endpoint)
+
+    def expect_page(self, endpoint: Endpoint, by: float) -> None:
+        """Its next page is expected by then, and it is late after that; for an endpoint that was scraped before."""
+        row = self._rows.get(endpoint.key)
+        if row is not None and self._numbers.item(_LATE_AT, row) != UNKNOWN_TIME:
+            self._set_late_at(row, by)
+
+    def _set_late_at(self, row: int, time: float) -> None:
+        self._numbers[_LATE_AT, row] = time
+        self._punctual_until = min(self._punctual_until, time)
 
     def _store_counters(self, row: int, load: Load) -> None:
         """Counters grow with every scrape of a busy worker, and no cached score reads them: no new state."""
@@ -228,6 +248,7 @@ class Datastore:
     def _invalidate(self, endpoint: Endpoint, row: int) -> None:
         if self._numbers[Column.SCRAPED_AT, row] != NEVER:
             self._numbers[Column.SCRAPED_AT, row] = NEVER
+            self._numbers[_LATE_AT, row] = UNKNOWN_TIME
             self._state = object()
             self._call_hooks(self.on_load_change, endpoint)
 

@@ -20,6 +20,8 @@ Indices: TypeAlias = NDArray[np.intp]
 
 NEVER: Final = float("-inf")
 """The time of a scrape that has not happened."""
+UNKNOWN_TIME: Final = float("inf")
+"""The time at which an endpoint is late whose next page nobody expects."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ class Column(IntEnum):
     PERIOD = 7
     PAGELESS = 8
     UNREPORTED = 9
+    LATE_AT = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,9 @@ class Adapters:
 
 
 NO_ADAPTERS: Final = Adapters()
-NO_NUMBERS: Floats = np.array([[0.0], [0.0], [0.0], [0.0], [0.0], [NEVER], [1.0], [0.0], [0.0], [0.0]])
+NO_NUMBERS: Floats = np.array(
+    [[0.0], [0.0], [0.0], [0.0], [0.0], [NEVER], [1.0], [0.0], [0.0], [0.0], [np.inf]]
+)
 """The numbers of an endpoint that was never scraped, as a matrix of one column."""
 
 
@@ -107,16 +112,20 @@ STALE_AFTER_SCRAPES: Final = 3.0
 """Numbers are stale after so many scrapes that did not come."""
 
 
+LONG_LATE: Final = 0.5
+"""Seconds: this process, or a machine that is busy, rarely stands still for longer."""
+
+
 class EndpointPool:
     """The endpoints and their numbers at one moment, as float64 columns of equal length.
 
     `numbers`: a matrix indexed by Column, and by `rows` for other metrics. It is the datastore's own, not a copy, since a
     pool is made for each pick; plugins only read it. `now` and the scrape times: seconds of one monotonic clock. `state`:
     one object as long as the endpoints and what they publish stay the same, whatever is in flight; None: nobody tracks
-    changes, so nothing may be cached from one pick to the next.
+    changes, so nothing may be cached from one pick to the next. `punctual_until`: no endpoint is late before then.
     """
 
-    __slots__ = ("adapters", "endpoints", "now", "numbers", "rows", "state")
+    __slots__ = ("adapters", "endpoints", "now", "numbers", "punctual_until", "rows", "state")
 
     def __init__(
         self,
@@ -128,6 +137,7 @@ class EndpointPool:
         rows: Mapping[WorkerMetric, int] = _BUILT_IN_ROWS,
     ) -> None:
         self.rows = rows
+        self.punctual_until = NEVER
         self.endpoints = tuple(endpoints)
         self.numbers = numbers
         self.adapters = tuple(adapters)
@@ -211,6 +221,23 @@ class EndpointPool:
         """The time at which the first of the endpoints in `fresh(within)` becomes stale; inf if there is none."""
         ends = self._column(Column.SCRAPED_AT) + self._max_age(within)
         return float(ends.min(initial=np.inf, where=fresh))
+
+    def late(self) -> Mask | None:
+        """The endpoints whose page is late: others are to be preferred. None: none is, or so many that it says nothing.
+
+        More than half of those that are scraped are late together if this process, or the machine, has stood still. Then
+        those count that have been late for long.
+        """
+        if self.now <= self.punctual_until:
+            return None
+        late_at = self._column(Column.LATE_AT)
+        most = np.count_nonzero(late_at < UNKNOWN_TIME) // 2
+        for since in self.now, self.now - LONG_LATE:
+            late: Mask = late_at < since
+            count = np.count_nonzero(late)
+            if count <= most:
+                return late if count else None
+        return None
 
     def _max_age(self, within: float) -> Floats:
         max_age: Floats = np.maximum(within, STALE_AFTER_SCRAPES * self._column(Column.PERIOD))

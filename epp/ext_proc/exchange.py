@@ -13,6 +13,7 @@ from epp.ext_proc import answers, protocol
 from epp.ext_proc.answers import Answer
 from epp.ext_proc.exchange_settings import ExchangeSettings, ProtocolVersion
 from epp.ext_proc.exchange_state import ExchangeState
+from epp.ext_proc.first_piece import open_first_piece
 from epp.ext_proc.request_director import Deferral, Observer, RequestDirector
 from epp.ext_proc.response_readers import ResponseReaders, open_readers
 from epp.request.body import Body, Buffer, MemoryBudget
@@ -355,13 +356,16 @@ class Exchange:
 
     def _open_readers(self, pick: Pick, message: ProcessingRequest, now: float) -> None:
         openers = self._settings.response_readers
-        if not openers and pick.request.rewritten_from is None:
+        request = pick.request
+        if not openers and request.rewritten_from is None and not request.counts:
             return  # the common case
         head = protocol.read_response_head(message.response_headers.headers)
         readers = open_readers(openers, pick, head, self._started, now)
+        mode = _FULL_DUPLEX if self._response_mode == _UNSTATED else self._response_mode
+        if mode in _READABLE:
+            readers += open_first_piece(request.counts, head)
         if not readers:
             return
-        mode = _FULL_DUPLEX if self._response_mode == _UNSTATED else self._response_mode
         if mode in _READABLE:
             self._readers = ResponseReaders(readers, mode, head)
         else:

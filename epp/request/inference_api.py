@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 _MAX_BLANK: Final = 1024
@@ -29,6 +29,9 @@ class Prompt(Protocol):
 
         vLLM mixes the same into its block hashes (docs.vllm.ai, Automatic Prefix Caching: extra hashes, cache_salt).
         """
+
+    def max_output_tokens(self) -> int | None:
+        """The most tokens that the client wants as an answer; None if it does not say, or says no count."""
 
 
 class ChatMessage(Struct):
@@ -54,12 +57,19 @@ class ModelBody(Struct):
     def extra_key(self) -> bytes:
         return b"\0".join((self.model_name(), self.cache_salt))
 
+    def max_output_tokens(self) -> int | None:
+        return None
+
     def model_name(self) -> bytes:
         return (self.model or "").encode()
 
 
 class CompletionBody(ModelBody):
     prompt: Raw = Raw(b"null")
+    max_tokens: Raw = Raw(b"")
+
+    def max_output_tokens(self) -> int | None:
+        return _count(self.max_tokens)
 
     def prompt_size(self) -> int:
         return _text_or_list_size(self.prompt, "$.prompt")
@@ -68,7 +78,16 @@ class CompletionBody(ModelBody):
         return _text_prefix(self.prompt, limit)
 
 
-class ChatBody(ModelBody):
+class AnyChatBody(ModelBody):
+    max_completion_tokens: Raw = Raw(b"")
+    max_tokens: Raw = Raw(b"")
+
+    def max_output_tokens(self) -> int | None:
+        newer = _count(self.max_completion_tokens)
+        return _count(self.max_tokens) if newer is None else newer
+
+
+class ChatBody(AnyChatBody):
     messages: list[ChatMessage] | None = None
     tools: Raw = Raw(b"")
 
@@ -93,7 +112,7 @@ class ChatBody(ModelBody):
         return b"\0".join((self.model_name(), self.cache_salt, self.tools))
 
 
-class RawChatBody(ModelBody):
+class RawChatBody(AnyChatBody):
     """A chat with so many messages that to decode them would delay all other requests; they stay one raw list."""
 
     messages: Raw = Raw(b"null")
@@ -124,9 +143,13 @@ class RawResponsesBody(InputBody):
     """A body with so many objects that its tools are not checked."""
 
     tools: Raw = Raw(b"")
+    max_output: Raw = field(default=Raw(b""), name="max_output_tokens")
 
     def extra_key(self) -> bytes:
         return b"\0".join((self.model_name(), self.cache_salt, self.tools))
+
+    def max_output_tokens(self) -> int | None:
+        return _count(self.max_output)
 
 
 class ResponsesBody(RawResponsesBody):
@@ -201,6 +224,15 @@ def _text_or_list_size(raw: Raw, json_path: str) -> int:
             return 0
         case _:
             raise msgspec.ValidationError(f"Expected `str | array` - at `{json_path}`")
+
+
+_MAX_DIGITS: Final = 12
+
+
+def _count(raw: Raw) -> int | None:
+    """A JSON number that counts something; None for anything else, also for one of many digits."""
+    text = bytes(memoryview(raw)[: _MAX_DIGITS + 1])
+    return int(text) if text.isdigit() and len(text) <= _MAX_DIGITS else None
 
 
 def _list_size(raw: Raw, json_path: str) -> int:

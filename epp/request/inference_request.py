@@ -1,7 +1,7 @@
 """Reads from a request what a pick depends on: model, prompt, streaming, objective, fairness id."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -56,6 +56,16 @@ class PrefixChain:
         return min(self.ends[count - 1], self.units) if count else 0
 
 
+class RequestCount(Protocol):
+    """What a data producer counts for a request from the pick until its end."""
+
+    def answered(self) -> None:
+        """The first piece of a streamed answer came. Only told where the data plane sends the bodies of answers."""
+
+    def ended(self) -> None:
+        """The request is over, for any reason. May be called twice."""
+
+
 class InferenceRequest:
     """One request. Sizes in bytes; `prompt_size` is that of the prompt, messages or input as JSON.
 
@@ -64,10 +74,12 @@ class InferenceRequest:
     request is scheduled, since it keeps the whole body in memory. `prefixes`: the prompt's block hashes, by data producer.
     `data`: what other data producers keep with it, by producer. `scores`: of the scored endpoints, by destination, if the
     profile reports them. `peer`: the `Endpoint` that another profile chose for the request, if the profile handler says so.
+    `counts`: what data producers count for it until its end.
     """
 
     __slots__ = (
         "body_size",
+        "counts",
         "data",
         "fairness_id",
         "headers",
@@ -102,6 +114,7 @@ class InferenceRequest:
         self.data: dict[object, Any] = {}
         self.scores: Mapping[str, float] | None = None
         self.peer: object = None
+        self.counts: tuple[RequestCount, ...] = ()
 
     def rewrite(self, model: str) -> None:
         """Let that model serve the request; its workers' prefix caches know the prompt under that name."""

@@ -10,7 +10,7 @@ so a pick does not grow with the pool: 271 µs with 1,000 endpoints, 263 µs wit
 from collections.abc import Sequence
 from typing import Final
 
-from epp.endpoints.endpoint import Column, EndpointPool
+from epp.endpoints.endpoint import Column, EndpointPool, Mask
 from epp.scheduling.cached_scores import TIE_BREAK, CachedScores, WeightedScores
 from epp.scheduling.pickers.score_pickers import MaxScorePicker
 from epp.scheduling.scorers.in_flight import InFlightScorer
@@ -38,18 +38,30 @@ class BestEndpoint:
         self._in_flight_scorers = list(in_flight_scorers)
         self._most_in_flight = sum([weight for weight, _ in in_flight_scorers])
 
-    def find(self, cached: CachedScores, weighted_scores: WeightedScores, pool: EndpointPool) -> int | None:
-        """The row of the best endpoint. None: score all of them, since a scorer gave a whole column or too many are close."""
+    def find(
+        self,
+        cached: CachedScores,
+        weighted_scores: WeightedScores,
+        pool: EndpointPool,
+        late: Mask | None = None,
+    ) -> int | None:
+        """The row of the best endpoint that is not `late`.
+
+        None: score all of them, since a scorer gave a whole column or too many are close.
+        """
         if cached.best_rows is None or (sparse := _sum_sparse(cached, weighted_scores)) is None:
             return None
         published = cached.scores.item
-        totals = {row: self._add_load(score, pool, row) for row, score in sparse.items()}
+        skipped = frozenset(() if late is None else late.nonzero()[0].tolist())
+        totals = {
+            row: self._add_load(score, pool, row) for row, score in sparse.items() if row not in skipped
+        }
         best = max(totals.values(), default=_LOWEST)
         for row in cached.best_rows:
             score = published(row)
             if score + self._most_in_flight < best:  # neither this endpoint nor any after it can win
                 break
-            if row not in totals:
+            if row not in totals and row not in skipped:
                 totals[row] = self._add_load(score, pool, row)
                 best = max(best, totals[row])
         else:  # all ordered endpoints were tried: one beyond them may still win

@@ -23,6 +23,8 @@ from epp.request.rejection import Rejection
 from epp.request.subset import Subset
 from epp.scheduling import reservations
 from epp.scheduling.admission import AdmissionController, ShedWhenSaturated
+from epp.scheduling.burst.producer import BurstPrefixProducer
+from epp.scheduling.burst.window import BurstWindow
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer
 from epp.scheduling.saturation import SaturationDetector
@@ -79,10 +81,12 @@ class Director:
         self._rng = rng
         self._new_id: Callable[[], str] = lambda: f"{rng.getrandbits(128):032x}"
         self._sheds = admission is None
-        self._admission: AdmissionController = admission or ShedWhenSaturated(detector, policy.retry_after)
+        self._replaced: list[BurstWindow] = []
+        """Those of earlier configurations in which requests still wait."""
+        self._admission: AdmissionController = admission or self._own_admission(scheduler)
         # as an object: compiled, a bool of numpy would be no bool
         self._admits: Callable[[InferenceRequest, EndpointPool, float], object] = self._admission.admit
-        self.waiting = WaitingRequests(self, datastore, self._admission.withdraw)
+        self.waiting = WaitingRequests(self, datastore, self._withdraw)
         self._use(scheduler.producers)
 
     def reconfigure(self, scheduler: Scheduler, detector: SaturationDetector, policy: Policy) -> None:
@@ -95,8 +99,20 @@ class Director:
         self._detector, self._policy = detector, policy
         self._models_page = ModelsPage(policy.models) if policy.models_endpoint else None
         if self._sheds:
-            self._admission = ShedWhenSaturated(detector, policy.retry_after)
+            if isinstance(self._admission, BurstWindow):
+                self._replaced.append(self._admission)
+                self.waiting.wake()
+            self._admission = self._own_admission(scheduler)
             self._admits = self._admission.admit
+
+    def _own_admission(self, scheduler: Scheduler) -> AdmissionController:
+        shed = ShedWhenSaturated(self._detector, self._policy.retry_after)
+        bursts = [one for one in scheduler.producers if isinstance(one, BurstPrefixProducer)]
+        return BurstWindow(bursts[0], shed) if bursts else shed
+
+    def _withdraw(self, waiting: WaitingRequest, now: float) -> None:
+        for admission in (self._admission, *self._replaced):
+            admission.withdraw(waiting, now)
 
     def _use(self, producers: list[DataProducer]) -> None:
         """Let these follow the endpoints, instead of those before."""
@@ -145,6 +161,8 @@ class Director:
         If the admission raises, all requests that wait fail with its error: otherwise they would wait for ever.
         """
         try:
+            while self._replaced:
+                self._replaced.pop().close(now)
             return self._admission.dispatch(now)
         except Exception as error:  # noqa: BLE001  # a fault of a plugin, raised to the waiting requests
             self.waiting.refuse_all(error, now)
@@ -209,6 +227,8 @@ class Director:
         """The request is over, for any reason. May be called twice."""
         reservations.release(pick, self._datastore)
         self._settle(pick, served=False)
+        for count in pick.request.counts:
+            count.ended()
 
     def _settle(self, pick: Pick, *, served: bool) -> None:
         """Tell the data producers once whether the endpoints served the request."""

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats
+import numpy as np
+
+from epp.endpoints.endpoint import Endpoint, EndpointPool, Floats, Mask
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.best_endpoint import BestEndpoint
@@ -27,7 +29,8 @@ class SchedulerProfile:
 
     `producers`: the data producers that its scorers read; the scheduler lets them prepare each request.
     `staleness`: seconds; an endpoint with older numbers, or none, ranks behind all with fresh numbers. None: the scorers
-    read no metrics. `reports_scores`: sets `InferenceRequest.scores`. `names`: type and name of each filter, then of each
+    read no metrics. Whatever it is, an endpoint whose page is late (`EndpointPool.late`) comes after all others: it may be
+    stopped. `reports_scores`: sets `InferenceRequest.scores`. `names`: type and name of each filter, then of each
     scorer, then of the picker, where a configuration names them.
     """
 
@@ -55,22 +58,37 @@ class SchedulerProfile:
 
     def run(self, request: InferenceRequest, pool: EndpointPool) -> tuple[Endpoint, ...]:
         """The choice first, then the fallbacks; raises `Rejection` if the filters leave no endpoint."""
-        for one in self.filters:
-            pool = pool.select(one.filter(request, pool))
-            if not pool:
-                message = "the filters of the scheduling profile leave no endpoint for this request"
-                raise Rejection(503, "no_endpoints", message, reason="rejected-no-endpoints")
+        late = pool.late()
+        if self.filters:
+            pool, late = self._filter(request, pool, late), None
         cached = self._score_cache.get(request, pool)
         if cached.rows is not None:  # some numbers are stale: rank those endpoints last
-            return self._pick(request, pool, self._rank_with_stale(request, pool, cached))
+            return self._pick(request, pool, self._rank_with_stale(request, pool, cached), late)
         weighted_scores = run_scorers(self._request_scorers, request, pool)
         if (
             self._best_endpoint is not None
-            and (row := self._best_endpoint.find(cached, weighted_scores, pool)) is not None
+            and (row := self._best_endpoint.find(cached, weighted_scores, pool, late)) is not None
         ):
             return (pool.endpoints[row],)
         weighted_scores = [*weighted_scores, *run_scorers(self._in_flight_scorers, request, pool)]
-        return self._pick(request, pool, add_scores(cached.scores.copy(), weighted_scores))
+        return self._pick(request, pool, add_scores(cached.scores.copy(), weighted_scores), late)
+
+    def _filter(self, request: InferenceRequest, pool: EndpointPool, late: Mask | None) -> EndpointPool:
+        """What the filters leave of the endpoints that are not late; if that is nothing, of all of them."""
+        kept = self._run_filters(request, pool if late is None else pool.select(~late))
+        if late is not None and not kept:
+            kept = self._run_filters(request, pool)
+        if not kept:
+            message = "the filters of the scheduling profile leave no endpoint for this request"
+            raise Rejection(503, "no_endpoints", message, reason="rejected-no-endpoints")
+        return kept
+
+    def _run_filters(self, request: InferenceRequest, pool: EndpointPool) -> EndpointPool:
+        for one in self.filters:
+            if not pool:
+                break
+            pool = pool.select(one.filter(request, pool))
+        return pool
 
     def _make_best_endpoint(self) -> BestEndpoint | None:
         """None unless only the best endpoint is needed and no scorer can lower a score."""
@@ -95,10 +113,19 @@ class SchedulerProfile:
             scores[cached.rows] = known
         return scores
 
-    def _pick(self, request: InferenceRequest, pool: EndpointPool, scores: Floats) -> tuple[Endpoint, ...]:
+    def _pick(
+        self, request: InferenceRequest, pool: EndpointPool, scores: Floats, late: Mask | None
+    ) -> tuple[Endpoint, ...]:
         if self.reports_scores:
             names = [endpoint.destination for endpoint in pool.endpoints]
             request.scores = dict(zip(names, scores.tolist(), strict=True))
         # between equal scores the endpoint with fewer requests in flight wins
         scores -= pool.inflight * TIE_BREAK
-        return tuple([pool.endpoints[i] for i in self.picker.pick(scores, self.max_endpoints)])
+        if late is None:
+            return tuple([pool.endpoints[i] for i in self.picker.pick(scores, self.max_endpoints)])
+        chosen: list[Endpoint] = []
+        for rows in np.flatnonzero(~late), np.flatnonzero(late):
+            wanted = self.max_endpoints - len(chosen)
+            if wanted:
+                chosen += [pool.endpoints[rows[i]] for i in self.picker.pick(scores[rows], wanted)]
+        return tuple(chosen)

@@ -40,8 +40,17 @@ class NoAnswerError(PageError):
     """No complete answer came."""
 
 
+class OverdueError(NoAnswerError):
+    """The worker accepted the request, and did not answer for as long as this client waits."""
+
+
 class NoListenerError(NoAnswerError):
     """Nothing accepts connections there."""
+
+
+_MOST_TIMEOUTS: Final = 8
+"""A server may have lost a request, so another one is sent at last, but seldom: what is sent to a stopped process, and
+given up, stays in its queue of connections, which is short."""
 
 
 class PageClient:
@@ -64,6 +73,12 @@ class PageClient:
         tls_or_default: ssl.SSLContext | bool | None = (tls or True) if url.scheme == "https" else None
         self._connection = KeptConnection((url.host or "", url.port or 0), buffer, tls=tls_or_default)
         self._timeout = timeout
+        self.on_overdue: Callable[[], bool] | None = None
+        """Called when `timeout` has passed without an answer, and again. Returns whether to wait on: a process that was
+        stopped (SIGSTOP) answers the request that it holds as soon as it continues."""
+        self._connection.on_deadline = self._later
+        self._give_up_at = 0.0
+        self._unanswered = 0
         self._reader = partial(ResponseReader, limit)
         self._request = _REQUEST.format(url.raw_path_qs, url.host_port_subcomponent, accept).encode("ascii")
 
@@ -78,11 +93,14 @@ class PageClient:
 
     async def get(self) -> bytearray:
         """The page; raises `NoPageError` if the worker has none, `NoAnswerError` without an answer, else `PageError`."""
+        now = asyncio.get_running_loop().time()
+        self._give_up_at = now + self._timeout * min(2 << self._unanswered, _MOST_TIMEOUTS)
         try:
-            deadline = asyncio.get_running_loop().time() + self._timeout
-            answer = await self._connection.send(self._request, self._reader, deadline)
+            answer = await self._connection.send(self._request, self._reader, now + self._timeout)
         except TimeoutError as error:
-            raise NoAnswerError(f"no complete answer within {self._timeout:g} s") from error
+            self._unanswered = min(self._unanswered + 1, _MOST_TIMEOUTS)
+            kind = OverdueError if self._connection.connected else NoAnswerError
+            raise kind(self.overdue) from error
         except IncompleteResponseError as error:
             await self._check_listener()
             raise NoAnswerError(_describe(error)) from error
@@ -92,11 +110,28 @@ class PageClient:
             raise _no_answer(error) from error
         except ResponseError as error:
             raise PageError(_describe(error)) from error
+        self._unanswered = 0
         if answer.status in _NO_PAGE:
             raise NoPageError(f"status {answer.status}", answer.status)
         if answer.status != 200:
             raise PageError(f"status {answer.status}, expected 200", answer.status)
         return answer.body
+
+    @property
+    def overdue(self) -> str:
+        """The cause that is told when an answer is overdue."""
+        return f"no complete answer within {self._timeout:g} s"
+
+    def give_up(self) -> None:
+        """Wait no longer for an overdue answer."""
+        self._give_up_at = 0.0
+        self._connection.time_out()
+
+    def _later(self) -> float | None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._give_up_at or self.on_overdue is None or not self.on_overdue():
+            return None
+        return min(now + self._timeout, self._give_up_at)
 
     async def connect(self) -> None:
         """Connect for the next `get`, unless the connection is open. Raises `NoAnswerError`."""

@@ -5,6 +5,7 @@ The load of an idle endpoint does not change, so its page can wait: 100 idle wor
 """
 
 import random
+from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,11 @@ _FIRST_WITHIN: Final = 0.05
 """Seconds within which a new endpoint is scraped first, if it comes alone, whatever the interval."""
 _BATCH: Final = 8
 """Scrapes that start together: to wake the process for each one costs twice as much. More would delay picks."""
+_PATIENCE: Final = 0.1
+"""Seconds in which a page is expected: two of the looks that an endpoint in use gets."""
+_MOST_PATIENCE: Final = 1.0
+_REMEMBERED: Final = 16
+"""The last pages whose durations count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +79,15 @@ class ScrapeSchedule:
 class EndpointSchedule:
     """The schedule of one endpoint; all times in seconds."""
 
-    __slots__ = ("_is_unscraped", "_schedule", "_used_at", "failures", "in_use")
+    __slots__ = ("_durations", "_is_unscraped", "_schedule", "_used_at", "failures", "in_use", "patience")
 
     def __init__(self, schedule: ScrapeSchedule) -> None:
         self._schedule = schedule
         self._is_unscraped = False
         self._used_at = float("-inf")
+        self._durations: deque[float] = deque(maxlen=_REMEMBERED)
+        self.patience = _PATIENCE
+        """Seconds in which the answer to a scrape is expected: more where pages take long."""
         self.in_use = False
         self.failures = 0
         """Failed scrapes in a row."""
@@ -88,6 +97,15 @@ class EndpointSchedule:
         """Whether it would be scraped sooner if it were in use."""
         intervals = self._schedule.intervals
         return not self.in_use and intervals.idle_interval > intervals.interval
+
+    def page_took(self, seconds: float) -> float:
+        """A page has come. Returns how much of its time counts for the next scrape: not all if that was unexpected."""
+        counted = min(seconds, self.patience) if self._durations else seconds
+        self._durations.append(seconds)
+        # the slowest but one: a process that was stopped once is not slow
+        slow = sorted(self._durations)[-2:][0]
+        self.patience = min(max(_PATIENCE, 2.0 * slow), _MOST_PATIENCE)
+        return counted
 
     def remove(self) -> None:
         """End its schedule: it counts no longer."""

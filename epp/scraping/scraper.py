@@ -7,6 +7,7 @@ import ssl
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from yarl import URL
@@ -17,7 +18,7 @@ from epp.endpoints.load import Load
 from epp.scraping.engines import ENGINES, Engine
 from epp.scraping.liveness import Liveness
 from epp.scraping.metrics_page import Page, detect_engine, read_cache_tokens, read_load
-from epp.scraping.page_client import NoPageError, PageClient, PageError
+from epp.scraping.page_client import NoAnswerError, NoPageError, OverdueError, PageClient, PageError
 from epp.scraping.rest import Rest, Wake
 from epp.scraping.schedule import EndpointSchedule, ScrapeIntervals, ScrapeSchedule
 from runtime.addresses import authority
@@ -139,33 +140,52 @@ class Scraper:
         schedule = self._schedule.add()
         rest = Rest(self._datastore, endpoint, client)
         liveness = Liveness(self._datastore, endpoint, client, settings.timeout)
+        client.on_overdue = partial(self._overdue, endpoint, client, schedule)
+        expect = partial(self._datastore.expect_page, endpoint)
         try:
             await asyncio.sleep(schedule.first_delay())
             while True:
-                started = time.monotonic()
-                try:
-                    page = await self._fetch(client)
-                    liveness.answered()
-                    self._read(endpoint, page, polled, schedule, started)
-                except Exception as error:  # noqa: BLE001  # a page is untrusted: whatever it has, this task goes on
-                    await liveness.scrape_failed(error)
-                    self._record_failure(endpoint, error, schedule)
-                now = time.monotonic()
-                pause = schedule.next_at(now, min(now - started, settings.timeout)) - now
-                await _sleep(rest, schedule, liveness, pause)
+                pause = await self._look(endpoint, client, polled, schedule, liveness)
+                await _sleep(rest, schedule, liveness, pause, expect)
         finally:
             schedule.remove()
             client.close()
             liveness.end()
 
+    async def _look(
+        self,
+        endpoint: Endpoint,
+        client: PageClient,
+        polled: "_Polled",
+        schedule: EndpointSchedule,
+        liveness: Liveness,
+    ) -> float:
+        """Scrape once. Returns the seconds until the next scrape."""
+        started = time.monotonic()
+        waited = False
+        if not schedule.failures:
+            self._datastore.expect_page(endpoint, started + schedule.patience)
+        try:
+            page = await self._fetch(endpoint, client)
+            took = schedule.page_took(time.monotonic() - started)
+            liveness.answered()
+            self._read(endpoint, page, polled, schedule, took)
+        except Exception as error:  # noqa: BLE001  # a page is untrusted: whatever it has, this task goes on
+            await liveness.scrape_failed(error)
+            self._record_failure(endpoint, error, schedule)
+            took = min(time.monotonic() - started, self._settings.timeout)
+            waited = isinstance(error, OverdueError) and not self._datastore.is_lost(endpoint)
+        now = time.monotonic()
+        return 0.0 if waited else schedule.next_at(now, took) - now
+
     def _read(
-        self, endpoint: Endpoint, page: Page, polled: "_Polled", schedule: EndpointSchedule, started: float
+        self, endpoint: Endpoint, page: Page, polled: "_Polled", schedule: EndpointSchedule, took: float
     ) -> None:
         polled.engine, load = _read_page(page, polled.engine, self._settings.engines)
         if load.problem:  # observe() drops the numbers; the rest is that of a failed scrape
-            self._datastore.observe(endpoint, load, started)
+            self._datastore.observe(endpoint, load, time.monotonic())
             raise PageError(f"the page has an implausible value: {load.problem}")
-        self._record(endpoint, load, schedule, started)
+        self._record(endpoint, load, schedule, took)
         if (
             polled.cache_size_attempts < _CACHE_SIZE_ATTEMPTS
             and self._datastore.cache_tokens(endpoint) is None
@@ -173,19 +193,30 @@ class Scraper:
             polled.cache_size_attempts += 1
             self._size_cache(endpoint, read_cache_tokens(page, polled.engine))
 
-    def _record(self, endpoint: Endpoint, load: Load, schedule: EndpointSchedule, started: float) -> None:
+    def _record(self, endpoint: Endpoint, load: Load, schedule: EndpointSchedule, took: float) -> None:
         if schedule.failures:
             logger.info("metrics of %s are back", endpoint.destination)
         now = time.monotonic()
         schedule.succeed(now, in_use=bool(load.running or load.waiting or self._datastore.inflight(endpoint)))
-        self._datastore.observe(endpoint, load, now, schedule.period(now - started))
+        self._datastore.observe(endpoint, load, now, schedule.period(took))
 
-    async def _fetch(self, client: PageClient) -> Page:
+    async def _fetch(self, endpoint: Endpoint, client: PageClient) -> Page:
         try:
             return await client.get()
         except PageError:
             self.errors.fetch += 1
             raise
+        finally:
+            self._datastore.on_suspect.pop(endpoint.key, None)
+
+    def _overdue(self, endpoint: Endpoint, client: PageClient, schedule: EndpointSchedule) -> bool:
+        """An answer is overdue: a failed scrape, but its answer is waited for unless the worker seems to be lost."""
+        if self._datastore.is_lost(endpoint):
+            return False
+        self.errors.fetch += 1
+        self._record_failure(endpoint, NoAnswerError(client.overdue), schedule)
+        self._datastore.on_suspect[endpoint.key] = client.give_up
+        return True
 
     def _size_cache(self, endpoint: Endpoint, tokens: int | None) -> None:
         if tokens is not None:
@@ -219,9 +250,11 @@ class Scraper:
             self._on_error(endpoint, reason)
 
 
-async def _sleep(rest: Rest, schedule: EndpointSchedule, liveness: Liveness, pause: float) -> None:
+async def _sleep(
+    rest: Rest, schedule: EndpointSchedule, liveness: Liveness, pause: float, expect: Callable[[float], None]
+) -> None:
     """Wait for the next scrape. A request to an idle endpoint ends the wait early, unless its scrapes fail; so does a sign
-    that the worker is lost."""
+    that the worker is lost. `expect`: told when the next page is expected, if that is sooner than before."""
     now = asyncio.get_running_loop().time
     until = now() + pause
     for_use = not schedule.failures and schedule.can_wake
@@ -233,6 +266,7 @@ async def _sleep(rest: Rest, schedule: EndpointSchedule, liveness: Liveness, pau
                 schedule.mark_used(time.monotonic())
                 # not at once: the request has to reach the worker before its page can show it
                 until, for_use = min(until, now() + schedule.wake_delay()), False
+                expect(until + schedule.patience)
             case Wake.CLOSED:
                 if not await liveness.accepts_another(now()):
                     return

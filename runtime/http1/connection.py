@@ -31,6 +31,8 @@ class KeptConnection:
         """Whether the last request had a connection, kept or new."""
         self.on_lost: Callable[[Exception | None], object] | None = None
         """Called when the peer ends the idle connection: with the error of a reset, with None if it closed it in order."""
+        self.on_deadline: Callable[[], float | None] | None = None
+        """As that of a `ClientConnection`. A connection has it from its beginning."""
 
     @property
     def lost(self) -> bool:
@@ -83,6 +85,11 @@ class KeptConnection:
             async with asyncio.timeout_at(deadline):
                 self._connection = await self._connect()
 
+    def time_out(self) -> None:
+        """The running request, if it has a connection, has reached its deadline."""
+        if self._connection is not None:
+            self._connection.time_out()
+
     def abort(self) -> None:
         """Abort the connection and its request; a later request opens another one."""
         connection, self._connection = self._connection, None
@@ -100,7 +107,7 @@ class KeptConnection:
         _, connection = await loop.create_connection(
             lambda: ClientConnection(self._buffer), host, port, ssl=self._tls
         )
-        connection.on_lost = self._tell_lost
+        connection.on_lost, connection.on_deadline = self._tell_lost, self.on_deadline
         return connection
 
     def _tell_lost(self, error: Exception | None) -> None:

@@ -26,10 +26,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         self.received_any = False
         self.on_lost: Callable[[Exception | None], object] | None = None
         """Called when the peer ends the connection between two requests; None: it closed it in order."""
+        self.on_deadline: Callable[[], float | None] | None = None
+        """Called at a request's deadline. Returns a later one, until which the request goes on, or None to give up."""
         self._buffer = buffer
         self._transport: asyncio.Transport
         self._reader: ResponseReader
         self._response: asyncio.Future[HttpResponse] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._unsent = memoryview(b"")
         self._paused = False
 
@@ -48,13 +51,13 @@ class ClientConnection(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         self._reader, self.received_any = reader, False
         self._response = loop.create_future()
-        timer = None if deadline is None else loop.call_at(deadline, self._time_out)
+        self._timer = None if deadline is None else loop.call_at(deadline, self.time_out)
         self._write(head, body)
         try:
             return await self._response
         finally:
-            if timer is not None:
-                timer.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
             self._response = None
 
     def abort(self) -> None:
@@ -122,6 +125,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         ):  # in the loop's next iteration, so that a fast peer does not starve other connections
             asyncio.get_running_loop().call_soon(self._write_more)
 
-    def _time_out(self) -> None:
-        if self._response is not None and not self._response.done():
+    def time_out(self) -> None:
+        """The running request, if any, has reached its deadline."""
+        if self._response is None or self._response.done():
+            return
+        later = None if self.on_deadline is None else self.on_deadline()
+        if later is None:
             self._response.set_exception(TimeoutError())
+        else:
+            self._timer = asyncio.get_running_loop().call_at(later, self.time_out)

@@ -26,7 +26,7 @@ plugins:
   parameters:
     matchLengthWeight: 2
     matchLength: 1
-- type: token-load-scorer
+- type: latency-scorer
 - type: max-score-picker
   wieght: 1
 - {type: queue-scorer, name: queue}
@@ -57,8 +57,8 @@ TOLD = [
         "known: prefixMatchInfoProducerName, matchLengthWeight, matchLengthScaleTokens"
     ),
     (
-        "line 11: plugins[2].type: 'token-load-scorer' is a plugin of the Go picker that adsum does not have; use "
-        "active-request-scorer: requests in flight are counted, tokens are not"
+        "line 11: plugins[2].type: 'latency-scorer' is a plugin of the Go picker that adsum does not have; use "
+        "queue-scorer and active-request-scorer: no latency is predicted"
     ),
     "line 13: plugins[3]: unknown field 'wieght'; known: type, name, parameters",
     "line 15: plugins[5]: expected a mapping, found 5",

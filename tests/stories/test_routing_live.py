@@ -1,9 +1,12 @@
-"""The comparison of pickers in real time still runs: one short run of ours, behind a real Envoy."""
+"""The comparison of pickers in real time still runs: short runs of ours, behind a real Envoy."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.routing import live, live_results
+from benchmarks.routing import live, live_results, live_stage
 from benchmarks.routing.live_arms import arms
+from benchmarks.routing.live_workers import fork_server
+from benchmarks.routing.workloads import WORKLOADS, Event
 
 _WORKLOAD = "shared, streamed"
 
@@ -29,3 +32,34 @@ async def test_a_run_is_measured_kept_and_not_repeated(tmp_path: Path) -> None:
 
     assert await live.main(plan) == [result], "it was run again"
     assert "\n".join(live_results.tables([result]))
+
+
+async def test_workers_come_stand_still_and_go_while_users_ask() -> None:
+    events = (
+        Event(0.5, 4, "join"),
+        Event(0.5, 1, "stop"),
+        Event(1.0, 1, "continue"),
+        Event(1.0, 0, "kill"),
+        Event(1.5, 2, "drain"),
+    )
+    workload = replace(WORKLOADS[_WORKLOAD].lasting(2.0), events=events)
+    turns = workload.turns(0)
+    async with fork_server() as server:
+        outcome = await live_stage.run(server, arms(None)["least cost"], workload, turns, 4.0)
+
+    whole = [one for one in outcome.answers if not one.failed]
+    assert len(outcome.answers) == len(turns)
+    assert whole
+    assert {one.worker for one in outcome.answers if one.failed} <= {""}
+    assert [one.output for one in whole if one.output not in range(50, 101)] == []
+
+
+async def test_the_turns_of_a_session_follow_each_other_over_two_pickers() -> None:
+    workload = WORKLOADS["growing sessions, two pickers"].lasting(0.7)
+    turns = workload.turns(2)  # one session of four turns
+    async with fork_server() as server:
+        outcome = await live_stage.run(server, arms(None)["least cost"], workload, turns, 8.0)
+
+    assert turns
+    assert sum(turn.count for turn in turns) == len(outcome.answers)
+    assert not any(one.failed for one in outcome.answers)

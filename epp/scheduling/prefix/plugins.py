@@ -132,6 +132,25 @@ class PrefixCacheProducer:
             return 0
         return prefix.units_in(self.index.held(prefix.hashes, endpoint.key)) * prefix.unit_tokens
 
+    def chain(self, request: InferenceRequest) -> PrefixChain | None:
+        return request.prefixes.get(self)
+
+    def matched_units(self, request: InferenceRequest, pool: EndpointPool) -> Floats | None:
+        """Units of the prompt's beginning that each endpoint is believed to hold; None if `prepare` saw no prompt."""
+        prefix = request.prefixes.get(self)
+        if prefix is None:
+            return None
+        matched = self.index.match(prefix.hashes, pool.endpoints)
+        if isinstance(matched, dict):
+            few = np.zeros(len(pool))
+            for row, count in matched.items():
+                few[row] = prefix.units_in(count)
+            return few
+        units = np.array([0.0, *prefix.ends[: len(prefix.hashes)]])
+        units[-1] = prefix.units
+        held: Floats = units[matched]
+        return held
+
     def sized(self, endpoint: Endpoint, tokens: int) -> None:
         """Its cache has room for so many tokens: believe it to hold no more."""
         if self.auto_tune:

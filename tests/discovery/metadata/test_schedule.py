@@ -62,3 +62,10 @@ def test_the_delay_after_failures_is_at_most_five_seconds(unreachable: list[bool
     schedule = FetchSchedule()
     for number, each in enumerate(unreachable, 1):
         assert 0 <= schedule.failed(unreachable=each) <= min(5.0, 0.05 * 2**number)
+
+
+def test_a_frozen_worker_is_asked_again_at_once() -> None:
+    """Each GET waits for seconds: after a long freeze, the next one must not be seconds away."""
+    schedule = FetchSchedule()
+    assert max(schedule.failed(unreachable=True, frozen=True) for _ in range(50)) <= 0.1
+    assert max(schedule.failed(unreachable=True) for _ in range(50)) > 1

@@ -248,9 +248,9 @@ def test_what_follows_every_request_is_told(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_a_suggestion_that_is_not_built_says_so() -> None:
-    [said] = faults({"type": "token-load-scorrer"})
+    [said] = faults({"type": "latency-scorrer"})
     assert (
-        "did you mean 'token-load-scorer'? That is a plugin of the Go picker that adsum does not have; use "
+        "did you mean 'latency-scorer'? That is a plugin of the Go picker that adsum does not have; use "
         in said
     )
 

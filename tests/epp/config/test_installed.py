@@ -129,7 +129,7 @@ TYPES = {
     "acme-detector": "DETECTOR",
     "acme-unchecked": "UNCHECKED",
     "acme-class": "CLASS",
-    "token-load-scorer": "NOTED",
+    "latency-scorer": "NOTED",
 }
 
 Load = Callable[[str], PickerConfig]
@@ -199,7 +199,7 @@ def test_a_handler_may_ask_for_any_producer() -> None:
 
 
 def test_a_type_of_the_go_picker_can_be_provided(load: Load) -> None:
-    assert only_profile(load("- {type: token-load-scorer}")).scorers
+    assert only_profile(load("- {type: latency-scorer}")).scorers
 
 
 PROFILES = "schedulingProfiles: [{name: first, plugins: []}, {name: second, plugins: []}]"

@@ -202,7 +202,11 @@ Q = {"type": "queue-scorer"}
         ({"plugins": [Q, {"type": "quewe-scorer"}]}, "plugins[1].type: ", "'quewe-scorer' is not a plugin"),
         ({"plugins": [{"type": "quewe-scorer"}]}, "plugins[0].type: ", "did you mean 'queue-scorer'?"),
         ({"plugins": [{"type": "zzz"}]}, "plugins[0].type: ", "there are: active-request-scorer, "),
-        ({"plugins": [{"type": "token-load-scorer"}]}, "plugins[0].type: ", "use active-request-scorer"),
+        (
+            {"plugins": [{"type": "latency-scorer"}]},
+            "plugins[0].type: ",
+            "use queue-scorer and active-request-scorer",
+        ),
         ({"plugins": [Q, Q]}, "plugins[1].name: ", "already the name"),
         ({"plugins": [{"name": "q"}]}, "plugins[0].type: ", "required"),
         (

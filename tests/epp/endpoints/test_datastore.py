@@ -1,5 +1,6 @@
 import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from discovery import (
     MetadataUnavailableError,
 )
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import Adapters
+from epp.endpoints.endpoint import Adapters, Column
 from epp.endpoints.load import Load
 from epp.endpoints.metadata_feed import follow_discovery
 
@@ -225,6 +226,48 @@ def test_what_makes_no_sense_is_not_known(field: str, number: float) -> None:
     assert store.pool(now=1.03).state is pool.state
     store.observe(store.endpoints[0], Load(waiting=2.0), now=1.04, period=0.05)
     assert store.pool(now=1.04).fresh(0.2).tolist() == [True, True]
+
+
+def late(store: Datastore, now: float) -> list[bool]:
+    found = store.pool(now).late()
+    return [] if found is None else found.tolist()
+
+
+def test_who_missed_three_looks_is_late_until_its_next_page() -> None:
+    store = datastore("w1", "w2")
+    w1, w2 = store.endpoints
+    for endpoint in (w1, w2):
+        store.observe(endpoint, LOADED, now=1.0, period=0.05)
+    store.observe(w2, LOADED, now=1.14, period=0.05)
+    assert late(store, 1.14) == []
+    assert late(store, 1.16) == [True, False]
+    assert late(store, 1.3) == [], "both: then it says nothing"
+    store.observe(w1, LOADED, now=1.3, period=0.05)
+    assert late(store, 1.31) == [False, True]
+
+
+def test_who_has_no_known_period_is_never_late() -> None:
+    store = datastore("w1", "w2", "w3")
+    store.observe(store.endpoints[0], LOADED, now=1.0)
+    store.observe(store.endpoints[1], LOADED, now=1.0, period=0.05)
+    store.expect_page(store.endpoints[2], 1.0)
+    assert store.pool(100.0).numbers[Column.LATE_AT].tolist() == [math.inf, pytest.approx(1.15), math.inf]
+
+
+def test_a_page_can_be_expected_sooner_or_later_than_it_was() -> None:
+    store = datastore("w1", "w2")
+    w1, w2 = store.endpoints
+    for endpoint in (w1, w2):
+        store.observe(endpoint, LOADED, now=1.0, period=0.6)
+    assert late(store, 1.5) == []
+    store.expect_page(w1, 1.4)
+    assert late(store, 1.5) == [True, False]
+    store.expect_page(w1, 1.6)
+    assert late(store, 1.5) == []
+    store.observe(w2, replace(LOADED, waiting=-1.0), now=1.5)
+    assert store.pool(1.5).numbers[Column.LATE_AT, 1] == math.inf, (
+        "its numbers make no sense: they are unknown"
+    )
 
 
 def test_who_comes_or_goes_changes_the_state() -> None:

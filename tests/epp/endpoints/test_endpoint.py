@@ -49,3 +49,39 @@ def test_three_looks_may_be_missed() -> None:
     numbers[Column.PERIOD, :3] = [0.05, 0.05, 0.4]
     pool = EndpointPool([endpoint()] * 4, numbers, [NO_ADAPTERS] * 4, now=10.0)
     assert pool.fresh(0.2).tolist() == [True, False, True, False]
+
+
+def pool_late_at(*late_at: float, now: float = 10.0) -> EndpointPool:
+    numbers = np.repeat(NO_NUMBERS, len(late_at), axis=1)
+    numbers[Column.LATE_AT] = late_at
+    return EndpointPool([endpoint()] * len(late_at), numbers, [NO_ADAPTERS] * len(late_at), now)
+
+
+@pytest.mark.parametrize(
+    ("late_at", "late"),
+    [
+        ((9.9, 10.0, 10.1), [True, False, False]),
+        ((10.0, 10.1), None),
+        ((9.0, 11.0), [True, False]),
+        ((9.0, 9.0, 11.0), None),
+        ((9.0, 9.9, 9.9, 11.0), [True, False, False, False]),
+        ((9.9, 9.9, 9.9, 11.0), None),
+        ((9.0,), None),
+        ((9.0, np.inf, np.inf), None),
+        ((9.0, 11.0, np.inf), [True, False, False]),
+        ((), None),
+    ],
+    ids=[
+        "one", "none", "half of them", "more than half", "one was late before", "we stood still", "the only one", "the only one that is known",
+        "half of those that are known", "no endpoint",
+    ],
+)  # fmt: skip
+def test_who_is_late(late_at: tuple[float, ...], late: list[bool] | None) -> None:
+    found = pool_late_at(*late_at).late()
+    assert (found if found is None else found.tolist()) == late
+
+
+def test_nobody_is_late_before_the_time_that_a_pool_knows_of() -> None:
+    pool = pool_late_at(9.0, 11.0)
+    pool.punctual_until = 10.0
+    assert pool.late() is None

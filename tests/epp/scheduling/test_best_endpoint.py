@@ -42,6 +42,10 @@ def pools(draw: st.DrawFn) -> EndpointPool:
         running=draw(counts),
         inflight=draw(counts),
         unreported=draw(counts),
+        late_at=draw(
+            st.lists(st.sampled_from([99.0, 100.0, 101.0, np.inf]), min_size=size, max_size=size)
+            | st.just([np.inf] * size)
+        ),
     )
 
 
@@ -62,10 +66,14 @@ def test_the_short_way_ends_at_one_of_the_best(pool: EndpointPool, data: st.Data
     picker = MaxScorePicker(random.Random(data.draw(st.integers(0, 3))))
     [chosen] = SchedulerProfile(picker=picker, scorers=[*LOAD, *in_flight, *asked]).run(REQUEST, pool)
 
+    late = pool.late()
+    if late is not None:
+        scores[late] = -np.inf
     assert chosen in [pool.endpoints[row] for row in (scores == scores.max()).nonzero()[0]]
     cached = ScoreCache(LOAD, None).get(REQUEST, pool)
     best = BestEndpoint(picker, [(2.0, InFlightScorer(2)) for _ in in_flight])
-    event(f"short: {best.find(cached, run_scorers(asked, REQUEST, pool), pool) is not None}")
+    event(f"short: {best.find(cached, run_scorers(asked, REQUEST, pool), pool, late) is not None}")
+    event(f"late: {late is not None}")
 
 
 def test_equal_ones_have_equal_chances() -> None:

@@ -26,7 +26,7 @@ from epp.scheduling.filters.label_filters import (
     Requirement,
     RoleFilter,
 )
-from epp.scheduling.pickers.score_pickers import MaxScorePicker, WeightedRandomPicker
+from epp.scheduling.pickers.score_pickers import MaxScorePicker, RandomPicker, WeightedRandomPicker
 from epp.scheduling.plugin import Filter
 from epp.scheduling.profile import SchedulerProfile
 from epp.scheduling.scorers.load_scorers import ActiveRequestScorer, KvCacheUtilizationScorer, QueueScorer
@@ -61,6 +61,16 @@ class Fixed:
 
     def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
         return np.array(self.values, dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class KeepsNames:
+    """A filter."""
+
+    names: list[str]
+
+    def filter(self, request: InferenceRequest, pool: EndpointPool) -> Mask:
+        return np.array([endpoint.id in self.names for endpoint in pool.endpoints], dtype=np.bool_)
 
 
 def profile(
@@ -157,6 +167,35 @@ def test_age_says_nothing_where_nothing_scraped_is_read() -> None:
     pool = pool_of(inflight=[1, 0], scraped_at=[100, NEVER])
     chosen = profile(WeightedScorer(ActiveRequestScorer()), staleness=None).run(REQUEST, pool)
     assert order(chosen) == ["w1", "w0"]
+
+
+@pytest.mark.parametrize("staleness", [None, 2.0])
+def test_who_is_late_comes_after_all_others(staleness: float | None) -> None:
+    pool = pool_of(waiting=[0, 9, 5, 7], late_at=[99.9, 100.1, 100.1, 100.1])
+    assert order(profile(*LOAD, staleness=staleness).run(REQUEST, pool)) == ["w2", "w3", "w1"]
+    only = SchedulerProfile(picker=RandomPicker(random.Random(1)), staleness=staleness)
+    assert "w0" not in {order(only.run(REQUEST, pool))[0] for _ in range(50)}
+    all_of_them = replace(profile(*LOAD, staleness=staleness), max_endpoints=4)
+    assert order(all_of_them.run(REQUEST, pool)) == ["w2", "w3", "w1", "w0"]
+
+
+def test_where_more_than_half_are_late_that_says_nothing() -> None:
+    pool = pool_of(waiting=[0, 9, 5], late_at=[99.9, 99.9, 100.1])
+    assert order(profile(*LOAD).run(REQUEST, pool)) == ["w0", "w2", "w1"]
+
+
+def test_filters_choose_among_those_that_are_not_late_if_they_leave_any() -> None:
+    pool = pool_of(waiting=[0, 9, 5, 7], late_at=[99.9, 100.1, 100.1, 100.1])
+    for kept, expected in ([1, 1, 0, 0], ["w1"]), ([1, 0, 0, 0], ["w0"]):
+        names = [f"w{row}" for row in range(4) if kept[row]]
+        assert order(profile(*LOAD, filters=(KeepsNames(names),)).run(REQUEST, pool)) == expected
+    with pytest.raises(Rejection):
+        profile(*LOAD, filters=(KeepsNames([]),)).run(REQUEST, pool)
+
+
+def test_the_oldest_numbers_still_come_last() -> None:
+    pool = pool_of(waiting=[90, 0, 9, 9], scraped_at=[100, NEVER, 90, 100], late_at=[101, np.inf, 92, 101])
+    assert order(replace(profile(*LOAD), max_endpoints=4).run(REQUEST, pool)) == ["w3", "w0", "w1", "w2"]
 
 
 @dataclass

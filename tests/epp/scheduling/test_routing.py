@@ -98,6 +98,23 @@ def test_what_a_second_picker_sends_spoils_nothing() -> None:
     assert cost.e2e_p50 <= go.e2e_p50 * 0.7
 
 
+@pytest.mark.parametrize(
+    "workload",
+    [
+        Workload(functools.partial(sessions, rate=3.0, seconds=10.0)),
+        Workload(SHORT),
+        Workload(functools.partial(long_tail, rate=8.0, seconds=20.0)),
+    ],
+    ids=["sessions", "shared prompts", "long tail"],
+)
+def test_our_plugins_pick_as_the_baseline_of_the_sticky_configuration(workload: Workload) -> None:
+    """The baseline counts real tokens and blocks of equal size; our plugins estimate both from the bytes of the prompt."""
+    ours, theirs = of("the Go picker's sticky configuration", workload), of(STICKY, workload)
+    assert ours.ttft == pytest.approx(theirs.ttft, rel=0.15)
+    assert ours.hits == pytest.approx(theirs.hits, abs=0.03)
+    assert ours.largest == pytest.approx(theirs.largest, abs=0.06)
+
+
 @pytest.mark.parametrize("way", BASELINES)
 def test_each_baseline_serves_every_request_and_is_the_same_every_time(way: str) -> None:
     workload = Workload(functools.partial(shared, rate=4.0, seconds=5.0, beginning=500))

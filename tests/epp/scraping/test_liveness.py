@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import signal
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -263,3 +264,21 @@ async def test_one_line_says_that_a_worker_is_gone_and_one_that_it_is_back(
     lines = [r.getMessage() for r in caplog.records if r.name.endswith("liveness")]
     who = f"w (127.0.0.1:{port})"
     assert lines[:2] == [f"{who} is avoided until it answers: Connection refused", f"{who} answers again"]
+
+
+async def test_a_worker_that_is_killed_while_it_is_stopped_is_noticed() -> None:
+    store = Datastore()
+    failures: list[str] = []
+    settings = ScrapeSettings(intervals=ScrapeIntervals.fixed(0.05), timeout=0.2)
+    scraper = Scraper(store, settings, random.Random(1), on_error=lambda _, reason: failures.append(reason))
+    async with model_server() as (process, port):
+        task = asyncio.create_task(scraper.run())
+        add(store, port)
+        await eventually(lambda: scraped(store))
+        process.send_signal(signal.SIGSTOP)
+        await eventually(lambda: failures)
+        assert store.all_reachable
+        process.kill()
+        await eventually(lambda: not store.all_reachable)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

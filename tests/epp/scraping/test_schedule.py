@@ -1,7 +1,9 @@
 import itertools
 import random
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from epp.config.settings import Settings
 from epp.endpoints.endpoint import STALE_AFTER_SCRAPES
@@ -141,3 +143,56 @@ def test_who_left_counts_no_more() -> None:
     endpoint.mark_used(0.0)
     endpoint.remove()
     assert (schedule.endpoints, schedule.in_use) == (0, 0)
+
+
+def seconds_late(durations: list[float], endpoint: EndpointSchedule) -> list[float]:
+    """How long each page was late, of an endpoint in use."""
+    found, now = list[float](), 0.0
+    for took in durations:
+        found.append(max(0.0, took - endpoint.patience))
+        now += took
+        counted = endpoint.page_took(took)
+        endpoint.succeed(now, in_use=True)
+        now = endpoint.next_at(now, counted)
+    return found
+
+
+def new_endpoint() -> EndpointSchedule:
+    return ScrapeSchedule(ScrapeIntervals(), random.Random(1)).add()
+
+
+@given(st.lists(st.floats(0.0, 0.1), max_size=30))
+def test_a_page_within_two_looks_is_not_late(durations: list[float]) -> None:
+    assert set(seconds_late(durations, new_endpoint())) <= {0.0}
+
+
+@given(st.floats(0.0, 0.9), st.lists(st.floats(0.5, 1.0), min_size=3, max_size=60))
+def test_pages_that_always_take_long_are_not_late(longest: float, shares: list[float]) -> None:
+    late = seconds_late([longest * share for share in shares], new_endpoint())
+    assert set(late[2:]) <= {0.0}
+
+
+def test_pages_that_take_long_now_and_then_are_late_seldom() -> None:
+    rng = random.Random(1)
+    durations = [rng.choice([0.02, 0.25]) for _ in range(1000)]
+    assert sum(seconds_late(durations, new_endpoint())) < 0.01 * sum(durations)
+    seldom = [0.25 if number % 20 == 0 else 0.02 for number in range(1000)]
+    assert sum(seconds_late(seldom, new_endpoint())) <= 0.15 * 50 + 1e-6, "only while nothing was to be seen"
+
+
+@given(st.floats(0.0, 0.05), st.floats(0.1, 3600.0))
+def test_a_worker_that_was_stopped_is_as_quick_as_before(usual: float, stopped: float) -> None:
+    endpoint = new_endpoint()
+    seconds_late([usual] * 3, endpoint)
+    before = endpoint.patience
+    assert endpoint.page_took(stopped) <= before
+    endpoint.succeed(stopped, in_use=True)
+    assert endpoint.patience == before
+    assert endpoint.next_at(stopped, endpoint.page_took(usual)) - stopped <= 0.06
+
+
+@given(st.lists(st.floats(0.0, 3600.0), min_size=1, max_size=30))
+def test_patience_has_an_end(durations: list[float]) -> None:
+    endpoint = new_endpoint()
+    seconds_late(durations, endpoint)
+    assert 0.1 <= endpoint.patience <= 1.0

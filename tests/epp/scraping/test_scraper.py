@@ -35,6 +35,7 @@ class Worker:
         self.headers: dict[str, str] = {}
         self.hang = False
         self.delay = 0.0
+        self.stopped: asyncio.Event | None = None
         self.asked = 0
         self.connections: set[object] = set()
         self.paths: list[str] = []
@@ -44,6 +45,8 @@ class Worker:
         self.asked += 1
         self.paths.append(request.path_qs)
         self.connections.add(request.transport)
+        if self.stopped is not None:
+            await self.stopped.wait()
         await asyncio.sleep(60 if self.hang else self.delay)
         return web.Response(body=self.page, status=self.status, headers=self.headers)
 
@@ -517,3 +520,53 @@ async def test_a_page_that_is_gone_for_a_moment_is_no_worker_without_one(eventua
         add(store, worker)
         await eventually(lambda: worker.asked > 3)
         assert detector.saturation(store.pool(time.monotonic())) == 1.0
+
+
+async def test_a_worker_that_was_stopped_answers_the_request_that_it_holds(eventually: Eventually) -> None:
+    """Nothing else would: the next attempt is an hour away."""
+    worker, store, failures = Worker(), Datastore(), list[str]()
+    worker.stopped = asyncio.Event()
+    rules = replace(RULES, intervals=ScrapeIntervals(interval=0.01, idle_interval=0.01, backoff=3600.0))
+    async with serving(worker), scraping(store, rules, on_error=lambda _, reason: failures.append(reason)):
+        add(store, worker)
+        await eventually(lambda: len(failures) >= 7)
+        assert set(failures) == {"no complete answer within 0.2 s"}
+        assert worker.asked <= 3, "what is given up stays in the queue of the stopped process"
+        worker.stopped.set()
+        await eventually(lambda: waiting(store) == [1])
+
+
+async def test_who_does_not_answer_is_late_until_it_does(eventually: Eventually) -> None:
+    worker, other, store = Worker(), Worker(), Datastore()
+
+    def late() -> list[bool]:
+        found = store.pool(time.monotonic()).late()
+        return [] if found is None else found.tolist()
+
+    async with serving(worker, other), scraping(store):
+        add(store, worker)
+        add(store, other, "w2")
+        await eventually(lambda: age(store) < 1 and other.asked > 3)
+        worker.stopped = asyncio.Event()
+        await eventually(lambda: late() == [True, False])
+        worker.stopped.set()
+        await eventually(lambda: late() == [])
+
+
+async def test_an_idle_endpoint_that_was_stopped_is_late_once_it_is_used(eventually: Eventually) -> None:
+    workers, store = [Worker(), Worker()], Datastore()
+
+    def late() -> list[bool]:
+        found = store.pool(time.monotonic()).late()
+        return [] if found is None else found.tolist()
+
+    for worker in workers:
+        worker.page = IDLE
+    async with serving(*workers), scraping(store, SLOW_WHEN_IDLE):
+        for number, worker in enumerate(workers):
+            add(store, worker, f"w{number}")
+        await eventually(lambda: len(store.on_use) == 2)
+        workers[0].stopped = asyncio.Event()
+        for endpoint in store.endpoints:
+            store.reserve(endpoint)
+        await eventually(lambda: late() == [True, False])

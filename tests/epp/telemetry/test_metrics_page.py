@@ -13,6 +13,7 @@ from epp.config.live_config import LiveConfig
 from epp.endpoints.endpoint import NO_ADAPTERS, NO_NUMBERS, Column, Endpoint, EndpointPool
 from epp.ext_proc.response_body import ResponseHead
 from epp.request.rejection import Rejection
+from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
 from epp.scheduling.timed_plugins import PluginTimes
 from epp.scheduling.waiting import Dequeued
@@ -20,6 +21,7 @@ from epp.scraping.scraper import ScrapeErrors
 from epp.telemetry.build_info import BuildInfo
 from epp.telemetry.config_gauges import ConfigGauges
 from epp.telemetry.counters import Telemetry
+from epp.telemetry.in_flight_metrics import InFlightMetrics
 from epp.telemetry.labels import REQUEST_LABELS
 from epp.telemetry.plugin_durations import PluginDurations
 from epp.telemetry.pool_gauges import PoolGauges
@@ -57,6 +59,9 @@ def everything(picking: Any) -> Iterator[Metric]:
     yield from telemetry.collect()
     yield from PoolGauges("pool", pool, lambda: 1.0, 2.0).collect()
     yield from PrefixMetrics(lambda: [PrefixCacheProducer()]).collect()
+    load = InFlightLoadProducer()
+    load.picked(pick.request, pick.endpoints)
+    yield from InFlightMetrics(lambda: [load]).collect()
     decisions = RewriteDecisions()
     decisions.count("rule", "a", "b")
     yield from decisions.collect()

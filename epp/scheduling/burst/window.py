@@ -1,0 +1,67 @@
+"""Holds prompts for a window, so that those of one moment are placed together. Pure."""
+
+from typing import Final
+
+from epp.endpoints.endpoint import EndpointPool
+from epp.request.inference_request import InferenceRequest
+from epp.request.rejection import Rejection
+from epp.scheduling.admission import AdmissionController
+from epp.scheduling.burst.producer import BurstPrefixProducer
+from epp.scheduling.waiting import WaitingRequest
+
+_NO_REQUEST: Final[float] = float("inf")
+
+
+class BurstWindow:
+    """An AdmissionController. `before`: decides first; it must let nothing wait.
+
+    A window begins with its first prompt. What has no prompt goes at once, and so does what comes to a full window: that is
+    placed by the other scorers.
+    """
+
+    def __init__(self, producer: BurstPrefixProducer, before: AdmissionController) -> None:
+        self._producer = producer
+        self._before = before
+        self._waiting: dict[WaitingRequest, None] = {}
+        self._ends_at = _NO_REQUEST
+
+    def admit(self, request: InferenceRequest, candidates: EndpointPool, now: float) -> bool:
+        if not self._before.admit(request, candidates, now):
+            raise TypeError("the admission before a burst window let a request wait")
+        most = self._producer.most_requests
+        if most is not None and len(self._waiting) >= most:
+            return True
+        return not self._producer.read(request, candidates)
+
+    def enqueue(self, waiting: WaitingRequest, now: float) -> None:
+        if not self._waiting:
+            self._ends_at = now + self._producer.window
+        self._waiting[waiting] = None
+
+    def withdraw(self, waiting: WaitingRequest, now: float) -> None:
+        self._waiting.pop(waiting, None)
+
+    def dispatch(self, now: float) -> float | None:
+        if not self._waiting:
+            return None
+        if now < self._ends_at:
+            return self._ends_at
+        together, self._waiting = list(self._waiting), {}
+        self._place(together, now)
+        for waiting in together:
+            waiting.dispatch(now)
+        return None
+
+    def close(self, now: float) -> None:
+        """End the window: another configuration is in force."""
+        self._ends_at = now
+        self.dispatch(now)
+
+    def _place(self, together: list[WaitingRequest], now: float) -> None:
+        for waiting in together:
+            try:
+                pool = waiting.candidates(now)
+            except Rejection:  # told when it is dispatched; another one may have candidates
+                continue
+            self._producer.place([one.request for one in together], pool)
+            return

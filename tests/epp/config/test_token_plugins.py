@@ -1,0 +1,129 @@
+"""Parameters of the plugins that decide by tokens in flight, what is wrong with them, and what they need of each other."""
+
+from typing import Any
+
+import pytest
+
+from epp.scheduling.in_flight_load.concurrency import ConcurrencyDetector
+from epp.scheduling.in_flight_load.prefix_affinity import PrefixCacheAffinityFilter
+from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
+from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from tests.epp.config.test_go_plugins import faults, load, plugin
+
+DETECTOR = {"saturationDetector": {"pluginRef": "concurrency-detector"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "place", "detail"),
+    [
+        (plugin("prefix-cache-affinity-filter", affinityThreshold=1.1), "affinityThreshold", "found 1.1"),
+        (
+            plugin("prefix-cache-affinity-filter", explorationProbability=-0.1),
+            "explorationProbability",
+            "-0.1",
+        ),
+        (plugin("prefix-cache-affinity-filter", maxTTFTPenaltyMs=-1), "maxTTFTPenaltyMs", "found -1"),
+        (
+            plugin("prefix-cache-affinity-filter", peakPrefillThroughput=0),
+            "",
+            "peakPrefillThroughput must be above 0",
+        ),
+        (
+            plugin("prefix-cache-affinity-filter", ttftSource="latencyPredictor"),
+            "ttftSource",
+            "no latency is predicted; use prefillThroughput, with peakPrefillThroughput",
+        ),
+        (plugin("prefix-cache-affinity-filter", ttftSource="guess"), "ttftSource", "'guess' is no source"),
+        (plugin("inflight-load-producer", outputRatio=-1), "outputRatio", "found -1"),
+        (
+            plugin("inflight-load-producer", maxEstimatedOutputTokens=-1),
+            "maxEstimatedOutputTokens",
+            "found -1",
+        ),
+        (
+            plugin("concurrency-detector", concurrencyMode="both"),
+            "concurrencyMode",
+            "'requests', 'tokens' or 'hybrid'",
+        ),
+        (plugin("concurrency-detector", maxConcurrency=0), "maxConcurrency", "found 0"),
+        (plugin("concurrency-detector", maxTokenConcurrency=0), "maxTokenConcurrency", "found 0"),
+        (plugin("concurrency-detector", headroom=-0.1), "headroom", "found -0.1"),
+        (plugin("token-producer", vllm={"url": "http://v:8000"}), "", "lacks modelName"),
+        (plugin("token-producer", estimate={}, modelName="m"), "", "give only one of estimate, vllm"),
+        (plugin("tokenizer", uri="x"), "", "unknown field 'uri'"),
+        # what one plugin needs of another
+        (
+            plugin("token-load-scorer", inFlightLoadProducerName="x"),
+            "inFlightLoadProducerName",
+            "no plugin is named 'x'",
+        ),
+        (
+            plugin("token-load-scorer", inFlightLoadProducerName="approx-prefix-cache-producer"),
+            "inFlightLoadProducerName",
+            "counts nothing in flight",
+        ),
+        (
+            plugin("inflight-load-producer", prefixMatchInfoProducerName="token-producer"),
+            "prefixMatchInfoProducerName",
+            "'token-producer' finds no prefixes",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place(given: dict[str, Any], place: str, detail: str) -> None:
+    said, *more = faults(given)
+    assert not more
+    assert said.startswith("plugins[0].parameters" + (f".{place}: " if place else ": "))
+    assert detail in said
+
+
+def test_a_filter_brings_the_producers_that_it_needs() -> None:
+    config = load({"type": "prefix-cache-affinity-filter"})
+    assert [type(one) for one in config.scheduler.producers] == [InFlightLoadProducer, PrefixCacheProducer]
+    load_of, prefixes = config.scheduler.producers
+    assert isinstance(load_of, InFlightLoadProducer)
+    assert load_of.matches is prefixes, "what is held already does not count"
+    always = load(plugin("prefix-cache-affinity-filter", maxTTFTPenaltyMs=0))
+    assert [type(one) for one in always.scheduler.producers] == [PrefixCacheProducer]
+
+
+def test_two_profiles_share_what_is_in_flight() -> None:
+    refs = [{"pluginRef": "prefix-cache-affinity-filter"}, {"pluginRef": "token-load-scorer"}]
+    config = load(
+        {"type": "prefix-cache-affinity-filter"},
+        {"type": "token-load-scorer"},
+        {"type": "header-profile-handler"},
+        schedulingProfiles=[{"name": name, "plugins": refs} for name in "ab"],
+    )
+    assert [type(one) for one in config.scheduler.producers] == [InFlightLoadProducer, PrefixCacheProducer]
+    one, other = (profile.filters[0] for profile in config.scheduler.profiles.values())
+    assert one is other
+    assert isinstance(one, PrefixCacheAffinityFilter)
+
+
+def test_a_detector_alone_brings_its_producer() -> None:
+    config = load({"type": "queue-scorer"}, plugin("concurrency-detector"), flowControl=DETECTOR)
+    assert isinstance(config.detector, ConcurrencyDetector)
+    assert [type(one) for one in config.scheduler.producers] == [InFlightLoadProducer]
+    config = load({"type": "queue-scorer"}, flowControl=DETECTOR)
+    assert isinstance(config.detector, ConcurrencyDetector), "by the name of its type it need not be listed"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "warned"),
+    [({}, False), ({"estimate": {}}, False), ({"modelName": "m", "vllm": {"url": "http://v:8000"}}, True)],
+)
+def test_a_file_that_asks_for_real_tokens_is_told_that_there_are_none(
+    parameters: dict[str, Any], *, warned: bool
+) -> None:
+    warnings = load({"type": "queue-scorer"}, plugin("token-producer", **parameters)).warnings
+    assert [("4 bytes of a prompt count as one token" in one) for one in warnings] == [True] * warned
+
+
+def test_without_known_prefixes_whole_prompts_count() -> None:
+    [alone] = load({"type": "token-load-scorer"}).scheduler.producers
+    assert isinstance(alone, InFlightLoadProducer)
+    assert alone.matches is None
+    listed = load({"type": "token-load-scorer"}, {"type": "approx-prefix-cache-producer"}).scheduler.producers
+    [counted] = [one for one in listed if isinstance(one, InFlightLoadProducer)]
+    assert isinstance(counted.matches, PrefixCacheProducer)
+    assert counted.matches in listed, "it learns of every request"

@@ -1,0 +1,153 @@
+"""Through a real Envoy: tokens are in flight until the first piece of the answer, where it sends bodies; else to the headers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from epp.config.settings import Settings
+from epp.envoy import flags as envoy_flags
+from epp.envoy.config import render
+from epp.server import PickerServer
+from tests.eventually import eventually
+
+CONFIG = """\
+apiVersion: llm-d.ai/v1
+kind: EndpointPickerConfig
+plugins:
+- {type: prefix-cache-affinity-filter}
+- {type: token-load-scorer}
+"""
+
+
+@dataclass
+class Worker:
+    """Answers in steps: its headers, a first event, the end, each when its event is set."""
+
+    headers: asyncio.Event = field(default_factory=asyncio.Event)
+    first: asyncio.Event = field(default_factory=asyncio.Event)
+    end: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        asked = await request.json()
+        kind = "text/event-stream" if asked.get("stream") else "application/json"
+        response = web.StreamResponse(headers={"content-type": kind})
+        await self.headers.wait()
+        await response.prepare(request)
+        await self.first.wait()
+        await response.write(b"data: {}\n\n")
+        await self.end.wait()
+        return response
+
+
+@dataclass
+class Front:
+    worker: Worker
+    client: aiohttp.ClientSession
+    url: str
+    page: str
+
+    def ask(self, *, stream: bool) -> asyncio.Task[bytes]:
+        return asyncio.create_task(self._ask(stream=stream))
+
+    async def _ask(self, *, stream: bool) -> bytes:
+        body = {"model": "m", "prompt": "x" * 3998, "stream": stream}
+        async with self.client.post(self.url, json=body) as answer:
+            return await answer.read()
+
+    async def in_flight(self) -> tuple[float, float]:
+        """Requests and tokens."""
+        async with self.client.get(self.page) as answer:
+            lines = (await answer.text()).splitlines()
+        values = {
+            name: [
+                float(line.rpartition(" ")[2])
+                for line in lines
+                if line.startswith(f"llm_d_epp_inflight_{name}{{")
+            ]
+            for name in ("requests", "tokens")
+        }
+        return sum(values["requests"]), sum(values["tokens"])
+
+    async def until(self, requests: float, tokens: float) -> None:
+        await eventually(lambda: self._is(requests, tokens), 10)
+
+    async def _is(self, requests: float, tokens: float) -> bool:
+        return await self.in_flight() == (requests, tokens)
+
+
+@asynccontextmanager
+async def front(running_envoy: Any, *way: str) -> AsyncIterator[Front]:
+    async with AsyncExitStack() as stack:
+        worker, app = Worker(), web.Application()
+        app.router.add_post("/v1/completions", worker.answer)
+        runner = web.AppRunner(app, handler_cancellation=True)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        settings = Settings(
+            discovery=f"static://127.0.0.1:{runner.addresses[0][1]}", host="127.0.0.1", grpc_port=0,
+            grpc_health_port=0, metrics_port=0, secure_serving=False, config_text=CONFIG,
+        )  # fmt: skip
+        server = await stack.enter_async_context(PickerServer(settings))
+        addresses = dict(pair.split("=") for pair in server.ready_line.split()[1:])
+        arguments = [
+            "--listen-port=0",
+            "--admin-port=0",
+            "--secure=false",
+            f"--epp={addresses['grpc']}",
+            *way,
+        ]
+        envoy = await stack.enter_async_context(running_envoy(render(envoy_flags.parse(arguments))))
+        client = await stack.enter_async_context(aiohttp.ClientSession())
+        yield Front(worker, client, envoy.url("/v1/completions"), f"http://{addresses['metrics']}/metrics")
+
+
+@pytest.mark.parametrize("mode", ["STREAMED", "FULL_DUPLEX_STREAMED"])
+async def test_the_first_piece_of_a_streamed_answer_ends_its_prompt(running_envoy: Any, mode: str) -> None:
+    trailers = ["--response-trailer=SEND"] if mode != "STREAMED" else []
+    async with front(running_envoy, f"--response-body={mode}", *trailers) as it:
+        answer = it.ask(stream=True)
+        # 16 blocks of 64 tokens: the last one counts as a whole one
+        await it.until(1, 1024)
+        it.worker.headers.set()
+        it.worker.first.set()
+        await it.until(1, 0)
+        it.worker.end.set()
+        assert await answer == b"data: {}\n\n"
+        await it.until(0, 0)
+
+
+async def test_an_answer_that_is_not_streamed_counts_to_its_end(running_envoy: Any) -> None:
+    async with front(running_envoy, "--response-body=STREAMED") as it:
+        answer = it.ask(stream=False)
+        await it.until(1, 1024)
+        it.worker.headers.set()
+        it.worker.first.set()
+        it.worker.end.set()
+        await answer
+        await it.until(0, 0)
+
+
+async def test_without_bodies_the_headers_end_it(running_envoy: Any) -> None:
+    async with front(running_envoy) as it:
+        answer = it.ask(stream=True)
+        await it.until(1, 1024)
+        it.worker.headers.set()
+        await it.until(0, 0)
+        it.worker.first.set()
+        it.worker.end.set()
+        await answer
+
+
+async def test_a_client_that_leaves_has_nothing_in_flight(running_envoy: Any) -> None:
+    async with front(running_envoy, "--response-body=STREAMED") as it:
+        answer = it.ask(stream=True)
+        await it.until(1, 1024)
+        answer.cancel()
+        await it.until(0, 0)

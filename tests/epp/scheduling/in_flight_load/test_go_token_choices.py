@@ -1,0 +1,101 @@
+"""Tokens in flight count, and decide, as the Go picker's source says, case by case (go_token_choices.yaml)."""
+
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from discovery import Instance, InstanceAddedEvent
+from epp.config.picker_config import load_config
+from epp.endpoints.datastore import Datastore
+from epp.request.inference_request import parse_request
+from epp.request.subset import Subset
+from epp.scheduling.director import Director, Policy
+from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
+from epp.scheduling.pick import Pick
+
+CASES = yaml.safe_load((Path(__file__).parent / "go_token_choices.yaml").read_text())
+BLOCK_BYTES = 64 * 4
+PATH = {":path": "/v1/completions"}
+
+
+def text(blocks: str) -> str:
+    """So many bytes that they are whole blocks as JSON, with its quotes."""
+    return "".join(
+        letter * BLOCK_BYTES * int(count) for letter, count in re.findall(r"([a-z])(\d+)", blocks)
+    )[:-2]
+
+
+class Picker:
+    """The picker of one case; its requests by name."""
+
+    def __init__(self, case: dict[str, Any]) -> None:
+        document: dict[str, Any] = {
+            "apiVersion": "llm-d.ai/v1",
+            "kind": "EndpointPickerConfig",
+            "plugins": case["plugins"],
+        }
+        if "detector" in case:
+            document["flowControl"] = {"saturationDetector": {"pluginRef": case["detector"]}}
+        config = load_config(yaml.safe_dump(document), rng=random.Random(1))
+        self.store = Datastore()
+        for number in range(case["endpoints"]):
+            added = Instance(f"e{number}", "ns", "c", f"10.0.0.{number + 1}", 8000, "a")
+            self.store.apply(InstanceAddedEvent(added), {})
+        self.scheduler = config.scheduler
+        self.profile = config.scheduler.profiles["default"]
+        self.director = Director(self.store, config.scheduler, config.detector, Policy(), random.Random(2))
+        self.picks: dict[str, Pick] = {}
+
+    @property
+    def tokens(self) -> list[float]:
+        [load, *_] = [one for one in self.scheduler.producers if isinstance(one, InFlightLoadProducer)]
+        return load.tokens(self.store.pool(0.0)).tolist()
+
+    def send(self, step: dict[str, Any]) -> None:
+        given = {"model": "m", "prompt": text(step["prompt"]), "stream": step.get("stream", True)}
+        body = msgspec.json.encode(given | step.get("fields", {}))
+        self._check(step, body)
+        subset = Subset.of([f"10.0.0.{step['to'] + 1}:8000"]) if "to" in step else None
+        pick = self.director.direct(PATH, body, subset, 0.0)
+        assert isinstance(pick, Pick)
+        assert int(pick.endpoints[0].id[1:]) in step.get("picked", [step.get("to")])
+        self.picks[step["send"]] = pick
+
+    def _check(self, step: dict[str, Any], body: bytes) -> None:
+        request, pool = parse_request(PATH, body, lambda: "r"), self.store.pool(0.0)
+        for producer in self.scheduler.producers:
+            producer.prepare(request, pool)
+        if "kept" in step:
+            assert self.profile.filters[0].filter(request, pool).nonzero()[0].tolist() == step["kept"]
+        if "scores" in step:
+            scores = self.profile.scorers[0].scorer.score(request, pool)
+            assert not isinstance(scores, dict)
+            assert list(scores) == pytest.approx(step["scores"])
+
+    def go_on(self, step: dict[str, Any]) -> None:
+        if "headers" in step:
+            self.director.responded(self.picks[step["headers"]], step.get("status", 200), 0.0)
+        if "piece" in step:
+            pick = self.picks[step["piece"]]
+            for count in pick.request.counts if pick.request.streaming else ():
+                count.answered()
+        if "end" in step:
+            self.director.release(self.picks[step["end"]], 0.0)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
+def test_tokens_in_flight_decide_as_in_the_go_picker(case: dict[str, Any]) -> None:
+    picker = Picker(case)
+    for step in case["steps"]:
+        picker.send(step) if "send" in step else picker.go_on(step)
+        if "tokens" in step:
+            assert picker.tokens == step["tokens"], step
+        if "tokens-at-0" in step:
+            assert picker.tokens[0] == step["tokens-at-0"], step
+        if "full" in step:
+            assert picker.director.saturation(0.0) == pytest.approx(step["full"]), step

@@ -1,0 +1,158 @@
+"""What happens to tokens in flight when endpoints go, when another one answers, and what their metrics say."""
+
+import random
+
+import msgspec
+import pytest
+import yaml
+from prometheus_client import CollectorRegistry
+
+from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
+from epp.config.picker_config import load_config
+from epp.endpoints.datastore import Datastore
+from epp.endpoints.load import Load
+from epp.request.subset import Subset
+from epp.scheduling.director import Director, Policy
+from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
+from epp.scheduling.pick import Pick
+from epp.telemetry.in_flight_metrics import InFlightMetrics
+
+TEXT = yaml.safe_dump(
+    {"apiVersion": "llm-d.ai/v1", "kind": "EndpointPickerConfig", "plugins": [{"type": "token-load-scorer"}]}
+)
+
+
+class Picker:
+    def __init__(self, count: int = 2) -> None:
+        self.config = load_config(TEXT, rng=random.Random(1))
+        self.store = Datastore()
+        self.instances = [
+            Instance(f"e{number}", "ns", "c", f"10.0.0.{number + 1}", 8000, "a") for number in range(count)
+        ]
+        for one in self.instances:
+            self.store.apply(InstanceAddedEvent(one), {})
+        for endpoint in self.store.endpoints:  # without a page the pool counts as full
+            self.store.observe(endpoint, Load(waiting=0, running=0, kv_usage=0.0), 0.0)
+        policy = Policy(objectives={"low": -1})
+        self.director = Director(
+            self.store, self.config.scheduler, self.config.detector, policy, random.Random(2)
+        )
+
+    @property
+    def load(self) -> InFlightLoadProducer:
+        [found] = [one for one in self.director.producers if isinstance(one, InFlightLoadProducer)]
+        return found
+
+    def tokens(self) -> list[float]:
+        return self.load.tokens(self.store.pool(0.0)).tolist()
+
+    def send(self, to: int, tokens: int = 100, **headers: str) -> Pick:
+        body = msgspec.json.encode({"model": "m", "prompt": "x" * (tokens * 4 - 2), "stream": True})
+        named = {"x-llm-d-inference-" + name.replace("_", "-"): value for name, value in headers.items()}
+        subset = Subset.of([f"10.0.0.{to + 1}:8000"])
+        pick = self.director.direct({":path": "/v1/completions", **named}, body, subset, 0.0)
+        assert isinstance(pick, Pick)
+        return pick
+
+    def sample(
+        self, what: str, endpoint: str, fairness_id: str = "default-flow", priority: int = 0
+    ) -> float | None:
+        registry = CollectorRegistry()
+        registry.register(InFlightMetrics(lambda: [self.load]))
+        labels = {
+            "endpoint_name": endpoint, "namespace": "ns", "producer_name": "inflight-load-producer",
+            "fairness_id": fairness_id, "priority": str(priority),
+        }  # fmt: skip
+        return registry.get_sample_value(f"llm_d_epp_inflight_{what}", labels)
+
+
+def test_where_another_endpoint_answers_the_tokens_are_there() -> None:
+    picker = Picker()
+    pick = picker.send(0)
+    picker.director.served(pick, "10.0.0.2:8000", 0.0)
+    picker.director.responded(pick, 200, 0.0)
+    assert picker.tokens() == [0, 100]
+    assert picker.sample("requests", "e1") == 1
+    picker.director.release(pick, 0.0)
+    assert picker.tokens() == [0, 0]
+
+
+def test_an_endpoint_that_goes_and_comes_again_has_nothing_in_flight() -> None:
+    picker = Picker()
+    before = picker.send(0)
+    picker.store.apply(InstanceRemovedEvent(picker.instances[0], "not_ready"))
+    picker.store.apply(InstanceAddedEvent(picker.instances[0]), {})
+    assert sorted(picker.tokens()) == [0, 0]
+    after = picker.send(0, 50)
+    picker.director.release(before, 0.0)
+    assert sorted(picker.tokens()) == [0, 50]
+    picker.director.release(after, 0.0)
+    assert picker.tokens() == [0, 0]
+
+
+def test_the_column_follows_endpoints_that_come() -> None:
+    picker = Picker(1)
+    picker.send(0)
+    assert picker.tokens() == [100]
+    picker.store.apply(InstanceAddedEvent(Instance("e9", "ns", "c", "10.0.0.9", 8000, "a")), {})
+    assert sorted(picker.tokens()) == [0, 100]
+    picker.send(0)
+    assert sorted(picker.tokens()) == [0, 200]
+
+
+def test_the_metrics_say_who_has_what_in_flight() -> None:
+    picker = Picker()
+    first = picker.send(0, fairness_id="alice")
+    second = picker.send(0, objective="low")
+    picker.send(1, 30)
+    assert picker.sample("tokens", "e0", "alice") == 100
+    assert picker.sample("requests", "e0", "default-flow", -1) == 1
+    assert picker.sample("tokens", "e1") == 30
+    for count in first.request.counts:
+        count.answered()
+    assert picker.sample("tokens", "e0", "alice") == 0
+    assert picker.sample("requests", "e0", "alice") == 1
+    picker.director.release(first, 0.0)
+    picker.director.release(second, 0.0)
+    assert picker.sample("requests", "e0", "alice") is None
+    assert picker.sample("requests", "e0") == 0, "an endpoint with nothing in flight shows it"
+
+
+def test_clients_cannot_make_series_without_end() -> None:
+    picker = Picker()
+    picks = [picker.send(0, fairness_id=f"client-{number}") for number in range(1200)]
+    assert len(picker.load.labelled) == 1001
+    assert picker.sample("requests", "e0", "other") == 200
+    for pick in picks:
+        picker.director.release(pick, 0.0)
+    assert not picker.load.labelled
+
+
+def test_a_request_ends_once_with_each_configuration() -> None:
+    picker = Picker()
+    pick, load = picker.send(0), picker.load
+    other = load_config(None, rng=random.Random(1))
+    picker.director.reconfigure(other.scheduler, other.detector, Policy())
+    assert not any(isinstance(one, InFlightLoadProducer) for one in picker.director.producers)
+    for _ in range(2):
+        picker.director.release(pick, 0.0)
+    assert load.tokens(picker.store.pool(0.0)).tolist() == [0, 0]
+
+
+def test_what_is_in_flight_stays_counted_when_the_configuration_changes_elsewhere() -> None:
+    picker = Picker()
+    picker.send(0)
+    text = yaml.safe_dump(
+        {**yaml.safe_load(TEXT), "plugins": [{"type": "token-load-scorer"}, {"type": "queue-scorer"}]}
+    )
+    changed = load_config(text, rng=random.Random(1), before=picker.config.plugins)
+    picker.director.reconfigure(changed.scheduler, changed.detector, Policy())
+    assert picker.tokens() == [100, 0]
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_the_count_costs_nothing_where_nobody_asks_for_it(*, listed: bool) -> None:
+    plugins = [{"type": "queue-scorer"}, *([{"type": "inflight-load-producer"}] if listed else [])]
+    text = yaml.safe_dump({**yaml.safe_load(TEXT), "plugins": plugins})
+    producers = load_config(text, rng=random.Random(1)).scheduler.producers
+    assert [type(one) for one in producers] == ([InFlightLoadProducer] if listed else [])

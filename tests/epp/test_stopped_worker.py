@@ -1,0 +1,93 @@
+"""SIGSTOP and SIGCONT of a simulated worker behind a whole picker: how soon it is avoided, and how soon it is used again."""
+
+import asyncio
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.epp.test_killed_worker import picking_from
+from tests.examples.test_simulator_process import simulator
+
+AT_RANDOM = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: random-picker
+schedulingProfiles:
+- name: default
+  plugins:
+  - pluginRef: random-picker
+"""
+"""Neither load nor the age of numbers counts, so only lateness can make the picker avoid a worker that answers no more."""
+PICKS_AFTER = 100
+CLAIMED = 0.15
+"""Seconds, as benchmarks/README.md has it. Discovery's own look at a silent worker takes about 3."""
+
+
+@asynccontextmanager
+async def stopped(pid: int) -> AsyncIterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+class Picking:
+    """Picks one after the other."""
+
+    def __init__(self, pick: Any, message: Any) -> None:
+        self._pick = pick
+        self._message = message
+
+    async def until_all_are_picked(self, ports: list[int]) -> None:
+        seen: set[str] = set()
+        while len(seen) < len(ports):
+            seen.add(await self._pick(self._message))
+
+    async def until_unpicked(self, port: int) -> float:
+        """Returns the seconds until the last pick of the worker."""
+        started = last = time.monotonic()
+        latest: deque[bool] = deque(maxlen=PICKS_AFTER)
+        while len(latest) < PICKS_AFTER or any(latest):
+            latest.append(await self._pick(self._message) == f"127.0.0.1:{port}")
+            if latest[-1]:
+                last = time.monotonic()
+        return last - started
+
+    async def until_picked(self, port: int) -> float:
+        started = time.monotonic()
+        while await self._pick(self._message) != f"127.0.0.1:{port}":
+            pass
+        return time.monotonic() - started
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3.0], ids=["for a moment", "longer than a scrape may take"])
+async def test_a_stopped_worker_is_avoided_and_used_again_as_soon_as_it_continues(
+    messages: Any, seconds: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with AsyncExitStack() as stack:
+        workers = [
+            await stack.enter_async_context(simulator("--no-register", "--instance-id", f"w{n}"))
+            for n in range(3)
+        ]
+        ports = [int(worker.url.rpartition(":")[2]) for worker in workers]
+        pick = await stack.enter_async_context(picking_from(*ports, config_text=AT_RANDOM))
+        picking = Picking(pick, messages.headers({":method": "GET", ":path": "/health"}, end_of_stream=True))
+        async with asyncio.timeout(90):
+            await picking.until_all_are_picked(ports)
+            async with stopped(workers[0].process.pid):
+                unpicked = await picking.until_unpicked(ports[0])
+                await asyncio.sleep(seconds)
+            again = await picking.until_picked(ports[0])
+    assert max(unpicked, again) < 10 * CLAIMED
+    with capsys.disabled():
+        print(
+            f"\nlast pick {unpicked * 1000:.0f} ms after SIGSTOP, given back {again * 1000:.0f} ms after SIGCONT"
+        )
