@@ -123,6 +123,7 @@ def targets(figures: Figures) -> list[str]:
     if few and many:
         seen = [f"{many[one].cpu / few[one].cpu:.2f}" for one in ours]
         lines.append(_line("1,000 endpoints against 100", "≤ 1.5", seen))
+        lines += _of_profiles(few, many, ours)
     if (costs := figures.of(Work(many=1, envoy=True))) is not None:
         added = {name: costs[name].p50 - costs[ALONE].p50 for name in (*ours, "grpc")}
         seen = [
@@ -135,6 +136,18 @@ def targets(figures: Figures) -> list[str]:
         picked = picks - figures.memory[0][0]
         seen = [*[""] * (len(ours) - 1), f"{after - before:+.1f} MB"]
         lines.append(_line(f"memory that {picked:,} picks add", "< 5 MB", seen))
+    return lines
+
+
+def _of_profiles(few: Costs, many: Costs, ours: Sequence[str]) -> list[str]:
+    """The targets of our pickers with another profile, whose names begin with theirs."""
+    lines = []
+    for profile in dict.fromkeys(name.partition(": ")[2] for name in few if ": " in name):
+        pairs = [(one, f"{one}: {profile}") for one in ours]
+        seen = [f"{few[other].cpu / few[one].cpu:.2f}" for one, other in pairs]
+        lines.append(_line(f"{profile}: of the default profile's, 100 endpoints", "≤ 1.05", seen))
+        seen = [f"{many[other].cpu / few[other].cpu:.2f}" for _, other in pairs]
+        lines.append(_line(f"{profile}: 1,000 endpoints against 100", "≤ 1.5", seen))
     return lines
 
 

@@ -48,12 +48,16 @@ class Picker:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`binary` None: our picker with `transport`, from the project in `folder`, or from this one if that is None."""
+    """`binary` None: our picker with `transport`, from the project in `folder`, or from this one if that is None.
+
+    `profile`: a configuration in place of the default profile of the Go picker.
+    """
 
     name: str
     transport: str = "http2"
     binary: Path | None = None
     folder: Path | None = None
+    profile: str = GO_DEFAULT
 
 
 OURS: Final = Kind("http2")
@@ -121,10 +125,10 @@ async def picker(
     """A picker that has scraped these workers; raises TimeoutError when it does not become ready.
 
     `usage`: ours counts the tokens of answers, as the Go picker always does.
-    `config`: replaces the default profile of the Go picker; ENDPOINTS stands in it for the file of endpoints.
+    `config`: replaces the profile of the kind; ENDPOINTS stands in it for the file of endpoints.
     """
     with tempfile.TemporaryDirectory() as folder:
-        written = _configuration(Path(folder), ports, config or over_endpoints_file(GO_DEFAULT))
+        written = _configuration(Path(folder), ports, config or over_endpoints_file(kind.profile))
         grpc, health, metrics = free_ports(3)
         flags = [f"--grpc-port={grpc}", f"--grpc-health-port={health}", f"--metrics-port={metrics}"]
         flags += ["--secure-serving=false", f"--config-file={written}", "-v=0", *options]

@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -25,7 +25,8 @@ _BODIES = (KIBIBYTE, 64 * KIBIBYTE, 220 * KIBIBYTE, MEBIBYTE)
 class Plan:
     """`binary`: a Go picker's. `figures`: the file for the results. `seconds`: of each turn. `picks`: 0 skips memory.
 
-    `compiled`: also measure our picker compiled by mypyc; memory is then that of the compiled one.
+    `compiled`: also measure our picker compiled by mypyc; memory is then that of the compiled one. `profile`: also measure our
+    pickers with this configuration.
     """
 
     binary: Path | None = None
@@ -34,17 +35,27 @@ class Plan:
     seconds: float = 0.5
     picks: int = 1_000_000
     compiled: bool = False
+    profile: Path | None = None
 
     @classmethod
     def from_flags(cls, flags: argparse.Namespace) -> Self:
         """Reads the flags of `add_flags`."""
-        return cls(flags.go_picker, flags.figures, flags.rounds, flags.seconds, flags.picks, flags.compiled)
+        return cls(
+            flags.go_picker,
+            flags.figures,
+            flags.rounds,
+            flags.seconds,
+            flags.picks,
+            flags.compiled,
+            flags.profile,
+        )
 
 
 def add_flags(parser: argparse._ActionsContainer) -> None:
     plan = Plan()
     parser.add_argument("--go-picker", type=Path, metavar="FILE", help="measure this Go picker's binary also")
     parser.add_argument("--compiled", action="store_true", help="measure the picker compiled by mypyc also")
+    parser.add_argument("--profile", type=Path, metavar="FILE", help="measure our picker with this one also")
     parser.add_argument("--figures", type=Path, metavar="FILE", help="write what was measured, as JSON")
     parser.add_argument("--rounds", type=int, default=plan.rounds, help=f"default: {plan.rounds}")
     parser.add_argument(
@@ -58,6 +69,9 @@ async def main(plan: Plan) -> None:
     figures = Figures(_about(plan))
     ours = [pickers.OURS, pickers.compiled_picker()] if plan.compiled else [pickers.OURS]
     kinds = [*ours, pickers.GRPC]
+    if plan.profile is not None:
+        name, config = plan.profile.stem, plan.profile.read_text()
+        kinds += [replace(kind, name=f"{kind.name}: {name}", profile=config) for kind in ours]
     if plan.binary is not None:
         kinds.append(pickers.go_picker(plan.binary))
     print(", ".join(f"{name} {what}" for name, what in figures.about.items()))

@@ -42,15 +42,15 @@ class WorkLedger:
     __slots__ = (
         "_computed",
         "_count",
-        "_grown",
         "_read_at",
         "_sent",
-        "_sent_tokens",
         "_spare",
         "ahead",
         "busy",
         "counted",
         "done",
+        "grown",
+        "sent",
     )
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class WorkLedger:
         self.counted = False
         """Whether the endpoint's page has a counter."""
         self.done = 0.0
-        """Tokens that were computed in the time `busy`, each prompt's fixed part included; both are decayed by `decay`."""
+        """Tokens that were computed in the time `busy`, each prompt's fixed part included."""
         self.busy = 0.0
         """Seconds in which something was ahead."""
         self._sent: deque[SentPrompt] = deque()
@@ -66,14 +66,15 @@ class WorkLedger:
         self._computed = -1.0
         self._read_at = -_LONGEST_LOOK
         self._spare = 0.0
-        self._sent_tokens = self._grown = _PRIOR
+        self.sent = self.grown = _PRIOR
+        """Tokens that were sent from here, and by how much the counter grew, both lately."""
 
     def send(self, tokens: float, missing: float, now: float) -> SentPrompt:
         prompt = SentPrompt(tokens, missing, now)
         self._sent.append(prompt)
         self._count += 1
         self.ahead += missing
-        self._sent_tokens += tokens
+        self.sent += tokens
         return prompt
 
     def withdraw(self, prompt: SentPrompt) -> None:
@@ -111,16 +112,16 @@ class WorkLedger:
             self._sent.clear()
             self._spare = 0.0
 
-    def decay(self, kept: float) -> None:
-        """Count only this share of what is known of its speed."""
-        self.done *= kept
-        self.busy *= kept
+    def forget_half(self) -> None:
+        """Count what is known of its speed half."""
+        self.done /= 2.0
+        self.busy /= 2.0
 
     def _settle(self, growth: float) -> float:
         kept = max(0.0, 1.0 - growth / _WINDOW)
-        self._sent_tokens *= kept
-        self._grown = (self._grown + growth) * kept
-        scale = self._sent_tokens / self._grown if self._grown else 1.0
+        self.sent *= kept
+        self.grown = (self.grown + growth) * kept
+        scale = self.sent / self.grown if self.grown else 1.0
         self._spare += growth * min(max(scale, 1.0 / _MAX_SCALE), _MAX_SCALE)
         done = 0.0
         while self._sent and self._sent[0].tokens <= self._spare + 0.5:

@@ -15,10 +15,11 @@ import numpy as np
 
 from epp.endpoints.endpoint import NEVER, Column, Endpoint, EndpointPool, Floats
 from epp.endpoints.worker_metrics import PROMPT_TOKENS
-from epp.request.inference_request import InferenceRequest
+from epp.request.inference_request import InferenceRequest, PrefixChain
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.scheduling.work_ahead.agreement import Hashes, credit_preferred, hashes_of
 from epp.scheduling.work_ahead.ledger import SentPrompt, WorkLedger
-from epp.scheduling.work_ahead.speed import PoolSpeed
+from epp.scheduling.work_ahead.pool_totals import PoolTotals
 
 WORK_AHEAD_PRODUCER: Final = "work-ahead-producer"
 _TOKEN_BYTES: Final = 4
@@ -40,6 +41,8 @@ class _Columns:
     scraped_at: Floats
     """The page that `ahead` takes into account."""
     rows: dict[tuple[str, str], int]
+    hashes: Hashes | None = None
+    """Made when they are needed."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -52,7 +55,7 @@ class WorkAheadProducer:
 
     prefixes: PrefixCacheProducer
     _ledgers: dict[tuple[str, str], WorkLedger] = field(init=False, repr=False, default_factory=dict)
-    _speeds: PoolSpeed = field(init=False, repr=False, default_factory=PoolSpeed)
+    _totals: PoolTotals = field(init=False, repr=False, default_factory=PoolTotals)
     _last: list[_Columns] = field(init=False, repr=False, default_factory=list)
     """The columns of the last pool, if any."""
 
@@ -70,9 +73,9 @@ class WorkAheadProducer:
             if at != NEVER:
                 ledger = self._ledger(pool.endpoints[row])
                 ledger.read(computed.item(row), waiting.item(row), running.item(row), at)
-                self._speeds.learn(ledger)
+                self._totals.update(ledger)
                 columns.ahead[row] = ledger.ahead
-                columns.slowness[row] = self._speeds.slowness(ledger)
+                columns.slowness[row] = self._totals.slowness(ledger)
             columns.scraped_at[row] = at
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
@@ -122,10 +125,21 @@ class WorkAheadProducer:
         """How many times longer each endpoint takes than the pool's average, not to be changed."""
         return self._columns(pool).slowness
 
+    def agree(
+        self, missing: Floats, request: InferenceRequest, chain: PrefixChain, held: Any, pool: EndpointPool
+    ) -> None:
+        """If other pickers send to these endpoints too, believe of new prompts what they may know: agreement.py."""
+        if not self._totals.others_send:
+            return
+        columns = self._columns(pool)
+        if columns.hashes is None:
+            columns.hashes = hashes_of(pool.endpoints)
+        credit_preferred(missing, request, chain, held, columns.hashes)
+
     def _forget(self, key: tuple[str, str]) -> None:
         ledger = self._ledgers.pop(key, None)
         if ledger is not None:
-            self._speeds.forget(ledger)
+            self._totals.forget(ledger)
             self._last.clear()
 
     def _columns(self, pool: EndpointPool) -> _Columns:
@@ -135,7 +149,7 @@ class WorkAheadProducer:
         keys = [endpoint.key for endpoint in pool.endpoints]
         found = [self._ledgers.get(key) for key in keys]
         ahead = np.array([0.0 if ledger is None else ledger.ahead for ledger in found])
-        slowness = np.array([1.0 if ledger is None else self._speeds.slowness(ledger) for ledger in found])
+        slowness = np.array([1.0 if ledger is None else self._totals.slowness(ledger) for ledger in found])
         rows = {key: row for row, key in enumerate(keys)}
         columns = _Columns(pool.endpoints, ahead, slowness, np.full(len(keys), np.nan), rows)
         self._last[:] = [columns]
@@ -205,10 +219,12 @@ class LeastCostScorer:
         if isinstance(matched, dict):
             for row, count in matched.items():
                 missing[row] = max(1.0, tokens - chain.units_in(count) * chain.unit_tokens)
-            return missing
-        units = np.array([0, *chain.ends[: len(chain.hashes)]])
-        units[-1] = chain.units
-        return np.maximum(tokens - units[matched] * chain.unit_tokens, 1.0)
+        else:
+            units = np.array([0, *chain.ends[: len(chain.hashes)]])
+            units[-1] = chain.units
+            missing = np.maximum(tokens - units[matched] * chain.unit_tokens, 1.0)
+        self.producer.agree(missing, request, chain, matched, pool)
+        return missing
 
 
 def prompt_tokens(request: InferenceRequest) -> float:

@@ -12,7 +12,7 @@ MANY = 1000.0
 
 def begun(computed: float = 0.0) -> WorkLedger:
     ledger = WorkLedger()
-    ledger.read(computed, 0, 0.0)
+    ledger.read(computed, 0, 0, 0.0)
     return ledger
 
 
@@ -21,11 +21,11 @@ def test_what_was_sent_is_ahead_until_the_counter_has_grown_by_it() -> None:
     ledger.send(1000, 400, 1.0)
     ledger.send(2000, 2000, 1.1)
     assert ledger.ahead == 2400
-    ledger.read(5_900, MANY, 1.2)
+    ledger.read(5_900, 0, MANY, 1.2)
     assert ledger.ahead == 2400
-    ledger.read(6_000, MANY, 1.3)
+    ledger.read(6_000, 0, MANY, 1.3)
     assert ledger.ahead == 2000
-    ledger.read(8_000, MANY, 1.4)
+    ledger.read(8_000, 0, MANY, 1.4)
     assert ledger.ahead == 0
 
 
@@ -35,7 +35,7 @@ def test_a_withdrawn_prompt_is_not_ahead_and_takes_no_growth() -> None:
     ledger.withdraw(first)
     ledger.withdraw(first)
     assert ledger.ahead == 500
-    ledger.read(510, MANY, 1.1)
+    ledger.read(510, 0, MANY, 1.1)
     assert ledger.ahead == 0
     ledger.withdraw(second)
     assert ledger.ahead == 0
@@ -46,31 +46,41 @@ def test_a_page_that_shows_fewer_requests_ends_the_oldest() -> None:
     ledger = begun()
     for _ in range(3):
         ledger.send(1000, 1000, 1.0)
-    ledger.read(0, 1, 1.0 + TRANSIT / 2)  # they may not have arrived yet
+    ledger.read(0, 0, 1, 1.0 + TRANSIT / 2)  # they may not have arrived yet
     assert ledger.ahead == 3000
-    ledger.read(0, 1, 1.1 + TRANSIT)
+    ledger.read(0, 0, 1, 1.1 + TRANSIT)
     assert ledger.ahead == 1000
-    ledger.read(0, 0, 1.2 + TRANSIT)
+    ledger.read(0, 0, 0, 1.2 + TRANSIT)
     assert ledger.ahead == 0
 
 
 def test_a_counter_that_falls_is_that_of_a_new_process() -> None:
     ledger = begun(9_000)
     ledger.send(1000, 1000, 1.0)
-    ledger.read(10, MANY, 1.1)
+    ledger.read(10, 0, MANY, 1.1)
     assert ledger.ahead == 0
     ledger.send(1000, 1000, 1.2)
-    ledger.read(900, MANY, 1.3)
+    ledger.read(900, 0, MANY, 1.3)
     assert ledger.ahead == 1000
 
 
 def test_without_a_counter_a_prompt_is_ahead_until_somebody_says_otherwise() -> None:
     ledger = WorkLedger()
     prompt = ledger.send(1000, 1000, 1.0)
-    ledger.read(-1, 1, 2.0)
+    ledger.read(-1, 1, 0, 2.0)
     assert not ledger.counted
     assert ledger.ahead == 1000
     ledger.withdraw(prompt)
+    assert ledger.ahead == 0
+
+
+def test_without_a_counter_a_prompt_is_ahead_while_the_worker_s_queue_is_as_long() -> None:
+    ledger = WorkLedger()
+    for _ in range(3):
+        ledger.send(1000, 1000, 1.0)
+    ledger.read(-1, 2, 40, 1.1 + TRANSIT)
+    assert ledger.ahead == 2000
+    ledger.read(-1, 0, 42, 1.2 + TRANSIT)
     assert ledger.ahead == 0
 
 
@@ -89,12 +99,12 @@ def test_what_others_send_makes_nothing_of_ours_vanish() -> None:
         now += 0.1
         ledger.send(2000, 2000, now)
         computed += 4000
-        ledger.read(computed, MANY, now)
+        ledger.read(computed, 0, MANY, now)
     left = ledger.ahead
     for _ in range(10):
         now += 0.1
         ledger.send(2000, 2000, now)
-    ledger.read(computed + 20_000, MANY, now)  # 10,000 of them are ours
+    ledger.read(computed + 20_000, 0, MANY, now)  # 10,000 of them are ours
     assert left + 10_000 == pytest.approx(ledger.ahead, abs=4000)
 
 
@@ -106,11 +116,11 @@ def test_a_wrong_guess_of_tokens_does_not_pile_up() -> None:
         now += 0.1
         ledger.send(2000, 2000, now)
         computed += 1600
-        ledger.read(computed, MANY, now)
+        ledger.read(computed, 0, MANY, now)
         if step in (9_999, 19_999):
             after.append(ledger.ahead)
     assert after[1] == pytest.approx(after[0], abs=4000)  # 4 million more without the scale
-    ledger.read(computed, 3, now + 1)
+    ledger.read(computed, 0, 3, now + 1)
     assert ledger.ahead == 6000  # and the requests that are there bound it
 
 
@@ -130,8 +140,8 @@ def test_it_is_never_negative_and_ends_with_what_is_there(steps: list[tuple[str,
             ledger.withdraw(sent[tokens % len(sent)])
         else:
             computed += tokens
-            ledger.read(computed, there, now)
+            ledger.read(computed, 0, there, now)
         assert ledger.ahead == pytest.approx(sum(one.missing for one in ledger._sent), abs=1e-6)
         assert ledger.ahead >= 0
-    ledger.read(computed, 0, now + 10)
+    ledger.read(computed, 0, 0, now + 10)
     assert ledger.ahead == 0

@@ -1,0 +1,63 @@
+"""What the ledgers of a pool add up to: how fast each endpoint is beside the others, and whether other pickers send too. Pure.
+
+Only ratios are used, so nothing depends on how fast the machines are.
+"""
+
+from typing import Final
+
+from epp.scheduling.work_ahead.ledger import WorkLedger
+
+_PRIOR: Final = 20_000.0
+"""Tokens that an endpoint is taken to have computed at the speed of the pool: the less it did, the less is concluded."""
+_WINDOW: Final = 200_000.0
+"""Tokens after which what was learnt counts half: a machine may become slower, or be throttled."""
+_MOST: Final = 4.0
+"""The most by which an endpoint is taken to differ from the average."""
+_OWN_AT_MOST: Final = 0.7
+"""If less of what the workers compute was sent from here, others send too. More may be a wrong guess of bytes per token."""
+
+
+class PoolTotals:
+    """Sums over the ledgers of one pool, kept up to date as they read pages."""
+
+    __slots__ = ("_busy", "_done", "_grown", "_known", "_sent")
+
+    def __init__(self) -> None:
+        self._done = self._busy = self._sent = self._grown = 0.0
+        self._known: dict[WorkLedger, tuple[float, float, float, float]] = {}
+
+    def update(self, ledger: WorkLedger) -> None:
+        """The ledger has read a page."""
+        if max(ledger.done, ledger.busy * self._speed) > _WINDOW:
+            ledger.forget_half()
+        self._add(self._known.get(ledger, (0.0, 0.0, 0.0, 0.0)), -1.0)
+        self._known[ledger] = known = (ledger.done, ledger.busy, ledger.sent, ledger.grown)
+        self._add(known, 1.0)
+
+    def forget(self, ledger: WorkLedger) -> None:
+        """Its endpoint is gone."""
+        known = self._known.pop(ledger, None)
+        if known is not None:
+            self._add(known, -1.0)
+
+    def slowness(self, ledger: WorkLedger) -> float:
+        """How many times longer it takes than the average endpoint; more than 1 is slower."""
+        slow = (ledger.busy * self._speed + _PRIOR) / (ledger.done + _PRIOR)
+        return min(max(slow, 1.0 / _MOST), _MOST)
+
+    @property
+    def others_send(self) -> bool:
+        """Whether the workers compute clearly more than was sent from here."""
+        return self._sent < _OWN_AT_MOST * self._grown
+
+    @property
+    def _speed(self) -> float:
+        """Of the average endpoint, in tokens a second."""
+        return self._done / self._busy if self._busy > 0.0 else 0.0
+
+    def _add(self, known: tuple[float, float, float, float], sign: float) -> None:
+        done, busy, sent, grown = known
+        self._done += sign * done
+        self._busy += sign * busy
+        self._sent += sign * sent
+        self._grown += sign * grown
