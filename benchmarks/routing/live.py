@@ -43,12 +43,12 @@ TARGETS: Final = (
     "shared, one joins",
 )
 """Run where no `--workload` is given."""
-_SPEED_AT_ONCE: Final = 1.5
+_SPEED_AT_ONCE: Final = 2.0
 """For workloads whose requests come all at once: these keep the machine itself busy for a while, which counts less so."""
 _SPEED_STOPPED: Final = 1.0
 """For workloads where a worker stands still: pickers notice that after a time in real seconds."""
-_LONGER: Final[Mapping[str, float]] = {"long tail": 1.5}
-"""Times `--seconds`: its queues grow slowly."""
+_LONGER: Final[Mapping[str, float]] = {"long tail": 1.5, "growing sessions": 2.5}
+"""Times `--seconds`: the queues of the one grow slowly, and the other fills the caches late."""
 _AFTER_EVENTS: Final = 10.0
 
 
