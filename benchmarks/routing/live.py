@@ -1,19 +1,21 @@
 """Compares pickers in real time: on the same prompts, behind the same real Envoy, over the same simulated workers.
 
-Each run starts everything anew, so that all caches are cold: five simulators, which are processes of their own, one or two
+Each run starts everything anew, so that all caches are cold: the simulators, which are processes of their own, one or two
 pickers, and an Envoy for each. The pickers take turns within a seed, in another order with each seed. The client sends each
-request when the workload says so, whatever became of those before it, except that a turn of a session follows the answer to
-the one before. TTFT is from the moment a request leaves the client to the first byte of a streamed body that it reads. It
+request when the workload says so, whatever became of those before it; only a turn of a session follows the answer to the one
+before. TTFT is from the moment when a request leaves the client to the first bytes of a streamed body that it reads. So it
 includes Envoy, the picker, the simulator's queue, and what the machine itself makes them wait. If an answer is not streamed,
 TTFT is its end.
 
 All seconds are simulated ones: `--speed` of them pass in a real one, so the workers are that much faster than those of the
-runs in virtual time, and pages, which pickers read every 50 real ms, are that much older. Each run prints how many cores its
-programs used, and how late its requests left. A run where more than one request in a hundred was over 50 ms late is thrown out
-and repeated once. Arrivals end after `--seconds`.
+runs in virtual time, and pages, which pickers read every 50 real ms, are that much older. Workloads whose requests come all
+at once run at 2 at most, and those where a worker stands still at 1. Each run prints how many cores its programs used, and
+how late its requests left (p50, p99, most). A run where more than one request in a hundred was over 50 ms late is thrown out,
+and repeated once. It is meaningless while other work fills the machine: `machine` is what all programs used together.
 
-Not measured: more workers than five, networks between machines, tokenizers (a token is four letters, everywhere), and what
-Envoy itself costs. Envoy shows the answers to the Go picker and not to ours, as each one's own configuration says.
+Not measured: networks between machines, tokenizers (a token is four letters, everywhere), and workers that are no simulator.
+Envoy shows the answers to the Go picker and not to ours, as each one's own configuration says; what that costs is in the
+figures. Endpoints come from a file that both pickers watch: one that joins, drains or is killed is in it or not at once.
 """
 
 import argparse
@@ -43,6 +45,7 @@ TARGETS: Final = (
     "shared, one joins",
 )
 """Run where no `--workload` is given: in 35 minutes with three arms."""
+_NOT_BY_DEFAULT: Final = "default"
 _SPEED_AT_ONCE: Final = 2.0
 """For workloads whose requests come all at once: these keep the machine itself busy for a while, which counts less so."""
 _SPEED_STOPPED: Final = 1.0
@@ -132,7 +135,7 @@ def _plan(arguments: Sequence[str] | None = None) -> Plan:
         "--arm",
         action="append",
         metavar="NAME",
-        help=f"of {', '.join(arms(Path()))}; may be repeated; default: all",
+        help=f"of {', '.join(arms(Path()))}; may be repeated; default: all but {_NOT_BY_DEFAULT!r}",
     )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument(
@@ -151,7 +154,7 @@ def _plan(arguments: Sequence[str] | None = None) -> Plan:
         parser.error(f"there is no arm {unknown[0]!r}; there are {', '.join(there)}")
     return Plan(
         workloads=given.workload or TARGETS,
-        arms=[there[name] for name in given.arm or there],
+        arms=[there[name] for name in given.arm or there if given.arm or name != _NOT_BY_DEFAULT],
         seeds=1 if given.quick else given.seeds,
         speed=given.speed,
         seconds=8.0 if given.quick else given.seconds,
