@@ -8,10 +8,10 @@ includes Envoy, the picker, the simulator's queue, and what the machine itself m
 TTFT is its end.
 
 All seconds are simulated ones: `--speed` of them pass in a real one, so the workers are that much faster than those of the
-runs in virtual time, and pages, which pickers read every 50 real ms, are that much older. Workloads whose requests come all
-at once run at 2 at most, and those where a worker stands still at 1. Each run prints how many cores its programs used, and
-how late its requests left (p50, p99, most). A run where more than one request in a hundred was over 50 ms late is thrown out,
-and repeated once. It is meaningless while other work fills the machine: `machine` is what all programs used together.
+runs in virtual time, and pages, which pickers read every 50 real ms, are that much older. Bursts and workers that stand still
+run slower. Each run prints how many cores its programs used, and how late its requests left (p50, p99, most). A run where
+more than one request in a hundred was over 50 ms late is thrown out, and repeated once. It is meaningless while other work
+fills the machine: `machine` is what all programs used together.
 
 Not measured: networks between machines, tokenizers (a token is four letters, everywhere), and workers that are no simulator.
 Envoy shows the answers to the Go picker and not to ours, as each one's own configuration says; what that costs is in the
@@ -46,10 +46,14 @@ TARGETS: Final = (
 )
 """Run where no `--workload` is given: in 35 minutes with three arms."""
 _NOT_BY_DEFAULT: Final = "default"
-_SPEED_AT_ONCE: Final = 2.0
-"""For workloads whose requests come all at once: these keep the machine itself busy for a while, which counts less so."""
-_SPEED_STOPPED: Final = 1.0
-"""For workloads where a worker stands still: pickers notice that after a time in real seconds."""
+_SPEEDS: Final[Mapping[str, float]] = {
+    "60 at once, same": 1.0,
+    "60 at once, distinct": 2.0,
+    "shared, one stands still for 5 s": 1.0,
+}
+"""At most: many requests at once keep the machine itself busy for a while, which counts less so; and pickers notice a worker
+that stands still after a time in real seconds.
+"""
 _LONGER: Final[Mapping[str, float]] = {"growing sessions": 1.5}
 """Times `--seconds`: they fill the caches late."""
 _AFTER_EVENTS: Final = 10.0
@@ -74,11 +78,7 @@ class Plan:
         return WORKLOADS[name].lasting(max(seconds, *ends, 0.0))
 
     def speed_of(self, name: str) -> float:
-        workload = self.workload(name)
-        if any(event.what == "stop" for event in workload.events):
-            return min(self.speed, _SPEED_STOPPED)
-        at_once = all(turn.at < 1.0 for turn in workload.turns(0))
-        return min(self.speed, _SPEED_AT_ONCE) if at_once else self.speed
+        return min(self.speed, _SPEEDS.get(name, self.speed))
 
 
 async def main(plan: Plan) -> list[Result]:
