@@ -215,12 +215,13 @@ class EndpointPool:
 
         Idle endpoints are scraped seldom: without the second bound they would be stale because of the schedule alone.
         """
-        return self.age <= self._max_age(within)
+        return self.stale_at(within) >= self.now
 
-    def fresh_until(self, within: float, fresh: Mask) -> float:
-        """The time at which the first of the endpoints in `fresh(within)` becomes stale; inf if there is none."""
-        ends = self._column(Column.SCRAPED_AT) + self._max_age(within)
-        return float(ends.min(initial=np.inf, where=fresh))
+    def stale_at(self, within: float) -> Floats:
+        """When `fresh(within)` ends for each endpoint; NEVER if it has not begun."""
+        longest = np.maximum(within, STALE_AFTER_SCRAPES * self._column(Column.PERIOD))
+        ends: Floats = self._column(Column.SCRAPED_AT) + longest
+        return ends
 
     def late(self) -> Mask | None:
         """The endpoints whose page is late: others are to be preferred. None: none is, or so many that it says nothing.
@@ -238,10 +239,6 @@ class EndpointPool:
             if count <= most:
                 return late if count else None
         return None
-
-    def _max_age(self, within: float) -> Floats:
-        max_age: Floats = np.maximum(within, STALE_AFTER_SCRAPES * self._column(Column.PERIOD))
-        return max_age
 
     def select(self, mask: Mask) -> "EndpointPool":
         """The pool of the endpoints in `mask`; the pool itself if these are all."""

@@ -49,15 +49,16 @@ class BestEndpoint:
 
         None: score all of them, since a scorer gave a whole column or too many are close.
         """
-        if cached.best_rows is None or (sparse := _sum_sparse(cached, weighted_scores)) is None:
+        if (sparse := _sum_sparse(cached, weighted_scores)) is None:
             return None
+        best_rows, others_at_most = cached.best()
         published = cached.scores.item
         skipped = frozenset(() if late is None else late.nonzero()[0].tolist())
         totals = {
             row: self._add_load(score, pool, row) for row, score in sparse.items() if row not in skipped
         }
         best = max(totals.values(), default=_LOWEST)
-        for row in cached.best_rows:
+        for row in best_rows:
             score = published(row)
             if score + self._most_in_flight < best:  # neither this endpoint nor any after it can win
                 break
@@ -65,7 +66,7 @@ class BestEndpoint:
                 totals[row] = self._add_load(score, pool, row)
                 best = max(best, totals[row])
         else:  # all ordered endpoints were tried: one beyond them may still win
-            if cached.others_at_most + self._most_in_flight >= best:
+            if others_at_most + self._most_in_flight >= best:
                 return None
         return self._picker.break_tie([row for row, total in totals.items() if total == best])
 

@@ -55,12 +55,11 @@ def add_scores(total: Floats, weighted_scores: WeightedScores) -> Floats:
     return total
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CachedScores:
     """The scores of the endpoints with fresh numbers, valid for pool times in [`valid_from`, `valid_until`).
 
-    `rows`: the rows of these endpoints in the pool; None: all of them. `best_rows`: if `rows` is None, the best endpoints,
-    best first; no other endpoint scores more than `others_at_most`.
+    `rows`: the rows of these endpoints in the pool; None: all of them.
     """
 
     fresh: EndpointPool
@@ -68,8 +67,13 @@ class CachedScores:
     scores: Floats
     valid_from: float
     valid_until: float
-    best_rows: Sequence[int] | None
-    others_at_most: float
+    _best: tuple[Sequence[int], float] | None = None
+
+    def best(self) -> tuple[Sequence[int], float]:
+        """The best rows of `scores`, best first, and the highest score of all others."""
+        if self._best is None:
+            self._best = _best_rows(self.scores)
+        return self._best
 
     def current(self, pool: EndpointPool) -> EndpointPool:
         """The endpoints of `pool` with fresh numbers, their requests in flight brought up to date."""
@@ -108,16 +112,17 @@ class ScoreCache:
     def _compute(self, request: InferenceRequest, pool: EndpointPool) -> CachedScores:
         fresh, rows, valid_until = pool, None, np.inf
         if self._staleness is not None:
-            mask = pool.fresh(self._staleness)
-            fresh, valid_until = pool.select(mask), pool.fresh_until(self._staleness, mask)
-            rows = None if fresh is pool else mask.nonzero()[0]
+            stale_at = pool.stale_at(self._staleness)
+            valid_until = float(stale_at.min(initial=np.inf))
+            if valid_until < pool.now:
+                mask = stale_at >= pool.now
+                fresh, rows = pool.select(mask), mask.nonzero()[0]
+                valid_until = float(stale_at.min(initial=np.inf, where=mask))
         scores = add_scores(np.zeros(len(fresh)), run_scorers(self._scorers, request, fresh))
-        best_rows, others_at_most = (None, np.inf) if rows is not None else _best_rows(scores)
-        return CachedScores(fresh, rows, scores, pool.now, valid_until, best_rows, others_at_most)
+        return CachedScores(fresh, rows, scores, pool.now, valid_until)
 
 
 def _best_rows(scores: Floats) -> tuple[Sequence[int], float]:
-    """The best rows, best first, and the highest score of all others."""
     count = len(scores)
     if count > _PARTITION_FROM:
         best = scores.argpartition(count - _ORDERED - 1)[count - _ORDERED - 1 :]
