@@ -21,6 +21,7 @@ figures. Endpoints come from a file that both pickers watch: one that joins, dra
 import argparse
 import asyncio
 import gc
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -162,6 +163,17 @@ def _plan(arguments: Sequence[str] | None = None) -> Plan:
     )
 
 
-if __name__ == "__main__":
-    for line in live_results.tables(asyncio.run(main(_plan()))):
+async def _run(plan: Plan) -> None:
+    # SIGTERM ends the programs of a run too, as SIGINT does
+    running = asyncio.current_task()
+    assert running is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    for line in live_results.tables(await main(plan)):
         print(line)
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(_run(_plan()))
+    except asyncio.CancelledError:
+        sys.exit(1)
