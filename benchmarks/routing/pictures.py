@@ -13,7 +13,8 @@ from benchmarks.routing.results import VirtualResult
 
 COLOURS: Final = {
     "default": "#1d4ed8", "least cost": "#1d4ed8", "oracle": "#6b7280", "the Go picker's weights": "#d97706",
-    "the Go picker, sticky": "#b91c1c", "bounded hashing": "#0f766e", "blocks in use": "#7c3aed", "round robin": "#9ca3af",
+    "the Go picker's sticky configuration": "#b91c1c",
+    "the Go picker, sticky": "#f472b6", "bounded hashing": "#0f766e", "blocks in use": "#7c3aed", "round robin": "#9ca3af",
 }  # fmt: skip
 _DASHES: Final = {"oracle": "6 4", "round robin": "2 3"}
 _LEFT, _TOP, _WIDTH, _HEIGHT = 64, 64, 480, 300
@@ -108,8 +109,12 @@ def _text(
 
 def main(source: Path, folder: Path) -> None:
     """One picture for each workload that ran at several rates; prints their names."""
-    folder.mkdir(parents=True, exist_ok=True)
     runs = [one for one in results.read(source) if one.rate is not None and one.arm in COLOURS]
+    if not runs:
+        raise ValueError(
+            f"{source} has no runs at several rates; make some: benchmarks routing --rate 8 --rate 12 --out {source}"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
     for workload in sorted({one.workload for one in runs}):
         words = "".join(letter if letter.isalnum() else " " for letter in workload.lower()).split()
         picture = folder / f"ttft-{'-'.join(words)}.svg"

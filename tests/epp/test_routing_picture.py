@@ -1,0 +1,67 @@
+"""The pictures of `python -m benchmarks.routing.pictures`: TTFT over rate."""
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.routing import pictures
+from benchmarks.routing.figures import Answer, Figures
+from benchmarks.routing.results import VirtualResult
+
+_SVG = "{http://www.w3.org/2000/svg}"
+
+
+def runs(arm: str, ttft_by_rate: dict[float, float]) -> list[VirtualResult]:
+    """Two seeds, of which the second takes twice as long."""
+    found = []
+    for rate, ttft in ttft_by_rate.items():
+        for seed in (0, 1):
+            figures = Figures.of([Answer(0.0, ttft * (1 + seed), 50.0, "w0", 1, 0)])
+            found.append(VirtualResult("shared, Zipf", arm, seed, rate, None, figures))
+    return found
+
+
+def test_a_line_shows_medians_and_leaves_the_picture_where_it_is_cut_off() -> None:
+    drawn = pictures.draw(
+        "shared, Zipf", [*runs("oracle", {5.0: 0.2, 10.0: 0.4}), *runs("round robin", {5.0: 5.0, 10.0: 90.0})]
+    )
+    root = ET.fromstring(drawn)
+    lines = [one.attrib["points"].split() for one in root.iter(f"{_SVG}polyline")]
+    heights = [[float(point.split(",")[1]) for point in line] for line in lines]
+    oracle, turns = heights
+    assert oracle[0] > oracle[1] > turns[0] > turns[1] == 64.0
+    said = [one.text for one in root.iter(f"{_SVG}text")]
+    assert {"oracle", "round robin", "requests a second, over all workers", "1 s"} <= set(said)
+    assert any("median and range of 2 seeds" in (text or "") for text in said)
+
+
+def test_one_rate_is_no_line() -> None:
+    with pytest.raises(ValueError, match="it takes two at least"):
+        pictures.draw("shared, Zipf", runs("oracle", {5.0: 0.2}))
+
+
+def test_each_workload_gets_a_file_of_its_name(tmp_path: Path) -> None:
+    both = runs("oracle", {5.0: 0.2, 10.0: 0.4})
+    both += [replace(one, workload="long tail") for one in both]
+    (tmp_path / "runs.jsonl").write_text("".join(one.line() + "\n" for one in both))
+    pictures.main(tmp_path / "runs.jsonl", tmp_path / "pictures")
+    assert {one.name for one in (tmp_path / "pictures").iterdir()} == {
+        "ttft-long-tail.svg",
+        "ttft-shared-zipf.svg",
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [((), "usage"), (("absent.jsonl", "pictures"), "no runs at several rates")]
+)
+def test_a_mistake_is_named(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    arguments = tuple(str(tmp_path / one) for one in arguments)
+    command = (sys.executable, "-m", "benchmarks.routing.pictures", *arguments)
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 1
+    assert said in found.stderr
+    assert "Traceback" not in found.stderr
