@@ -1,13 +1,25 @@
-"""Picker configurations that several benchmarks use, all derived from the default one."""
+"""Picker configurations that several benchmarks use."""
 
 from typing import Final
 
-from epp.config.picker_config import DEFAULT_CONFIG
-
-GO_DEFAULT: Final = "".join(
-    line for line in DEFAULT_CONFIG.splitlines(keepends=True) if "in-flight-scorer" not in line
-)
-"""The default profile of the Go picker: the in-flight scorer is the only one that our default adds to it."""
+GO_DEFAULT: Final = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: kv-cache-utilization-scorer
+- type: prefix-cache-scorer
+- type: max-score-picker
+- type: single-profile-handler
+schedulingProfiles:
+- name: default
+  plugins:
+  - {pluginRef: queue-scorer, weight: 2}
+  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
+  - {pluginRef: prefix-cache-scorer, weight: 3}
+  - {pluginRef: max-score-picker}
+"""
+"""The default profile of the Go picker."""
 _FILE: Final = """\
 plugins:
 - {type: file-discovery, parameters: {path: ENDPOINTS, watchFile: WATCHED}}

@@ -13,6 +13,7 @@ from typing import Final
 from benchmarks.routing.baseline import Baseline
 from benchmarks.routing.chooser import Chooser, Wanted
 from benchmarks.routing.oracle import Oracle
+from epp.endpoints.load import Load
 from examples.simulator.scheduler_model import Limits, SchedulerModel
 
 _BLOCK: Final = 64
@@ -65,6 +66,43 @@ class BoundedHashing(_Counting):
         order = [worker for worker in order if worker in self._there]
         most = 1.25 * (sum(self._active[worker] for worker in order) + 1) / len(order)
         return next((worker for worker in order if self._active[worker] + 1 <= most), order[0])
+
+
+class LoadOnly(Baseline):
+    """By the pages: queue-scorer and kv-cache-utilization-scorer, both with weight 1."""
+
+    def __init__(self, workers: Sequence[SchedulerModel], limits: Limits, seed: int) -> None:
+        super().__init__(workers, limits, seed)
+        self._workers = workers
+        self._pages: dict[int, Load] = {}
+
+    def read(self, worker: int, page: Load, now: float, period: float) -> None:
+        self._pages[worker] = page
+
+    def choose(self, wanted: Wanted, now: float) -> int:
+        queues = {worker: self._queue(worker) for worker in self._there}
+        least, most = min(queues.values()), max(queues.values())
+        return self._least(
+            {
+                worker: (queue - least) / (most - least or 1.0) + self._cost(wanted, worker)
+                for worker, queue in queues.items()
+            }
+        )
+
+    def _queue(self, worker: int) -> float:
+        return self._pages[worker].waiting or 0.0 if worker in self._pages else 0.0
+
+    def _cost(self, wanted: Wanted, worker: int) -> float:
+        return self._pages[worker].kv_usage or 0.0 if worker in self._pages else 0.0
+
+
+class ExactPrefixes(LoadOnly):
+    """The same, and with weight 2 the share of the prompt that the worker really has, as from its cache's events."""
+
+    def _cost(self, wanted: Wanted, worker: int) -> float:
+        blocks = wanted.work.digests[: wanted.work.prompt_tokens // self._limits.block_size]
+        share = self._workers[worker].cached_blocks(blocks) / max(1, len(blocks))
+        return super()._cost(wanted, worker) - 2.0 * share
 
 
 class _PrefixIndex:
@@ -177,6 +215,8 @@ BASELINES: Final[Mapping[str, Callable[[Sequence[SchedulerModel], Limits, int], 
     "random": Baseline,
     "round robin": RoundRobin,
     "least request": LeastRequest,
+    "load only": LoadOnly,
+    "exact prefixes": ExactPrefixes,
     "bounded hashing": BoundedHashing,
     "blocks in use": BlocksInUse,
     "the Go picker, sticky": GoSticky,

@@ -5,6 +5,7 @@ or one output token. A sequence with nothing left to compute emits its next toke
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
@@ -223,6 +224,10 @@ class SchedulerModel:
         if self._step is not None:
             self._step = replace(self._step, ends_at=self._step.ends_at + seconds)
         self._adapters.postpone(seconds)
+
+    def cached_blocks(self, digests: Sequence[bytes]) -> int:
+        """How many of these, from the first on, a request could reuse."""
+        return self._cache.match(digests)
 
     def load(self, now: float) -> Load:
         waiting = {s.work.adapter for s in self._waiting.values() if s.work.adapter is not None}

@@ -17,8 +17,11 @@ def tokenize(text: str) -> list[str]:
 def echo(text: str, count: int | None) -> list[str]:
     """`count` tokens that repeat the text; None: the text once. Tokenizing the joined tokens gives the same tokens, so the
     next turn of a chat finds this answer in the prefix cache."""
-    once = tokenize(text.strip() or _NOTHING_TO_ECHO)
+    said = text.strip() or _NOTHING_TO_ECHO
     if count is None:
+        return tokenize(said)
+    once = [found[0] for found in islice(_TOKEN.finditer(said), count)]
+    if len(once) == count:
         return once
     again = [" " + once[0], *once[1:]]
     return list(islice(chain(once, chain.from_iterable(repeat(again))), count))
