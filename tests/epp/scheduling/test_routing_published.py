@@ -1,7 +1,7 @@
 """Virtual time gives the order of policies that was measured on real machines, before anything is claimed from it.
 
 llm-d, "KV-Cache Wins You Can See" (2025-09-24): 16 H100, Qwen-32B, many customers with a context each. TTFT mean: exact prefixes
-0.298 s, approximate ones 13.3 s, by load only 47.0 s, random alike; output tokens a second: 8730, 6944, 4429.
+0.298 s, approximate ones 13.3 s, by load only 47.0 s, random 45.3 s; output tokens a second: 8730, 6944, 4429, 4429.
 """
 
 import functools
