@@ -88,8 +88,8 @@ async def main(plan: Plan) -> list[Result]:
     if any((one.speed, one.arrivals) != (plan.speed_of(one.workload), plan.seconds) for one in results):
         raise SystemExit(f"error: {plan.out} has runs with another --speed or --seconds; give another --out")
     async with fork_server() as server:
-        for name in plan.workloads:
-            for seed in range(plan.seeds):
+        for seed in range(plan.seeds):
+            for name in plan.workloads:
                 first = seed % len(plan.arms)
                 for arm in (*plan.arms[first:], *plan.arms[:first]):
                     before = [one for one in results if one.key == (name, arm.name, seed)]
