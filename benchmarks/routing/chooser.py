@@ -42,9 +42,6 @@ class Chooser:
     def read(self, worker: int, page: Load, now: float, period: float) -> None:
         """A metrics page; the next one comes after `period`."""
 
-    def missed(self, worker: int, now: float) -> None:
-        """The page of a stopped worker did not come."""
-
     def sent(self, wanted: Wanted, worker: int, now: float) -> None:
         """This worker was chosen, and has the request in a few milliseconds."""
 

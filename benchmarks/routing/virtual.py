@@ -92,9 +92,7 @@ class Run:
     def _scrape(self, now: float) -> None:
         for number in sorted(self._known):
             if number in self._stopped:
-                for chooser in self._choosers:
-                    chooser.missed(number, now)
-                continue
+                continue  # its page does not come
             page = self._page(number, now)
             for chooser in self._choosers:
                 chooser.read(number, page, now, _SCRAPE)
