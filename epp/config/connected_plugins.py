@@ -117,7 +117,9 @@ class ConnectedPlugins:
         work_ahead = self._plugins.connected(
             f"work ahead of {name}", [prefixes], lambda: WorkAheadProducer(prefixes)
         )
-        return LeastCostScorer(work_ahead, given.request_tokens, given.interference)
+        return LeastCostScorer(
+            work_ahead, given.request_tokens, given.interference, given.adapter_load_seconds
+        )
 
     def no_hit_lru(self, plugin: Plugin) -> NoHitLruScorer:
         given: Any = plugin.parameters

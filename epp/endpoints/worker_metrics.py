@@ -105,11 +105,15 @@ PROMPT_TOKENS: Final = WorkerMetric(
     counter=True,
     series={
         "vllm": "vllm:prompt_tokens_total|vllm:prompt_tokens",  # a prompt counts with its first token
-        "sglang": "sglang:prompt_tokens_total",
+        "lmdeploy": "lmdeploy:prompt_tokens_total",
         "llama.cpp": "llamacpp:prompt_tokens_total",
     },
 )
-"""Tokens of all prompts that the worker has computed or found in its cache; -1: its page does not say."""
+"""Tokens of all prompts that the worker has computed or found in its cache; -1: its page does not say.
+
+SGLang's counter grows only when a request has ended (`observe_one_finished_request` in its metrics/collector.py), and the
+pages of TensorRT-LLM, Triton and TGI have none: what is ahead of those workers follows from their queues.
+"""
 
 BUILT_IN: Final = (WAITING, RUNNING, KV_USAGE)
 """The metrics with a field of their own in `Load`, `Engine` and `EndpointPool`."""

@@ -58,4 +58,6 @@ def _held_by_half(held: Any, count: int) -> int:
         if 2 * len(held) < count:
             return 0
         held = np.array([0] * (count - len(held)) + list(held.values()))
+    elif 2 * int(np.count_nonzero(held)) < count:
+        return 0
     return int(np.partition(held, count // 2)[count // 2])

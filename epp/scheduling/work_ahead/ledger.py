@@ -47,16 +47,16 @@ class WorkLedger:
         "_spare",
         "ahead",
         "busy",
-        "counted",
         "done",
+        "followed",
         "grown",
         "sent",
     )
 
     def __init__(self) -> None:
         self.ahead = 0.0
-        self.counted = False
-        """Whether the endpoint's page has a counter."""
+        self.followed = False
+        """Whether a page was read: pages tell which prompts are done."""
         self.done = 0.0
         """Tokens that were computed in the time `busy`, each prompt's fixed part included."""
         self.busy = 0.0
@@ -94,18 +94,19 @@ class WorkLedger:
         before, self._computed = self._computed, computed
         since, self._read_at = self._read_at, now
         began = self._sent[0].sent_at if self._sent else now
-        self.counted = computed >= 0.0
+        self.followed = True
+        counted = computed >= 0.0
         done = 0.0
-        if self.counted and before >= 0.0:
+        if counted and before >= 0.0:
             if computed < before:
                 self._withdraw_oldest(self._count)
             else:
                 done = self._settle(computed - before)
         # a prompt that is not computed is a request that waits or runs: whatever is beyond those is done. Without a counter
         # the page does not say which of those that run are computed, and all are taken to be.
-        there = waiting + running if self.counted else waiting
+        there = waiting + running if counted else waiting
         done += self._withdraw_oldest(self._count - self._sent_after(now - TRANSIT) - int(there))
-        if self.counted and before >= 0.0 and now - since < _LONGEST_LOOK:
+        if counted and before >= 0.0 and now - since < _LONGEST_LOOK:
             self.busy += max(0.0, now - max(since, began))
             self.done += done
         if not self._count:

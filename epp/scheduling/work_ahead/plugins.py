@@ -1,12 +1,14 @@
 """Picks the endpoint where a request costs least: the work ahead of it, its own missing prompt, and what it delays.
 
-cost = ahead + missing x (1 + interference x requests) + request_tokens x requests, in tokens of prompts.
+cost = slowness x (ahead + missing x (1 + interference x requests) + request_tokens x requests + adapter), in tokens of prompts.
 
 `ahead`: prompts that were sent there and are not computed yet. `missing`: tokens of this prompt that its cache does not
 hold. `requests`: those that wait or run there; each slows the others down while it answers, and computing a prompt slows
-all of them down. benchmarks/README.md, routing, compares it with other ways to pick.
+all of them down. `slowness`: how many times longer this worker takes than the average one, learnt. `adapter`: what the
+average worker computes while a LoRA adapter is loaded, where that must be done first. benchmarks/README.md, routing, compares it with other ways to pick.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -17,12 +19,22 @@ from epp.endpoints.endpoint import NEVER, Column, Endpoint, EndpointPool, Floats
 from epp.endpoints.worker_metrics import PROMPT_TOKENS
 from epp.request.inference_request import InferenceRequest, PrefixChain
 from epp.scheduling.prefix.plugins import PrefixCacheProducer
+from epp.scheduling.work_ahead.adapters import LoadedAdapters
 from epp.scheduling.work_ahead.agreement import Hashes, credit_preferred, hashes_of
 from epp.scheduling.work_ahead.ledger import SentPrompt, WorkLedger
 from epp.scheduling.work_ahead.pool_totals import PoolTotals
 
 WORK_AHEAD_PRODUCER: Final = "work-ahead-producer"
 _TOKEN_BYTES: Final = 4
+_WAITING: Final = int(Column.WAITING)  # numpy takes an int faster than an enumeration's member
+_RUNNING: Final = int(Column.RUNNING)
+_SCRAPED_AT: Final = int(Column.SCRAPED_AT)
+_UNREPORTED: Final = int(Column.UNREPORTED)
+_NO_COUNTER: Final = (
+    "%s: its metrics page has no counter of prompt tokens that grows as they are computed; "
+    "the length of its queue says what is ahead of it"
+)
+_log = logging.getLogger(__name__)
 _SCALE: Final = 8192.0
 """The cost, in tokens, whose score is one half."""
 
@@ -41,6 +53,7 @@ class _Columns:
     scraped_at: Floats
     """The page that `ahead` takes into account."""
     rows: dict[tuple[str, str], int]
+    max_lora: Floats | None = None
     hashes: Hashes | None = None
     """Made when they are needed."""
 
@@ -49,21 +62,23 @@ class _Columns:
 class WorkAheadProducer:
     """Keeps the work ahead of each endpoint. `prefixes`: knows which part of a prompt an endpoint holds.
 
-    A worker without a counter of prompt tokens on its page (`PROMPT_TOKENS`) has a prompt ahead until its response headers
-    arrive: with a streamed response these may come before the first token, so less is known of it.
+    A worker without a counter of prompt tokens on its page (`PROMPT_TOKENS`) has those prompts ahead that its queue has room
+    for, the newest ones; one without a page has a prompt ahead until its response headers arrive, so less is known of it.
     """
 
     prefixes: PrefixCacheProducer
     _ledgers: dict[tuple[str, str], WorkLedger] = field(init=False, repr=False, default_factory=dict)
     _totals: PoolTotals = field(init=False, repr=False, default_factory=PoolTotals)
+    _adapters: LoadedAdapters = field(init=False, repr=False, default_factory=LoadedAdapters)
     _last: list[_Columns] = field(init=False, repr=False, default_factory=list)
-    """The columns of the last pool, if any."""
+    """The columns of the last two pools: all endpoints, and beside stale ones those with fresh numbers."""
 
     def prepare(self, request: InferenceRequest, pool: EndpointPool) -> None:
         """Take into account the pages that were read since the last request."""
         request.data[self] = pool.now
         columns = self._columns(pool)
-        scraped_at = pool.numbers[Column.SCRAPED_AT]
+        columns.max_lora = pool.max_lora
+        scraped_at = pool.numbers[_SCRAPED_AT]
         changed = (scraped_at != columns.scraped_at).nonzero()[0]
         if not len(changed):
             return
@@ -72,10 +87,12 @@ class WorkAheadProducer:
             at = scraped_at.item(row)
             if at != NEVER:
                 ledger = self._ledger(pool.endpoints[row])
+                if not ledger.followed and computed.item(row) < 0.0:
+                    _log.info(_NO_COUNTER, pool.endpoints[row].id)
+                self._adapters.see(pool.adapters[row])
                 ledger.read(computed.item(row), waiting.item(row), running.item(row), at)
                 self._totals.update(ledger)
-                columns.ahead[row] = ledger.ahead
-                columns.slowness[row] = self._totals.slowness(ledger)
+                self._update(pool.endpoints[row].key, ledger)
             columns.scraped_at[row] = at
 
     def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
@@ -88,6 +105,7 @@ class WorkAheadProducer:
             tokens = prompt_tokens(request)
             missing = max(1.0, tokens - self.prefixes.held(request, endpoint))
             sent[endpoint.key] = self._send(endpoint, tokens, missing, now)
+            self._adapters.sent(endpoint.key, request.model, self._slots(endpoint.key))
         request.data[self] = sent
 
     def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
@@ -97,7 +115,7 @@ class WorkAheadProducer:
             return
         keys = {endpoint.key for endpoint in endpoints}
         for key, (ledger, prompt) in sent.items():
-            if not (key in keys and request.streaming and ledger.counted):
+            if not (key in keys and request.streaming and ledger.followed):
                 self._withdraw(key, ledger, prompt)
 
     def failed(self, request: InferenceRequest) -> None:
@@ -125,6 +143,15 @@ class WorkAheadProducer:
         """How many times longer each endpoint takes than the pool's average, not to be changed."""
         return self._columns(pool).slowness
 
+    def adapter_loads(self, request: InferenceRequest, pool: EndpointPool) -> Floats | None:
+        """Loads of an adapter that must be done first, for each endpoint; None if the request is for no adapter."""
+        return self._adapters.loads(request.model, pool)
+
+    @property
+    def speed(self) -> float:
+        """Of the average endpoint, in tokens of prompts a second; 0 until it is learnt."""
+        return self._totals.speed
+
     def agree(
         self, missing: Floats, request: InferenceRequest, chain: PrefixChain, held: Any, pool: EndpointPool
     ) -> None:
@@ -136,23 +163,36 @@ class WorkAheadProducer:
             columns.hashes = hashes_of(pool.endpoints)
         credit_preferred(missing, request, chain, held, columns.hashes)
 
+    def _slots(self, key: tuple[str, str]) -> int:
+        """Adapters that the endpoint can hold."""
+        for columns in self._last:
+            row = columns.rows.get(key)
+            if row is not None and columns.max_lora is not None:
+                return int(columns.max_lora.item(row))
+        return 0
+
     def _forget(self, key: tuple[str, str]) -> None:
         ledger = self._ledgers.pop(key, None)
         if ledger is not None:
             self._totals.forget(ledger)
+            self._adapters.forget(key)
             self._last.clear()
 
     def _columns(self, pool: EndpointPool) -> _Columns:
         # the datastore gives the same tuple until an endpoint changes, so identity is enough
-        if self._last and self._last[0].endpoints is pool.endpoints:
-            return self._last[0]
+        last = self._last
+        if last and last[-1].endpoints is pool.endpoints:
+            return last[-1]
+        if len(last) == 2 and last[0].endpoints is pool.endpoints:
+            last.reverse()
+            return last[-1]
         keys = [endpoint.key for endpoint in pool.endpoints]
         found = [self._ledgers.get(key) for key in keys]
         ahead = np.array([0.0 if ledger is None else ledger.ahead for ledger in found])
         slowness = np.array([1.0 if ledger is None else self._totals.slowness(ledger) for ledger in found])
         rows = {key: row for row, key in enumerate(keys)}
         columns = _Columns(pool.endpoints, ahead, slowness, np.full(len(keys), np.nan), rows)
-        self._last[:] = [columns]
+        last[:] = [*last[-1:], columns]
         return columns
 
     def _ledger(self, endpoint: Endpoint) -> WorkLedger:
@@ -175,12 +215,13 @@ class WorkAheadProducer:
 
     def _update(self, key: tuple[str, str], ledger: WorkLedger) -> None:
         # after the endpoint's process was replaced, its key has another ledger
-        if (
-            self._last
-            and self._ledgers.get(key) is ledger
-            and (row := self._last[0].rows.get(key)) is not None
-        ):
-            self._last[0].ahead[row] = ledger.ahead
+        if self._ledgers.get(key) is not ledger:
+            return
+        for columns in self._last:
+            row = columns.rows.get(key)
+            if row is not None:
+                columns.ahead[row] = ledger.ahead
+                columns.slowness[row] = self._totals.slowness(ledger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,21 +231,31 @@ class LeastCostScorer:
     producer: WorkAheadProducer
     request_tokens: float = 150.0
     interference: float = 0.3
+    adapter_load_seconds: float = 0.5
 
     @property
     def published_only(self) -> bool:  # a class attribute of a compiled dataclass would be one of its fields
         return False
 
     def score(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
-        scores: Floats = _SCALE / (_SCALE + self.cost(request, pool))
-        return scores
+        cost = self.cost(request, pool)
+        cost += _SCALE
+        return np.divide(_SCALE, cost, out=cost)
 
     def cost(self, request: InferenceRequest, pool: EndpointPool) -> Floats:
         """In tokens of prompts, for each endpoint."""
-        requests = pool.waiting + pool.running + pool.numbers[Column.UNREPORTED]
-        cost: Floats = self._missing(request, pool) * (1.0 + self.interference * requests)
+        numbers = pool.numbers
+        requests: Floats = numbers[_WAITING] + numbers[_RUNNING]
+        requests += numbers[_UNREPORTED]
+        cost: Floats = requests * self.interference
+        cost += 1.0
+        cost *= self._missing(request, pool)
         cost += self.producer.ahead(pool)
-        cost += self.request_tokens * requests
+        requests *= self.request_tokens
+        cost += requests
+        loads = self.producer.adapter_loads(request, pool)
+        if loads is not None:
+            cost += loads * (self.adapter_load_seconds * self.producer.speed)
         cost *= self.producer.slowness(pool)
         return cost
 
@@ -220,9 +271,10 @@ class LeastCostScorer:
             for row, count in matched.items():
                 missing[row] = max(1.0, tokens - chain.units_in(count) * chain.unit_tokens)
         else:
-            units = np.array([0, *chain.ends[: len(chain.hashes)]])
+            # by the number of blocks held: a chain is shorter than a pool
+            units = [0, *chain.ends[: len(chain.hashes)]]
             units[-1] = chain.units
-            missing = np.maximum(tokens - units[matched] * chain.unit_tokens, 1.0)
+            missing = np.array([max(1.0, tokens - held * chain.unit_tokens) for held in units])[matched]
         self.producer.agree(missing, request, chain, matched, pool)
         return missing
 

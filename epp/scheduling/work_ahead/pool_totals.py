@@ -28,7 +28,7 @@ class PoolTotals:
 
     def update(self, ledger: WorkLedger) -> None:
         """The ledger has read a page."""
-        if max(ledger.done, ledger.busy * self._speed) > _WINDOW:
+        if max(ledger.done, ledger.busy * self.speed) > _WINDOW:
             ledger.forget_half()
         self._add(self._known.get(ledger, (0.0, 0.0, 0.0, 0.0)), -1.0)
         self._known[ledger] = known = (ledger.done, ledger.busy, ledger.sent, ledger.grown)
@@ -42,7 +42,7 @@ class PoolTotals:
 
     def slowness(self, ledger: WorkLedger) -> float:
         """How many times longer it takes than the average endpoint; more than 1 is slower."""
-        slow = (ledger.busy * self._speed + _PRIOR) / (ledger.done + _PRIOR)
+        slow = (ledger.busy * self.speed + _PRIOR) / (ledger.done + _PRIOR)
         return min(max(slow, 1.0 / _MOST), _MOST)
 
     @property
@@ -51,7 +51,7 @@ class PoolTotals:
         return self._sent < _OWN_AT_MOST * self._grown
 
     @property
-    def _speed(self) -> float:
+    def speed(self) -> float:
         """Of the average endpoint, in tokens a second."""
         return self._done / self._busy if self._busy > 0.0 else 0.0
 
