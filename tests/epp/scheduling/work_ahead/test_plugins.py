@@ -25,7 +25,9 @@ HEADERS = {":path": "/v1/completions"}
 class Pool:
     """Two workers behind a picker; `now` moves on by hand."""
 
-    def __init__(self, count: int = 2, config: str = LEAST_COST, *, pages: bool = True, seed: int = 1) -> None:
+    def __init__(
+        self, count: int = 2, config: str = LEAST_COST, *, pages: bool = True, seed: int = 1
+    ) -> None:
         self.now = 100.0
         self.store = Datastore()
         for number in range(count):
@@ -277,4 +279,4 @@ def test_parameters_that_make_no_sense_are_refused() -> None:
         "- type: least-cost-scorer", "- {type: least-cost-scorer, parameters: {interference: -1}}"
     )
     with pytest.raises(ConfigError, match="interference"):
-        load_config(text, rng=random.Random(seed))
+        load_config(text, rng=random.Random(1))
