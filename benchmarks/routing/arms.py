@@ -6,7 +6,6 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, TypeAlias
 
 from benchmarks.profiles import GO_DEFAULT
@@ -25,7 +24,7 @@ from epp.scheduling.scheduler import Scheduler
 from examples.simulator.scheduler_model import Limits, SchedulerModel
 
 _HEADERS: Final = {":path": "/v1/completions", ":method": "POST", "content-type": "application/json"}
-_DEMO: Final = Path(__file__).parents[2] / "examples" / "demo" / "picker.yaml"
+COUNTED: Final = "the Go picker's weights, requests in flight counted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +38,13 @@ class Arm:
     sees_answers: bool = False
 
 
-LEAST_COST: Final = """\
-apiVersion: llm-d.ai/v1alpha1
-kind: EndpointPickerConfig
-plugins:
-- type: least-cost-scorer
-- type: max-score-picker
-- type: single-profile-handler
-schedulingProfiles:
-- name: default
-  plugins:
-  - {pluginRef: least-cost-scorer}
-  - {pluginRef: max-score-picker}
-"""
+LEAST_COST: Final = DEFAULT_CONFIG
+_COUNTED: Final = GO_DEFAULT.replace(
+    "- type: max-score-picker\n", "- type: in-flight-scorer\n- type: max-score-picker\n", 1
+).replace(
+    "  - {pluginRef: max-score-picker}",
+    "  - {pluginRef: in-flight-scorer, weight: 2}\n  - {pluginRef: max-score-picker}",
+)
 
 GO_STICKY: Final = """\
 apiVersion: llm-d.ai/v1alpha1
@@ -73,12 +66,26 @@ schedulingProfiles:
 
 ARMS: Final[Mapping[str, Arm]] = {
     "least cost": Arm(LEAST_COST),
-    "default": Arm(DEFAULT_CONFIG),
     "the Go picker's weights": Arm(GO_DEFAULT),
     "the Go picker's weights, learning at the headers": Arm(GO_DEFAULT, learns_late=True),
     "the Go picker's sticky configuration": Arm(GO_STICKY, sees_answers=True),
-    "the demo's weights": Arm(_DEMO.read_text()),
+    COUNTED: Arm(_COUNTED),
 }
+
+
+def _with(requests: float, interference: float) -> Arm:
+    parameters = f"{{requestTokens: {requests:g}, interference: {interference:g}}}"
+    written = f"- {{type: least-cost-scorer, parameters: {parameters}}}"
+    return Arm(LEAST_COST.replace("- type: least-cost-scorer", written))
+
+
+CONSTANTS: Final[Mapping[str, Arm]] = {
+    f"least cost, {requests:g}, {interference:g}": _with(requests, interference)
+    for requests, interference in (
+        (150, 0.3), (0, 0.3), (75, 0.3), (300, 0.3), (600, 0.3), (150, 0), (150, 0.15), (150, 0.6), (150, 1.2)
+    )
+}  # fmt: skip
+"""Other constants of the least cost than its defaults, which come first: `requestTokens`, `interference`."""
 
 
 class LearnsLate:
@@ -180,5 +187,6 @@ MakeChooser: TypeAlias = Callable[[Sequence[SchedulerModel], Limits, int], Choos
 
 
 def chooser(name: str) -> MakeChooser:
-    """How the arm or the baseline of that name is made."""
-    return functools.partial(PickerChooser, ARMS[name]) if name in ARMS else BASELINES[name]
+    """How the arm or the baseline of that name is made; `CONSTANTS` are arms too."""
+    arm = ARMS.get(name) or CONSTANTS.get(name)
+    return functools.partial(PickerChooser, arm) if arm is not None else BASELINES[name]

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.routing import live_results, live_stage
+from benchmarks.routing.arms import COUNTED
 from benchmarks.routing.live_arms import LiveArm, arms
 from benchmarks.routing.live_results import Result
 from benchmarks.routing.live_workers import ForkServer, fork_server
@@ -46,7 +47,7 @@ TARGETS: Final = (
     "shared, one joins",
 )
 """Run where no `--workload` is given: in 35 minutes with three arms."""
-_NOT_BY_DEFAULT: Final = "default"
+_NOT_BY_DEFAULT: Final = COUNTED
 _SPEEDS: Final[Mapping[str, float]] = {
     "60 at once, same": 1.0,
     "60 at once, distinct": 2.0,

@@ -7,7 +7,7 @@ from typing import Final
 
 from benchmarks.picking.pickers import OURS, Kind, go_picker
 from benchmarks.profiles import GO_DEFAULT, over_endpoints_file
-from benchmarks.routing.arms import ARMS
+from benchmarks.routing.arms import ARMS, COUNTED
 from benchmarks.routing.virtual import LIMITS
 
 GO_ARMS: Final = ("the Go picker, default", "the Go picker, sticky")
@@ -31,7 +31,7 @@ class LiveArm:
 
 def arms(binary: Path | None) -> Mapping[str, LiveArm]:
     """`binary`: the Go picker's; without it, only our arms."""
-    found = {name: LiveArm(name, OURS, _watched(ARMS[name].config)) for name in ("least cost", "default")}
+    found = {name: LiveArm(name, OURS, _watched(ARMS[name].config)) for name in ("least cost", COUNTED)}
     if binary is not None:
         for name, config in zip(GO_ARMS, (GO_DEFAULT, _GO_STICKY), strict=True):
             found[name] = LiveArm(name, go_picker(binary), _watched(config))

@@ -12,7 +12,7 @@ from benchmarks.routing import results
 from benchmarks.routing.results import VirtualResult
 
 COLOURS: Final = {
-    "default": "#1d4ed8", "least cost": "#1d4ed8", "oracle": "#6b7280", "the Go picker's weights": "#d97706",
+    "least cost": "#1d4ed8", "oracle": "#6b7280", "the Go picker's weights": "#d97706",
     "the Go picker's sticky configuration": "#b91c1c",
     "the Go picker, sticky": "#f472b6", "bounded hashing": "#0f766e", "blocks in use": "#7c3aed", "round robin": "#9ca3af",
 }  # fmt: skip

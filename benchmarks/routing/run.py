@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.routing import results
-from benchmarks.routing.arms import ARMS, chooser
+from benchmarks.routing.arms import ARMS, CONSTANTS, chooser
 from benchmarks.routing.baselines import BASELINES
 from benchmarks.routing.figures import Figures
 from benchmarks.routing.results import VirtualResult
@@ -23,7 +23,7 @@ from benchmarks.routing.workloads import WORKLOADS
 
 QUICK_WORKLOADS: Final = ("shared, streamed", "growing sessions", "long tail", "60 at once, same", "fan-out")
 QUICK_ARMS: Final = (
-    "default", "least cost", "the Go picker's weights", "the Go picker, sticky", "round robin", "oracle"
+    "least cost", "the Go picker's weights", "the Go picker, sticky", "round robin", "oracle"
 )  # fmt: skip
 QUICK_SECONDS: Final = 20.0
 KNEE: Final = "shared, streamed"
@@ -119,8 +119,8 @@ def add_flags(group: argparse._ArgumentGroup) -> None:
         help=f"of {', '.join(WORKLOADS)}; may be repeated; default: all",
     )  # fmt: skip
     group.add_argument(
-        "--arm", action="append", choices=arms, metavar="NAME",
-        help=f"of {', '.join(arms)}; may be repeated; default: all",
+        "--arm", action="append", choices=(*arms, *CONSTANTS), metavar="NAME",
+        help=f"of {', '.join(arms)}, or {', '.join(CONSTANTS)} (requestTokens, interference); may be repeated; default: all",
     )  # fmt: skip
     group.add_argument("--seeds", type=_positive, metavar="N", help="default: 5")
     group.add_argument(

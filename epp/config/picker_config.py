@@ -44,22 +44,16 @@ DEFAULT_CONFIG: Final = """\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 plugins:
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-- type: prefix-cache-scorer
-- type: in-flight-scorer
+- type: least-cost-scorer
 - type: max-score-picker
 - type: single-profile-handler
 schedulingProfiles:
 - name: default
   plugins:
-  - {pluginRef: queue-scorer, weight: 2}
-  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
-  - {pluginRef: prefix-cache-scorer, weight: 3}
-  - {pluginRef: in-flight-scorer, weight: 2}
+  - {pluginRef: least-cost-scorer}
   - {pluginRef: max-score-picker}
 """
-"""The default: the Go picker's default profile, and in-flight-scorer, which counts requests sent since the last scrape."""
+"""The default: where a request costs least (docs/routing.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

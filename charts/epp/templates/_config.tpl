@@ -29,10 +29,7 @@ plugins:
 - type: active-request-scorer
 - type: session-affinity-scorer
 {{- else }}
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-- type: prefix-cache-scorer
-- type: in-flight-scorer
+- type: least-cost-scorer
 {{- end }}
 - type: max-score-picker
 - type: single-profile-handler
@@ -52,10 +49,7 @@ schedulingProfiles:
   - {pluginRef: active-request-scorer, weight: 1}
   - {pluginRef: session-affinity-scorer, weight: 1}
   {{- else }}
-  - {pluginRef: queue-scorer, weight: 2}
-  - {pluginRef: kv-cache-utilization-scorer, weight: 2}
-  - {pluginRef: prefix-cache-scorer, weight: 3}
-  - {pluginRef: in-flight-scorer, weight: 2}
+  - {pluginRef: least-cost-scorer}
   {{- end }}
   - {pluginRef: max-score-picker}
 {{- end -}}

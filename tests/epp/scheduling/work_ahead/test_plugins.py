@@ -280,3 +280,36 @@ def test_parameters_that_make_no_sense_are_refused() -> None:
     )
     with pytest.raises(ConfigError, match="interference"):
         load_config(text, rng=random.Random(1))
+
+
+def test_the_choice_that_the_page_works_through() -> None:
+    """docs/routing.md has these numbers."""
+    pool = Pool(3)
+    beginning = "b" * (4 * 6016)
+    first = pool.send(beginning)
+    holder = int(went(first)[1:])
+    pool.director.responded(first, 200, pool.now)
+    other, slow = (row for row in range(3) if row != holder)
+    producer = pool.scorer.producer
+
+    def pages() -> None:
+        for row, requests in ((holder, 12), (other, 3), (slow, 0)):
+            pool.page(row, running=requests, computed=6016 if row == holder else 0)
+
+    pool.now += 1.0
+    pages()
+    producer.prepare(first.request, pool.store.pool(pool.now))
+    producer._ledger(pool.store.endpoints[holder]).send(4800, 4800, pool.now)
+    producer._update(pool.store.endpoints[holder].key, producer._ledger(pool.store.endpoints[holder]))
+    producer._last[-1].slowness[slow] = 2.0
+    question = beginning[: 4 * 6000] + "q" * (4 * 600 - 2)
+    pick = pool.send(question)
+    assert went(pick) == f"w{holder}"
+    pool.director.disconnected(pick, pool.now)
+    pool.director.release(pick, pool.now)
+    pages()
+    producer._last[-1].slowness[slow] = 2.0
+    cost = pool.scorer.cost(pick.request, pool.store.pool(pool.now))
+    assert cost[[holder, other, slow]] == pytest.approx(
+        [9_360, 12_990, 13_200], rel=0.06
+    )  # blocks: 112 tokens less are held
