@@ -6,6 +6,7 @@ not depend on an estimated rate: a rate that is wrong by a quarter costs more th
 """
 
 from collections import deque
+from math import inf
 from typing import Final
 
 TRANSIT: Final = 0.25
@@ -17,6 +18,9 @@ _PRIOR: Final = 50_000.0
 _MAX_SCALE: Final = 4.0
 _BASE_TOKENS: Final = 150.0
 """Prompt tokens that a worker could compute in the fixed part of a request's time: without them short prompts look slow."""
+_STALE: Final = 5.0
+"""Seconds. A page that was not read for so long tells nothing of prompts that were sent since."""
+_SPARE_ROOM: Final = 64
 _LONGEST_LOOK: Final = 1.0
 """Seconds. Two pages that are further apart say nothing of the worker's speed: it may have been stopped."""
 
@@ -48,15 +52,12 @@ class WorkLedger:
         "ahead",
         "busy",
         "done",
-        "followed",
         "grown",
         "sent",
     )
 
     def __init__(self) -> None:
         self.ahead = 0.0
-        self.followed = False
-        """Whether a page was read: pages tell which prompts are done."""
         self.done = 0.0
         """Tokens that were computed in the time `busy`, each prompt's fixed part included."""
         self.busy = 0.0
@@ -64,7 +65,7 @@ class WorkLedger:
         self._sent: deque[SentPrompt] = deque()
         self._count = 0
         self._computed = -1.0
-        self._read_at = -_LONGEST_LOOK
+        self._read_at = -inf
         self._spare = 0.0
         self.sent = self.grown = _PRIOR
         """Tokens that were sent from here, and by how much the counter grew, both lately."""
@@ -85,6 +86,8 @@ class WorkLedger:
             prompt.tokens = prompt.missing = 0.0
         while self._sent and not self._sent[0].tokens:  # a page that is never read would leave them here
             self._sent.popleft()
+        if len(self._sent) > 2 * self._count + _SPARE_ROOM:
+            self._sent = deque([one for one in self._sent if one.tokens])
 
     def read(self, computed: float, waiting: float, running: float, now: float) -> None:
         """A page says that prompts of so many tokens are computed, and that so many requests wait and run.
@@ -94,7 +97,6 @@ class WorkLedger:
         before, self._computed = self._computed, computed
         since, self._read_at = self._read_at, now
         began = self._sent[0].sent_at if self._sent else now
-        self.followed = True
         counted = computed >= 0.0
         done = 0.0
         if counted and before >= 0.0:
@@ -112,6 +114,15 @@ class WorkLedger:
         if not self._count:
             self._sent.clear()
             self._spare = 0.0
+
+    def follows(self, prompt: SentPrompt) -> bool:
+        """Whether pages will tell when it is done."""
+        return self._read_at > prompt.sent_at - _STALE
+
+    @property
+    def was_read(self) -> bool:
+        """Whether there was a page."""
+        return self._read_at > -inf
 
     def forget_half(self) -> None:
         """Count what is known of its speed half."""

@@ -87,7 +87,7 @@ class WorkAheadProducer:
             at = scraped_at.item(row)
             if at != NEVER:
                 ledger = self._ledger(pool.endpoints[row])
-                if not ledger.followed and computed.item(row) < 0.0:
+                if not ledger.was_read and computed.item(row) < 0.0:
                     _log.info(_NO_COUNTER, pool.endpoints[row].id)
                 self._adapters.see(pool.adapters[row])
                 ledger.read(computed.item(row), waiting.item(row), running.item(row), at)
@@ -115,7 +115,7 @@ class WorkAheadProducer:
             return
         keys = {endpoint.key for endpoint in endpoints}
         for key, (ledger, prompt) in sent.items():
-            if not (key in keys and request.streaming and ledger.followed):
+            if not (key in keys and request.streaming and ledger.follows(prompt)):
                 self._withdraw(key, ledger, prompt)
 
     def failed(self, request: InferenceRequest) -> None:

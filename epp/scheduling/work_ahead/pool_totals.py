@@ -39,6 +39,8 @@ class PoolTotals:
         known = self._known.pop(ledger, None)
         if known is not None:
             self._add(known, -1.0)
+        if not self._known:  # sums of floats that were added and taken away again are not quite 0
+            self._done = self._busy = self._sent = self._grown = 0.0
 
     def slowness(self, ledger: WorkLedger) -> float:
         """How many times longer it takes than the average endpoint; more than 1 is slower."""

@@ -68,7 +68,6 @@ def test_without_a_counter_a_prompt_is_ahead_until_somebody_says_otherwise() -> 
     ledger = WorkLedger()
     prompt = ledger.send(1000, 1000, 1.0)
     ledger.read(-1, 1, 0, 2.0)
-    assert ledger.followed
     assert ledger.ahead == 1000
     ledger.withdraw(prompt)
     assert ledger.ahead == 0

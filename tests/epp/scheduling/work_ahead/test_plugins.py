@@ -157,6 +157,15 @@ def test_without_a_counter_the_worker_s_queue_says_what_is_ahead() -> None:
     assert pool.ahead()[row] <= 8
 
 
+def test_a_page_that_comes_no_more_keeps_nothing_for_ever() -> None:
+    pool = Pool(1)
+    for step in range(1000):
+        pool.now += 0.1
+        pool.director.responded(pool.send(f"{step} " + tokens(100)), 200, pool.now)
+    (ledger,) = pool.scorer.producer._ledgers.values()
+    assert len(ledger._sent) < 200
+
+
 def test_without_a_page_a_response_ends_it() -> None:
     pool = Pool(pages=False)
     pick = pool.send(tokens(500))
