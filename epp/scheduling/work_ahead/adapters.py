@@ -32,9 +32,13 @@ class LoadedAdapters:
         if (adapters.active or adapters.waiting) and len(self._known) < _KNOWN:
             self._known |= adapters.active | adapters.waiting
 
+    def knows(self, model: str) -> bool:
+        """Whether it is an adapter."""
+        return model in self._known
+
     def sent(self, key: tuple[str, str], model: str, slots: int) -> None:
-        """A request for this model goes to the endpoint, which can hold so many adapters."""
-        if model in self._known and slots > 0:
+        """A request for this adapter goes to the endpoint, which can hold so many."""
+        if slots > 0:
             recent = self._by_endpoint.setdefault(key, OrderedDict())
             recent[model] = None
             recent.move_to_end(model)

@@ -105,7 +105,8 @@ class WorkAheadProducer:
             tokens = prompt_tokens(request)
             missing = max(1.0, tokens - self.prefixes.held(request, endpoint))
             sent[endpoint.key] = self._send(endpoint, tokens, missing, now)
-            self._adapters.sent(endpoint.key, request.model, self._slots(endpoint.key))
+            if self._adapters.knows(request.model):
+                self._adapters.sent(endpoint.key, request.model, self._slots(endpoint.key))
         request.data[self] = sent
 
     def served(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
