@@ -155,6 +155,8 @@ class PickerChooser(Chooser):
 
     def read(self, worker: int, page: Load, now: float, period: float) -> None:
         self._store.observe(self._endpoints[worker], page, now, period)
+        # as the scraper says when it asks: due within two periods
+        self._store.expect_page(self._endpoints[worker], now + 3.0 * period)
 
     def responded(self, wanted: Wanted, worker: int, now: float) -> None:
         """In flight until now, as with the Envoy that `python -m epp envoy-config` prints, unless that sends answers too."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from discovery import Instance, InstanceEvent, InstanceRemovedEvent
 from epp.endpoints.endpoint import (
+    LONG_LATE,
     NEVER,
     NO_ADAPTERS,
     STALE_AFTER_SCRAPES,
@@ -170,9 +171,9 @@ class Datastore:
     def observe(self, endpoint: Endpoint, load: Load, now: float, period: float = 0.0) -> None:
         """Store the numbers of one scrape; numbers that are not on the page stay.
 
-        `period`: seconds until the next scrape is expected, 0: unknown; the endpoint is late after three. A load with an implausible value is dropped as a whole, and
-        the endpoint counts as never scraped: it ranks last and counts as full. The last good numbers would be a guess
-        that nothing bounds.
+        `period`: seconds until the next scrape is expected, 0: unknown, so the endpoint is never late. A load with an
+        implausible value is dropped as a whole, and the endpoint counts as never scraped: it ranks last and counts as full.
+        The last good numbers would be a guess that nothing bounds.
         """
         row = self._rows.get(endpoint.key)
         if row is None:
@@ -208,7 +209,10 @@ class Datastore:
             changed = True
         numbers[Column.SCRAPED_AT, row] = now
         numbers[Column.PERIOD, row] = period
-        self._set_late_at(row, now + STALE_AFTER_SCRAPES * period if period > 0.0 else UNKNOWN_TIME)
+        # Whoever asks for the next page says by when it is due. This is for a scraper that asks no more, and not sooner:
+        # if this process stood still, its endpoints in use would all be late before it could ask.
+        late_at = now + STALE_AFTER_SCRAPES * period + LONG_LATE
+        self._set_late_at(row, late_at if period > 0.0 else UNKNOWN_TIME)
         reported = bool(self.on_load_change) and numbers.item(_UNREPORTED, row) > 0.0
         numbers[_UNREPORTED, row] = 0.0
         if changed:

@@ -141,12 +141,11 @@ class Scraper:
         rest = Rest(self._datastore, endpoint, client)
         liveness = Liveness(self._datastore, endpoint, client, settings.timeout)
         client.on_overdue = partial(self._overdue, endpoint, client, schedule)
-        expect = partial(self._datastore.expect_page, endpoint)
         try:
             await asyncio.sleep(schedule.first_delay())
             while True:
                 pause = await self._look(endpoint, client, polled, schedule, liveness)
-                await _sleep(rest, schedule, liveness, pause, expect)
+                await _sleep(rest, schedule, liveness, pause)
         finally:
             schedule.remove()
             client.close()
@@ -250,11 +249,9 @@ class Scraper:
             self._on_error(endpoint, reason)
 
 
-async def _sleep(
-    rest: Rest, schedule: EndpointSchedule, liveness: Liveness, pause: float, expect: Callable[[float], None]
-) -> None:
+async def _sleep(rest: Rest, schedule: EndpointSchedule, liveness: Liveness, pause: float) -> None:
     """Wait for the next scrape. A request to an idle endpoint ends the wait early, unless its scrapes fail; so does a sign
-    that the worker is lost. `expect`: told when the next page is expected, if that is sooner than before."""
+    that the worker is lost."""
     now = asyncio.get_running_loop().time
     until = now() + pause
     for_use = not schedule.failures and schedule.can_wake
@@ -266,7 +263,6 @@ async def _sleep(
                 schedule.mark_used(time.monotonic())
                 # not at once: the request has to reach the worker before its page can show it
                 until, for_use = min(until, now() + schedule.wake_delay()), False
-                expect(until + schedule.patience)
             case Wake.CLOSED:
                 if not await liveness.accepts_another(now()):
                     return

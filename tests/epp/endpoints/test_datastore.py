@@ -233,17 +233,28 @@ def late(store: Datastore, now: float) -> list[bool]:
     return [] if found is None else found.tolist()
 
 
-def test_who_missed_three_looks_is_late_until_its_next_page() -> None:
+def test_who_was_asked_is_late_until_its_page_comes() -> None:
     store = datastore("w1", "w2")
     w1, w2 = store.endpoints
     for endpoint in (w1, w2):
         store.observe(endpoint, LOADED, now=1.0, period=0.05)
+        store.expect_page(endpoint, 1.15)
     store.observe(w2, LOADED, now=1.14, period=0.05)
     assert late(store, 1.14) == []
     assert late(store, 1.16) == [True, False]
+    store.expect_page(w2, 1.29)
     assert late(store, 1.3) == [], "both: then it says nothing"
     store.observe(w1, LOADED, now=1.3, period=0.05)
     assert late(store, 1.31) == [False, True]
+
+
+def test_a_picker_that_stands_still_makes_nobody_late() -> None:
+    store = datastore(*[f"w{number}" for number in range(10)])
+    for endpoint in store.endpoints:
+        store.observe(endpoint, LOADED, now=1.0, period=0.6)
+    store.observe(store.endpoints[0], LOADED, now=1.0, period=0.055)
+    assert late(store, 1.4) == [], "nobody was asked"
+    assert late(store, 2.0)[:2] == [True, False], "nobody asks any more"
 
 
 def test_who_has_no_known_period_is_never_late() -> None:
@@ -251,7 +262,7 @@ def test_who_has_no_known_period_is_never_late() -> None:
     store.observe(store.endpoints[0], LOADED, now=1.0)
     store.observe(store.endpoints[1], LOADED, now=1.0, period=0.05)
     store.expect_page(store.endpoints[2], 1.0)
-    assert store.pool(100.0).numbers[Column.LATE_AT].tolist() == [math.inf, pytest.approx(1.15), math.inf]
+    assert store.pool(100.0).numbers[Column.LATE_AT].tolist() == [math.inf, pytest.approx(1.65), math.inf]
 
 
 def test_a_page_can_be_expected_sooner_or_later_than_it_was() -> None:

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent, InstanceUpdatedEvent
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.endpoint import Column, Endpoint
 from epp.scheduling.saturation import UtilizationDetector
 from epp.scraping.engines import Engine, Series
 from epp.scraping.schedule import ScrapeIntervals
@@ -551,6 +551,23 @@ async def test_who_does_not_answer_is_late_until_it_does(eventually: Eventually)
         await eventually(lambda: late() == [True, False])
         worker.stopped.set()
         await eventually(lambda: late() == [])
+
+
+async def test_nobody_is_late_before_it_is_asked(eventually: Eventually) -> None:
+    worker, store = Worker(), Datastore()
+    worker.page = IDLE
+    seldom = replace(RULES, intervals=ScrapeIntervals(interval=300.0, idle_interval=600.0, linger=0.0))
+
+    def late_at() -> float:
+        return float(store.pool(0.0).numbers[Column.LATE_AT, 0])
+
+    async with serving(worker), scraping(store, seldom):
+        add(store, worker)
+        await eventually(lambda: len(store.on_use) == 1)
+        before = late_at()
+        store.reserve(store.endpoints[0])
+        await asyncio.sleep(0.1)
+        assert (worker.asked, late_at()) == (1, before)
 
 
 async def test_an_idle_endpoint_that_was_stopped_is_late_once_it_is_used(eventually: Eventually) -> None:
