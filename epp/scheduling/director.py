@@ -191,10 +191,20 @@ class Director:
         pick = self._schedule(request, candidates)
         request.prompt = None  # it refers to the whole body, which would stay in memory until the answer ends
         pick.producers = self.producers
-        for producer in self.producers:
-            producer.picked(request, pick.in_flight_at)
+        try:
+            for producer in self.producers:
+                producer.picked(request, pick.in_flight_at)
+        except Exception:
+            self._take_back(pick, producer)
+            raise
         reservations.reserve(pick, self._datastore)
         return pick
+
+    def _take_back(self, pick: Pick, faulty: DataProducer) -> None:
+        """Undo a pick that is not reserved: `faulty` raised when it was told of it, and those after it were not told."""
+        last = next(row for row, producer in enumerate(pick.producers) if producer is faulty)
+        pick.producers = pick.producers[: last + 1]
+        self._end(pick)
 
     def served(self, pick: Pick, destination: str, now: float) -> None:
         """The data plane reports which destination served: the request counts as in flight there instead.
@@ -226,9 +236,13 @@ class Director:
     def release(self, pick: Pick, now: float) -> None:
         """The request is over, for any reason. May be called twice."""
         reservations.release(pick, self._datastore)
-        self._settle(pick, served=False)
+        self._end(pick)
+
+    def _end(self, pick: Pick) -> None:
+        # the counts first: a data producer of an installed package may raise
         for count in pick.request.counts:
             count.ended()
+        self._settle(pick, served=False)
 
     def _settle(self, pick: Pick, *, served: bool) -> None:
         """Tell the data producers once whether the endpoints served the request."""

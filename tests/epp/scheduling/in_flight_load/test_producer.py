@@ -1,6 +1,7 @@
 """What happens to tokens in flight when endpoints go, when another one answers, and what their metrics say."""
 
 import random
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -10,11 +11,16 @@ from prometheus_client import CollectorRegistry
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
 from epp.config.picker_config import load_config
 from epp.endpoints.datastore import Datastore
+from epp.endpoints.endpoint import Endpoint
 from epp.endpoints.load import Load
+from epp.request.inference_request import InferenceRequest
 from epp.request.subset import Subset
 from epp.scheduling.director import Director, Policy
 from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.scheduling.pick import Pick
+from epp.scheduling.plugin import DataProducer
+from epp.scheduling.request_follower import RequestFollower
+from epp.scheduling.scheduler import Scheduler
 from epp.telemetry.in_flight_metrics import InFlightMetrics
 
 TEXT = yaml.safe_dump(
@@ -74,6 +80,50 @@ def test_where_another_endpoint_answers_the_tokens_are_there() -> None:
     assert picker.tokens() == [0, 100]
     assert picker.sample("requests", "e1") == 1
     picker.director.release(pick, 0.0)
+    assert picker.tokens() == [0, 0]
+
+
+class Faulty(RequestFollower):
+    """An installed data producer with a fault in one of its methods."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+        self.told: list[str] = []
+
+    def picked(self, request: InferenceRequest, endpoints: Sequence[Endpoint]) -> None:
+        self._tell("picked")
+
+    def failed(self, request: InferenceRequest) -> None:
+        self._tell("failed")
+
+    def _tell(self, what: str) -> None:
+        self.told.append(what)
+        if what == self.fault:
+            raise RuntimeError(what)
+
+
+def with_producers(picker: Picker, *further: DataProducer) -> Picker:
+    config = picker.config
+    scheduler = Scheduler(config.scheduler.profiles, handler_producers=further)
+    picker.director.reconfigure(scheduler, config.detector, Policy())
+    return picker
+
+
+def test_a_pick_that_a_producer_fails_is_in_flight_nowhere() -> None:
+    first, faulty, last = Faulty(""), Faulty("picked"), Faulty("")
+    picker = with_producers(Picker(), first, faulty, last)
+    with pytest.raises(RuntimeError, match="picked"):
+        picker.send(0)
+    assert picker.tokens() == [0, 0]
+    assert not picker.load.labelled
+    assert [one.told for one in (first, faulty, last)] == [["picked", "failed"], ["picked", "failed"], []]
+
+
+def test_a_request_ends_though_a_producer_fails() -> None:
+    picker = with_producers(Picker(), Faulty("failed"))
+    pick = picker.send(0)
+    with pytest.raises(RuntimeError, match="failed"):
+        picker.director.release(pick, 0.0)
     assert picker.tokens() == [0, 0]
 
 
