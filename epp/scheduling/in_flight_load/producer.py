@@ -82,7 +82,7 @@ class InFlightTokens:
         producer.add(at, labels, 1, tokens)
 
     def answered(self) -> None:
-        if not self._until_end:
+        if self.ongoing and not self._until_end:
             self.producer.add(self.at, self._labels, 0, -self._tokens)
             self._tokens = 0
 

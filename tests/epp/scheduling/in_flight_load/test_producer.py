@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from discovery import Instance, InstanceAddedEvent, InstanceRemovedEvent
@@ -16,7 +18,7 @@ from epp.endpoints.load import Load
 from epp.request.inference_request import InferenceRequest
 from epp.request.subset import Subset
 from epp.scheduling.director import Director, Policy
-from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
+from epp.scheduling.in_flight_load.producer import InFlightLoadProducer, InFlightTokens
 from epp.scheduling.pick import Pick
 from epp.scheduling.plugin import DataProducer
 from epp.scheduling.request_follower import RequestFollower
@@ -125,6 +127,23 @@ def test_a_request_ends_though_a_producer_fails() -> None:
     with pytest.raises(RuntimeError, match="failed"):
         picker.director.release(pick, 0.0)
     assert picker.tokens() == [0, 0]
+
+
+@given(st.lists(st.sampled_from(["answered", "ended", "move"]), max_size=8))
+def test_nothing_is_left_in_whatever_order_a_request_ends(steps: list[str]) -> None:
+    picker = Picker()
+    pick = picker.send(0)
+    for step in steps:
+        for count in pick.request.counts:
+            assert isinstance(count, InFlightTokens)
+            if step == "move":
+                picker.director.served(pick, "10.0.0.2:8000", 0.0)
+                picker.director.responded(pick, 200, 0.0)
+            else:
+                getattr(count, step)()
+    picker.director.release(pick, 0.0)
+    assert picker.tokens() == [0, 0]
+    assert not picker.load.labelled
 
 
 def test_an_endpoint_that_goes_and_comes_again_has_nothing_in_flight() -> None:
