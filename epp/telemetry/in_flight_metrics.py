@@ -1,6 +1,6 @@
 """What is in flight to each endpoint, by whom, under the Go picker's metric names. Computed on the event loop."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from prometheus_client import Metric
@@ -8,11 +8,10 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from epp.request.inference_request import DEFAULT_FAIRNESS_ID
-from epp.scheduling.in_flight_load.producer import InFlightLoadProducer, LabelledLoad, LoadLabels
+from epp.scheduling.in_flight_load.producer import InFlightLoadProducer
 from epp.telemetry.labels import PREFIX, label_value
 
 _LABELS: Final = ("endpoint_name", "namespace", "producer_name", "fairness_id", "priority")
-_NOTHING: Final = LabelledLoad()
 
 
 class InFlightMetrics(Collector):
@@ -32,17 +31,22 @@ class InFlightMetrics(Collector):
             PREFIX + "inflight_tokens", "Tokens sent there that are not computed yet.", labels=_LABELS
         )
         for producer in found:
-            for labels, load in _samples(producer):
-                requests.add_metric(labels, load.requests)
-                tokens.add_metric(labels, load.tokens)
+            for labels, (count, size) in _samples(producer).items():
+                requests.add_metric(labels, count)
+                tokens.add_metric(labels, size)
         yield from (requests, tokens)
 
 
-def _samples(producer: InFlightLoadProducer) -> Iterator[tuple[Sequence[str], LabelledLoad]]:
-    namespaces = {endpoint.key: endpoint.namespace for endpoint in producer.endpoints}
-    loads: dict[LoadLabels, LabelledLoad] = dict(producer.labelled)
-    busy = {key for key, _, _ in loads}
-    loads |= {(key, DEFAULT_FAIRNESS_ID, 0): _NOTHING for key in namespaces if key not in busy}
-    for (key, fairness_id, priority), load in loads.items():
-        name = key[0]
-        yield (name, namespaces.get(key, ""), producer.name, label_value(fairness_id), str(priority)), load
+def _samples(producer: InFlightLoadProducer) -> Mapping[tuple[str, ...], tuple[int, int]]:
+    """Requests and tokens by the values of the labels. Ids that are shown alike count together: one sample must not be there
+    twice, and clients choose their fairness ids."""
+    sums: dict[tuple[str, ...], tuple[int, int]] = {}
+    for (name, namespace, fairness_id, priority), load in producer.labelled.items():
+        labels = (name, namespace, producer.name, label_value(fairness_id), str(priority))
+        requests, tokens = sums.get(labels, (0, 0))
+        sums[labels] = requests + load.requests, tokens + load.tokens
+    busy = {labels[:2] for labels in sums}
+    for endpoint in producer.endpoints:
+        if (endpoint.id, endpoint.namespace) not in busy:
+            sums[endpoint.id, endpoint.namespace, producer.name, DEFAULT_FAIRNESS_ID, "0"] = 0, 0
+    return sums

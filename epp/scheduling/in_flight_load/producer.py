@@ -27,8 +27,8 @@ _MAX_LABELS: Final = 1000
 _OTHER: Final = "other"
 
 Key: TypeAlias = tuple[str, str]
-LoadLabels: TypeAlias = tuple[Key, str, int]
-"""Key of the endpoint, fairness id and priority."""
+LoadLabels: TypeAlias = tuple[str, str, str, int]
+"""Id and namespace of the endpoint, fairness id and priority; all incarnations of an endpoint together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class InFlightTokens:
         """Another endpoint answers than was picked."""
         if self.ongoing:
             self.producer.add(self.at, self._labels, -1, -self._tokens)
-            self.at, self._labels = at, (at.endpoint.key, *self._labels[1:])
+            self.at, self._labels = at, (at.endpoint.id, at.endpoint.namespace, *self._labels[2:])
             self.producer.add(at, self._labels, 1, self._tokens)
 
 
@@ -224,12 +224,12 @@ class InFlightLoadProducer:
         return found
 
     def _labels(self, endpoint: Endpoint, request: InferenceRequest) -> LoadLabels:
-        labels = (endpoint.key, request.fairness_id, request.priority)
+        labels = (endpoint.id, endpoint.namespace, request.fairness_id, request.priority)
         if labels in self._labelled or len(self._labelled) < _MAX_LABELS:
             return labels
         if request.fairness_id == DEFAULT_FAIRNESS_ID:
             return labels
-        return (endpoint.key, _OTHER, request.priority)
+        return (endpoint.id, endpoint.namespace, _OTHER, request.priority)
 
     def _missing(self, request: InferenceRequest, endpoint: Endpoint) -> int:
         """Tokens of the prompt that the endpoint has to compute; its last block counts as a whole one, as in the Go picker."""

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -62,11 +63,22 @@ class Picker:
         assert isinstance(pick, Pick)
         return pick
 
+    @property
+    def metrics(self) -> InFlightMetrics:
+        return InFlightMetrics(lambda: [self.load])
+
+    def shown_once(self) -> bool:
+        """Whether no two samples have the same labels."""
+        shown = [
+            (one.name, *one.labels.values()) for family in self.metrics.collect() for one in family.samples
+        ]
+        return len(shown) == len(set(shown))
+
     def sample(
         self, what: str, endpoint: str, fairness_id: str = "default-flow", priority: int = 0
     ) -> float | None:
         registry = CollectorRegistry()
-        registry.register(InFlightMetrics(lambda: [self.load]))
+        registry.register(self.metrics)
         labels = {
             "endpoint_name": endpoint, "namespace": "ns", "producer_name": "inflight-load-producer",
             "fairness_id": fairness_id, "priority": str(priority),
@@ -195,6 +207,31 @@ def test_clients_cannot_make_series_without_end() -> None:
     for pick in picks:
         picker.director.release(pick, 0.0)
     assert not picker.load.labelled
+
+
+def test_ids_that_the_metrics_show_alike_have_one_sample() -> None:
+    picker = Picker()
+    for fairness_id in ("a" * 300, "b" * 300, "c\x01", "c"):
+        picker.send(0, fairness_id=fairness_id)
+    assert picker.sample("requests", "e0", "other") == 2
+    assert picker.sample("tokens", "e0", "other") == 200
+    assert picker.sample("requests", "e0", "c") == 2
+    assert picker.shown_once()
+
+
+@pytest.mark.parametrize("comes_again", [True, False])
+def test_requests_of_an_endpoint_that_is_gone_keep_its_labels(*, comes_again: bool) -> None:
+    picker = Picker()
+    before = picker.send(0)
+    picker.store.apply(InstanceRemovedEvent(picker.instances[0], "deleted"))
+    if comes_again:
+        picker.store.apply(InstanceAddedEvent(replace(picker.instances[0], incarnation="b")), {})
+        picker.send(0)
+    assert picker.sample("requests", "e0") == 1 + comes_again
+    assert picker.shown_once()
+    picker.director.release(before, 0.0)
+    assert picker.sample("requests", "e0") == (1 if comes_again else None)
+    assert picker.shown_once()
 
 
 def test_a_request_ends_once_with_each_configuration() -> None:
