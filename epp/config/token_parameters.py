@@ -58,8 +58,8 @@ def _parse_source(text: str) -> str:
 
 
 class PrefixAffinityParameters(Section):
-    """`max_ttft_penalty_ms` 0: sticky whatever the load. `max_tokens_in_flight_penalty`: the same limit in tokens, of earlier
-    Go pickers; 0: none.
+    """`max_ttft_penalty_ms`: how much later an answer may begin, 0: no limit. `max_tokens_in_flight_penalty`: the same in
+    tokens, of earlier Go pickers. The smaller limit counts; without any it is sticky whatever the load.
     """
 
     affinity_threshold: float = Field(default=prefix_affinity.DEFAULT_THRESHOLD, le=1.0, allow_inf_nan=False)
