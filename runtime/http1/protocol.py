@@ -129,7 +129,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         """The running request, if any, has reached its deadline."""
         if self._response is None or self._response.done():
             return
-        later = None if self.on_deadline is None else self.on_deadline()
+        try:
+            later = None if self.on_deadline is None else self.on_deadline()
+        except Exception as error:  # noqa: BLE001  # raised to who waits: the loop would only log it, and the wait never end
+            self._response.set_exception(error)
+            return
         if later is None:
             self._response.set_exception(TimeoutError())
         else:

@@ -304,3 +304,20 @@ async def test_an_error_has_the_status_of_the_answer(status: int) -> None:
             await page.get()
         assert caught.value.status == status
         page.close()
+
+
+async def test_a_fault_of_who_is_told_ends_the_wait() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    def told() -> bool:
+        raise LookupError("a fault")
+
+    async with serving(serve) as port:
+        page = client(port, timeout=0.05)
+        page.on_overdue = told
+        try:
+            with pytest.raises(LookupError, match="a fault"):
+                await asyncio.wait_for(page.get(), 90)
+        finally:
+            page.close()
