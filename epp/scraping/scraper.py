@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from yarl import URL
 
 from epp.endpoints.datastore import Datastore
-from epp.endpoints.endpoint import Endpoint
+from epp.endpoints.endpoint import LONG_LATE, Endpoint
 from epp.endpoints.load import Load
 from epp.scraping.engines import ENGINES, Engine
 from epp.scraping.liveness import Liveness
@@ -162,10 +162,12 @@ class Scraper:
         """Scrape once. Returns the seconds until the next scrape."""
         started = time.monotonic()
         waited = False
-        if not schedule.failures:
+        if polled.answered:  # otherwise it is late already, and stays so
             self._datastore.expect_page(endpoint, started + schedule.patience)
+        polled.answered = False
         try:
             page = await self._fetch(endpoint, client)
+            polled.answered = True
             took = schedule.page_took(time.monotonic() - started)
             liveness.answered()
             self._read(endpoint, page, polled, schedule, took)
@@ -174,8 +176,12 @@ class Scraper:
             self._record_failure(endpoint, error, schedule)
             took = min(time.monotonic() - started, self._settings.timeout)
             waited = isinstance(error, OverdueError) and not self._datastore.is_lost(endpoint)
+            polled.answered |= isinstance(error, PageError) and not isinstance(error, NoAnswerError)
         now = time.monotonic()
-        return 0.0 if waited else schedule.next_at(now, took) - now
+        pause = 0.0 if waited else schedule.next_at(now, took) - now
+        if schedule.failures and polled.answered:  # with an error, so it does not stand still
+            self._datastore.expect_page(endpoint, now + pause + LONG_LATE)
+        return pause
 
     def _read(
         self, endpoint: Endpoint, page: Page, polled: "_Polled", schedule: EndpointSchedule, took: float
@@ -288,6 +294,8 @@ class _Polled:
 
     engine: Engine | None
     cache_size_attempts: int = 0
+    answered: bool = True
+    """Whether the last request for the page had an answer, if only an error."""
 
 
 class _Target(NamedTuple):

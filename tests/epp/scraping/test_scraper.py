@@ -553,6 +553,28 @@ async def test_who_does_not_answer_is_late_until_it_does(eventually: Eventually)
         await eventually(lambda: late() == [])
 
 
+@pytest.mark.parametrize("page", [b"", b"what_no_engine_says 1\n"], ids=["status 500", "no known series"])
+async def test_who_answers_with_an_error_is_late_only_once_it_is_silent(
+    page: bytes, eventually: Eventually
+) -> None:
+    worker, other, store = Worker(), Worker(), Datastore()
+    failures = list[str]()
+
+    def late() -> list[bool]:
+        found = store.pool(time.monotonic()).late()
+        return [] if found is None else found.tolist()
+
+    async with serving(worker, other), scraping(store, on_error=lambda one, _: failures.append(one.id)):
+        add(store, worker)
+        add(store, other, "w2")
+        await eventually(lambda: age(store) < 1 and other.asked > 3)
+        worker.status, worker.page = (200 if page else 500), page
+        await eventually(lambda: failures.count("w1") > 10)
+        await eventually(lambda: late() == [])
+        worker.stopped = asyncio.Event()
+        await eventually(lambda: late() == [True, False])
+
+
 async def test_nobody_is_late_before_it_is_asked(eventually: Eventually) -> None:
     worker, store = Worker(), Datastore()
     worker.page = IDLE
