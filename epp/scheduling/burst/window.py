@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from epp.endpoints.endpoint import EndpointPool
+from epp.endpoints.endpoint import Endpoint, EndpointPool
 from epp.request.inference_request import InferenceRequest
 from epp.request.rejection import Rejection
 from epp.scheduling.admission import AdmissionController
@@ -58,10 +58,14 @@ class BurstWindow:
         self.dispatch(now)
 
     def _place(self, together: list[WaitingRequest], now: float) -> None:
+        """Prompts are placed together that may go to the same endpoints: those of another model may not."""
+        groups: dict[tuple[Endpoint, ...], tuple[EndpointPool, list[InferenceRequest]]] = {}
         for waiting in together:
             try:
                 pool = waiting.candidates(now)
             except Rejection:  # told when it is dispatched; another one may have candidates
                 continue
-            self._producer.place([one.request for one in together], pool)
-            return
+            groups.setdefault(pool.endpoints, (pool, []))[1].append(waiting.request)
+        for pool, requests in groups.values():
+            late = pool.late()  # no profile would send them there
+            self._producer.place(requests, pool if late is None else pool.select(~late))

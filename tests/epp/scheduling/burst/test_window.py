@@ -1,6 +1,7 @@
 """Prompts wait for the end of their window, and go where they were placed."""
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -34,10 +35,11 @@ def load(*more: dict[str, Any], before: Any = None, **parameters: Any) -> Picker
 
 
 class Picker:
-    def __init__(self, config: PickerConfig, count: int = 4) -> None:
+    def __init__(self, config: PickerConfig, count: int = 4, models: Sequence[str] = ()) -> None:
         self.store = Datastore()
         for number in range(count):
-            self.store.apply(InstanceAddedEvent(self.instance(number)), {})
+            document = {"model": {"name": models[number]}} if models else {}
+            self.store.apply(InstanceAddedEvent(self.instance(number)), document)
         self.director = Director(self.store, config.scheduler, config.detector, Policy(), random.Random(2))
         self.picked: dict[str, str] = {}
         self.picks: list[Pick] = []
@@ -46,8 +48,8 @@ class Picker:
     def instance(number: int) -> Instance:
         return Instance(f"e{number}", "ns", "c", f"10.0.0.{number + 1}", 8000, "a")
 
-    def send(self, name: str, prompt: str, now: float) -> WaitingRequest | Pick:
-        body = msgspec.json.encode({"model": "m", "prompt": prompt})
+    def send(self, name: str, prompt: str, now: float, model: str = "m") -> WaitingRequest | Pick:
+        body = msgspec.json.encode({"model": model, "prompt": prompt})
         outcome = self.director.direct({":path": "/v1/completions"}, body, None, now)
         if isinstance(outcome, WaitingRequest):
             outcome.subscribe(lambda pick, now: self._settle(name, pick))
@@ -79,6 +81,32 @@ def test_equal_prompts_of_one_window_go_to_one_endpoint() -> None:
     assert picker.director.dispatch(1.2) is None, "the next window begins with the next prompt"
     picker.send("c", "c" * 3000, now=2.0)
     assert picker.director.dispatch(2.0) == pytest.approx(2.1)
+
+
+def test_prompts_are_placed_where_their_model_is_served() -> None:
+    picker = Picker(load(), models="aabb")
+    picker.send("a", "a" * 3000, now=1.0, model="a")
+    for model in "ba":
+        for at in range(8):
+            picker.send(f"{model}{at}", "a" * 3000, now=1.0, model=model)
+    picker.director.dispatch(1.1)
+    found = {
+        model: {to for name, to in picker.picked.items() if name.startswith(model)} for model in ("a", "b")
+    }
+    assert [len(one) for one in found.values()] == [1, 1]
+    assert found["a"] <= {"e0", "e1"}
+    assert found["b"] <= {"e2", "e3"}
+
+
+def test_nothing_is_placed_where_a_page_is_late() -> None:
+    picker = Picker(load())
+    for number, endpoint in enumerate(picker.store.endpoints):
+        picker.store.observe(endpoint, Load(waiting=0, running=number, kv_usage=0.0), 0.9, 0.05)
+        picker.store.expect_page(endpoint, 5.0 if number else 1.0)
+    for at in range(8):
+        picker.send(str(at), "a" * 3000, now=1.0)
+    picker.director.dispatch(1.1)
+    assert set(picker.picked.values()) == {"e1"}
 
 
 def test_what_does_not_fit_into_the_window_and_what_has_no_prompt_goes_at_once() -> None:
