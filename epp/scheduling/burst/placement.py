@@ -7,6 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import numpy as np
+
+from epp.endpoints.endpoint import Floats, Mask
+
 UNLIMITED = -1
 
 Prompt: TypeAlias = Sequence[int]
@@ -60,75 +64,81 @@ def _length(unit: _Unit) -> int:
 
 
 def _alike(units: Iterable[_Unit], common: int) -> list[_Unit]:
-    """The units whose first `common` blocks another request has too."""
+    """The units whose first `common` blocks another unit has too."""
     families: dict[tuple[int, ...], list[_Unit]] = {}
     for unit in units:
         if common and len(unit.prompt) >= common:
             families.setdefault(tuple(unit.prompt[:common]), []).append(unit)
-    return [
-        unit for family in families.values() for unit in family if sum(len(one.members) for one in family) > 1
-    ]
+    return [unit for family in families.values() if len(family) > 1 for unit in family]
 
 
 class _Window:
-    """Endpoints as they fill with the requests of the window."""
+    """Endpoints as they fill with the requests of the window. They stand in the order of preference, as columns."""
 
     def __init__(self, running: Sequence[float], rules: PlacementRules, fair_share: int) -> None:
-        self._running = running
+        self._rows: list[int] = np.argsort(np.array(running), kind="stable").tolist()
         self._rules = rules
         self._fair_share = fair_share
-        self._load = [0] * len(running)
-        self._holders: dict[int, set[int]] = {}
-        """By hash of a block: the rows of the endpoints that will hold it."""
+        self._load = np.zeros(len(running))
+        self._holders: dict[int, int] = {}
+        """By hash of a block: the endpoints that will hold it, a bit each."""
+        self._reads_blocks = rules.common_blocks > 0 or rules.by_blocks
 
     def place(self, unit: _Unit) -> list[int]:
         """The row of each member; the blocks of the unit are held there from now on."""
-        rules, held = self._rules, self._held(unit.prompt)
-        here = [0] * len(self._load)
+        rules, size = self._rules, len(self._rows)
+        held = self._held(unit.prompt) if self._reads_blocks else np.zeros(size)
+        here = np.zeros(size)
         rows: list[int] = []
         while len(rows) < len(unit.members):
-            row = self._most_alike(held, here) if rules.common_blocks and not rows else None
-            if row is None:
-                row = self._least_loaded(here)
+            room = here < (np.inf if rules.most_each == UNLIMITED else rules.most_each)
+            at = self._most_alike(held, room) if rules.common_blocks and not rows else None
+            if at is None:
+                at = self._least_loaded(room if room.any() else ~room)
             left = len(unit.members) - len(rows)
             # more members than all endpoints may have: one by one
-            count = left if rules.most_each == UNLIMITED else min(left, max(1, rules.most_each - here[row]))
+            count = (
+                left if rules.most_each == UNLIMITED else min(left, max(1, rules.most_each - int(here[at])))
+            )
             if not rules.by_blocks:
-                self._load[row] += count
-            elif not here[row]:
-                self._load[row] += len(unit.prompt) - held[row]
-            here[row] += count
-            rows += [row] * count
-        for block in unit.prompt:
-            self._holders.setdefault(block, set()).update(rows)
+                self._load[at] += count
+            elif not here[at]:
+                self._load[at] += len(unit.prompt) - held[at]
+            here[at] += count
+            rows += [self._rows[at]] * count
+        if self._reads_blocks:
+            self._hold(unit.prompt, here > 0)
         return rows
 
-    def _held(self, prompt: Prompt) -> list[int]:
-        """How many blocks of the prompt each endpoint will hold: it gets whole prompts, so there is no gap."""
-        held = [0] * len(self._load)
+    def _hold(self, prompt: Prompt, at: Mask) -> None:
+        bits = int.from_bytes(np.packbits(at, bitorder="little").tobytes(), "little")
         for block in prompt:
-            holders = self._holders.get(block)
+            self._holders[block] = self._holders.get(block, 0) | bits
+
+    def _held(self, prompt: Prompt) -> Floats:
+        """How many blocks of the prompt each endpoint will hold: it gets whole prompts, so there is no gap."""
+        held = np.zeros(len(self._rows))
+        before = (1 << len(self._rows)) - 1
+        for count, block in enumerate(prompt):
+            holders = before & self._holders.get(block, 0)
+            if holders != before:
+                held[self._mask(before)] = count
+                before = holders
             if not holders:
-                break
-            for row in holders:
-                held[row] += 1
+                return held
+        held[self._mask(before)] = len(prompt)
         return held
 
-    def _most_alike(self, held: Sequence[int], here: Sequence[int]) -> int | None:
+    def _mask(self, bits: int) -> Mask:
+        size = len(self._rows)
+        packed = np.frombuffer(bits.to_bytes(size // 8 + 1, "little"), dtype=np.uint8)
+        return np.unpackbits(packed, count=size, bitorder="little").astype(np.bool_)
+
+    def _most_alike(self, held: Floats, room: Mask) -> int | None:
         """The endpoint that will hold most of the prompt, unless it has its fair share of the window."""
-        rows = [
-            row
-            for row in self._with_room(here)
-            if self._load[row] < self._fair_share and held[row] >= self._rules.common_blocks
-        ]
-        return min(rows, key=lambda row: (-held[row], *self._order(row)), default=None)
+        fits = room & (self._load < self._fair_share) & (held >= self._rules.common_blocks)
+        most = held.max(where=fits, initial=-1.0)
+        return self._least_loaded(fits & (held == most)) if most >= 0.0 else None
 
-    def _least_loaded(self, here: Sequence[int]) -> int:
-        return min(self._with_room(here) or range(len(here)), key=self._order)
-
-    def _with_room(self, here: Sequence[int]) -> list[int]:
-        most = self._rules.most_each
-        return [row for row, count in enumerate(here) if most == UNLIMITED or count < most]
-
-    def _order(self, row: int) -> tuple[int, float, int]:
-        return self._load[row], self._running[row], row
+    def _least_loaded(self, among: Mask) -> int:
+        return int(np.where(among, self._load, np.inf).argmin())
